@@ -1,0 +1,80 @@
+"""scaleproof: forecasts how fast distributed training will run, then proves the forecast.
+
+    from scaleproof import load, predict, measure
+
+    run = predict(load("resnet50-ring-p100"))
+    print(run.samples_per_s)
+
+The same as a command: `scaleproof --help`. Nothing heavy is imported until it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from validator.measure import measure
+
+    from simulator.predict import predict
+    from simulator.scenario import Scenario, load
+
+__all__ = ["Scenario", "load", "main", "measure", "predict"]
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "load": "simulator.scenario",
+    "Scenario": "simulator.scenario",
+    "predict": "simulator.predict",
+    "measure": "validator.measure",
+}
+_COMMANDS = ("simulator.commands", "validator.commands", "reports.commands")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'scaleproof' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code. Errors of ours are one line each on stderr."""
+    from simulator.errors import ScaleproofError
+
+    # nearly all objects live until the command ends: looking through them again and again is time lost
+    gc.set_threshold(100_000, 50, 50)
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except ScaleproofError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader of our output has gone, as `| head` does; keep the interpreter from complaining about it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scaleproof", description="Forecast how fast distributed training will run, then prove it by running it."
+    )
+    parser.add_argument("--version", action="version", version=f"scaleproof {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in _COMMANDS:
+        importlib.import_module(module).mount(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Forecasts how fast distributed training runs: a Scenario in, a predicted Run out."""

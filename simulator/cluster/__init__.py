@@ -1,0 +1,49 @@
+"""What a model trains on: nodes of devices, the links inside a node and the network between nodes."""
+
+from __future__ import annotations
+
+from pydantic import Field, PositiveInt
+
+from simulator.cluster.collectives import Collectives
+from simulator.cluster.device import Device, Optimizer, Precision, optimizer_bytes
+from simulator.cluster.network import Link, Node
+from simulator.spec import Spec
+
+
+class Cluster(Spec):
+    """A cluster as users describe it: `nodes` alike nodes joined by one non-blocking switch.
+
+    network: the link of each node to the switch, all its network cards together; each direction has this bandwidth.
+    collectives: measured collectives, where `calibrate` wrote them; without them the ring algorithm is assumed.
+    """
+
+    name: str = ""
+    description: str = ""
+    source: str = Field("", description="where the numbers come from")
+    nodes: PositiveInt = 1
+    node: Node
+    network: Link | None = Field(None, description="needed when there is more than one node")
+    device: Device
+    collectives: Collectives = Collectives()
+    provenance: dict[str, str] = Field(default_factory=dict, description="what `calibrate` ran on, when and with what")
+
+    def sum_s(self, size_bytes: float) -> float:
+        """Seconds a host takes to add one buffer of `size_bytes` to another: two reads and a write of memory."""
+        return 3 * size_bytes / self._host_Bps
+
+    def update_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> float:
+        """Seconds a host takes for an optimizer's step: as measured on CPU nodes, else bound by the host's memory."""
+        if self.node.memory_bandwidth_Bps is None:
+            return self.device.optimizer_s(parameters, optimizer, precision)
+        return optimizer_bytes(parameters, optimizer, precision) / self._host_Bps
+
+    @property
+    def _host_Bps(self) -> float:
+        return self.node.memory_bandwidth_Bps or self.device.memory_bandwidth_Bps
+
+    @property
+    def devices(self) -> int:
+        return self.nodes * self.node.devices
+
+
+__all__ = ["Cluster", "Collectives", "Device", "Link", "Node"]

@@ -1,0 +1,105 @@
+"""The simulator's commands: predict, schema, list, show. Imports wait until a command runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulator.run import Run
+
+
+def mount(commands: Any) -> None:
+    """Adds the commands to argparse's subparsers."""
+    predict = commands.add_parser("predict", help="forecast a scenario", description="Forecast a scenario.")
+    add_scenario_arguments(predict)
+    predict.add_argument("--json", action="store_true", help="print the run as JSON")
+    predict.add_argument("--out", type=Path, metavar="DIR", help="write the run and its spans to DIR/predicted")
+    predict.add_argument("--trace", type=Path, metavar="FILE", help="write the timeline as Chrome trace JSON (for Perfetto)")
+    predict.set_defaults(command=_predict)
+
+    schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
+    schema.set_defaults(command=_schema)
+
+    listing = commands.add_parser("list", help="list the scenarios, models and clusters that ship")
+    listing.set_defaults(command=_list)
+
+    show = commands.add_parser("show", help="print a scenario, model or cluster that ships")
+    show.add_argument("name", metavar="NAME")
+    show.set_defaults(command=_show)
+
+
+def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
+    """A scenario, and overrides of its fields."""
+    parser.add_argument("scenario", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as strategy.workers=8"
+    )
+
+
+def _predict(options: argparse.Namespace) -> int:
+    import json
+
+    from simulator import trace
+    from simulator.predict import predict
+    from simulator.run import save
+    from simulator.scenario import load
+
+    run = predict(load(options.scenario, options.overrides))
+    if options.out:
+        save(run, options.out / "predicted")
+    if options.trace:
+        trace.write(run, options.trace)
+    print(json.dumps(run.summary(), indent=2) if options.json else describe(run))
+    return 0
+
+
+def describe(run: Run) -> str:
+    """A run for people to read."""
+    from simulator.run import BREAKDOWN
+    from simulator.units import format_time_s
+
+    ranks = f"{run.ranks} rank{'s' if run.ranks > 1 else ''}"
+    lines = [
+        f"{run.scenario}: {run.strategy} on {ranks}, {run.origin}",
+        f"  step time    {format_time_s(run.step_time_s)}",
+        f"  throughput   {run.samples_per_s:,.4g} samples/s ({run.samples} samples a step)",
+    ]
+    for scaling, value in (run.efficiency or {}).items():
+        lines.append(f"  efficiency   {value:.1%} {scaling} scaling, against {(run.baseline or {})[scaling]}")
+    lines.append("  where a step goes")
+    for cause in BREAKDOWN:
+        seconds = run.breakdown_s[cause]
+        share = seconds / run.step_time_s
+        if abs(share) >= 5e-5:
+            lines.append(f"    {cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%}")
+    return "\n".join(lines)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    import json
+
+    from simulator.scenario import schema
+
+    print(json.dumps(schema(), indent=2))
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from simulator import library
+
+    for title, folders in (("scenarios", library.SCENARIO_FOLDERS), ("models", ("models",)), ("clusters", ("clusters",))):
+        print(title)
+        for folder in folders:
+            for name in library.names(folder):
+                print(f"  {name:<34} {library.summary(folder, name)}".rstrip())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from simulator import library
+
+    sys.stdout.write(library.find_anything(options.name).read_text(encoding="utf-8"))
+    return 0

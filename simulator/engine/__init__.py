@@ -1,0 +1,1 @@
+"""What times a Program. `events` is the reference; engines know programs, never strategies."""

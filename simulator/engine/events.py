@@ -1,0 +1,157 @@
+"""The events engine, on SimPy: the reference. Every task of every step is started when what it waits for has ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import simpy
+
+from simulator.engine.flows import Allocator
+from simulator.engine.servers import Request, Server
+from simulator.engine.timeline import Timeline
+from simulator.program import NO_LANE, Kind, Program, Use
+
+
+def simulate(program: Program, steps: int) -> Timeline:
+    """Runs `steps` steps of a program, one after another as its lanes allow; deterministic."""
+    return _Execution(program, steps).run()
+
+
+class _Execution:
+    """State of one simulation. A task instance is numbered step · tasks + row."""
+
+    def __init__(self, program: Program, steps: int) -> None:
+        self.program = program
+        self.steps = steps
+        self.environment = simpy.Environment()
+        self.allocator = Allocator(self.environment, program.resources.capacity)
+        self.tasks = len(program)
+        self.start_s = np.zeros(steps * self.tasks)
+        self.end_s = np.zeros(steps * self.tasks)
+        self.ready: deque[int] = deque()
+        self.draining = False
+        self._link()
+        # plain lists: reading single numbers out of numpy arrays costs ten times as much
+        self.kind = program.kind.tolist()
+        self.amount = program.amount.tolist()
+        self.latency_s = program.latency_s.tolist()
+        self.max_rate = program.max_rate.tolist()
+        self.weight = program.weight.tolist()
+        self.uses = program.uses()
+        serves = program.kind == Kind.SERVE
+        self.servers = {
+            rank: Server(self.environment, self._work, int((serves & (program.rank == rank)).sum()))
+            for rank in np.unique(program.rank[serves]).tolist()
+        }
+
+    def _link(self) -> None:
+        """Who waits for whom: successors within a step, and from a lane's last task to its first of the next step."""
+        program = self.program
+        self.after: list[list[int]] = [[] for _ in range(self.tasks)]
+        waits = np.diff(program.dependencies.offsets).tolist()
+        for task, dependencies in enumerate(program.dependencies.lists()):
+            for dependency in dependencies:
+                self.after[dependency].append(task)
+        first: dict[tuple[int, int], int] = {}
+        last: dict[tuple[int, int], int] = {}
+        for task, key in enumerate(zip(program.rank.tolist(), program.lane.tolist(), strict=True)):
+            if key[1] == NO_LANE:
+                continue
+            if key in last:
+                self.after[last[key]].append(task)
+                waits[task] += 1
+            first.setdefault(key, task)
+            last[key] = task
+        self.next_step = {last[key]: first[key] for key in first}
+        self.pending = waits * self.steps
+        for task in self.next_step.values():
+            for step in range(1, self.steps):
+                self.pending[step * self.tasks + task] += 1
+
+    def run(self) -> Timeline:
+        for instance, pending in enumerate(self.pending):
+            if pending == 0:
+                self.ready.append(instance)
+        self._drain()
+        self.environment.run()
+        shape = (self.steps, self.tasks)
+        busy = {rank: server.busy for rank, server in self.servers.items()}
+        return Timeline(self.program, self.start_s.reshape(shape), self.end_s.reshape(shape), busy)
+
+    def _drain(self) -> None:
+        """Starts all that is ready; a loop, not recursion, since chains of zero-time tasks can be long."""
+        if self.draining:
+            return
+        self.draining = True
+        while self.ready:
+            self._start(self.ready.popleft())
+        self.draining = False
+
+    def _start(self, instance: int) -> None:
+        task = instance % self.tasks
+        self.start_s[instance] = self.environment.now
+        if self.kind[task] == Kind.SERVE:
+            self._serve(instance, task)
+        elif self.latency_s[task] > 0:
+            timer = self.environment.timeout(self.latency_s[task])
+            timer.callbacks.append(lambda _: self._move(instance, task))
+        else:
+            self._move(instance, task)
+
+    def _move(self, instance: int, task: int) -> None:
+        """Work or bytes proper, after the latency."""
+        amount = self.amount[task]
+        if amount == 0:
+            self._complete(instance)
+            return
+        if self.uses[task]:
+            self.allocator.start(
+                amount, self.max_rate[task], self.weight[task], self.uses[task], lambda: self._complete(instance)
+            )
+        else:
+            timer = self.environment.timeout(amount / self.max_rate[task])
+            timer.callbacks.append(lambda _: self._complete(instance))
+
+    def _work(self, seconds: float, uses: Sequence[Use]) -> simpy.Event:
+        """A server's work: `seconds` on what it uses."""
+        if not uses:
+            return self.environment.timeout(seconds)
+        done = self.environment.event()
+
+        def finished() -> None:
+            done.succeed()
+
+        self.allocator.start(seconds, 1.0, 1.0, uses, finished)
+        return done
+
+    def _serve(self, instance: int, task: int) -> None:
+        def began() -> None:
+            self.start_s[instance] = self.environment.now
+
+        self.servers[int(self.program.rank[task])].request(
+            Request(
+                step=instance // self.tasks,
+                count=int(self.program.requests[task]),
+                service_s=self.amount[task],
+                update_s=float(self.program.update_s[task]),
+                uses=self.uses[task],
+                began=began,
+                released=lambda: self._complete(instance),
+            )
+        )
+
+    def _complete(self, instance: int) -> None:
+        self.end_s[instance] = self.environment.now
+        step, task = divmod(instance, self.tasks)
+        for successor in self.after[task]:
+            self._arrived(step * self.tasks + successor)
+        if task in self.next_step and step + 1 < self.steps:
+            self._arrived((step + 1) * self.tasks + self.next_step[task])
+        self._drain()
+
+    def _arrived(self, instance: int) -> None:
+        self.pending[instance] -= 1
+        if self.pending[instance] == 0:
+            self.ready.append(instance)

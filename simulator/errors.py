@@ -1,0 +1,68 @@
+"""Everything that can go wrong through no fault of ours, as one tree.
+
+ScaleproofError                 what the command line prints as one line, never as a traceback
+├── InputError                  the user's input is wrong (exit code 2)
+│   ├── UnitError               a quantity cannot be read
+│   ├── FieldError              a value breaks a rule; names the field, the loader adds file:line:column
+│   ├── ScenarioError           the same with its place in a file
+│   └── NotFoundError           no part or file of that name
+└── RunError                    the input was right and the work failed (exit code 1)
+    ├── RankError               a rank died or hung while measuring
+    └── MissingDependencyError  an optional package is not installed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ScaleproofError(Exception):
+    """Base of all errors that users can cause; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class InputError(ScaleproofError):
+    """The input is wrong; nothing was run."""
+
+    exit_code = 2
+
+
+class UnitError(InputError, ValueError):
+    """A quantity cannot be read, or has the wrong dimension.
+
+    Also a ValueError, so that pydantic reports it beside the field it stands in.
+    """
+
+
+class FieldError(InputError):
+    """A field's value breaks a rule that only the whole scenario can tell."""
+
+    def __init__(self, field: Sequence[str | int], message: str) -> None:
+        self.field = tuple(field)
+        self.message = message
+        super().__init__(f"{'.'.join(map(str, self.field))}: {message}")
+
+
+class ScenarioError(InputError):
+    """One or more problems in scenario files, each as `file:line:column: field: what; what to do`."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class NotFoundError(InputError):
+    """No scenario, part or file of that name."""
+
+
+class RunError(ScaleproofError):
+    """The input was right but the work could not be finished."""
+
+
+class RankError(RunError):
+    """A rank died or hung: says which, in which phase, and what was kept."""
+
+
+class MissingDependencyError(RunError):
+    """A package that an extra installs is missing."""

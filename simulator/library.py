@@ -1,0 +1,77 @@
+"""What ships: scenarios, models and clusters found by name in the data folder `scenarios`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import NotFoundError
+
+# The data folder lies beside this package, in a checkout and in an installed wheel alike.
+ROOT: Final = Path(__file__).resolve().parent.parent / "scenarios"
+PARTS: Final = {"model": "models", "cluster": "clusters"}
+SCENARIO_FOLDERS: Final = ("what-if", "demo")
+
+
+def names(folder: str) -> list[str]:
+    """Names of what ships in `folder`, sorted."""
+    return sorted(path.stem for path in (ROOT / folder).glob("*.yaml"))
+
+
+def find_part(part: str, reference: str, beside: Path) -> Path:
+    """The file of a model or cluster given by name, or by path relative to the folder `beside`. Raises NotFoundError."""
+    if _is_path(reference):
+        return _existing(beside / reference, reference)
+    folder = PARTS[part]
+    path = ROOT / folder / f"{reference}.yaml"
+    if not path.is_file():
+        raise NotFoundError(_unknown(part, reference, names(folder)))
+    return path
+
+
+def find_scenario(reference: str) -> Path:
+    """The file of a scenario given by path or by the name of one that ships. Raises NotFoundError."""
+    if _is_path(reference) or Path(reference).is_file():
+        return _existing(Path(reference), reference)
+    for folder in SCENARIO_FOLDERS:
+        path = ROOT / folder / f"{reference}.yaml"
+        if path.is_file():
+            return path
+    known = [name for folder in SCENARIO_FOLDERS for name in names(folder)]
+    raise NotFoundError(_unknown("scenario", reference, known))
+
+
+def find_anything(reference: str) -> Path:
+    """The file of whatever ships under this name: scenario, model or cluster. Raises NotFoundError."""
+    for folder in (*SCENARIO_FOLDERS, *PARTS.values()):
+        path = ROOT / folder / f"{reference}.yaml"
+        if path.is_file():
+            return path
+    known = [name for folder in (*SCENARIO_FOLDERS, *PARTS.values()) for name in names(folder)]
+    raise NotFoundError(_unknown("scenario, model or cluster", reference, known))
+
+
+def _is_path(reference: str) -> bool:
+    return "/" in reference or reference.endswith((".yaml", ".yml"))
+
+
+def _existing(path: Path, reference: str) -> Path:
+    if not path.is_file():
+        raise NotFoundError(f"{reference}: no such file; give the path of a YAML file or a name from 'scaleproof list'")
+    return path
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "'scaleproof list' shows what ships"
+    return f"no {what} is called {name!r}; {hint}"
+
+
+def summary(folder: str, name: str) -> str:
+    """The first sentence of a shipped file's description, without reading it as YAML in full."""
+    for line in (ROOT / folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+        if line.startswith("description:"):
+            return line.removeprefix("description:").strip().strip("'\"")
+    return ""

@@ -1,0 +1,49 @@
+"""Decoder-only transformers of the GPT-2/GPT-3 kind: learned positions, biases, pre-norm, GELU, untied output head."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import PositiveInt, model_validator
+
+from simulator.model.layers import Layer, ModelSpec
+
+
+class Gpt(ModelSpec):
+    """A GPT. FLOPs are those of its matrix products, two per multiply-add (arXiv 2104.04473, appendix)."""
+
+    kind: Literal["gpt"] = "gpt"
+    layers: PositiveInt
+    hidden: PositiveInt
+    heads: PositiveInt
+    vocabulary: PositiveInt
+    sequence: PositiveInt
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> Self:
+        if self.hidden % self.heads:
+            raise ValueError(f"heads: {self.heads} heads do not divide hidden {self.hidden}; give a divisor of it")
+        return self
+
+    def build_layers(self) -> list[Layer]:
+        block = self._block()
+        blocks = [Layer(f"block{i}", *block) for i in range(self.layers)]
+        return [self._embedding(), *blocks, self._head()]
+
+    def _embedding(self) -> Layer:
+        h, v, s = self.hidden, self.vocabulary, self.sequence
+        return Layer("embedding", f"gpt.embedding(h={h},v={v},s={s})", 0.0, (v * h, s * h), s * h, glued=True)
+
+    def _block(self) -> tuple[str, float, tuple[int, ...], int]:
+        """Signature, forward FLOPs, tensors and output elements of one block."""
+        h, s = self.hidden, self.sequence
+        # qkv 6sh², output projection 2sh², MLP 16sh²; scores and weighted values 2s²h each (not halved for causality)
+        flops = 24.0 * s * h * h + 4.0 * s * s * h
+        norm = (h, h)
+        attention = (3 * h * h, 3 * h, h * h, h)
+        mlp = (4 * h * h, 4 * h, 4 * h * h, h)
+        return f"gpt.block(h={h},heads={self.heads},s={s})", flops, (*norm, *attention, *norm, *mlp), s * h
+
+    def _head(self) -> Layer:
+        h, v, s = self.hidden, self.vocabulary, self.sequence
+        return Layer("head", f"gpt.head(h={h},v={v},s={s})", 2.0 * s * h * v, (h, h, v * h), s * v, glued=True)

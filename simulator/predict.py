@@ -1,0 +1,102 @@
+"""predict: a Scenario in, a predicted Run out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from simulator.engine import events
+from simulator.model.layers import cut_into_stages
+from simulator.run import Run, from_spans
+from simulator.scenario import Scenario
+from simulator.strategy.base import Strategy
+from simulator.strategy.costs import Job
+from simulator.strategy.hybrid import Hybrid
+from simulator.strategy.pipeline import Pipeline
+from simulator.strategy.ring_allreduce import RingAllreduce
+
+# Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow: nothing is random.
+_STEPS: Final = 2
+
+
+def predict(scenario: Scenario) -> Run:
+    """Step time, throughput, breakdown, and weak and strong scaling efficiency against the smallest baseline."""
+    run = _predict(scenario, scenario.strategy, scenario.samples_per_worker)
+    stages = _fewest_stages(scenario)
+    efficiency, baseline = {}, {}
+    for scaling, samples in (("weak", _weak_samples(scenario, stages)), ("strong", scenario.total_samples)):
+        itself = run.ranks == stages and samples == run.samples
+        per_s = run.samples_per_s if itself else samples / _baseline_step_s(scenario, stages, samples)
+        efficiency[scaling] = run.samples_per_s_per_rank / (per_s / stages)
+        held_by = "1 worker" if stages == 1 else f"1 worker of {stages} stages, the fewest that hold the model"
+        baseline[scaling] = f"{held_by}, {samples} samples a step, {per_s:.4g} samples/s"
+    return replace(run, efficiency=efficiency, baseline=baseline)
+
+
+def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
+    """Step time of one worker of `stages` stages that takes `samples` in microbatches of the scenario's size.
+
+    A full pipeline takes the same time for every further microbatch, so a long step is told from two shorter ones.
+    """
+    strategy = scenario.strategy
+    if not isinstance(strategy, Pipeline | Hybrid):
+        return _predict(scenario, RingAllreduce(), samples).step_time_s
+    microbatch = scenario.samples_per_worker // strategy.microbatches
+
+    def step_s(microbatches: int) -> float:
+        schedule = strategy.schedule if microbatches >= stages else "gpipe"
+        pipeline = Pipeline.model_validate({"stages": stages, "microbatches": microbatches, "schedule": schedule})
+        return _predict(scenario, pipeline, microbatches * microbatch).step_time_s
+
+    microbatches, filled, more = samples // microbatch, 2 * stages, 3 * stages
+    if microbatches <= more:
+        return step_s(microbatches)
+    filled_s = step_s(filled)
+    return filled_s + (microbatches - filled) / (more - filled) * (step_s(more) - filled_s)
+
+
+def _predict(scenario: Scenario, strategy: Strategy, samples_per_worker: int) -> Run:
+    program = strategy.compile(_job(scenario, samples_per_worker))
+    timeline = events.simulate(program, _STEPS)
+    return from_spans(
+        timeline.spans(),
+        timeline.step_ends_s(),
+        servers=program.ranks.is_server,
+        multiplicity=program.ranks.multiplicity,
+        origin="predicted",
+        scenario=scenario.name,
+        strategy=strategy.kind,
+        samples=samples_per_worker * strategy.workers,
+        rank_names=program.ranks.names,
+    )
+
+
+def _job(scenario: Scenario, samples_per_worker: int) -> Job:
+    return Job(
+        layers=scenario.model.build_layers(),
+        cluster=scenario.cluster,
+        samples_per_worker=samples_per_worker,
+        precision=scenario.training.precision,
+        optimizer=scenario.training.optimizer,
+    )
+
+
+def _fewest_stages(scenario: Scenario) -> int:
+    """Stages of the smallest configuration that holds weights, gradients and optimizer state of the model.
+
+    A lower bound, since activations are not modelled: never more stages than the scenario itself has.
+    """
+    job = _job(scenario, scenario.samples_per_worker)
+    parameters = [layer.parameters for layer in job.layers]
+    for stages in range(1, scenario.strategy.stages):
+        largest = max(sum(parameters[i] for i in layers) for layers in cut_into_stages(job.layers, stages))
+        if job.state_bytes(largest) <= scenario.cluster.device.memory_bytes:
+            return stages
+    return scenario.strategy.stages
+
+
+def _weak_samples(scenario: Scenario, stages: int) -> int:
+    """Samples that leave each rank of the baseline as many as it has in the scenario, in whole microbatches."""
+    strategy = scenario.strategy
+    microbatches = max(1, round(strategy.microbatches * stages / strategy.stages))
+    return microbatches * (scenario.samples_per_worker // strategy.microbatches)

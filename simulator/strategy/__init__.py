@@ -1,0 +1,17 @@
+"""How a model is trained: one module per family, each a pydantic class that compiles itself to a Program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.strategy.base import Strategy
+from simulator.strategy.hybrid import Hybrid
+from simulator.strategy.parameter_server import ParameterServer
+from simulator.strategy.pipeline import Pipeline
+from simulator.strategy.ring_allreduce import RingAllreduce
+
+AnyStrategy = Annotated[ParameterServer | RingAllreduce | Pipeline | Hybrid, Field(discriminator="kind")]
+
+__all__ = ["AnyStrategy", "Hybrid", "ParameterServer", "Pipeline", "RingAllreduce", "Strategy"]

@@ -1,0 +1,66 @@
+"""What every strategy is: fields users set, rules they must keep, and a Program it compiles to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from simulator.cluster import Cluster
+from simulator.errors import FieldError
+from simulator.model.layers import Layer, cut_into_stages
+from simulator.program import Program
+from simulator.spec import Spec
+from simulator.strategy.costs import Job
+
+
+class Strategy(Spec, ABC):
+    """A way to train on several ranks.
+
+    A worker is one replica of the model; it takes `stages` ranks. Servers are ranks of their own.
+    """
+
+    kind: str
+
+    @property
+    def workers(self) -> int:
+        """Replicas of the model that train on different samples."""
+        return 1
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages of each replica."""
+        return 1
+
+    @property
+    def servers(self) -> int:
+        """Ranks that hold parameters and do not train."""
+        return 0
+
+    @property
+    def ranks(self) -> int:
+        return self.workers * self.stages + self.servers
+
+    def nodes_needed(self, cluster: Cluster) -> int:
+        """Nodes of `cluster` that the ranks take."""
+        return -(-self.workers * self.stages // cluster.node.devices)
+
+    @property
+    def microbatches(self) -> int:
+        """Parts in which a worker's samples pass through it."""
+        return 1
+
+    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        """Raises FieldError when the model or the batch does not fit the strategy's numbers."""
+        cut_into_stages(layers, self.stages)
+        if samples_per_worker % self.microbatches:
+            nearest = _nearest_divisor(samples_per_worker, self.microbatches)
+            message = f"{self.microbatches} microbatches do not divide {samples_per_worker} samples; give {nearest}"
+            raise FieldError(("strategy", "microbatches"), message)
+
+    @abstractmethod
+    def compile(self, job: Job) -> Program:
+        """One training step of `job` as a Program."""
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted))

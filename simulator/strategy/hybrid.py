@@ -1,0 +1,85 @@
+"""Hybrid: pipelines as workers, their gradients averaged over the workers by ring allreduce after the last microbatch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from simulator.model.layers import Layer
+from simulator.program import Program, ProgramBuilder
+from simulator.run import Phase
+from simulator.strategy.base import Strategy
+from simulator.strategy.costs import Job, buckets
+from simulator.strategy.fabric import Fabric
+from simulator.strategy.pipeline import Replica, check_schedule
+from simulator.strategy.schedule import ScheduleName
+from simulator.units import Bytes
+
+
+class Hybrid(Strategy):
+    """`workers` replicas, each a pipeline of `stages`; the stages of one replica have neighbouring ranks."""
+
+    kind: Literal["hybrid"] = "hybrid"
+    workers_: PositiveInt = Field(1, alias="workers")
+    stages_: PositiveInt = Field(1, alias="stages")
+    microbatches_: PositiveInt = Field(1, alias="microbatches")
+    schedule: ScheduleName = "1f1b"
+    bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a gradient bucket closes")
+
+    @property
+    def workers(self) -> int:
+        return self.workers_
+
+    @property
+    def stages(self) -> int:
+        return self.stages_
+
+    @property
+    def microbatches(self) -> int:
+        return self.microbatches_
+
+    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        super().check(layers, samples_per_worker)
+        check_schedule(self.schedule, self.stages, self.microbatches)
+
+    def compile(self, job: Job) -> Program:
+        builder = ProgramBuilder()
+        fabric = Fabric(job.cluster, builder)
+        modelled = self._modelled_workers(job)
+        replicas = []
+        for worker in range(modelled):
+            replica = Replica(builder, fabric, job, self.stages, self.microbatches, self.schedule)
+            alike = self.workers // modelled
+            replica.add(worker * self.stages, f"worker {worker} stage {{stage}}", alike)
+            replicas.append(replica)
+        sums = [self._allreduce(builder, fabric, job, replicas, stage) for stage in range(self.stages)]
+        for replica in replicas:
+            replica.add_optimizers(sums)
+        return builder.build()
+
+    def _modelled_workers(self, job: Job) -> int:
+        """Replicas after which the placement on nodes repeats: the others are alike and folded away."""
+        per_node = job.cluster.node.devices
+        if self.workers * self.stages <= per_node:
+            return self.workers
+        period = math.lcm(self.stages, per_node) // self.stages
+        return period if self.workers % period == 0 else self.workers
+
+    def _allreduce(self, builder: ProgramBuilder, fabric: Fabric, job: Job, replicas: list[Replica], stage: int) -> list[int]:
+        """Rows that average a stage's gradients over all workers, bucket after bucket."""
+        if self.workers == 1:
+            return []
+        nodes = sorted({replica.nodes[stage] for replica in replicas})
+        together = max(sum(replica.nodes[stage] == node for replica in replicas) for node in nodes)
+        layers = [job.layers[i] for i in replicas[0].ranges[stage]]
+        members = [replica.ranks[stage] for replica in replicas]
+        ready = [replica.lanes[stage][-1] for replica in replicas]
+        ready += [row for replica in replicas for row in replica.sends[stage].values()]
+        rows = []
+        for _, size_bytes in buckets(layers, job.element_bytes, self.bucket_bytes, self.bucket_bytes):
+            moved_bytes, path = fabric.allreduce(self.workers, size_bytes, nodes, together)
+            rows.append(builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, ready, stage))
+        return rows

@@ -1,0 +1,150 @@
+"""Pipeline parallelism: contiguous stages of layers on different ranks, microbatches passing through them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from simulator.errors import FieldError
+from simulator.model.layers import Layer, cut_into_stages
+from simulator.program import Program, ProgramBuilder
+from simulator.run import Phase
+from simulator.strategy.base import Strategy
+from simulator.strategy.costs import Costs, Job
+from simulator.strategy.fabric import Fabric
+from simulator.strategy.schedule import Op, ScheduleName, order
+
+
+class Pipeline(Strategy):
+    """One replica of the model, cut into stages."""
+
+    kind: Literal["pipeline"] = "pipeline"
+    stages_: PositiveInt = Field(1, alias="stages")
+    microbatches_: PositiveInt = Field(1, alias="microbatches")
+    schedule: ScheduleName = "1f1b"
+
+    @property
+    def stages(self) -> int:
+        return self.stages_
+
+    @property
+    def microbatches(self) -> int:
+        return self.microbatches_
+
+    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        super().check(layers, samples_per_worker)
+        check_schedule(self.schedule, self.stages, self.microbatches)
+
+    def compile(self, job: Job) -> Program:
+        builder = ProgramBuilder()
+        replica = Replica(builder, Fabric(job.cluster, builder), job, self.stages, self.microbatches, self.schedule)
+        replica.add(first_rank=0)
+        replica.add_optimizers([[]] * self.stages)
+        return builder.build()
+
+
+def check_schedule(schedule: ScheduleName, stages: int, microbatches: int) -> None:
+    """Raises FieldError where a schedule cannot fill its pipeline."""
+    if schedule == "1f1b" and microbatches < stages:
+        message = (
+            f"1f1b needs at least as many microbatches as stages, got {microbatches} for {stages}; give {stages}, or gpipe"
+        )
+        raise FieldError(("strategy", "microbatches"), message)
+
+
+class Replica:
+    """Adds one pipeline's passes and transfers to a program.
+
+    A receive is posted when its rank gets to it, and data moves once both sides are ready, as torch.distributed.pipelining
+    and Megatron-LM do it. `lanes` keeps, for each stage, the rows of its main lane in order.
+    """
+
+    def __init__(
+        self, builder: ProgramBuilder, fabric: Fabric, job: Job, stages: int, microbatches: int, schedule: ScheduleName
+    ) -> None:
+        self.builder = builder
+        self.fabric = fabric
+        self.job = job
+        self.schedule: ScheduleName = schedule
+        self.microbatches = microbatches
+        self.ranges = cut_into_stages(job.layers, stages)
+        self.costs: Costs = job.costs(microbatches)
+        self.orders = [order(schedule, stage, stages, microbatches) for stage in range(stages)]
+
+    def add(self, first_rank: int, name: str = "stage {stage}", multiplicity: int = 1) -> None:
+        """Adds ranks first_rank, first_rank + 1, … with their passes and transfers."""
+        per_node = self.job.cluster.node.devices
+        stages = range(len(self.ranges))
+        self.nodes = [(first_rank + stage) // per_node for stage in stages]
+        self.ranks = [
+            self.builder.rank(
+                name.format(stage=stage), multiplicity=multiplicity, uses=self.fabric.compute_uses(self.nodes[stage])
+            )
+            for stage in stages
+        ]
+        self.passes: list[dict[Op, int]] = []
+        self.waits: dict[int, list[int]] = {}
+        self.lanes: list[list[int]] = []
+        self.sends: list[dict[Op, int]] = [{} for _ in stages]
+        for stage in stages:
+            self._add_passes(stage)
+        for microbatch in range(self.microbatches):
+            for stage in stages[:-1]:
+                self._add_transfer(Op(True, microbatch), stage, stage + 1)
+                self._add_transfer(Op(False, microbatch), stage + 1, stage)
+        for stage in stages:
+            self._wait_for_sends(stage)
+
+    def add_optimizers(self, after: Sequence[Sequence[int]]) -> None:
+        """Adds each stage's optimizer step, once `after[stage]` and the stage's sends are done."""
+        for stage, rank in enumerate(self.ranks):
+            parameters = float(self.costs.parameters[self.ranges[stage]].sum())
+            waits = [*after[stage], *self.sends[stage].values()]
+            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(parameters), waits, stage)
+
+    def _add_passes(self, stage: int) -> None:
+        layers, rank = self.ranges[stage], self.ranks[stage]
+        seconds = {True: float(self.costs.forward_s[layers].sum()), False: float(self.costs.backward_s[layers].sum())}
+        # where the step begins on this rank: its first receive is posted here
+        lane = [self.builder.wait(rank, Phase.WAIT, (), stage)]
+        rows: dict[Op, int] = {}
+        for op in self.orders[stage]:
+            waits: list[int] = []
+            phase = Phase.FORWARD if op.forward else Phase.BACKWARD
+            rows[op] = self.builder.compute(rank, phase, seconds[op.forward], waits, stage, op.microbatch)
+            self.waits[rows[op]] = waits
+            lane.append(rows[op])
+        self.passes.append(rows)
+        self.lanes.append(lane)
+
+    def _add_transfer(self, op: Op, source: int, target: int) -> None:
+        """The activation (or its gradient) between two stages, once made on one side and awaited on the other."""
+        made, used = self.passes[source][op], self.passes[target][op]
+        # a lane's rows are added one after another: the one before is where the receive is posted
+        awaited = used - 1
+        boundary = max(source, target)
+        size_bytes = float(self.costs.output_bytes[self.ranges[boundary].start - 1])
+        nodes = self.nodes[source], self.nodes[target]
+        if nodes[0] == nodes[1]:
+            path = self.fabric.inside(nodes[0], f"rank {self.ranks[source]}", f"rank {self.ranks[target]}")
+        else:
+            path = self.fabric.between(*nodes)
+        ranks = self.ranks[source], self.ranks[target]
+        row = self.builder.transfer(*ranks, size_bytes, path, Phase.SEND, (made, awaited), source, op.microbatch)
+        self.waits[used].append(row)
+        self.sends[source][op] = row
+
+    def _wait_for_sends(self, stage: int) -> None:
+        """When a stage waits for its own sends: gpipe after all passes of one direction, 1f1b before it turns around."""
+        ops, sends = self.orders[stage], self.sends[stage]
+        for previous, op in itertools.pairwise(ops):
+            turns = previous.forward != op.forward
+            if not turns:
+                continue
+            if self.schedule == "gpipe":
+                self.waits[self.passes[stage][op]] += [row for sent, row in sends.items() if sent.forward]
+            elif previous in sends:
+                self.waits[self.passes[stage][op]].append(sends[previous])

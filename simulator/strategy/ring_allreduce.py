@@ -1,0 +1,78 @@
+"""Data parallelism with ring allreduce: gradient buckets, summed while the backward pass goes on or after it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from simulator.program import Program, ProgramBuilder
+from simulator.run import Phase
+from simulator.strategy.base import Strategy
+from simulator.strategy.costs import Costs, Job, buckets
+from simulator.strategy.fabric import Fabric
+from simulator.units import Bytes
+
+
+class RingAllreduce(Strategy):
+    """Every worker holds the whole model and trains on its share; gradients are averaged around a ring."""
+
+    kind: Literal["ring_allreduce"] = "ring_allreduce"
+    workers_: PositiveInt = Field(1, alias="workers")
+    bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket closes")
+    first_bucket_bytes: Bytes = Field(2.0**20, alias="first_bucket", description="the same for the first bucket")
+    overlap: bool = Field(True, description="sum buckets while the backward pass goes on")
+
+    @property
+    def workers(self) -> int:
+        return self.workers_
+
+    def compile(self, job: Job) -> Program:
+        builder = ProgramBuilder()
+        fabric = Fabric(job.cluster, builder)
+        per_node = job.cluster.node.devices
+        full_nodes, rest = divmod(self.workers, per_node)
+        # nodes filled alike are one class; a last node with fewer ranks differs where ranks share its cores
+        populations = [(0, per_node, full_nodes)] if full_nodes else []
+        populations += [(full_nodes, rest, 1)] if rest else []
+        ranks = [
+            builder.rank(_name(node * per_node, each * nodes), multiplicity=each * nodes, uses=fabric.compute_uses(node, each))
+            for node, each, nodes in populations
+        ]
+        costs = job.costs()
+        for rank in ranks:
+            builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
+        sums = self._backward(builder, fabric, job, costs, ranks, [node for node, _, _ in populations])
+        for rank in ranks:
+            builder.compute(rank, Phase.OPTIMIZER, job.optimizer_s(float(costs.parameters.sum())), sums)
+        return builder.build()
+
+    def _backward(
+        self, builder: ProgramBuilder, fabric: Fabric, job: Job, costs: Costs, ranks: list[int], nodes: list[int]
+    ) -> list[int]:
+        """Backward passes cut where a bucket is complete, and the allreduce of each; returns the rows of the allreduces."""
+        pieces = buckets(job.layers, job.element_bytes, self.first_bucket_bytes, self.bucket_bytes)
+        rows: list[int] = []
+        ready: list[list[int]] = []
+        begin = len(job.layers)
+        for layer, _ in pieces:
+            if layer < begin and self.overlap:
+                rows = [builder.compute(rank, Phase.BACKWARD, float(costs.backward_s[layer:begin].sum())) for rank in ranks]
+                begin = layer
+            ready.append(rows)
+        if begin > 0:
+            rows = [builder.compute(rank, Phase.BACKWARD, float(costs.backward_s[:begin].sum())) for rank in ranks]
+        if not self.overlap:
+            ready = [rows] * len(pieces)
+        if self.workers == 1:
+            return []
+        per_node = min(self.workers, job.cluster.node.devices)
+        sums = []
+        for (_, size_bytes), after in zip(pieces, ready, strict=True):
+            moved_bytes, path = fabric.allreduce(self.workers, size_bytes, nodes, per_node)
+            sums.append(builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, after))
+        return sums
+
+
+def _name(first: int, count: int) -> str:
+    return f"worker {first}" if count == 1 else f"workers {first}-{first + count - 1}"
