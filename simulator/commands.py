@@ -31,9 +31,13 @@ def mount(commands: Any) -> None:
     show.set_defaults(command=_show)
 
 
-def add_scenario_arguments(parser: argparse.ArgumentParser) -> None:
-    """A scenario, and overrides of its fields."""
-    parser.add_argument("scenario", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
+def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """A scenario (or several), and overrides of its fields."""
+    help_text = "a YAML file, or a name from 'scaleproof list'"
+    if several:
+        parser.add_argument("scenarios", nargs="+", metavar="SCENARIO", help=help_text)
+    else:
+        parser.add_argument("scenario", metavar="SCENARIO", help=help_text)
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as strategy.workers=8"
     )

@@ -178,10 +178,12 @@ def from_spans(
 
 
 def slope(ends_s: NDArray[np.float64]) -> float:
-    """Seconds per step: the median slope over all pairs of step ends (Theil–Sen), which single slow steps do not move."""
-    count = len(ends_s)
-    first, last = np.triu_indices(count, k=1)
-    return float(np.median((ends_s[last] - ends_s[first]) / (last - first)))
+    """Seconds per step: the median slope over windows of two steps.
+
+    Single slow steps do not move it, and steps that are long and short in turn count with their mean.
+    """
+    window = min(2, len(ends_s) - 1)
+    return float(np.median(ends_s[window:] - ends_s[:-window])) / window
 
 
 def _phase_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
@@ -224,7 +226,8 @@ def load_run(folder: Path) -> Run:
         plain[name] = tuple(plain[name])
     spans_file = folder / "spans.npz"
     if spans_file.is_file():
-        with np.load(spans_file, allow_pickle=False) as columns:
+        # through memory, so that a damaged file is not left open
+        with np.load(io.BytesIO(spans_file.read_bytes()), allow_pickle=False) as columns:
             plain["spans"] = Spans.of(columns)
     return Run(**plain)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
@@ -43,6 +43,10 @@ class Training(Spec):
     seed: NonNegativeInt = 0
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
     warmup_steps: NonNegativeInt = Field(3, description="steps run before the measured ones")
+
+
+class _ModelFile(Spec):
+    model: AnyModel
 
 
 class Scenario(Spec):
@@ -117,7 +121,7 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
         raise ScenarioError([f"{located.place(())}: a scenario is a mapping with model, cluster, strategy and batch"])
     _resolve_parts(located, path.parent)
     for override in overrides:
-        _apply(located, override, path.parent)
+        _apply(located, override)
     _expand_shorthand(located)
     located.data.setdefault("name", path.stem)
     return _validated(Scenario, located)
@@ -126,6 +130,14 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
 def load_cluster(path: Path) -> Cluster:
     """A cluster file on its own. Raises NotFoundError or ScenarioError."""
     return _validated(Cluster, yamlfile.read(path))
+
+
+def load_model(path: Path) -> AnyModel:
+    """A model file on its own. Raises NotFoundError or ScenarioError."""
+    located = yamlfile.read(path)
+    if isinstance(located.data, dict):
+        located.data.setdefault("name", path.stem)
+    return _validated(_ModelFile, Located({"model": located.data}, {("model", *k): v for k, v in located.places.items()})).model
 
 
 def _validated(kind: type[_S], located: Located) -> _S:
@@ -157,8 +169,8 @@ def _resolve(located: Located, part: str, folder: Path) -> None:
     located.graft((part,), found)
 
 
-def _apply(located: Located, override: str, folder: Path) -> None:
-    """Applies one `--set key.path=value`; the value is YAML."""
+def _apply(located: Located, override: str) -> None:
+    """Applies one `--set key.path=value`; the value is YAML, and paths in it start from the working folder."""
     key, equals, text = override.partition("=")
     where = f"--set {override}"
     if not equals or not key:
@@ -183,7 +195,7 @@ def _apply(located: Located, override: str, folder: Path) -> None:
     if path == ("batch", "per_worker"):
         parent.pop("total", None)
     if len(path) == 1 and path[0] in library.PARTS:
-        _resolve(located, str(path[0]), folder)
+        _resolve(located, str(path[0]), Path())
 
 
 def _expand_shorthand(located: Located) -> None:
@@ -199,8 +211,8 @@ _MESSAGES: dict[str, str] = {
     "greater_than": "must be greater than {gt}, got {input}",
     "greater_than_equal": "must be at least {ge}, got {input}",
     "less_than_equal": "must be at most {le}, got {input}",
-    "union_tag_not_found": "missing 'kind'; give one of {expected_tags}",
-    "union_tag_invalid": "unknown kind {tag!r}; give one of {expected_tags}",
+    "union_tag_not_found": "missing 'kind'; give one of {kinds}",
+    "union_tag_invalid": "unknown kind {tag!r}; give one of {kinds}",
     "literal_error": "{input!r} is not known; give {expected}",
     "int_type": "expected a whole number, got {input!r}",
     "int_parsing": "expected a whole number, got {input!r}",
@@ -213,7 +225,8 @@ _MESSAGES: dict[str, str] = {
 def _problem(located: Located, detail: Any) -> str:
     """One pydantic error as `place: field: what; what to do`."""
     path = tuple(_without_tags(located.data, detail["loc"]))
-    place, field = located.place(path), ".".join(map(str, path)) or "scenario"
+    is_kind = detail["type"] == "union_tag_invalid"
+    place, field = located.place((*path, "kind") if is_kind else path), ".".join(map(str, path)) or "scenario"
     if detail["type"] == "extra_forbidden":
         return f"{place}: {field}: unknown key; {_suggestion(located, path)}"
     if detail["type"] == "value_error":
@@ -221,11 +234,15 @@ def _problem(located: Located, detail: Any) -> str:
     template = _MESSAGES.get(detail["type"])
     if template is None:
         return f"{place}: {field}: {detail['msg']}"
-    return f"{place}: {field}: " + template.format(input=_short(detail["input"]), **_without_input(detail.get("ctx", {})))
+    context = {key: value for key, value in detail.get("ctx", {}).items() if key != "input"}
+    context |= {"input": _short(detail["input"]), "kinds": ", ".join(_kinds_at(path))}
+    return f"{place}: {field}: {template.format(**context)}"
 
 
-def _without_input(context: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in context.items() if key != "input"}
+def _kinds_at(path: tuple[str | int, ...]) -> list[str]:
+    """What `kind` may be in the part at `path`."""
+    part = Scenario.model_fields.get(str(path[0])) if path else None
+    return [spec.model_fields["kind"].default for spec in _specs_in(part.annotation if part else None) if "kind" in spec.model_fields]
 
 
 def _short(value: object) -> object:
@@ -273,14 +290,17 @@ def _fields_at(data: Any, path: Sequence[str | int]) -> list[str]:
 
 def _spec_among(annotation: Any, data: Any) -> Any:
     """The Spec class within an annotation; of several, the one whose `kind` the data names."""
-    from typing import get_args
-
-    if isinstance(annotation, type) and issubclass(annotation, Spec):
-        return annotation
-    found = [spec for arg in get_args(annotation) if (spec := _spec_among(arg, data)) is not None]
+    found = _specs_in(annotation)
     kind = data.get("kind") if isinstance(data, dict) else None
     named = [spec for spec in found if "kind" in spec.model_fields and spec.model_fields["kind"].default == kind]
     return (named or found or [None])[0]
+
+
+def _specs_in(annotation: Any) -> list[Any]:
+    """All Spec classes within an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return [annotation]
+    return [spec for argument in get_args(annotation) for spec in _specs_in(argument)]
 
 
 def schema() -> dict[str, Any]:
@@ -292,7 +312,7 @@ def schema() -> dict[str, Any]:
     fields["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, _bare(fields["batch"])]}
     kinds = sorted(result["properties"]["strategy"]["discriminator"]["mapping"])
     fields["strategy"] = {"anyOf": [{"enum": kinds}, _bare(fields["strategy"])]}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "scaleproof scenario", **result}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result, "title": "scaleproof scenario"}
 
 
 def _bare(field: dict[str, Any]) -> dict[str, Any]:

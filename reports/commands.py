@@ -1,0 +1,21 @@
+"""The reports' command: report. Imports wait until it runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    report = commands.add_parser("report", help="write a results folder as one page with figures and tables")
+    report.add_argument("folder", type=Path, metavar="DIR", help="what predict, measure or reconcile wrote with --out")
+    report.set_defaults(command=_report)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from reports.page import build
+
+    print(build(options.folder))
+    return 0

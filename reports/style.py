@@ -1,0 +1,91 @@
+"""What all figures share: colours, type, and how a figure becomes PNG bytes."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito, Color Universal Design (2008): told apart with every common kind of colour blindness.
+ORANGE: Final = "#E69F00"
+SKY: Final = "#56B4E9"
+GREEN: Final = "#009E73"
+YELLOW: Final = "#F0E442"
+BLUE: Final = "#0072B2"
+VERMILLION: Final = "#D55E00"
+PURPLE: Final = "#CC79A7"
+GREY: Final = "#8A8F98"
+INK: Final = "#22252A"
+FAINT: Final = "#D5D8DD"
+
+WIDTH_IN: Final = 8.0
+_DPI: Final = 200  # twice what a page shows at this width
+_MARKERS: Final = {
+    "ring_allreduce": (BLUE, "o"),
+    "parameter_server": (VERMILLION, "s"),
+    "pipeline": (GREEN, "^"),
+    "hybrid": (PURPLE, "D"),
+}
+_PARAMETERS: Final[Any] = {
+    "text.parse_math": False,  # names come from files: a $ is a $
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E9EBEE",
+    "grid.linewidth": 0.8,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "figure.constrained_layout.h_pad": 0.06,
+    "hatch.linewidth": 0.6,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+def render(height_in: float, draw: Callable[[Figure], None]) -> bytes:
+    """PNG bytes of the figure that `draw` fills, WIDTH_IN wide and `height_in` high."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_PARAMETERS), warnings.catch_warnings():
+        # a name in a script that the font lacks is drawn as boxes; the tables have it
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        draw(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def title(axes: Axes, finding: str) -> None:
+    """What the figure shows, as a sentence above it."""
+    axes.set_title(finding, pad=8)
+
+
+def marker(family: str) -> tuple[str, str]:
+    """Colour and marker shape of a family; grey crosses for families that are not ours."""
+    return _MARKERS.get(family, (GREY, "X"))
+
+
+def label(text: str, longest: int = 28) -> str:
+    """`text` on one line, without what cannot be printed, cut at `longest` characters."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text).strip()
+    return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -1,0 +1,78 @@
+"""The numbers of the page as CSV, in SI units and full precision."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from reports.results import Case
+from simulator.run import BREAKDOWN, Phase, Run
+
+_Cell = str | float | int | None
+
+
+def cases_csv(cases: Sequence[Case]) -> str:
+    """One row per case: step time, samples/s and scaling efficiency of both sides, and the error."""
+    names = ["step_time_s", "step_time_p10_s", "step_time_p90_s", "samples_per_s", "weak_efficiency", "strong_efficiency"]
+    header = ["scenario", "family", "strategy", "ranks", "compute_ranks"]
+    header += [f"{side}_{name}" for side in ("predicted", "measured") for name in names] + ["error", "failure"]
+    return _csv(header, (_case_row(case) for case in cases))
+
+
+def _case_row(case: Case) -> list[_Cell]:
+    row: list[_Cell] = [case.scenario, case.family, case.strategy, case.ranks, case.compute_ranks]
+    return [*row, *_side(case.predicted), *_side(case.measured), case.error, case.failure]
+
+
+def _side(run: Run | None) -> list[_Cell]:
+    if run is None:
+        return [None] * 6
+    p10_s, p90_s = step_range_s(run) or (None, None)
+    efficiency = run.efficiency or {}
+    return [run.step_time_s, p10_s, p90_s, run.samples_per_s, efficiency.get("weak"), efficiency.get("strong")]
+
+
+def step_range_s(run: Run) -> tuple[float, float] | None:
+    """The 10th and the 90th percentile of the run's single steps; None when there are fewer than two."""
+    if len(run.step_times_s) < 2:
+        return None
+    low, high = np.percentile(run.step_times_s, (10, 90))
+    return float(low), float(high)
+
+
+def phases_csv(cases: Sequence[Case]) -> str:
+    """One row per case and phase: seconds per step and training rank."""
+    return _parts_csv(cases, "phase", [phase.label for phase in Phase], "phase_s")
+
+
+def breakdown_csv(cases: Sequence[Case]) -> str:
+    """One row per case and cause: seconds per step, adding up to the step time."""
+    return _parts_csv(cases, "cause", BREAKDOWN, "breakdown_s")
+
+
+def _parts_csv(cases: Sequence[Case], part: str, parts: Sequence[str], field: str) -> str:
+    def rows() -> Iterator[list[_Cell]]:
+        for case in cases:
+            sides = [getattr(run, field) if run else {} for run in (case.predicted, case.measured)]
+            for name in parts:
+                predicted_s, measured_s = (side.get(name) for side in sides)
+                both = predicted_s is not None and measured_s is not None
+                yield [case.scenario, name, predicted_s, measured_s, predicted_s - measured_s if both else None]
+
+    return _csv(["scenario", part, "predicted_s", "measured_s", "difference_s"], rows())
+
+
+def _csv(header: Sequence[str], rows: Iterator[list[_Cell]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([_inert(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _inert(cell: _Cell) -> _Cell:
+    """Text that a spreadsheet would take for a formula, with the apostrophe that keeps it text."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

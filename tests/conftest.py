@@ -1,0 +1,33 @@
+"""What many tests need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simulator.scenario import Scenario, load
+
+SMALL = """\
+model: {kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32}
+cluster:
+  nodes: 8
+  node: {devices: 4, link: {bandwidth: 10 GB/s, latency: 5 us}}
+  network: {bandwidth: 10 Gbit/s, latency: 20 us}
+  device: {name: small, peak: {fp32: 1 TFLOP/s}, memory: 8 GiB, memory_bandwidth: 100 GB/s}
+strategy: {kind: ring_allreduce, workers: 4}
+batch: 48
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Callable[..., Scenario]:
+    """A small scenario on eight nodes of four devices, with overrides such as `strategy={kind: pipeline, stages: 2}`."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+
+    def scenario(*overrides: str) -> Scenario:
+        return load(path, overrides)
+
+    return scenario

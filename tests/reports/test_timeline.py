@@ -1,0 +1,84 @@
+"""Timelines: the step that stands for the run, and which ranks and microbatches are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from reports import timeline
+from reports.results import Case
+from simulator.run import Phase, Run, Spans, Stream
+
+from .example import CASES, make_run
+from .test_figures import size_px
+
+
+def _case(*runs: Run) -> Case:
+    sides = {run.origin: run for run in runs}
+    return Case("a", "", "", 2, 2, sides.get("predicted"), sides.get("measured"))
+
+
+def _many_ranks(ranks: int) -> Run:
+    """Each of `ranks` ranks does one forward pass of a second in step 1."""
+    columns: dict[str, object] = dict.fromkeys(Spans.__dataclass_fields__, np.zeros(ranks))
+    columns |= {"rank": np.arange(ranks), "step": np.ones(ranks), "end_s": np.ones(ranks)}
+    return replace(make_run("measured", CASES[0]), spans=Spans.of(columns), ranks=ranks, rank_names=())
+
+
+@pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case[1])
+def test_every_family_has_a_timeline(case: tuple[str, str, int, int, float, float]) -> None:
+    one = timeline.timeline(_case(make_run("measured", case)))
+    both = timeline.timeline(_case(make_run("predicted", case), make_run("measured", case)))
+    assert one is not None
+    assert both is not None
+    assert size_px(both)[1] > size_px(one)[1]
+
+
+def test_no_timeline_without_spans_of_a_steady_step() -> None:
+    run = make_run("measured", CASES[0])
+    assert run.spans is not None
+    assert timeline.timeline(_case(replace(run, spans=None))) is None
+    assert timeline.timeline(_case(replace(run, spans=run.spans.where(run.spans.step == 0)))) is None
+    assert timeline.timeline(_case()) is None
+
+
+def test_the_step_closest_to_the_run_s_step_time_is_shown() -> None:
+    run = replace(make_run("measured", CASES[0]), step_time_s=0.1, step_times_s=(0.2, 0.15, 0.101, 0.09, 0.3))
+    step = timeline._typical_step(run)
+    assert step is not None
+    assert step.number == 3
+    assert step.arrival_ms.min() == 0.0
+    assert set(step.spans.step) == {3}
+
+
+def test_only_the_first_ranks_are_drawn() -> None:
+    step = timeline._typical_step(_many_ranks(40))
+    assert step is not None
+    assert (step.ranks, step.of) == (list(range(16)), 40)
+    drawn, most = (timeline.timeline(_case(_many_ranks(ranks))) for ranks in (16, 40))
+    assert drawn is not None
+    assert most is not None
+    assert size_px(drawn) == size_px(most)
+
+
+def test_ranks_without_a_name_are_numbered() -> None:
+    run = make_run("measured", CASES[2])
+    assert timeline._rank_name(run, 2) == "server 0"
+    assert timeline._rank_name(replace(run, rank_names=()), 2) == "rank 2"
+
+
+def test_the_legend_names_what_is_there() -> None:
+    steps = [timeline._typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
+    labels = [{patch.get_label() for patch in timeline._legend([step])} for step in steps if step]
+    waiting = "waiting for other ranks"
+    assert labels[0] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.SYNCHRONISE.label, Phase.OPTIMIZER.label, waiting}
+    assert labels[1] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.RECEIVE.label, Phase.OPTIMIZER.label, waiting}
+
+
+def test_a_step_without_length_is_drawn() -> None:
+    empty = _many_ranks(2)
+    assert empty.spans is not None
+    no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
+    assert timeline.timeline(_case(replace(empty, spans=no_time)))

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from simulator.cluster import Cluster, Device
+from simulator.cluster.collectives import ring_allreduce_bytes, ring_allreduce_steps
+from simulator.cluster.device import state_bytes
+from simulator.model.layers import Layer
+
+LAYER = Layer("a", "kind a", forward_flops=1e9, tensors=(10, 5), output_elements=3)
+PLAIN = {"name": "d", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
+
+
+def test_without_measurements_backward_takes_twice_forward() -> None:
+    device = Device.model_validate(PLAIN | {"efficiency": 0.5, "layer_overhead": "1 ms"})
+    forward_s, backward_s = device.layer_s(LAYER, samples=4, precision="fp32")
+    assert forward_s == pytest.approx(1e-3 + 8e-3)
+    assert backward_s == pytest.approx(1e-3 + 16e-3)
+
+
+def test_a_measured_layer_is_believed() -> None:
+    measured = {
+        "signature": "kind a",
+        "precision": "fp32",
+        "forward": {"base": "1 ms", "per_sample": "2 ms"},
+        "backward": {"base": "3 ms", "per_sample": "4 ms"},
+    }
+    device = Device.model_validate(PLAIN | {"measured_layers": [measured]})
+    assert device.layer_s(LAYER, 10, "fp32") == pytest.approx((21e-3, 43e-3))
+
+
+def test_optimizer_is_bound_by_memory_unless_measured() -> None:
+    measured = {"optimizer": "adam", "precision": "fp32", "base": "1 ms", "per_parameter": "2 ns"}
+    device = Device.model_validate(PLAIN | {"measured_optimizers": [measured]})
+    # read w and g, write w: three accesses of four bytes
+    assert device.optimizer_s(1e6, "sgd", "fp32") == pytest.approx(12e6 / 100e9)
+    assert device.optimizer_s(1e6, "adam", "fp32") == pytest.approx(3e-3)
+
+
+def test_mixed_precision_adam_holds_sixteen_bytes_a_parameter() -> None:
+    assert state_bytes(1, "bf16", "adam") == 16  # arXiv 1910.02054, section 3.1
+    assert state_bytes(1, "fp32", "adam") == 16
+    assert state_bytes(1, "fp32", "sgd") == 8
+
+
+def test_servers_work_at_the_hosts_memory_speed() -> None:
+    plain = {"node": {"memory_bandwidth": "10 GB/s"}, "device": PLAIN}
+    cluster = Cluster.model_validate(plain)
+    assert cluster.sum_s(1e9) == pytest.approx(0.3)
+    assert cluster.update_s(1e9, "sgd", "fp32") == pytest.approx(1.2)
+    without = Cluster.model_validate(plain | {"node": {}})
+    assert without.sum_s(1e9) == pytest.approx(0.03)
+
+
+def test_ring_theory() -> None:
+    assert ring_allreduce_bytes(4, 100.0) == pytest.approx(150.0)
+    assert ring_allreduce_steps(4) == 6

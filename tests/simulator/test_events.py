@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.engine.events import simulate
+from simulator.program import Path, ProgramBuilder, Use
+from simulator.run import Phase, Run, Stream, from_spans
+
+
+def run(builder: ProgramBuilder, steps: int = 2) -> Run:
+    program = builder.build()
+    timeline = simulate(program, steps)
+    return from_spans(
+        timeline.spans(),
+        timeline.step_ends_s(),
+        servers=program.ranks.is_server,
+        multiplicity=program.ranks.multiplicity,
+        origin="predicted",
+        scenario="test",
+        strategy="test",
+        samples=1,
+    )
+
+
+def test_tasks_of_a_lane_follow_one_another_step_after_step() -> None:
+    builder = ProgramBuilder()
+    rank = builder.rank("a")
+    builder.compute(rank, Phase.FORWARD, 1.0)
+    builder.compute(rank, Phase.BACKWARD, 2.0)
+    timeline = simulate(builder.build(), 3)
+    assert timeline.start_s.tolist() == [[0, 1], [3, 4], [6, 7]]
+    assert timeline.step_ends_s().tolist() == [3, 6, 9]
+
+
+def test_a_message_takes_latency_plus_size_over_bandwidth_once_both_sides_are_ready() -> None:
+    builder = ProgramBuilder()
+    a, b = builder.rank("a"), builder.rank("b")
+    sent = builder.compute(a, Phase.FORWARD, 1.0)
+    ready = builder.compute(b, Phase.FORWARD, 4.0)
+    message = builder.transfer(a, b, 10.0, Path(0.5, 5.0), Phase.SEND, (sent, ready))
+    builder.compute(b, Phase.BACKWARD, 1.0, (message,))
+    timeline = simulate(builder.build(), 1)
+    assert timeline.start_s[0].tolist() == [0, 0, 4, 6.5]
+    assert timeline.end_s[0].tolist() == [1, 4, 6.5, 7.5]
+
+
+def test_two_messages_share_a_link() -> None:
+    builder = ProgramBuilder()
+    link = builder.resource("link", 10.0)
+    a, b = builder.rank("a"), builder.rank("b")
+    path = Path(0.0, 10.0, (Use(link),))
+    short = builder.transfer(a, b, 10.0, path, Phase.SEND, ())
+    long = builder.transfer(a, b, 30.0, path, Phase.SEND, ())
+    builder.wait(b, Phase.RECEIVE, (short, long))
+    timeline = simulate(builder.build(), 1)
+    assert timeline.end_s[0].tolist() == [2, 4, 4]
+
+
+def test_ranks_share_the_cores_they_compute_on() -> None:
+    builder = ProgramBuilder()
+    cores = builder.resource("cores", 2.0)
+    for name in "abcd":
+        builder.compute(builder.rank(name, uses=(Use(cores),)), Phase.FORWARD, 3.0)
+    assert run(builder).step_time_s == pytest.approx(6.0)
+
+
+def test_a_core_cannot_help_a_rank_beyond_its_own_speed() -> None:
+    builder = ProgramBuilder()
+    cores = builder.resource("cores", 2.0)
+    builder.compute(builder.rank("a", uses=(Use(cores),)), Phase.FORWARD, 3.0)
+    assert run(builder).step_time_s == pytest.approx(3.0)
+
+
+def test_a_collective_waits_for_its_last_member_and_the_wait_is_told_from_the_moving() -> None:
+    builder = ProgramBuilder()
+    fast, slow = builder.rank("fast"), builder.rank("slow")
+    ready = [builder.compute(fast, Phase.BACKWARD, 1.0), builder.compute(slow, Phase.BACKWARD, 3.0)]
+    total = builder.collective([fast, slow], 10.0, Path(0.0, 5.0), Phase.SYNCHRONISE, ready)
+    for rank in (fast, slow):
+        builder.compute(rank, Phase.OPTIMIZER, 1.0, (total,))
+    result = run(builder)
+    assert result.step_time_s == pytest.approx(6.0)
+    # fast waits 2, both move for 2: halves of the sums, being means over two ranks
+    assert result.breakdown_s["waiting_for_ranks"] == pytest.approx(1.0)
+    assert result.breakdown_s["exposed_communication"] == pytest.approx(2.0)
+    assert result.breakdown_s["compute"] == pytest.approx(3.0)
+
+
+def test_overlapped_communication_is_not_exposed() -> None:
+    builder = ProgramBuilder()
+    rank = builder.rank("a", multiplicity=2)
+    first = builder.compute(rank, Phase.BACKWARD, 1.0)
+    total = builder.collective([rank], 10.0, Path(0.0, 5.0), Phase.SYNCHRONISE, (first,))
+    builder.compute(rank, Phase.BACKWARD, 3.0)
+    builder.compute(rank, Phase.OPTIMIZER, 1.0, (total,))
+    result = run(builder)
+    assert result.step_time_s == pytest.approx(5.0)
+    assert result.breakdown_s["exposed_communication"] == pytest.approx(0.0)
+
+
+def test_a_server_serves_in_order_updates_once_and_releases_all() -> None:
+    builder = ProgramBuilder()
+    server = builder.rank("server", is_server=True)
+    for work_s in (1.0, 2.0):
+        worker = builder.rank(f"worker {work_s}")
+        grad = builder.compute(worker, Phase.BACKWARD, work_s)
+        path = Path(0.0, 10.0)
+        push, serve, pull = builder.rpc(worker, server, 1, 10.0, path, 3.0, 2.0, 20.0, path, (grad,))
+        builder.wait(worker, Phase.SEND, (push,))
+        builder.wait(worker, Phase.WAIT, (serve,))
+        builder.wait(worker, Phase.RECEIVE, (pull,))
+    timeline = simulate(builder.build(), 2)
+    # pushes arrive at 2 and 3; sums 2–5 and 5–8; update 8–10; pulls until 12
+    assert timeline.step_ends_s().tolist() == [12, 24]
+    assert [(b.start_s, b.end_s) for b in timeline.server_busy[0]][:3] == [(2, 5), (5, 8), (8, 10)]
+
+
+def test_what_a_worker_waits_for_a_server_is_told_apart() -> None:
+    builder = ProgramBuilder()
+    server, worker = builder.rank("server", is_server=True), builder.rank("worker", multiplicity=4)
+    grad = builder.compute(worker, Phase.BACKWARD, 1.0)
+    path = Path(0.0, 10.0)
+    push, serve, pull = builder.rpc(worker, server, 4, 10.0, path, 0.5, 1.0, 20.0, path, (grad,))
+    builder.wait(worker, Phase.SEND, (push,))
+    builder.wait(worker, Phase.WAIT, (serve,))
+    builder.wait(worker, Phase.RECEIVE, (pull,))
+    result = run(builder)
+    assert result.step_time_s == pytest.approx(1 + 1 + 4 * 0.5 + 1 + 2)
+    assert result.breakdown_s["waiting_for_server"] == pytest.approx(3.0)
+    assert result.breakdown_s["exposed_communication"] == pytest.approx(3.0)
+    assert (result.ranks, result.compute_ranks) == (5, 4)
+
+
+def test_main_spans_of_a_rank_never_overlap_and_communication_is_on_both_sides() -> None:
+    builder = ProgramBuilder()
+    a, b = builder.rank("a"), builder.rank("b")
+    sent = builder.compute(a, Phase.FORWARD, 1.0)
+    message = builder.transfer(a, b, 10.0, Path(0.5, 5.0), Phase.SEND, (sent,))
+    builder.compute(b, Phase.FORWARD, 1.0, (message,))
+    spans = run(builder, 3).spans
+    assert spans is not None
+    for rank in (0, 1):
+        main = spans.where((spans.rank == rank) & (spans.stream == Stream.MAIN))
+        order = np.argsort(main.arrival_s, kind="stable")
+        assert (main.arrival_s[order][1:] >= main.end_s[order][:-1] - 1e-12).all()
+    moving = spans.where(spans.stream == Stream.COMMUNICATION)
+    assert sorted(zip(moving.rank.tolist(), moving.phase.tolist(), strict=True)) == [
+        (0, Phase.SEND), (0, Phase.SEND), (1, Phase.RECEIVE), (1, Phase.RECEIVE),
+    ]  # fmt: skip
+
+
+def test_the_same_program_gives_the_same_run() -> None:
+    def build() -> ProgramBuilder:
+        builder = ProgramBuilder()
+        link = builder.resource("link", 3.0)
+        ranks = [builder.rank(str(i)) for i in range(5)]
+        for i, rank in enumerate(ranks):
+            row = builder.compute(rank, Phase.FORWARD, 1.0 + i % 2)
+            builder.transfer(rank, ranks[(i + 1) % 5], 7.0, Path(0.1, 3.0, (Use(link),)), Phase.SEND, (row,))
+        return builder
+
+    first, second = (simulate(build().build(), 3) for _ in range(2))
+    assert (first.end_s == second.end_s).all()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.engine.flows import Allocator
+from simulator.program import Use
+
+
+@dataclass(frozen=True)
+class Demand:
+    """An activity to start: amount, maximum rate, weight, resources used (with how much each), and when."""
+
+    amount: float
+    uses: tuple[tuple[int, float], ...]
+    start_s: float = 0.0
+    max_rate: float = float("inf")
+    weight: float = 1.0
+
+
+def ends_s(capacity: list[float], demands: list[Demand]) -> list[float]:
+    """When each demand is done."""
+    environment = simpy.Environment()
+    allocator = Allocator(environment, capacity)
+    ends = [float("nan")] * len(demands)
+
+    def activity(index: int, demand: Demand):  # type: ignore[no-untyped-def]
+        yield environment.timeout(demand.start_s)
+
+        def finished() -> None:
+            ends[index] = environment.now
+
+        uses = [Use(r, p) for r, p in demand.uses]
+        allocator.start(demand.amount, demand.max_rate, demand.weight, uses, finished)
+
+    for index, demand in enumerate(demands):
+        environment.process(activity(index, demand))
+    environment.run()
+    return ends
+
+
+def test_one_user_has_all() -> None:
+    assert ends_s([10.0], [Demand(100, ((0, 1),))]) == pytest.approx([10.0])
+
+
+def test_its_own_maximum_holds() -> None:
+    assert ends_s([10.0], [Demand(100, ((0, 1),), max_rate=4)]) == pytest.approx([25.0])
+
+
+def test_two_share_equally_and_the_longer_speeds_up() -> None:
+    assert ends_s([10.0], [Demand(50, ((0, 1),)), Demand(100, ((0, 1),))]) == pytest.approx([10.0, 15.0])
+
+
+def test_a_later_start_slows_the_first() -> None:
+    assert ends_s([10.0], [Demand(100, ((0, 1),)), Demand(25, ((0, 1),), start_s=5)]) == pytest.approx([12.5, 10.0])
+
+
+def test_max_min_over_two_links() -> None:
+    # a: link 0 only; b: both; c: link 1 only. b gets 1 of link 1, a the other 9 of link 0.
+    demands = [Demand(90, ((0, 1),)), Demand(10, ((0, 1), (1, 1))), Demand(10, ((1, 1),))]
+    assert ends_s([10.0, 2.0], demands) == pytest.approx([10.0, 10.0, 10.0])
+
+
+def test_weights_divide_in_proportion() -> None:
+    demands = [Demand(30, ((0, 1),), weight=3), Demand(10, ((0, 1),), weight=1)]
+    assert ends_s([10.0], demands) == pytest.approx([4.0, 4.0])
+
+
+def test_alike_activities_folded_into_one_take_as_long_as_all_of_them() -> None:
+    apart = ends_s([10.0], [Demand(5, ((0, 1),)) for _ in range(4)] + [Demand(7, ((0, 1),))])
+    folded = ends_s([10.0], [Demand(5, ((0, 4.0),)), Demand(7, ((0, 1),))])
+    assert folded == pytest.approx([apart[0], apart[4]])
+
+
+def test_using_a_resource_twice_counts_twice() -> None:
+    assert ends_s([10.0], [Demand(10, ((0, 1), (0, 1)))]) == pytest.approx([2.0])
+
+
+amounts = st.floats(1, 1e3)
+routes = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
+
+
+@given(st.lists(st.tuples(amounts, routes, st.floats(0, 10)), min_size=1, max_size=8))
+def test_no_resource_is_overdrawn_and_nobody_is_slower_than_need_be(flows: list[tuple[float, list[int], float]]) -> None:
+    capacity = [1.0, 2.0, 5.0, 10.0]
+    demands = [Demand(amount, tuple((r, 1.0) for r in route), start_s) for amount, route, start_s in flows]
+    ends = ends_s(capacity, demands)
+    for demand, end_s in zip(demands, ends, strict=True):
+        alone_s = demand.amount / min(capacity[r] for r, _ in demand.uses)
+        assert end_s >= (demand.start_s + alone_s) * (1 - 1e-9)
+    for resource, limit in enumerate(capacity):
+        users = [(d, e) for d, e in zip(demands, ends, strict=True) if any(r == resource for r, _ in d.uses)]
+        if users:
+            busy_s = max(e for _, e in users) - min(d.start_s for d, _ in users)
+            assert sum(d.amount for d, _ in users) <= limit * busy_s * (1 + 1e-9)
+    # something always runs at the full rate of some resource, so all are done before a serial schedule would be
+    serial_s = sum(d.amount / min(capacity[r] for r, _ in d.uses) for d in demands)
+    assert max(ends) <= (max(d.start_s for d in demands) + serial_s) * (1 + 1e-9)
+
+
+@given(st.lists(st.tuples(amounts, routes), min_size=2, max_size=6), st.randoms(use_true_random=False))
+def test_order_of_starting_changes_nothing(flows: list[tuple[float, list[int]]], random) -> None:  # type: ignore[no-untyped-def]
+    demands = [Demand(amount, tuple((r, 1.0) for r in route)) for amount, route in flows]
+    shuffled = list(range(len(demands)))
+    random.shuffle(shuffled)
+    ends = ends_s([1.0, 2.0, 5.0, 10.0], demands)
+    again = ends_s([1.0, 2.0, 5.0, 10.0], [demands[i] for i in shuffled])
+    assert [ends[i] for i in shuffled] == pytest.approx(again)

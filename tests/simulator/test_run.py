@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.run import BREAKDOWN, Phase, Run, Spans, Stream, from_spans, load_run, save, slope
+
+
+def spans(*rows: tuple[float, ...]) -> Spans:
+    """Spans from (rank, step, phase, arrival, start, end) on the main stream."""
+    rank, step, phase, arrival_s, start_s, end_s = zip(*rows, strict=True)
+    none = [-1] * len(rows)
+    return Spans.of(
+        {
+            "rank": rank, "step": step, "stream": [Stream.MAIN] * len(rows), "phase": phase, "stage": none, "microbatch": none,
+            "arrival_s": arrival_s, "start_s": start_s, "end_s": end_s, "size_bytes": [0.0] * len(rows),
+        }
+    )  # fmt: skip
+
+
+def made(rows: Spans, ends_s: list[float], servers: list[bool], multiplicity: list[int] | None = None) -> Run:
+    return from_spans(
+        rows,
+        np.array(ends_s),
+        servers=np.array(servers),
+        multiplicity=None if multiplicity is None else np.array(multiplicity),
+        origin="measured",
+        scenario="s",
+        strategy="ring_allreduce",
+        samples=8,
+    )
+
+
+ONE = spans(
+    (0, 1, Phase.FORWARD, 0, 0, 2),
+    (0, 1, Phase.RECEIVE, 2, 5, 6),
+    (0, 1, Phase.WAIT, 6, 7, 8),
+    (0, 1, Phase.SYNCHRONISE, 8, 9, 10),
+)
+
+
+def test_waiting_and_moving_are_told_apart_and_what_nobody_explains_is_other() -> None:
+    run = made(ONE, [0, 12], [False])
+    assert run.breakdown_s == {
+        "compute": 2, "exposed_communication": 2, "bubble": 3, "waiting_for_server": 2, "waiting_for_ranks": 1, "other": 2,
+    }  # fmt: skip
+    assert tuple(run.breakdown_s) == BREAKDOWN
+    assert run.phase_s["receive"] == 4
+
+
+def test_steps_before_the_steady_ones_do_not_count() -> None:
+    rows = spans((0, 0, Phase.FORWARD, 0, 0, 9), (0, 1, Phase.FORWARD, 9, 9, 11))
+    assert made(rows, [9, 11], [False]).breakdown_s["compute"] == 2
+
+
+def test_servers_are_left_out_and_alike_ranks_counted_as_many() -> None:
+    rows = spans((0, 1, Phase.FORWARD, 0, 0, 1), (1, 1, Phase.FORWARD, 0, 0, 4), (2, 1, Phase.OPTIMIZER, 0, 0, 4))
+    run = made(rows, [0, 4], [False, False, True], [3, 1, 2])
+    assert run.breakdown_s["compute"] == pytest.approx((3 * 1 + 1 * 4) / 4)
+    assert (run.ranks, run.compute_ranks) == (6, 4)
+    assert run.samples_per_s == 2
+    assert run.samples_per_s_per_rank == 0.5
+
+
+def test_one_slow_step_does_not_move_the_slope() -> None:
+    ends_s = np.cumsum([0.0, *[1.0] * 6, 30.0, *[1.0] * 6])
+    assert slope(ends_s) == pytest.approx(1.0)
+
+
+def test_steps_long_and_short_in_turn_count_with_their_mean() -> None:
+    assert slope(np.cumsum([0.0, 1.0, 3.0, 1.0, 3.0, 1.0])) == pytest.approx(2.0)
+
+
+@given(st.floats(1e-6, 1e3), st.integers(2, 30))
+def test_slope_of_even_steps(step_s: float, steps: int) -> None:
+    assert slope(np.arange(steps) * step_s) == pytest.approx(step_s)
+
+
+def test_breakdown_adds_up_to_the_step_time_also_where_steps_vary() -> None:
+    rows = spans(*[(0, step, Phase.FORWARD, 0, 0, seconds) for step, seconds in enumerate([9, 1, 1, 4], start=0)])
+    run = made(rows, [0, 1, 2, 6], [False])
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    assert run.breakdown_s["other"] == pytest.approx(0)
+
+
+def test_a_run_survives_the_disk(tmp_path: Path) -> None:
+    run = made(ONE, [0, 12], [False])
+    save(run, tmp_path / "x")
+    again = load_run(tmp_path / "x")
+    assert again.summary() == run.summary()
+    assert again.spans is not None
+    for name, column in ONE.columns().items():
+        assert (getattr(again.spans, name) == column).all()
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["run.json", "spans.npz"]

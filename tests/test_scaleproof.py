@@ -1,0 +1,92 @@
+"""The public face and the command line, as users meet them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import scaleproof
+from tests.conftest import SMALL
+
+
+def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A whole `scaleproof` process."""
+    return subprocess.run([sys.executable, "-m", "scaleproof", *arguments], capture_output=True, text=True, cwd=folder)
+
+
+def test_public_names_work_and_others_do_not() -> None:
+    from scaleproof import load, predict
+
+    assert predict(load("resnet50-ring-p100")).samples_per_s > 0
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = scaleproof.nothing
+
+
+def test_importing_the_public_face_imports_nothing_heavy() -> None:
+    code = "import sys, scaleproof; sys.exit(bool({'numpy', 'pydantic', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_help_names_every_command_and_loads_no_numbers() -> None:
+    code = "import sys, scaleproof\ntry: scaleproof.main(['--help'])\nexcept SystemExit: sys.exit('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    for command in ("predict", "measure", "calibrate", "reconcile", "report", "schema", "list", "show"):
+        assert re.search(rf"^ +{command}\s", done.stdout, re.MULTILINE)
+
+
+def test_predict_for_people_and_for_programs(tmp_path: Path) -> None:
+    people = run("predict", "resnet50-ring-p100")
+    assert people.returncode == 0
+    assert "step time" in people.stdout
+    assert "weak scaling, against 1 worker" in people.stdout
+    out, trace = tmp_path / "out", tmp_path / "trace.json"
+    programs = run("predict", "resnet50-ring-p100", "--json", "--out", str(out), "--trace", str(trace), "--set", "strategy.workers=8")
+    summary = json.loads(programs.stdout)
+    for key in ("step_time_s", "samples_per_s", "efficiency", "baseline", "breakdown_s", "memory_bytes_per_rank"):
+        assert key in summary
+    assert summary["ranks"] == 8
+    assert json.loads((out / "predicted" / "run.json").read_text()) == summary
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SMALL.replace("workers: 4", "workers: 4, stages: 2"), "scenario.yaml:7:46: strategy.stages: unknown key"),
+        (SMALL.replace("batch: 48", "batch: 47"), "scenario.yaml:8:1: batch: 4 workers do not divide 47 samples"),
+        ("model: [", "scenario.yaml:2:1: not valid YAML"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "scenario.yaml").write_text(text)
+    done = run("predict", "scenario.yaml", "--out", "out", folder=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_list_and_show() -> None:
+    listed = run("list").stdout
+    for name in ("resnet50-ring-p100", "gpt3-175b", "p100-25gbe", "ring-4"):
+        assert f"  {name} " in listed
+    assert "kind: resnet" in run("show", "resnet50").stdout
+    unknown = run("show", "resnet5")
+    assert unknown.returncode == 2
+    assert "did you mean" in unknown.stderr
+
+
+def test_schema_is_json() -> None:
+    assert json.loads(run("schema").stdout)["title"] == "scaleproof scenario"
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    done = subprocess.run(f"{sys.executable} -m scaleproof schema | head -1", shell=True, capture_output=True, text=True)
+    assert done.stderr == ""

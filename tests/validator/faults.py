@@ -1,0 +1,98 @@
+"""What ranks run in tests where something goes wrong. Imported by the ranks, so not in a test module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.pipelining import PipelineStage
+
+from simulator.scenario import Scenario
+from validator import model
+from validator.clock import offset_to_rank_0_s
+from validator.measure import train_here
+from validator.rank import here
+from validator.strategy.buckets import BucketedAllreduce
+
+
+def add_ranks(extra: int) -> list[float]:
+    numbers = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(numbers)
+    return [*numbers.tolist(), extra]
+
+
+def fail_on(rank: int) -> None:
+    if dist.get_rank() == rank:
+        raise ValueError("the weights are gone\nand more lines of it")
+    dist.barrier()
+
+
+def leave_early(rank: int) -> None:
+    if dist.get_rank() == rank:
+        os._exit(0)
+    dist.barrier()
+
+
+def sleep_for_ever() -> None:
+    time.sleep(3600)
+
+
+def train_without_averaging(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+    """Every worker keeps its own gradients."""
+    BucketedAllreduce.average = lambda self: None  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def train_with_sums(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+    """Gradients are summed over the workers, not averaged."""
+    average = BucketedAllreduce.average
+
+    def summed(self: BucketedAllreduce) -> None:
+        average(self)
+        for parameter in self._buckets[0]:
+            parameter.grad *= self._ranks  # type: ignore[operator]
+
+    BucketedAllreduce.average = summed  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+    """The last rank is killed there."""
+    backward = PipelineStage.backward_one_chunk
+
+    def deadly(self: Any, *args: Any, **kwargs: Any) -> None:
+        _at(here().ranks - 1, 4, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        backward(self, *args, **kwargs)
+
+    PipelineStage.backward_one_chunk = deadly  # type: ignore[assignment]
+    return train_here(scenario, parameters_folder)
+
+
+def hang_in_forward_of_step_2(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+    """Rank 1 hangs there."""
+    loss = model.loss
+
+    def endless(outputs: Tensor, targets: Tensor) -> Tensor:
+        _at(1, 2, lambda: time.sleep(3600))
+        return loss(outputs, targets)
+
+    model.loss = endless
+    return train_here(scenario, parameters_folder)
+
+
+def _at(rank: int, step: int, do: Callable[[], None]) -> None:
+    if here().rank == rank and here().status.activity.step == step:
+        do()
+
+
+def clock_offset(pretend: bool) -> float:
+    """To rank 0's clock; where it pretends, the last rank says that it is on another machine."""
+    elsewhere = pretend and here().rank == here().ranks - 1
+    return offset_to_rank_0_s("elsewhere" if elsewhere else "here")

@@ -1,0 +1,15 @@
+"""What torchrun starts in a test: measures a scenario file and writes the Run that this rank got."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from simulator.run import save
+from simulator.scenario import load
+from validator.measure import measure
+
+if __name__ == "__main__":
+    scenario_file, folder = map(Path, sys.argv[1:])
+    save(measure(load(scenario_file)), folder / os.environ["RANK"])

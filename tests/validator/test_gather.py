@@ -1,0 +1,130 @@
+"""From what each rank noted alone follows when bytes began to move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.run import Phase, Run, Stream
+from tests.validator.conftest import MakeScenario
+from validator.gather import assemble, finished_steps, rank_names
+from validator.recorder import END_OF_STEP, RAW_SPAN
+
+RING = {"kind": "ring_allreduce", "workers": 2}
+PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 2}
+SERVERS = {"kind": "parameter_server", "workers": 1, "servers": 2}
+
+
+def row(phase: int, arrival_s: float, end_s: float, step: int = 1, **others: Any) -> dict[str, Any]:
+    labels = {"stream": Stream.MAIN, "stage": -1, "microbatch": -1, "size_bytes": 0.0, "peer": -1, "match": -1}
+    return labels | {"step": step, "phase": phase, "arrival_s": arrival_s, "start_s": arrival_s, "end_s": end_s} | others
+
+
+def end(step: int, at_s: float) -> dict[str, Any]:
+    return row(END_OF_STEP, at_s, at_s, step)
+
+
+def recorded(*rows: dict[str, Any]) -> bytes:
+    return np.array([tuple(one[name] for name in RAW_SPAN.names or ()) for one in rows], dtype=RAW_SPAN).tobytes()
+
+
+def spans_of(run: Run, rank: int, phase: Phase, stream: Stream = Stream.MAIN) -> list[tuple[float, float, float]]:
+    assert run.spans is not None
+    own = run.spans.where((run.spans.rank == rank) & (run.spans.phase == phase) & (run.spans.stream == stream))
+    return list(zip(own.arrival_s.tolist(), own.start_s.tolist(), own.end_s.tolist(), strict=True))
+
+
+def test_seconds_count_from_the_end_of_the_warm_up_on_the_last_rank(make_scenario: MakeScenario) -> None:
+    ranks = [
+        recorded(row(Phase.FORWARD, 0, 9, 0), end(0, 9), row(Phase.FORWARD, 10, 12), end(1, 12)),
+        recorded(end(0, 10), row(Phase.FORWARD, 10, 13), end(1, 13)),
+    ]
+
+    run = assemble(make_scenario(RING, steps=1), ranks, 1, {})
+
+    assert run.step_times_s == (3.0,)
+    assert spans_of(run, 0, Phase.FORWARD) == [(0.0, 0.0, 2.0)]
+    assert run.breakdown_s["compute"] == pytest.approx(2.5), "mean over the ranks"
+    assert run.breakdown_s["other"] == pytest.approx(0.5)
+
+
+def test_a_collective_moves_when_its_last_member_has_come(make_scenario: MakeScenario) -> None:
+    def worker(come_s: float) -> bytes:
+        bucket = row(Phase.SYNCHRONISE, come_s, 8, stream=Stream.COMMUNICATION, match=0)
+        return recorded(end(0, 0), bucket, row(Phase.SYNCHRONISE, come_s, 8), end(1, 8))
+
+    run = assemble(make_scenario(RING, steps=1), [worker(2), worker(5)], 1, {})
+
+    assert spans_of(run, 0, Phase.SYNCHRONISE, Stream.COMMUNICATION) == [(2, 5, 8)]
+    assert spans_of(run, 0, Phase.SYNCHRONISE) == [(2, 5, 8)]
+    assert spans_of(run, 1, Phase.SYNCHRONISE) == [(5, 5, 8)]
+    assert run.breakdown_s["waiting_for_ranks"] == pytest.approx(1.5)
+    assert run.breakdown_s["exposed_communication"] == pytest.approx(3.0)
+
+
+def test_buckets_that_were_done_before_do_not_count_as_exposed(make_scenario: MakeScenario) -> None:
+    def worker(come_s: float) -> bytes:
+        early = row(Phase.SYNCHRONISE, 1, 2, stream=Stream.COMMUNICATION, match=0)
+        late = row(Phase.SYNCHRONISE, come_s, 8, stream=Stream.COMMUNICATION, match=1)
+        return recorded(end(0, 0), early, late, row(Phase.SYNCHRONISE, come_s, 8), end(1, 8))
+
+    run = assemble(make_scenario(RING, steps=1), [worker(4), worker(6)], 1, {})
+
+    assert spans_of(run, 0, Phase.SYNCHRONISE) == [(4, 6, 8)]
+
+
+@pytest.mark.parametrize(
+    ("sent_s", "awaited_s", "moves_s"), [(5.0, 2.0, 5.0), (2.0, 5.0, 5.0)], ids=["receiver waits", "sender waits"]
+)
+def test_a_message_moves_once_it_is_sent_and_its_receiver_is_there(
+    sent_s: float, awaited_s: float, moves_s: float, make_scenario: MakeScenario
+) -> None:
+    sender = recorded(end(0, 0), row(Phase.SEND, sent_s, 7, peer=1, match=2), end(1, 9))
+    receiver = recorded(end(0, 0), row(Phase.RECEIVE, awaited_s, 8, peer=0, match=2), end(1, 9))
+
+    run = assemble(make_scenario(PIPELINE, steps=1), [sender, receiver], 1, {})
+
+    assert spans_of(run, 0, Phase.SEND) == [(sent_s, moves_s, 7)]
+    assert spans_of(run, 1, Phase.RECEIVE) == [(awaited_s, moves_s, 8)]
+    assert run.breakdown_s["bubble"] == pytest.approx(1.5)
+
+
+def test_what_a_worker_awaits_is_cut_where_the_last_server_sends(make_scenario: MakeScenario) -> None:
+    worker = recorded(end(0, 0), row(Phase.WAIT, 2, 9, size_bytes=12.0), end(1, 9))
+    servers = [recorded(end(0, 0), row(Phase.SEND, sends_s, 8), end(1, 8)) for sends_s in (4, 6)]
+
+    run = assemble(make_scenario(SERVERS, steps=1), [worker, *servers], 1, {})
+
+    assert spans_of(run, 0, Phase.WAIT) == [(2, 2, 6)]
+    assert spans_of(run, 0, Phase.RECEIVE) == [(6, 6, 9)]
+    assert run.breakdown_s["waiting_for_server"] == pytest.approx(4.0)
+    assert run.breakdown_s["exposed_communication"] == pytest.approx(3.0)
+
+
+def test_steps_that_a_rank_did_not_finish_do_not_count() -> None:
+    whole = recorded(end(0, 0), row(Phase.FORWARD, 1, 2), end(1, 2), row(Phase.FORWARD, 3, 4, 2), end(2, 4))
+    torn = whole[:-10]
+
+    assert finished_steps([whole, whole]) == 2
+    assert finished_steps([whole, torn]) == 1
+    assert finished_steps([whole, b""]) == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names"),
+    [
+        (RING, ("worker 0", "worker 1")),
+        (PIPELINE, ("stage 0", "stage 1")),
+        (SERVERS, ("worker 0", "server 0", "server 1")),
+        (
+            {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2},
+            ("worker 0 stage 0", "worker 0 stage 1", "worker 1 stage 0", "worker 1 stage 1"),
+        ),
+    ],
+)
+def test_ranks_are_called_by_what_they_do(
+    strategy: dict[str, Any], names: tuple[str, ...], make_scenario: MakeScenario
+) -> None:
+    assert rank_names(make_scenario(strategy).strategy) == names

@@ -1,0 +1,122 @@
+"""Ranks return what they compute; when one fails it is named, the others end, and nothing outlives its launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from simulator.errors import MissingDependencyError, RankError, RunError
+from tests.validator import faults, processes
+from validator import forkserver
+from validator.launch import run_on_ranks
+
+
+@pytest.fixture(autouse=True)
+def _no_rank_is_left() -> Iterator[None]:
+    yield
+    assert processes.own_ranks() == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_share_a_group_and_return_in_order(ranks: int) -> None:
+    total = sum(range(ranks))
+
+    assert run_on_ranks(faults.add_ranks, ranks, 7) == [[total, 7]] * ranks
+
+
+def test_ranks_start_fast_once_torch_is_loaded() -> None:
+    run_on_ranks(faults.add_ranks, 2, 0)
+    begin_s = time.perf_counter()
+    run_on_ranks(faults.add_ranks, 2, 0)
+
+    assert time.perf_counter() - begin_s < 1.0, "importing torch anew would take longer"
+
+
+def test_a_failing_rank_is_blamed_in_one_line_and_not_its_victims() -> None:
+    with pytest.raises(RankError) as caught:
+        run_on_ranks(faults.fail_on, 3, 1)
+
+    assert str(caught.value) == "rank 1 failed in its work: ValueError: the weights are gone"
+
+
+def test_a_rank_that_leaves_without_a_result_has_failed() -> None:
+    with pytest.raises(RankError, match="rank 1 exited with code 0 in its work"):
+        run_on_ranks(faults.leave_early, 2, 1)
+
+
+def test_ranks_without_progress_are_ended() -> None:
+    with pytest.raises(RankError, match="made no progress for 1 s in its work"):
+        run_on_ranks(faults.sleep_for_ever, 2, timeout_s=1.0)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_kill_9_of_any_rank_is_told(rank: int) -> None:
+    def strike() -> None:
+        assert processes.wait_until(lambda: len(processes.own_ranks()) == 3)
+        time.sleep(0.3)
+        processes.kill(processes.own_ranks()[rank])
+
+    striker = threading.Thread(target=strike)
+    striker.start()
+    with pytest.raises(RankError, match=f"rank {rank} was killed by signal 9"):
+        run_on_ranks(faults.sleep_for_ever, 3)
+    striker.join()
+
+
+def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_another() -> None:
+    ranks: list[int] = []
+
+    def strike() -> None:
+        assert processes.wait_until(lambda: len(processes.own_ranks()) == 2)
+        ranks.extend(processes.own_ranks())
+        processes.kill(forkserver.shared().pid)
+
+    striker = threading.Thread(target=strike)
+    striker.start()
+    with pytest.raises(RunError, match="ended from outside"):
+        run_on_ranks(faults.sleep_for_ever, 2)
+    striker.join()
+
+    assert processes.wait_until(lambda: not any(map(processes.is_running, ranks)))
+    assert run_on_ranks(faults.add_ranks, 1, 7) == [[0, 7]]
+
+
+def test_kill_9_of_the_launcher_leaves_no_process() -> None:
+    command = (
+        "from tests.validator import faults; from validator.launch import run_on_ranks; run_on_ranks(faults.sleep_for_ever, 2)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", command], env=environment) as launcher:
+        servers = lambda: processes.children(launcher.pid)  # noqa: E731
+        assert processes.wait_until(lambda: bool(servers()) and len(processes.children(servers()[0])) == 2)
+        started = [*servers(), *processes.children(servers()[0])]
+
+        processes.kill(launcher.pid)
+
+    assert len(started) == 3
+    assert processes.wait_until(lambda: not any(map(processes.is_running, started)))
+
+
+def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: forkserver.ForkServer, timeout_s: float) -> list[forkserver.Exit]:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    run_on_ranks(faults.add_ranks, 2, 0)
+    monkeypatch.setattr(forkserver.ForkServer, "exits", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on_ranks(faults.sleep_for_ever, 2)
+
+
+def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(MissingDependencyError, match=r"pip install 'scaleproof\[validator\]'"):
+        run_on_ranks(faults.add_ranks, 1, 0)

@@ -1,0 +1,222 @@
+"""A measured Run tells where the time went, and a run that fails tells which rank, where, and what is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from simulator.errors import InputError, RankError
+from simulator.run import COMPUTE_PHASES, Phase, Run, Spans, Stream, load_run
+from simulator.strategy.costs import buckets
+from tests.validator import faults, processes
+from tests.validator.conftest import CLUSTER, GPT, MakeScenario
+from validator.measure import measure
+
+PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 4}
+RING = {"kind": "ring_allreduce", "workers": 2, "bucket": "100 KiB", "first_bucket": "20 KiB"}
+COMPUTE = {"forward", "backward", "optimizer"}
+PHASES_BY_STRATEGY = [
+    ({"kind": "ring_allreduce", "workers": 1}, COMPUTE),
+    (RING, COMPUTE | {"synchronise"}),
+    ({**RING, "overlap": False}, COMPUTE | {"synchronise"}),
+    ({"kind": "parameter_server", "workers": 2, "servers": 2}, {"forward", "backward", "send", "wait", "receive"}),
+    (PIPELINE, COMPUTE | {"send", "receive"}),
+    ({**PIPELINE, "schedule": "gpipe"}, COMPUTE | {"send", "receive"}),
+    ({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}, COMPUTE | {"send", "receive", "synchronise"}),
+]
+
+
+def main_of(run: Run, rank: int) -> Spans:
+    assert run.spans is not None
+    return run.spans.where((run.spans.rank == rank) & (run.spans.stream == Stream.MAIN))
+
+
+@pytest.mark.parametrize(("strategy", "phases"), PHASES_BY_STRATEGY)
+def test_spans_cover_the_step(strategy: dict[str, Any], phases: set[str], make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(strategy, GPT)
+
+    run = measure(scenario)
+
+    assert run.spans is not None
+    assert {name for name, seconds in run.phase_s.items() if seconds > 0} == phases
+    assert len(run.step_times_s) == scenario.steps
+    assert set(run.spans.step.tolist()) == set(range(1, scenario.steps + 1))
+    assert (run.ranks, len(run.rank_names)) == (scenario.strategy.ranks,) * 2
+    assert (run.spans.arrival_s <= run.spans.start_s).all()
+    assert (run.spans.start_s <= run.spans.end_s).all()
+    for rank in range(run.ranks):
+        own = main_of(run, rank)
+        assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    # what no span explains is Python between them: small next to the step, though not on a busy machine
+    assert abs(run.breakdown_s["other"]) < 0.5 * run.step_time_s
+
+
+def test_a_run_says_what_it_is(make_scenario: MakeScenario) -> None:
+    run = measure(make_scenario({"kind": "parameter_server", "workers": 2}))
+
+    assert (run.origin, run.scenario, run.strategy, run.samples) == ("measured", "small", "parameter_server", 16)
+    assert run.compute_ranks == 2
+    assert run.rank_names == ("worker 0", "worker 1", "server 0")
+    assert run.provenance["backend"] == "gloo"
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_buckets_are_those_that_the_simulator_expects(overlap: bool, make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({**RING, "overlap": overlap}, GPT)
+    expected = [size_bytes for _, size_bytes in buckets(scenario.model.build_layers(), 4, 20 * 1024, 100 * 1024)]
+
+    spans = measure(scenario).spans
+
+    assert spans is not None
+    of_step = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 1) & (spans.step == 3))
+    assert of_step.size_bytes.tolist() == expected
+
+
+def test_compute_of_every_microbatch_is_noted(make_scenario: MakeScenario) -> None:
+    run = measure(make_scenario(PIPELINE, GPT))
+
+    for stage in range(2):
+        own = main_of(run, stage)
+        for phase in COMPUTE_PHASES[:2]:
+            done = own.where((own.phase == phase) & (own.step == 2))
+            assert sorted(done.microbatch.tolist()) == [0, 1, 2, 3]
+            assert set(done.stage.tolist()) == {stage}
+
+
+def test_a_worker_waits_for_its_server_until_the_server_sends(make_scenario: MakeScenario) -> None:
+    run = measure(make_scenario({"kind": "parameter_server", "workers": 1}, GPT))
+
+    worker, server = main_of(run, 0), main_of(run, 1)
+    waits, sends = worker.where(worker.phase == Phase.WAIT), server.where(server.phase == Phase.SEND)
+    assert np.allclose(waits.end_s, np.clip(sends.start_s, waits.arrival_s, None))
+
+
+def test_bf16_trains_too(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(RING, GPT, steps=2)
+    cluster = CLUSTER | {"device": CLUSTER["device"] | {"peak": {"bf16": "50 GFLOP/s"}}}  # type: ignore[operator]
+    plain = scenario.model_dump() | {"cluster": cluster, "training": {"precision": "bf16"}}
+    plain |= {"model": GPT, "strategy": RING}
+
+    run = measure(type(scenario).model_validate(plain))
+
+    assert run.step_time_s > 0
+
+
+def test_progress_counts_steps_up(make_scenario: MakeScenario) -> None:
+    seen: list[int] = []
+
+    measure(make_scenario(RING, GPT, steps=60), progress=seen.append)
+
+    assert seen == sorted(seen)
+    assert seen[-1] == 60
+
+
+def test_a_killed_rank_is_named_with_its_phase_and_what_was_measured_is_kept(
+    make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.measure.train_here", faults.die_in_backward_of_step_4)
+    folder = tmp_path / "x"
+
+    with pytest.raises(RankError) as caught:
+        measure(make_scenario({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}), folder=folder)
+
+    killed = "rank 3 (worker 1 stage 1) was killed by signal 9 in backward of step 4"
+    assert str(caught.value) == f"{killed}; measurements up to step 3 are kept in {folder}"
+    kept = load_run(folder)
+    assert len(kept.step_times_s) == 3
+    assert kept.provenance["partial"] == "3 of 5 steps"
+    assert kept.spans is not None
+    assert kept.spans.step.max() == 3
+    assert processes.own_ranks() == []
+
+
+def test_a_hung_rank_is_named_and_not_those_that_wait_for_it(
+    make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.measure.train_here", faults.hang_in_forward_of_step_2)
+    begin_s = time.monotonic()
+
+    with pytest.raises(
+        RankError, match=r"rank 1 \(worker 1\) made no progress for 1.5 s in forward of step 2; .* up to step 1 "
+    ):
+        measure(
+            make_scenario({"kind": "parameter_server", "workers": 3, "servers": 2}, batch=18), timeout_s=1.5, folder=tmp_path
+        )
+
+    assert time.monotonic() - begin_s < 10
+    assert processes.own_ranks() == []
+
+
+def test_a_folder_that_cannot_be_written_does_not_hide_the_cause(
+    make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.measure.train_here", faults.die_in_backward_of_step_4)
+    (tmp_path / "file").touch()
+
+    with pytest.raises(RankError, match=r"killed by signal 9 in backward of step 4; what was measured could not be kept"):
+        measure(make_scenario(PIPELINE), folder=tmp_path / "file" / "x")
+
+
+def test_text_from_a_file_is_trained_on(make_scenario: MakeScenario, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"to be or not to be, that is the question. " * 10)
+
+    assert measure(make_scenario(RING, data=str(text), steps=2)).step_time_s > 0
+
+
+@pytest.mark.parametrize(("place", "message"), [("", "no such file"), ("short", "has 5 bytes; give at least 9")])
+def test_a_data_file_that_is_missing_or_short_is_refused(
+    place: str, message: str, make_scenario: MakeScenario, tmp_path: Path
+) -> None:
+    (tmp_path / "short").write_bytes(b"short")
+    path = tmp_path / (place or "missing")
+
+    with pytest.raises(InputError, match=f"training.data: {path}.*{message}"):
+        measure(make_scenario(RING, data=str(path)))
+
+
+def test_what_has_no_twin_is_refused(make_scenario: MakeScenario, models: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"text" * 100)
+    with pytest.raises(InputError, match="model: a resnet can be predicted but not measured; give a gpt or an mlp"):
+        measure(make_scenario(RING, {"kind": "resnet", "depth": 50}))
+    with pytest.raises(InputError, match="training.precision: fp16"):
+        measure(make_scenario(RING, precision="fp16"))
+    with pytest.raises(InputError, match="a model of kind mlp cannot read"):
+        measure(make_scenario(RING, models["mlp"], data=str(tmp_path / "text")))
+
+
+def test_ranks_that_torchrun_starts_join_and_all_get_the_run(tmp_path: Path) -> None:
+    training = {"warmup_steps": 2}
+    plain = {"model": GPT, "cluster": CLUSTER, "strategy": RING, "batch": 16, "steps": 3, "training": training}
+    scenario_file = tmp_path / "joined.yaml"
+    scenario_file.write_text(yaml.safe_dump(plain))
+    script = Path(__file__).with_name("join.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "GLOO_SOCKET_IFNAME": "lo"}
+    environment["OMP_NUM_THREADS"] = "1"
+
+    done = subprocess.run(
+        [*command, str(scenario_file), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    first, second = load_run(tmp_path / "0"), load_run(tmp_path / "1")
+    assert first.summary() == second.summary()
+    assert (first.ranks, len(first.step_times_s)) == (2, 3)
+
+
+def test_the_number_of_started_ranks_must_fit(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+
+    with pytest.raises(InputError, match="started as 4 ranks, but the strategy has 2; start 2 processes"):
+        measure(make_scenario(RING))

@@ -1,0 +1,91 @@
+"""The recorder keeps what it was told, step by step, and costs next to nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.run import Phase
+from validator.recorder import END_OF_STEP, RAW_SPAN, Recorder
+from validator.status import BETWEEN_PHASES, NO_STEP, STARTING, Activity, Board, Status
+
+
+def recorder_into(steps: list[bytes], status: Status | None = None) -> Recorder:
+    return Recorder(status or Status(Board.private(), 0, os.getpid()), steps.append)
+
+
+def test_each_step_is_handed_on_when_it_ends() -> None:
+    steps: list[bytes] = []
+    recorder = recorder_into(steps)
+
+    for step in (0, 1):
+        recorder.begin_step(step)
+        with recorder.span(Phase.FORWARD, microbatch=3, stage=2):
+            time.sleep(0.01)
+        recorder.end_step()
+
+    assert len(steps) == 2
+    forward, end = np.frombuffer(steps[1], dtype=RAW_SPAN)
+    assert [forward[name] for name in ("step", "phase", "microbatch", "stage", "peer")] == [1, Phase.FORWARD, 3, 2, -1]
+    assert forward["start_s"] == forward["arrival_s"]
+    assert 0.01 <= forward["end_s"] - forward["start_s"] < 0.5
+    assert end["phase"] == END_OF_STEP
+    assert end["end_s"] >= forward["end_s"]
+
+
+def test_the_status_tells_the_phase_and_keeps_it_after_an_error() -> None:
+    status = Status(Board.private(), 0, os.getpid())
+    recorder = recorder_into([], status)
+    recorder.begin_step(4)
+
+    with recorder.span(Phase.BACKWARD):
+        assert str(status.activity) == "backward of step 4"
+    assert status.activity.phase == BETWEEN_PHASES
+    with pytest.raises(ZeroDivisionError), recorder.span(Phase.OPTIMIZER):
+        _ = 1 / 0
+
+    assert str(status.activity) == "optimizer of step 4"
+
+
+def test_a_span_costs_microseconds() -> None:
+    recorder = recorder_into([])
+    recorder.begin_step(1)
+    costs = []
+    for _ in range(2000):
+        begin_s = time.perf_counter()
+        with recorder.span(Phase.FORWARD):
+            pass
+        costs.append(time.perf_counter() - begin_s)
+
+    assert np.median(costs) < 50e-6
+
+
+def test_a_board_is_seen_by_who_else_opens_it(tmp_path: Path) -> None:
+    mine = Board.create(tmp_path / "board", ranks=3)
+    theirs = Board.open(tmp_path / "board")
+
+    Status(theirs, 2, pid=7).begin_step(5)
+
+    assert mine.read(1).phase == STARTING
+    assert mine.read(2)[:3] == (7, BETWEEN_PHASES, 5)
+    assert mine.read(2).since_s == pytest.approx(time.monotonic(), abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "text"),
+    [
+        (Phase.WAIT, 2, "wait of step 2"),
+        (Phase.FORWARD, 0, "forward of a warm-up step"),
+        (STARTING, NO_STEP, "start-up"),
+        (BETWEEN_PHASES, NO_STEP, "its work"),
+    ],
+)
+def test_an_activity_reads_well(phase: int, step: int, text: str) -> None:
+    activity = Activity(pid=1, phase=phase, step=step, since_s=0.0)
+
+    assert str(activity) == text
+    assert activity.waits_for_others == (phase == Phase.WAIT)

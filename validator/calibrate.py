@@ -1,0 +1,207 @@
+"""calibrate: measures this machine and writes a cluster file that says what it found."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from simulator.model import Gpt, Mlp
+from simulator.run import write_aside
+from validator import fit
+from validator.launch import run_on_ranks
+
+# torch is imported where probes run: on the ranks
+_MESSAGE_BYTES: Final = (4, 4096, 65_536, 2**18, 2**20, 2**22, 2**24)
+_SAMPLES: Final = (1, 2, 4, 8, 16, 32)
+_OPTIMIZERS: Final = ("sgd", "momentum", "adam")
+_MOST_PROCESSES: Final = 64
+_BUFFER_BYTES: Final = 2**22
+_MATMUL_SIDE: Final = 512
+_LARGE_BYTES: Final = 2**20
+
+Progress = Callable[[str], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. groups: sizes of allreduce groups. budget_s: seconds per single point."""
+
+    models: Sequence[Gpt | Mlp]
+    groups: Sequence[int] = (2, 4)
+    precision: str = "fp32"
+    budget_s: float = 0.25
+    timeout_s: float = 120.0
+    progress: Progress = field(default=lambda _: None)
+
+
+def calibrate(plan: Plan) -> dict[str, Any]:
+    """Measures this machine; returns a cluster as the YAML file has it. Raises RankError when a probe fails."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    plan.progress(f"compute, one process and then {cores} at once")
+    device, useful_cores = _device(plan, cores)
+    plan.progress("messages between two processes")
+    link = _link(plan)
+    collectives = []
+    for ranks in plan.groups:
+        plan.progress(f"allreduce over {ranks} processes")
+        collectives.append(_allreduce(plan, ranks))
+    return {
+        "name": socket.gethostname(),
+        "description": f"{cores} cores of this machine, measured; processes talk over the loopback interface with gloo",
+        "nodes": 1,
+        "node": {"devices": _MOST_PROCESSES, "cores": round(useful_cores, 3), "link": link},
+        "device": device,
+        "collectives": {"allreduce": collectives},
+        "provenance": _provenance(plan),
+    }
+
+
+def write(cluster: dict[str, Any], path: Path) -> None:
+    """Writes a calibrated cluster as YAML that people can read."""
+    header = "# Measured by `scaleproof calibrate`. Every number may be edited; `scaleproof predict` uses what stands here.\n"
+    write_aside(path, (header + yaml.safe_dump(cluster, sort_keys=False, allow_unicode=True, width=120)).encode())
+
+
+def _device(plan: Plan, cores: int) -> tuple[dict[str, Any], float]:
+    """The device section, and how many cores' worth of work all cores together get done.
+
+    Times are those of one process alone: processes that run together share the cores' worth.
+    """
+    from validator.probe import compute
+
+    measured: dict[str, Any] = {}
+    ratios = []
+    for model in plan.models:
+        alone, together = (
+            _gathered(run_on_ranks(compute.layers, n, model, plan.precision, _SAMPLES, plan.budget_s, timeout_s=plan.timeout_s))
+            for n in (1, cores)
+        )
+        ratios += [_total_s(together) / _total_s(alone)]
+        measured |= {m["signature"]: m for m in _fitted_layers(alone, plan.precision)}
+    model = plan.models[0]
+
+    def run(function: Callable[..., T], *args: Any) -> T:
+        result: T = run_on_ranks(function, 1, *args, plan.budget_s, timeout_s=plan.timeout_s)[0]
+        return result
+
+    peak_flops = run(compute.matmul_flops, _MATMUL_SIDE, plan.precision)
+    device = {
+        "name": _processor(),
+        "peak": {plan.precision: f"{peak_flops / 1e9:.4g} GFLOP/s"},
+        "memory": f"{_memory_bytes() / 2**30:.4g} GiB",
+        "memory_bandwidth": f"{run(compute.memory_Bps, _BUFFER_BYTES, plan.precision) / 1e9:.4g} GB/s",
+        "measured_layers": list(measured.values()),
+        "measured_optimizers": _fitted_optimizers(run(compute.optimizers, model, plan.precision, _OPTIMIZERS), plan.precision),
+    }
+    return device, cores / statistics.median(ratios)
+
+
+_Points = dict[tuple[str, int], tuple[float, float]]
+
+
+def _gathered(per_rank: Sequence[Sequence[dict[str, Any]]]) -> _Points:
+    """(signature, samples) → mean over ranks of the median forward and backward seconds."""
+    points: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for timings in per_rank:
+        for t in timings:
+            points.setdefault((t["signature"], t["samples"]), []).append((t["forward_s"], t["backward_s"]))
+    return {key: (statistics.mean(f for f, _ in v), statistics.mean(b for _, b in v)) for key, v in points.items()}
+
+
+def _total_s(points: _Points) -> float:
+    return sum(forward_s + backward_s for forward_s, backward_s in points.values())
+
+
+def _fitted_layers(points: _Points, precision: str) -> list[dict[str, Any]]:
+    """One entry of `measured_layers` per signature."""
+    result = []
+    for signature in dict.fromkeys(signature for signature, _ in points):
+        samples = [count for name, count in points if name == signature]
+        passes = zip(*(points[signature, count] for count in samples), strict=True)
+        forward, backward = (fit.line(samples, seconds) for seconds in passes)
+        lines = {name: {"base": _us(base), "per_sample": _us(slope)} for name, (base, slope) in
+                 (("forward", forward), ("backward", backward))}  # fmt: skip
+        result.append({"signature": signature, "precision": precision, **lines})
+    return result
+
+
+def _fitted_optimizers(timings: Sequence[Any], precision: str) -> list[dict[str, Any]]:
+    result = []
+    for name in _OPTIMIZERS:
+        mine = [t for t in timings if t["optimizer"] == name]
+        base, slope = fit.line([t["parameters"] for t in mine], [t["seconds"] for t in mine])
+        result.append({"optimizer": name, "precision": precision, "base": _us(base), "per_parameter": f"{slope * 1e9:.4g} ns"})
+    return result
+
+
+def _link(plan: Plan) -> dict[str, Any]:
+    from validator.probe import network
+
+    timings = run_on_ranks(network.point_to_point, 2, _MESSAGE_BYTES, plan.budget_s, timeout_s=plan.timeout_s)[0]
+    return _fitted_messages(timings)
+
+
+def _allreduce(plan: Plan, ranks: int) -> dict[str, Any]:
+    from validator.probe import network
+
+    timings = run_on_ranks(network.allreduce, ranks, _MESSAGE_BYTES, plan.budget_s, timeout_s=plan.timeout_s)[0]
+    return {"ranks": ranks, **_fitted_messages(timings)}
+
+
+def _fitted_messages(timings: Sequence[Any]) -> dict[str, Any]:
+    """latency + size / bandwidth through the medians, and the cores that large messages keep busy."""
+    medians_s = [statistics.median(t["seconds"]) for t in timings]
+    latency_s, per_byte_s = fit.line([t["size_bytes"] for t in timings], medians_s)
+    busy = statistics.median(t["cores_busy"] for t in timings if t["size_bytes"] >= _LARGE_BYTES)
+    return {"bandwidth": f"{1e-9 / per_byte_s:.4g} GB/s", "latency": _us(latency_s), "cores_busy": round(busy, 3)}
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us"
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _processor() -> str:
+    """The processor's name, as the kernel tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _provenance(plan: Plan) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {
+        "host": socket.gethostname(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "scaleproof": _version(),
+        "models": ", ".join(model.name for model in plan.models),
+    }
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("scaleproof")
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,61 @@
+"""Training data: the global batch of a step follows from the seed and the step alone, and each worker takes its slice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simulator.errors import InputError
+from simulator.model import Gpt, Mlp
+from simulator.scenario import Scenario
+
+
+class Batch(NamedTuple):
+    """inputs: (samples, sequence) tokens or (samples, inputs) numbers; targets: (samples, sequence) or (samples,) classes."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+def worker_batches(
+    scenario: Scenario, worker: int, steps: Iterable[int], device: torch.device, dtype: torch.dtype
+) -> list[Batch]:
+    """The worker's share of each step's batch, made before time is taken. steps: numbers of 0 or more."""
+    first = worker * scenario.samples_per_worker
+    share = slice(first, first + scenario.samples_per_worker)
+    batches = []
+    for step in steps:
+        inputs, targets = _global_batch(scenario, step)
+        on_device = torch.from_numpy(inputs[share]).to(device), torch.from_numpy(targets[share]).to(device)
+        batches.append(Batch(on_device[0].to(dtype) if on_device[0].is_floating_point() else on_device[0], on_device[1]))
+    return batches
+
+
+def _global_batch(scenario: Scenario, step: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """Inputs and targets of all workers together."""
+    generator = np.random.default_rng([scenario.training.seed, step])
+    samples, model = scenario.total_samples, scenario.model
+    if isinstance(model, Mlp):
+        return generator.standard_normal((samples, model.inputs)), generator.integers(model.outputs, size=samples)
+    if not isinstance(model, Gpt):
+        raise InputError(f"model: there is no data for a {model.kind}; give a gpt or an mlp")
+    if scenario.training.data is None:
+        tokens = generator.integers(model.vocabulary, size=(samples, model.sequence + 1))
+    else:
+        tokens = _tokens_of(Path(scenario.training.data), samples, model, generator)
+    # the target of each token is the next one
+    return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+
+
+def _tokens_of(path: Path, samples: int, model: Gpt, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Bytes of a file from random places, modulo the vocabulary: (samples, sequence + 1)."""
+    text = np.memmap(path, dtype=np.uint8, mode="r")
+    starts = generator.integers(len(text) - model.sequence, size=samples)
+    tokens: NDArray[np.int64] = text[starts[:, None] + np.arange(model.sequence + 1)].astype(np.int64)
+    return tokens % model.vocabulary

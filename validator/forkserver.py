@@ -1,0 +1,224 @@
+"""The fork server: imports torch once, then forks a rank in milliseconds.
+
+Importing torch takes more than a second of processor time, which every rank would pay for itself. `multiprocessing` has a
+fork server too, but it runs the caller's main script again in each child, which breaks scripts without a main guard.
+
+Nothing outlives its launcher: the server ends the ranks when the launcher's socket closes, which the kernel sees to even after
+kill -9, and the kernel ends the ranks when the server dies.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from simulator.errors import RunError
+
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_SHUTDOWN_S: Final = 5.0
+# What ranks import anyway, loaded once before they are forked.
+_PRELOAD: Final = ("torch", "torch._dynamo", "torch.distributed.pipelining", "torch.nn.parallel", "validator.train")
+_COMMAND: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from validator.forkserver import serve; serve(int(sys.argv[1]))"
+)
+
+
+class Exit(NamedTuple):
+    """How a rank ended: its exit code, or −n after signal n."""
+
+    rank: int
+    code: int
+
+
+class ForkServer:
+    """The launcher's end: starts ranks, reports how they end, ends them. One job at a time, which `lock` guards."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # a session of its own: Ctrl-C is the launcher's to handle
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, str(theirs.fileno()), json.dumps(sys.path)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.lock = threading.Lock()
+        self.owner = os.getpid()
+        self._socket = ours
+        self._buffer = b""
+
+    def start(self, folder: Path, ranks: int) -> None:
+        """Starts ranks 0 … ranks−1 of the job in `folder`."""
+        self._send({"folder": str(folder), "ranks": ranks})
+
+    def exits(self, timeout_s: float) -> list[Exit]:
+        """Ranks that have ended, once there are any or the timeout has passed. Raises RunError when the server is gone."""
+        self._socket.settimeout(timeout_s)
+        try:
+            received = self._socket.recv(65536)
+        except TimeoutError:
+            return []
+        except OSError:
+            received = b""
+        if not received:
+            raise RunError("the process that starts ranks was ended from outside; start the run again")
+        *lines, self._buffer = (self._buffer + received).split(b"\n")
+        return [Exit(*json.loads(line)) for line in lines]
+
+    def kill(self) -> None:
+        """Ends all ranks of the job; their exits are still reported."""
+        self._send({"kill": True})
+
+    def close(self) -> None:
+        """Ends the server and with it all ranks."""
+        self._socket.close()
+        if self.owner != os.getpid():
+            return
+        try:
+            self._process.wait(_SHUTDOWN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._socket.settimeout(_SHUTDOWN_S)
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            # the next `exits` says so
+            return
+
+
+_shared: list[ForkServer] = []
+_starting = threading.Lock()
+
+
+def shared() -> ForkServer:
+    """The fork server of this process, started when first asked for and kept until the process ends."""
+    with _starting:
+        if not _shared or not _shared[0].alive:
+            _close_shared()
+            _shared.append(ForkServer())
+        return _shared[0]
+
+
+@atexit.register
+def _close_shared() -> None:
+    while _shared:
+        _shared.pop().close()
+
+
+def serve(descriptor: int) -> None:
+    """The server's end: forks ranks as told through the socket, until that closes."""
+    import importlib
+
+    for module in _PRELOAD:
+        importlib.import_module(module)
+    _Server(socket.socket(fileno=descriptor)).run()
+    # torch takes its time to be taken down, and there is nothing to save
+    os._exit(0)
+
+
+class _Server:
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.pid = os.getpid()
+        self.ranks: dict[int, int] = {}  # pid → rank
+        self.die_with_parent = _die_with_parent()
+        self.woken, self.wake = os.pipe()
+        for end in (self.woken, self.wake):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        buffer = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.control, selectors.EVENT_READ)
+            selector.register(self.woken, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self.woken in ready:
+                    os.read(self.woken, 4096)
+                    self.reap()
+                if self.control in ready:
+                    received = self.control.recv(65536)
+                    if not received:
+                        self.kill()
+                        return
+                    *lines, buffer = (buffer + received).split(b"\n")
+                    for line in lines:
+                        self.obey(json.loads(line))
+
+    def obey(self, message: dict[str, Any]) -> None:
+        if "kill" in message:
+            self.kill()
+            return
+        for rank in range(message["ranks"]):
+            pid = os.fork()
+            if pid == 0:
+                self.become(rank, message["folder"])
+            self.ranks[pid] = rank
+
+    def become(self, rank: int, folder: str) -> None:
+        """What a forked process does: it is a rank, and never returns here."""
+        code = 1
+        try:
+            self.die_with_parent()
+            # the server may have died before the kernel was asked
+            if os.getppid() != self.pid:
+                return
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (self.woken, self.wake):
+                os.close(descriptor)
+            self.control.close()
+            from validator import rank as rank_module
+
+            code = rank_module.main(Path(folder), rank)
+        finally:
+            os._exit(code)
+
+    def reap(self) -> None:
+        while self.ranks:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            report = [self.ranks.pop(pid), os.waitstatus_to_exitcode(status)]
+            try:
+                self.control.sendall(json.dumps(report).encode() + b"\n")
+            except OSError:
+                # the launcher is gone: its closed socket ends the server next
+                return
+
+    def kill(self) -> None:
+        for pid in self.ranks:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _die_with_parent() -> Callable[[], None]:
+    """A function by which a process asks the kernel to end it when its parent dies; nothing where there is no such call."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

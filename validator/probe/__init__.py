@@ -1,0 +1,1 @@
+"""Micro-benchmarks of what the simulator needs to know; each runs on ranks that share a process group."""

@@ -1,0 +1,150 @@
+"""A rank: one process of a run, from joining the process group to handing back its result."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from simulator.errors import ScaleproofError
+from simulator.run import write_aside
+from validator import status
+from validator.jobfolder import JobFolder
+from validator.place import Place
+from validator.status import Board, Status
+
+_LOOPBACK: Final = "lo" if sys.platform.startswith("linux") else "lo0"
+# The launcher tells a hung rank before its peers give up on it and blur whose fault it was.
+_GROUP_TIMEOUT_FACTOR: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Who this process is. job: where it leaves what it records; of no use where our launcher did not start it."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+    status: Status
+    job: JobFolder
+
+
+_here: list[Rank] = []
+
+
+def here() -> Rank:
+    """The rank that this process is. Only code that runs on a rank may ask."""
+    return _here[0]
+
+
+def main(path: Path, rank: int) -> int:
+    """Runs the job in folder `path` as rank number `rank`; returns the exit code. What goes wrong is left in a file."""
+    folder = JobFolder(path)
+    _redirect_output(folder.log(rank))
+    with folder.job.open("rb") as file:
+        ranks, timeout_s, accelerator = pickle.load(file)  # noqa: S301 - written by our own launcher
+        own_status = Status(Board.open(folder.board), rank, os.getpid())
+        own_status.enter(status.STARTING)
+        try:
+            os.environ["GLOO_SOCKET_IFNAME"] = _LOOPBACK
+            device = _device(rank, ranks, accelerator)
+            store = FileStore(str(folder.store), ranks)
+            _init_group(device, timeout_s * _GROUP_TIMEOUT_FACTOR, store=store, rank=rank, world_size=ranks)
+            _here[:] = [Rank(rank, ranks, device, own_status, folder)]
+            function, args = pickle.load(file)  # noqa: S301
+            own_status.enter(status.BETWEEN_PHASES)
+            result = function(*args)
+            own_status.enter(status.FINISHED)
+            write_aside(folder.result(rank), json.dumps(result).encode())
+            dist.barrier()  # a rank that leaves early would look dead to its peers
+            return 0
+        except Exception as error:
+            _tell(error, folder.error(rank))
+            return 1
+
+
+def join(place: Place, timeout_s: float, accelerator: bool) -> None:
+    """Joins the process group whose address torchrun or a Slurm script gives in the environment."""
+    device = _device(place.local_rank, place.local_ranks, accelerator)
+    _init_group(device, timeout_s, init_method="env://", rank=place.rank, world_size=place.ranks)
+    own_status = Status(Board.private(), 0, os.getpid())
+    _here[:] = [Rank(place.rank, place.ranks, device, own_status, JobFolder(Path()))]
+
+
+def leave() -> None:
+    """Leaves the process group that `join` joined, if it did."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _here.clear()
+
+
+def activity() -> str:
+    """What this process is doing, in words."""
+    return str(here().status.activity) if _here else "joining the others"
+
+
+def exchange(own: Any) -> list[Any]:
+    """What all ranks give, in rank order, on every rank. It must pickle."""
+    everyones: list[Any] = [None] * here().ranks
+    dist.all_gather_object(everyones, own)
+    return everyones
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: ours say enough, others need their type."""
+    lines = str(error).strip().splitlines() or [""]
+    return lines[0] if isinstance(error, ScaleproofError) else f"{type(error).__name__}: {lines[0]}"
+
+
+def _device(local_rank: int, local_ranks: int, accelerator: bool) -> torch.device:
+    """The GPU of this rank where every rank of the machine has one, else the CPU with one thread per rank."""
+    if accelerator and torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank)
+    torch.set_num_threads(1)
+    return torch.device("cpu")
+
+
+def _init_group(device: torch.device, timeout_s: float, **rendezvous: Any) -> None:
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **rendezvous)
+
+
+def _redirect_output(path: Path) -> None:
+    """Sends what the rank prints, C++ warnings included, to its log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+
+
+def _tell(error: Exception, path: Path) -> None:
+    """Leaves an error for the launcher: its last line, whether it is a peer's fault, and when it was raised."""
+    at_s = time.monotonic()
+    traceback.print_exc()
+    sys.stderr.flush()
+    told = {"text": describe(error), "at_s": at_s, "communication": _is_communication(error)}
+    write_aside(path, json.dumps(told).encode())
+
+
+def _is_communication(error: BaseException) -> bool:
+    """Whether an error says that a peer could not be reached, which is that peer's fault rather than this rank's."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, dist.DistError | ConnectionError) or any(word in str(seen).lower() for word in ("gloo", "nccl")):
+            return True
+        seen = seen.__cause__
+    return False

@@ -1,0 +1,149 @@
+"""reconcile: predicts and measures the same scenarios and lays one beside the other."""
+
+from __future__ import annotations
+
+import json
+import platform
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import RunError
+from simulator.predict import predict
+from simulator.run import Run, save, write_aside
+from simulator.scenario import Scenario
+
+RESULT_FILE: Final = "reconcile.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One scenario on both sides. measured is None where measuring failed; failure then says why."""
+
+    scenario: Scenario
+    predicted: Run
+    measured: Run | None
+    failure: str | None = None
+
+    @property
+    def error(self) -> float | None:
+        """(predicted − measured) / measured step time."""
+        if self.measured is None:
+            return None
+        return (self.predicted.step_time_s - self.measured.step_time_s) / self.measured.step_time_s
+
+    def plain(self) -> dict[str, Any]:
+        """The case as plain data for JSON."""
+        return {
+            "scenario": self.scenario.name,
+            "family": self.scenario.strategy.kind,
+            "strategy": describe_strategy(self.scenario),
+            "ranks": self.scenario.strategy.ranks,
+            "compute_ranks": self.predicted.compute_ranks,
+            "predicted": self.predicted.summary(),
+            "measured": self.measured.summary() if self.measured else None,
+            "error": self.error,
+            "failure": self.failure,
+            "folder": f"runs/{self.scenario.name}",
+        }
+
+
+def reconcile(
+    scenarios: Sequence[Scenario],
+    measure: Callable[[Scenario], Run],
+    out: Path | None,
+    max_error: float | None,
+    tell: Callable[[Case], None],
+) -> list[Case]:
+    """Predicts and measures each scenario; a failure of one does not end the rest.
+
+    `tell` is called with each case as it is done; with `out`, runs and `reconcile.json` are written there as they come.
+    """
+    cases: list[Case] = []
+    for scenario in scenarios:
+        case = _case(scenario, measure)
+        cases = with_efficiency([*cases, case])
+        if out is not None:
+            _save(case, out)
+            write(cases, out, max_error)
+        tell(cases[-1])
+    return cases
+
+
+def _case(scenario: Scenario, measure: Callable[[Scenario], Run]) -> Case:
+    predicted = predict(scenario)
+    try:
+        return Case(scenario, predicted, measure(scenario))
+    except RunError as error:
+        return Case(scenario, predicted, None, str(error))
+
+
+def with_efficiency(cases: Sequence[Case]) -> list[Case]:
+    """Scaling efficiency of measured runs, against a measured run of one rank where there is one that fits."""
+    alone = [case for case in cases if case.measured is not None and case.scenario.strategy.ranks == 1]
+    result = []
+    for case in cases:
+        efficiency, baseline = {}, {}
+        for base in alone:
+            scaling = _scaling(case.scenario, base.scenario)
+            if case.measured is None or base.measured is None or scaling is None:
+                continue
+            efficiency[scaling] = case.measured.samples_per_s_per_rank / base.measured.samples_per_s_per_rank
+            baseline[scaling] = f"{base.scenario.name}, {base.measured.samples_per_s:.4g} samples/s measured"
+        if efficiency and case.measured is not None:
+            case = replace(case, measured=replace(case.measured, efficiency=efficiency, baseline=baseline))
+        result.append(case)
+    return result
+
+
+def _scaling(scenario: Scenario, base: Scenario) -> str | None:
+    """Which scaling `base` is a baseline of: strong for as many samples in all, weak for as many per rank."""
+    if scenario.model != base.model or scenario.training != base.training:
+        return None
+    if scenario.total_samples == base.total_samples:
+        return "strong"
+    ranks = scenario.strategy.workers * scenario.strategy.stages
+    return "weak" if scenario.total_samples == base.total_samples * ranks else None
+
+
+def _save(case: Case, out: Path) -> None:
+    folder = out / "runs" / case.scenario.name
+    save(case.predicted, folder / "predicted")
+    if case.measured is not None:
+        save(case.measured, folder / "measured")
+
+
+def write(cases: Sequence[Case], out: Path, max_error: float | None) -> None:
+    """Writes `reconcile.json`: what was predicted and measured, on what."""
+    plain = {
+        "version": 1,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "environment": _environment(cases),
+        "max_error": max_error,
+        "cluster": cases[0].scenario.cluster.name if cases else "",
+        "cases": [case.plain() for case in cases],
+    }
+    write_aside(out / RESULT_FILE, (json.dumps(plain, indent=2) + "\n").encode())
+
+
+def _environment(cases: Sequence[Case]) -> Mapping[str, str]:
+    measured = next((case.measured.provenance for case in cases if case.measured is not None), {})
+    return {"system": f"{platform.system()} {platform.release()}", "python": platform.python_version(), **measured}
+
+
+def describe_strategy(scenario: Scenario) -> str:
+    """'hybrid, 2 workers × 2 stages'."""
+    strategy = scenario.strategy
+    parts = [_count(strategy.workers, "worker")]
+    if strategy.stages > 1:
+        parts.append(_count(strategy.stages, "stage"))
+    text = f"{strategy.kind}, {' × '.join(parts)}"
+    return text + (f" + {_count(strategy.servers, 'server')}" if strategy.servers else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
