@@ -11,8 +11,7 @@ from simulator.run import Run, from_spans
 from simulator.scenario import Scenario
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job
-from simulator.strategy.hybrid import Hybrid
-from simulator.strategy.pipeline import Pipeline
+from simulator.strategy.pipeline import Pipeline, Pipelined
 from simulator.strategy.ring_allreduce import RingAllreduce
 
 # Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow: nothing is random.
@@ -39,7 +38,7 @@ def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
     A full pipeline takes the same time for every further microbatch, so a long step is told from two shorter ones.
     """
     strategy = scenario.strategy
-    if not isinstance(strategy, Pipeline | Hybrid):
+    if not isinstance(strategy, Pipelined):
         return _predict(scenario, RingAllreduce(), samples).step_time_s
     microbatch = scenario.samples_per_worker // strategy.microbatches
 

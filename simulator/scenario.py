@@ -242,7 +242,11 @@ def _problem(located: Located, detail: Any) -> str:
 def _kinds_at(path: tuple[str | int, ...]) -> list[str]:
     """What `kind` may be in the part at `path`."""
     part = Scenario.model_fields.get(str(path[0])) if path else None
-    return [spec.model_fields["kind"].default for spec in _specs_in(part.annotation if part else None) if "kind" in spec.model_fields]
+    return [
+        spec.model_fields["kind"].default
+        for spec in _specs_in(part.annotation if part else None)
+        if "kind" in spec.model_fields
+    ]
 
 
 def _short(value: object) -> object:

@@ -103,6 +103,8 @@ FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     """`value` in the largest unit of `steps` (largest first) that leaves at least 1, with three significant digits."""
+    if value == 0:
+        return f"0 {steps[-1][1]}"
     # 0.9995 would print as 1000 of the unit below
     size, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     number = value / size

@@ -46,7 +46,9 @@ def test_predict_for_people_and_for_programs(tmp_path: Path) -> None:
     assert "step time" in people.stdout
     assert "weak scaling, against 1 worker" in people.stdout
     out, trace = tmp_path / "out", tmp_path / "trace.json"
-    programs = run("predict", "resnet50-ring-p100", "--json", "--out", str(out), "--trace", str(trace), "--set", "strategy.workers=8")
+    programs = run(
+        "predict", "resnet50-ring-p100", "--json", "--out", str(out), "--trace", str(trace), "--set", "strategy.workers=8"
+    )
     summary = json.loads(programs.stdout)
     for key in ("step_time_s", "samples_per_s", "efficiency", "baseline", "breakdown_s", "memory_bytes_per_rank"):
         assert key in summary

@@ -110,7 +110,7 @@ def _measurer(timeout_s: float, folder: Callable[[Scenario], Path | None]) -> Ca
                 scenario,
                 timeout_s=timeout_s,
                 folder=folder(scenario),
-                progress=lambda done, steps: status.update(f"measuring {scenario.name}: step {done} of {steps}"),
+                progress=lambda step: status.update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}"),
             )
 
     return measured
@@ -191,7 +191,7 @@ def _tell(case: Case) -> None:
     print(f"{case.scenario.name:<24} {times} {case.error:>+7.1%}")
     for phase in Phase:
         pair = case.predicted.phase_s[phase.label], measured.phase_s[phase.label]
-        if max(pair) > 0.005 * measured.step_time_s:
+        if any(pair):
             print(f"  {phase.label:<22} {format_time_s(pair[0]):>10} {format_time_s(pair[1]):>10}")
     sys.stdout.flush()
 

@@ -10,14 +10,17 @@ kill -9, and the kernel ends the ranks when the server dies.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -46,11 +49,13 @@ class ForkServer:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         with theirs:
             # a session of its own: Ctrl-C is the launcher's to handle
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, str(theirs.fileno()), json.dumps(sys.path)],
                 stdin=subprocess.DEVNULL,
+                stderr=self._errors,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -58,24 +63,27 @@ class ForkServer:
         self.owner = os.getpid()
         self._socket = ours
         self._buffer = b""
+        self._ready = False
+
+    def wait_until_ready(self) -> None:
+        """Returns once ranks start without delay. Raises RunError when the server cannot be."""
+        while not self._ready:
+            try:
+                self._ready = bool(self._receive(None))
+            except RunError:
+                self._errors.seek(0)
+                reason = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise RunError(
+                    f"ranks cannot be started: {reason or 'ended from outside'}; try: python -c 'import torch'"
+                ) from None
 
     def start(self, folder: Path, ranks: int) -> None:
-        """Starts ranks 0 … ranks−1 of the job in `folder`."""
-        self._send({"folder": str(folder), "ranks": ranks})
+        """Starts ranks 0 … ranks−1 of the job in `folder`, in this process's working directory."""
+        self._send({"folder": str(folder), "ranks": ranks, "cwd": os.getcwd()})
 
     def exits(self, timeout_s: float) -> list[Exit]:
         """Ranks that have ended, once there are any or the timeout has passed. Raises RunError when the server is gone."""
-        self._socket.settimeout(timeout_s)
-        try:
-            received = self._socket.recv(65536)
-        except TimeoutError:
-            return []
-        except OSError:
-            received = b""
-        if not received:
-            raise RunError("the process that starts ranks was ended from outside; start the run again")
-        *lines, self._buffer = (self._buffer + received).split(b"\n")
-        return [Exit(*json.loads(line)) for line in lines]
+        return [Exit(*report) for report in self._receive(timeout_s)]
 
     def kill(self) -> None:
         """Ends all ranks of the job; their exits are still reported."""
@@ -84,6 +92,7 @@ class ForkServer:
     def close(self) -> None:
         """Ends the server and with it all ranks."""
         self._socket.close()
+        self._errors.close()
         if self.owner != os.getpid():
             return
         try:
@@ -100,13 +109,24 @@ class ForkServer:
     def alive(self) -> bool:
         return self.owner == os.getpid() and self._process.poll() is None
 
+    def _receive(self, timeout_s: float | None) -> list[Any]:
+        self._socket.settimeout(timeout_s)
+        try:
+            received = self._socket.recv(65536)
+        except TimeoutError:
+            return []
+        except OSError:
+            received = b""
+        if not received:
+            raise RunError("the process that starts ranks was ended from outside; start the run again")
+        *lines, self._buffer = (self._buffer + received).split(b"\n")
+        return [json.loads(line) for line in lines]
+
     def _send(self, message: dict[str, Any]) -> None:
         self._socket.settimeout(_SHUTDOWN_S)
-        try:
+        # where the server is gone, the next `exits` says so
+        with contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            # the next `exits` says so
-            return
 
 
 _shared: list[ForkServer] = []
@@ -144,6 +164,7 @@ class _Server:
         self.control = control
         self.pid = os.getpid()
         self.ranks: dict[int, int] = {}  # pid → rank
+        self.folder = ""
         self.die_with_parent = _die_with_parent()
         self.woken, self.wake = os.pipe()
         for end in (self.woken, self.wake):
@@ -152,6 +173,7 @@ class _Server:
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
+        self.report("ready")
         buffer = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self.control, selectors.EVENT_READ)
@@ -164,7 +186,7 @@ class _Server:
                 if self.control in ready:
                     received = self.control.recv(65536)
                     if not received:
-                        self.kill()
+                        self.end_all()
                         return
                     *lines, buffer = (buffer + received).split(b"\n")
                     for line in lines:
@@ -174,13 +196,16 @@ class _Server:
         if "kill" in message:
             self.kill()
             return
+        self.folder = message["folder"]
+        # the launcher may have moved since the server started, and relative paths with it
+        os.chdir(message["cwd"])
         for rank in range(message["ranks"]):
             pid = os.fork()
             if pid == 0:
-                self.become(rank, message["folder"])
+                self.become(rank)
             self.ranks[pid] = rank
 
-    def become(self, rank: int, folder: str) -> None:
+    def become(self, rank: int) -> None:
         """What a forked process does: it is a rank, and never returns here."""
         code = 1
         try:
@@ -195,7 +220,7 @@ class _Server:
             self.control.close()
             from validator import rank as rank_module
 
-            code = rank_module.main(Path(folder), rank)
+            code = rank_module.main(Path(self.folder), rank)
         finally:
             os._exit(code)
 
@@ -204,12 +229,20 @@ class _Server:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            report = [self.ranks.pop(pid), os.waitstatus_to_exitcode(status)]
-            try:
-                self.control.sendall(json.dumps(report).encode() + b"\n")
-            except OSError:
-                # the launcher is gone: its closed socket ends the server next
-                return
+            self.report([self.ranks.pop(pid), os.waitstatus_to_exitcode(status)])
+
+    def report(self, what: Any) -> None:
+        # where the launcher is gone, its closed socket ends the server next
+        with contextlib.suppress(OSError):
+            self.control.sendall(json.dumps(what).encode() + b"\n")
+
+    def end_all(self) -> None:
+        """The launcher is gone: what it cannot clean up any more is."""
+        self.kill()
+        for pid in self.ranks:
+            os.waitpid(pid, 0)
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
         for pid in self.ranks:

@@ -72,13 +72,14 @@ def launch(
         raise ValueError(f"{function.__name__} stands in the main script, which ranks do not import; move it to a module")
     # what a rank needs to start comes first, so that an error in unpickling the rest is told like any other
     folder.job.write_bytes(pickle.dumps((ranks, timeout_s, accelerator)) + pickle.dumps((function, args)))
-    board = Board.create(folder.board, ranks)
-    try:
-        server = forkserver.shared()
-        with server.lock:
+    server = forkserver.shared()
+    with server.lock:
+        server.wait_until_ready()
+        board = Board.create(folder.board, ranks)
+        try:
             _Watch(server, board, folder, ranks, timeout_s, names, progress).run()
-    finally:
-        board.close()
+        finally:
+            board.close()
     return [json.loads(folder.result(rank).read_bytes()) for rank in range(ranks)]
 
 

@@ -34,7 +34,7 @@ def measure(
 
     timeout_s: seconds without progress after which a rank counts as hung. folder: where the steps that were finished are
     kept, and what ranks printed, when the run fails. progress: called with the step that the slowest rank is in, when it
-    changes; 0 and below are warm-up steps. parameters_folder: where each rank saves the parameters it ends with (`rank<number>.pt`).
+    changes; 0 and below are warm-up steps. parameters_folder: where each rank saves the parameters it ends with.
 
     Raises InputError where the scenario cannot be trained, RankError naming the rank that died or hung, and
     MissingDependencyError without torch.

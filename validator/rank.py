@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -54,7 +55,7 @@ def main(path: Path, rank: int) -> int:
     _redirect_output(folder.log(rank))
     with folder.job.open("rb") as file:
         ranks, timeout_s, accelerator = pickle.load(file)  # noqa: S301 - written by our own launcher
-        own_status = Status(Board.open(folder.board), rank, os.getpid())
+        own_status = Status(Board.open(folder.board), rank)
         own_status.enter(status.STARTING)
         try:
             os.environ["GLOO_SOCKET_IFNAME"] = _LOOPBACK
@@ -67,7 +68,9 @@ def main(path: Path, rank: int) -> int:
             result = function(*args)
             own_status.enter(status.FINISHED)
             write_aside(folder.result(rank), json.dumps(result).encode())
-            dist.barrier()  # a rank that leaves early would look dead to its peers
+            # a rank that leaves early looks dead to its peers; those that have left for good have their results
+            with contextlib.suppress(Exception):
+                dist.barrier()
             return 0
         except Exception as error:
             _tell(error, folder.error(rank))
@@ -78,7 +81,7 @@ def join(place: Place, timeout_s: float, accelerator: bool) -> None:
     """Joins the process group whose address torchrun or a Slurm script gives in the environment."""
     device = _device(place.local_rank, place.local_ranks, accelerator)
     _init_group(device, timeout_s, init_method="env://", rank=place.rank, world_size=place.ranks)
-    own_status = Status(Board.private(), 0, os.getpid())
+    own_status = Status(Board.private(), 0)
     _here[:] = [Rank(place.rank, place.ranks, device, own_status, JobFolder(Path()))]
 
 

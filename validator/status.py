@@ -7,7 +7,6 @@ knows where a rank was when it died or since when it hangs.
 from __future__ import annotations
 
 import mmap
-import struct
 import time
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -20,21 +19,22 @@ FINISHED: Final = -3
 # Steps are counted from 1; warm-up steps are 0 and below.
 NO_STEP: Final = -(2**31)
 
-_RECORD: Final = struct.Struct("<iiiid")  # pid, phase, step, padding, time
+_PHASE, _STEP, _SINCE = range(3)
+_FIELDS: Final = 3
+_RECORD_BYTES: Final = 8 * _FIELDS
 _LABELS: Final = {STARTING: "start-up", BETWEEN_PHASES: "work between phases", FINISHED: "shut-down"}
 
 
 class Activity(NamedTuple):
     """What a rank does since `since_s` (time.monotonic); `phase` is a Phase or one of the constants above."""
 
-    pid: int
     phase: int
     step: int
     since_s: float
 
     @property
     def waits_for_others(self) -> bool:
-        return self.phase >= Phase.SYNCHRONISE
+        return self.phase >= Phase.SYNCHRONISE or self.phase == FINISHED
 
     def __str__(self) -> str:
         """'backward of step 4', for messages."""
@@ -47,16 +47,23 @@ class Activity(NamedTuple):
 
 
 class Board:
-    """The records of all ranks, mapped from a file or kept in this process alone."""
+    """The records of all ranks, mapped from a file or kept in this process alone.
+
+    A record is three doubles, each stored at once: whoever reads while a rank writes never sees half a number.
+    """
 
     def __init__(self, memory: mmap.mmap | bytearray) -> None:
         self._memory = memory
+        self._fields = memoryview(memory).cast("d")
 
     @classmethod
     def create(cls, path: Path, ranks: int) -> Self:
         """A new file in which every rank is starting now."""
-        path.write_bytes(_RECORD.pack(0, STARTING, NO_STEP, 0, time.monotonic()) * ranks)
-        return cls.open(path)
+        path.write_bytes(bytes(ranks * _RECORD_BYTES))
+        board = cls.open(path)
+        for rank in range(ranks):
+            board.write(rank, STARTING, NO_STEP)
+        return board
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -66,16 +73,21 @@ class Board:
     @classmethod
     def private(cls) -> Self:
         """A record that only this process sees, where another launcher than ours watches the ranks."""
-        return cls(bytearray(_RECORD.size))
+        return cls(bytearray(_RECORD_BYTES))
 
-    def write(self, index: int, pid: int, phase: int, step: int) -> None:
-        _RECORD.pack_into(self._memory, index * _RECORD.size, pid, phase, step, 0, time.monotonic())
+    def write(self, rank: int, phase: int, step: int) -> None:
+        fields, first = self._fields, rank * _FIELDS
+        # the time comes first: with the phase before it, an old time would make a new phase look like a hang
+        fields[first + _SINCE] = time.monotonic()
+        fields[first + _PHASE] = phase
+        fields[first + _STEP] = step
 
-    def read(self, index: int) -> Activity:
-        pid, phase, step, _, since_s = _RECORD.unpack_from(self._memory, index * _RECORD.size)
-        return Activity(pid, phase, step, since_s)
+    def read(self, rank: int) -> Activity:
+        phase, step, since_s = self._fields[rank * _FIELDS : (rank + 1) * _FIELDS]
+        return Activity(int(phase), int(step), since_s)
 
     def close(self) -> None:
+        self._fields.release()
         if isinstance(self._memory, mmap.mmap):
             self._memory.close()
 
@@ -83,15 +95,14 @@ class Board:
 class Status:
     """One rank's own record: tells phase and step as they change."""
 
-    def __init__(self, board: Board, index: int, pid: int) -> None:
+    def __init__(self, board: Board, index: int) -> None:
         self._board = board
         self._index = index
-        self._pid = pid
         self._step = NO_STEP
 
     def enter(self, phase: int) -> None:
         """The rank is in `phase` from now on."""
-        self._board.write(self._index, self._pid, phase, self._step)
+        self._board.write(self._index, phase, self._step)
 
     def begin_step(self, step: int) -> None:
         """The rank works on `step` from now on."""

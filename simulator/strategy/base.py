@@ -16,7 +16,8 @@ from simulator.strategy.costs import Job
 class Strategy(Spec, ABC):
     """A way to train on several ranks.
 
-    A worker is one replica of the model; it takes `stages` ranks. Servers are ranks of their own.
+    A worker is one replica of the model; it takes `stages` ranks. Servers are ranks of their own. Families that let users
+    set such a number have a field with a trailing underscore for it, which YAML writes without (`workers_`: workers).
     """
 
     kind: str

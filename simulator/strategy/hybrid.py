@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from simulator.model.layers import Layer
 from simulator.program import Program, ProgramBuilder
 from simulator.run import Phase
-from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job, buckets
 from simulator.strategy.fabric import Fabric
-from simulator.strategy.pipeline import Replica, check_schedule
-from simulator.strategy.schedule import ScheduleName
+from simulator.strategy.pipeline import Pipelined, Replica
 from simulator.units import Bytes
 
 
-class Hybrid(Strategy):
+class Hybrid(Pipelined):
     """`workers` replicas, each a pipeline of `stages`; the stages of one replica have neighbouring ranks."""
 
     kind: Literal["hybrid"] = "hybrid"
     workers_: PositiveInt = Field(1, alias="workers")
-    stages_: PositiveInt = Field(1, alias="stages")
-    microbatches_: PositiveInt = Field(1, alias="microbatches")
-    schedule: ScheduleName = "1f1b"
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a gradient bucket closes")
 
     @property
     def workers(self) -> int:
         return self.workers_
-
-    @property
-    def stages(self) -> int:
-        return self.stages_
-
-    @property
-    def microbatches(self) -> int:
-        return self.microbatches_
-
-    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
-        super().check(layers, samples_per_worker)
-        check_schedule(self.schedule, self.stages, self.microbatches)
 
     def compile(self, job: Job) -> Program:
         builder = ProgramBuilder()
@@ -51,9 +32,8 @@ class Hybrid(Strategy):
         modelled = self._modelled_workers(job)
         replicas = []
         for worker in range(modelled):
-            replica = Replica(builder, fabric, job, self.stages, self.microbatches, self.schedule)
-            alike = self.workers // modelled
-            replica.add(worker * self.stages, f"worker {worker} stage {{stage}}", alike)
+            replica = Replica(builder, fabric, job, self)
+            replica.add(worker * self.stages, f"worker {worker} stage {{stage}}", self.workers // modelled)
             replicas.append(replica)
         sums = [self._allreduce(builder, fabric, job, replicas, stage) for stage in range(self.stages)]
         for replica in replicas:

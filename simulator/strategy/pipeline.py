@@ -18,10 +18,9 @@ from simulator.strategy.fabric import Fabric
 from simulator.strategy.schedule import Op, ScheduleName, order
 
 
-class Pipeline(Strategy):
-    """One replica of the model, cut into stages."""
+class Pipelined(Strategy):
+    """What strategies with stages have in common."""
 
-    kind: Literal["pipeline"] = "pipeline"
     stages_: PositiveInt = Field(1, alias="stages")
     microbatches_: PositiveInt = Field(1, alias="microbatches")
     schedule: ScheduleName = "1f1b"
@@ -36,23 +35,23 @@ class Pipeline(Strategy):
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         super().check(layers, samples_per_worker)
-        check_schedule(self.schedule, self.stages, self.microbatches)
+        if self.schedule == "1f1b" and self.microbatches < self.stages:
+            numbers = f"{self.microbatches} for {self.stages}"
+            message = f"1f1b needs at least as many microbatches as stages, got {numbers}; give {self.stages}, or gpipe"
+            raise FieldError(("strategy", "microbatches"), message)
+
+
+class Pipeline(Pipelined):
+    """One replica of the model, cut into stages."""
+
+    kind: Literal["pipeline"] = "pipeline"
 
     def compile(self, job: Job) -> Program:
         builder = ProgramBuilder()
-        replica = Replica(builder, Fabric(job.cluster, builder), job, self.stages, self.microbatches, self.schedule)
+        replica = Replica(builder, Fabric(job.cluster, builder), job, self)
         replica.add(first_rank=0)
         replica.add_optimizers([[]] * self.stages)
         return builder.build()
-
-
-def check_schedule(schedule: ScheduleName, stages: int, microbatches: int) -> None:
-    """Raises FieldError where a schedule cannot fill its pipeline."""
-    if schedule == "1f1b" and microbatches < stages:
-        message = (
-            f"1f1b needs at least as many microbatches as stages, got {microbatches} for {stages}; give {stages}, or gpipe"
-        )
-        raise FieldError(("strategy", "microbatches"), message)
 
 
 class Replica:
@@ -62,17 +61,15 @@ class Replica:
     and Megatron-LM do it. `lanes` keeps, for each stage, the rows of its main lane in order.
     """
 
-    def __init__(
-        self, builder: ProgramBuilder, fabric: Fabric, job: Job, stages: int, microbatches: int, schedule: ScheduleName
-    ) -> None:
+    def __init__(self, builder: ProgramBuilder, fabric: Fabric, job: Job, strategy: Pipelined) -> None:
         self.builder = builder
         self.fabric = fabric
         self.job = job
-        self.schedule: ScheduleName = schedule
-        self.microbatches = microbatches
-        self.ranges = cut_into_stages(job.layers, stages)
-        self.costs: Costs = job.costs(microbatches)
-        self.orders = [order(schedule, stage, stages, microbatches) for stage in range(stages)]
+        self.strategy = strategy
+        self.ranges = cut_into_stages(job.layers, strategy.stages)
+        self.costs: Costs = job.costs(strategy.microbatches)
+        stages = range(strategy.stages)
+        self.orders = [order(strategy.schedule, stage, strategy.stages, strategy.microbatches) for stage in stages]
 
     def add(self, first_rank: int, name: str = "stage {stage}", multiplicity: int = 1) -> None:
         """Adds ranks first_rank, first_rank + 1, … with their passes and transfers."""
@@ -91,7 +88,7 @@ class Replica:
         self.sends: list[dict[Op, int]] = [{} for _ in stages]
         for stage in stages:
             self._add_passes(stage)
-        for microbatch in range(self.microbatches):
+        for microbatch in range(self.strategy.microbatches):
             for stage in stages[:-1]:
                 self._add_transfer(Op(True, microbatch), stage, stage + 1)
                 self._add_transfer(Op(False, microbatch), stage + 1, stage)
@@ -144,7 +141,7 @@ class Replica:
             turns = previous.forward != op.forward
             if not turns:
                 continue
-            if self.schedule == "gpipe":
+            if self.strategy.schedule == "gpipe":
                 self.waits[self.passes[stage][op]] += [row for sent, row in sends.items() if sent.forward]
             elif previous in sends:
                 self.waits[self.passes[stage][op]].append(sends[previous])

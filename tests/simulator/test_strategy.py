@@ -68,7 +68,9 @@ def test_ring_moves_its_theory_through_every_rank(small: Make, workers: int) -> 
 
 
 def test_without_overlap_a_ring_step_is_compute_plus_allreduce(small: Make) -> None:
-    scenario = small("strategy={kind: ring_allreduce, workers: 32, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}", "batch=64")
+    scenario = small(
+        "strategy={kind: ring_allreduce, workers: 32, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}", "batch=64"
+    )
     run = predict(scenario)
     size_bytes = 4 * scenario.model.parameters()
     allreduce_s = 62 * 20e-6 + 2 * 31 / 32 * size_bytes / 1.25e9
@@ -107,7 +109,12 @@ def test_dedicated_servers_are_bound_by_the_busier_side(small: Make, workers: in
 
 def test_colocated_servers_on_every_node_move_as_much_as_a_ring(small: Make) -> None:
     """With k = n, one worker to a node, (n − 1)·S/n bytes pass each card in each phase: the ring's bound."""
-    common = ("cluster.node.devices=1", "cluster.network.latency=0", "batch={per_worker: 1}", "cluster.node.memory_bandwidth=1 EB/s")
+    common = (
+        "cluster.node.devices=1",
+        "cluster.network.latency=0",
+        "batch={per_worker: 1}",
+        "cluster.node.memory_bandwidth=1 EB/s",
+    )
     servers = predict(small("strategy={kind: parameter_server, workers: 8, servers: 8, placement: colocated}", *common))
     ring = predict(small("strategy={kind: ring_allreduce, workers: 8, overlap: false}", *common))
     # a worker's own shard moves inside its node, faster, and at the same time

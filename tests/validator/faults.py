@@ -57,7 +57,8 @@ def train_with_sums(scenario: Scenario, parameters_folder: Path | None) -> dict[
     def summed(self: BucketedAllreduce) -> None:
         average(self)
         for parameter in self._buckets[0]:
-            parameter.grad *= self._ranks  # type: ignore[operator]
+            assert parameter.grad is not None
+            parameter.grad.mul_(self._ranks)
 
     BucketedAllreduce.average = summed  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
@@ -71,7 +72,7 @@ def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None
         _at(here().ranks - 1, 4, lambda: os.kill(os.getpid(), signal.SIGKILL))
         backward(self, *args, **kwargs)
 
-    PipelineStage.backward_one_chunk = deadly  # type: ignore[assignment]
+    PipelineStage.backward_one_chunk = deadly  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 

@@ -20,6 +20,11 @@ def children(pid: int) -> list[int]:
     return sorted(child for child in map(int, found) if is_running(child))
 
 
+def descendants(pid: int) -> list[int]:
+    """Children and theirs."""
+    return [process for child in children(pid) for process in (child, *descendants(child))]
+
+
 def is_running(pid: int) -> bool:
     """Whether the process runs: zombies do not."""
     try:

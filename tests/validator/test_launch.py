@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -30,12 +31,21 @@ def test_ranks_share_a_group_and_return_in_order(ranks: int) -> None:
     assert run_on_ranks(faults.add_ranks, ranks, 7) == [[total, 7]] * ranks
 
 
-def test_ranks_start_fast_once_torch_is_loaded() -> None:
+def test_torch_is_loaded_once() -> None:
     run_on_ranks(faults.add_ranks, 2, 0)
-    begin_s = time.perf_counter()
+    server = forkserver.shared().pid
     run_on_ranks(faults.add_ranks, 2, 0)
 
-    assert time.perf_counter() - begin_s < 1.0, "importing torch anew would take longer"
+    assert forkserver.shared().pid == server
+
+
+def test_a_fork_server_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkserver, "_COMMAND", "raise ImportError('libtorch is broken')")
+    server = forkserver.ForkServer()
+
+    with pytest.raises(RunError, match="ranks cannot be started: ImportError: libtorch is broken"):
+        server.wait_until_ready()
+    server.close()
 
 
 def test_a_failing_rank_is_blamed_in_one_line_and_not_its_victims() -> None:
@@ -87,20 +97,20 @@ def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_anothe
     assert run_on_ranks(faults.add_ranks, 1, 7) == [[0, 7]]
 
 
-def test_kill_9_of_the_launcher_leaves_no_process() -> None:
+def test_kill_9_of_the_launcher_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     command = (
         "from tests.validator import faults; from validator.launch import run_on_ranks; run_on_ranks(faults.sleep_for_ever, 2)"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", command], env=environment) as launcher:
-        servers = lambda: processes.children(launcher.pid)  # noqa: E731
-        assert processes.wait_until(lambda: bool(servers()) and len(processes.children(servers()[0])) == 2)
-        started = [*servers(), *processes.children(servers()[0])]
+        assert processes.wait_until(lambda: len(processes.descendants(launcher.pid)) == 3)
+        started = processes.descendants(launcher.pid)
+        assert list(tmp_path.glob("scaleproof-*"))
 
         processes.kill(launcher.pid)
 
-    assert len(started) == 3
     assert processes.wait_until(lambda: not any(map(processes.is_running, started)))
+    assert not list(tmp_path.glob("scaleproof-*"))
 
 
 def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

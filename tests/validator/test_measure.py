@@ -166,11 +166,13 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_cause(
         measure(make_scenario(PIPELINE), folder=tmp_path / "file" / "x")
 
 
-def test_text_from_a_file_is_trained_on(make_scenario: MakeScenario, tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_bytes(b"to be or not to be, that is the question. " * 10)
+def test_text_from_a_file_beside_is_trained_on(
+    make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_bytes(b"to be or not to be, that is the question. " * 10)
+    monkeypatch.chdir(tmp_path)
 
-    assert measure(make_scenario(RING, data=str(text), steps=2)).step_time_s > 0
+    assert measure(make_scenario(RING, data="text.txt", steps=2)).step_time_s > 0
 
 
 @pytest.mark.parametrize(("place", "message"), [("", "no such file"), ("short", "has 5 bytes; give at least 9")])
@@ -188,7 +190,7 @@ def test_what_has_no_twin_is_refused(make_scenario: MakeScenario, models: dict[s
     (tmp_path / "text").write_bytes(b"text" * 100)
     with pytest.raises(InputError, match="model: a resnet can be predicted but not measured; give a gpt or an mlp"):
         measure(make_scenario(RING, {"kind": "resnet", "depth": 50}))
-    with pytest.raises(InputError, match="training.precision: fp16"):
+    with pytest.raises(InputError, match=r"training\.precision: fp16"):
         measure(make_scenario(RING, precision="fp16"))
     with pytest.raises(InputError, match="a model of kind mlp cannot read"):
         measure(make_scenario(RING, models["mlp"], data=str(tmp_path / "text")))

@@ -12,7 +12,7 @@ from simulator.model.layers import Layer
 from tests.validator.conftest import GPT, MLP
 from validator import model
 
-SPECS: list[Gpt | Mlp] = [Gpt(**GPT), Mlp(**MLP)]  # type: ignore[arg-type]
+SPECS: list[Gpt | Mlp] = [Gpt(**GPT), Mlp(**MLP)]
 
 
 def inputs_of(spec: Gpt | Mlp, samples: int) -> torch.Tensor:
@@ -54,7 +54,7 @@ def test_building_leaves_the_random_state_alone() -> None:
 
 
 def test_attention_is_causal() -> None:
-    spec = Gpt(**GPT)  # type: ignore[arg-type]
+    spec = Gpt(**GPT)
     [block] = model.build(spec, [1], seed=0)
     x = torch.randn(1, spec.sequence, spec.hidden)
     later = x.clone()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from validator.status import BETWEEN_PHASES, NO_STEP, STARTING, Activity, Board,
 
 
 def recorder_into(steps: list[bytes], status: Status | None = None) -> Recorder:
-    return Recorder(status or Status(Board.private(), 0, os.getpid()), steps.append)
+    return Recorder(status or Status(Board.private(), 0), steps.append)
 
 
 def test_each_step_is_handed_on_when_it_ends() -> None:
@@ -38,7 +40,7 @@ def test_each_step_is_handed_on_when_it_ends() -> None:
 
 
 def test_the_status_tells_the_phase_and_keeps_it_after_an_error() -> None:
-    status = Status(Board.private(), 0, os.getpid())
+    status = Status(Board.private(), 0)
     recorder = recorder_into([], status)
     recorder.begin_step(4)
 
@@ -68,10 +70,10 @@ def test_a_board_is_seen_by_who_else_opens_it(tmp_path: Path) -> None:
     mine = Board.create(tmp_path / "board", ranks=3)
     theirs = Board.open(tmp_path / "board")
 
-    Status(theirs, 2, pid=7).begin_step(5)
+    Status(theirs, 2).begin_step(5)
 
     assert mine.read(1).phase == STARTING
-    assert mine.read(2)[:3] == (7, BETWEEN_PHASES, 5)
+    assert mine.read(2)[:2] == (BETWEEN_PHASES, 5)
     assert mine.read(2).since_s == pytest.approx(time.monotonic(), abs=1.0)
 
 
@@ -85,7 +87,26 @@ def test_a_board_is_seen_by_who_else_opens_it(tmp_path: Path) -> None:
     ],
 )
 def test_an_activity_reads_well(phase: int, step: int, text: str) -> None:
-    activity = Activity(pid=1, phase=phase, step=step, since_s=0.0)
+    activity = Activity(phase=phase, step=step, since_s=0.0)
 
     assert str(activity) == text
     assert activity.waits_for_others == (phase == Phase.WAIT)
+
+
+def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
+    board = Board.create(tmp_path / "board", ranks=1)
+    begin_s = time.monotonic()
+    code = (
+        "import sys, time; from pathlib import Path; from validator.status import Board, Status\n"
+        "status = Status(Board.open(Path(sys.argv[1])), 0); until_s = time.monotonic() + 0.5\n"
+        "while time.monotonic() < until_s: status.enter(0); status.enter(6)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "board")], env=environment) as writer:
+        while writer.poll() is None:
+            activity = board.read(0)
+            assert activity.since_s >= begin_s - 1.0
+            assert activity.phase in (STARTING, 0, 6)
+
+    assert writer.returncode == 0
+    assert board.read(0).phase == Phase.WAIT

@@ -16,6 +16,7 @@ from simulator.model import Gpt, Mlp
 from validator.model import DTYPES, build, loss
 
 _WARM_UP = 3
+_OPTIMIZER_SAMPLES = 8
 
 
 class LayerTiming(TypedDict):
@@ -49,6 +50,7 @@ def layers(model: Gpt | Mlp, precision: str, samples: Sequence[int], budget_s: f
         ) -> None:
             for spec, seconds in zip(specs, _train_step(modules, inputs, targets), strict=True):
                 times[spec.signature].append(seconds)
+            _forget_gradients(modules)
 
         for _ in range(_WARM_UP):
             step()
@@ -62,19 +64,28 @@ def layers(model: Gpt | Mlp, precision: str, samples: Sequence[int], budget_s: f
 
 
 def optimizers(model: Gpt | Mlp, precision: str, names: Sequence[str], budget_s: float) -> list[OptimizerTiming]:
-    """Times of optimizer steps over the whole model and over its first half, `budget_s` seconds each."""
+    """Times of optimizer steps over the whole model and over its first half, `budget_s` seconds each.
+
+    Each follows a training step, which leaves the caches as training leaves them.
+    """
     specs = model.build_layers()
+    modules = [module.to(DTYPES[precision]) for module in build(model, range(len(specs)), seed=0)]
+    inputs, targets = _batch(model, _OPTIMIZER_SAMPLES, DTYPES[precision])
     result: list[OptimizerTiming] = []
     for count in (len(specs) // 2, len(specs)):
-        parameters = [p for m in build(model, range(count), seed=0) for p in m.to(DTYPES[precision]).parameters()]
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        size = sum(p.numel() for p in parameters)
+        parameters = [p for module in modules[:count] for p in module.parameters()]
         for name in names:
             optimizer = _OPTIMIZERS[name](parameters)
-            dist.barrier()
-            seconds = _repeat(lambda optimizer=optimizer: optimizer.step(), budget_s)  # type: ignore[misc]
-            result.append({"optimizer": name, "parameters": size, "seconds": statistics.median(seconds)})
+            seconds: list[float] = []
+            until_s = time.perf_counter() + budget_s
+            while len(seconds) < _WARM_UP + 5 or time.perf_counter() < until_s:
+                _train_step(modules, inputs, targets)
+                start_s = time.perf_counter()
+                optimizer.step()
+                seconds.append(time.perf_counter() - start_s)
+                _forget_gradients(modules)
+            size = sum(p.numel() for p in parameters)
+            result.append({"optimizer": name, "parameters": size, "seconds": statistics.median(seconds[_WARM_UP:])})
     return result
 
 
@@ -136,9 +147,12 @@ def _train_step(modules: list[nn.Module], inputs: Tensor, targets: Tensor) -> li
     gradient: Tensor | None = None
     for source, output in zip(reversed(inputs_of), reversed(outputs_of), strict=True):
         start_s = time.perf_counter()
-        output.backward(gradient)
+        output.backward(gradient)  # type: ignore[no-untyped-call]
         backward_s.append(time.perf_counter() - start_s)
         gradient = source.grad
+    return list(zip(forward_s, reversed(backward_s), strict=True))
+
+
+def _forget_gradients(modules: list[nn.Module]) -> None:
     for module in modules:
         module.zero_grad()
-    return list(zip(forward_s, reversed(backward_s), strict=True))

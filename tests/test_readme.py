@@ -1,0 +1,57 @@
+"""Every command that README.md shows is run, and what it prints is compared with what the README shows.
+
+Blocks marked `console` must match to the letter; in those marked `console measured` the numbers may differ, being times.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def commands() -> list[tuple[str, str, bool]]:
+    """(command, shown output, whether it holds measured numbers) in the README's order."""
+    found = []
+    for kind, block in re.findall(r"^```console( measured)?\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output.rstrip("\n"), bool(kind)))
+    return found
+
+
+def without_numbers(text: str) -> str:
+    """Numbers with their units and the space that aligns them, as one mark each."""
+    number = r"[ +-]*\d[\d.,]*( ?(d|h|min|s|ms|us|ns|%|GB/s|MB/s|GFLOP/s|TFLOP/s)(?!\w))?"
+    return re.sub(r"\((\w+-\w+|\w+)\),", "(…),", re.sub(number, " #", text))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the README's reader works: its commands build on one another."""
+    return tmp_path_factory.mktemp("reader")
+
+
+def test_the_readme_shows_all_four_uses() -> None:
+    shown = " ".join(command for command, _, _ in commands())
+    for use in ("scaleproof predict", "--set", "scaleproof calibrate", "scaleproof reconcile", "scaleproof report"):
+        assert use in shown
+
+
+@pytest.mark.parametrize(("command", "shown", "measured"), commands())
+def test_readme_commands_print_what_is_shown(command: str, shown: str, measured: bool, folder: Path) -> None:
+    words = shlex.split(command)
+    assert words[0] == "scaleproof"
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.rstrip("\n")
+    if measured:
+        assert without_numbers(printed) == without_numbers(shown)
+    else:
+        assert printed == shown

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import RankError
+from simulator.predict import predict
+from simulator.run import Run, load_run
+from simulator.scenario import Scenario
+from validator.reconcile import Case, describe_strategy, reconcile, with_efficiency
+
+Make = Callable[..., Scenario]
+
+
+def slower_than_predicted(scenario: Scenario) -> Run:
+    """A measurement that takes a quarter longer."""
+    run = predict(scenario)
+    return replace(run, origin="measured", step_time_s=run.step_time_s * 1.25, efficiency=None, baseline=None)
+
+
+def failing(scenario: Scenario) -> Run:
+    raise RankError("rank 1 died")
+
+
+def test_the_error_is_signed_and_relative_to_what_was_measured(small: Make) -> None:
+    (case,) = reconcile([small()], slower_than_predicted, None, None, lambda _: None)
+    assert case.error == pytest.approx(-0.2)
+
+
+def test_a_failure_is_kept_and_the_rest_goes_on(small: Make, tmp_path: Path) -> None:
+    first, second = (small(f"name={name}") for name in ("first", "second"))
+    told: list[Case] = []
+
+    def measure(scenario: Scenario) -> Run:
+        return failing(scenario) if scenario is first else slower_than_predicted(scenario)
+
+    reconcile([first, second], measure, tmp_path, 0.1, told.append)
+    assert [case.failure for case in told] == ["rank 1 died", None]
+    plain = json.loads((tmp_path / "reconcile.json").read_text())
+    assert [case["failure"] for case in plain["cases"]] == ["rank 1 died", None]
+    assert plain["max_error"] == 0.1
+    assert load_run(tmp_path / "runs" / "second" / "measured").step_time_s == told[1].measured.step_time_s  # type: ignore[union-attr]
+    assert not (tmp_path / "runs" / "first" / "measured").exists()
+
+
+def test_measured_efficiency_is_against_a_measured_single_rank(small: Make) -> None:
+    strong, weak, many = small("strategy.workers=1"), small("strategy.workers=1", "batch=12"), small()
+    cases = [Case(s, predict(s), slower_than_predicted(s)) for s in (many, strong, weak)]
+    run, *_ = [case.measured for case in with_efficiency(cases)]
+    assert run is not None
+    assert run.efficiency is not None
+    expected = predict(many).efficiency
+    assert expected is not None
+    assert run.efficiency == pytest.approx(expected)
+
+
+def test_a_run_of_another_model_is_no_baseline(small: Make) -> None:
+    other = small("strategy.workers=1", "model.layers=3")
+    cases = [Case(s, predict(s), slower_than_predicted(s)) for s in (small(), other)]
+    measured = with_efficiency(cases)[0].measured
+    assert measured is not None
+    assert measured.efficiency is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        ("{kind: ring_allreduce, workers: 4}", "ring_allreduce, 4 workers"),
+        ("{kind: parameter_server, workers: 1, servers: 2}", "parameter_server, 1 worker + 2 servers"),
+        ("{kind: hybrid, workers: 2, stages: 3, microbatches: 3}", "hybrid, 2 workers × 3 stages"),
+    ],
+)
+def test_strategies_in_words(small: Make, strategy: str, text: str) -> None:
+    assert describe_strategy(small(f"strategy={strategy}")) == text
