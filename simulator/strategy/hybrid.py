@@ -56,8 +56,7 @@ class Hybrid(Pipelined):
         together = max(sum(replica.nodes[stage] == node for replica in replicas) for node in nodes)
         layers = [job.layers[i] for i in replicas[0].ranges[stage]]
         members = [replica.ranks[stage] for replica in replicas]
-        ready = [replica.lanes[stage][-1] for replica in replicas]
-        ready += [row for replica in replicas for row in replica.sends[stage].values()]
+        ready = [replica.last_rows[stage] for replica in replicas]
         rows = []
         for _, size_bytes in buckets(layers, job.element_bytes, self.bucket_bytes, self.bucket_bytes):
             moved_bytes, path = fabric.allreduce(self.workers, size_bytes, nodes, together)

@@ -58,7 +58,8 @@ class Replica:
     """Adds one pipeline's passes and transfers to a program.
 
     A receive is posted when its rank gets to it, and data moves once both sides are ready, as torch.distributed.pipelining
-    and Megatron-LM do it. `lanes` keeps, for each stage, the rows of its main lane in order.
+    and Megatron-LM do it. By stage: `passes` are the rows of its passes, `sends` of what follows from them to a neighbour,
+    `last_rows` what its optimizer follows.
     """
 
     def __init__(self, builder: ProgramBuilder, fabric: Fabric, job: Job, strategy: Pipelined) -> None:
@@ -83,8 +84,9 @@ class Replica:
             for stage in stages
         ]
         self.passes: list[dict[Op, int]] = []
+        self.last_rows: list[int] = []
         self.waits: dict[int, list[int]] = {}
-        self.lanes: list[list[int]] = []
+        self.send_waits: list[list[tuple[int, list[int]]]] = [[] for _ in stages]
         self.sends: list[dict[Op, int]] = [{} for _ in stages]
         for stage in stages:
             self._add_passes(stage)
@@ -99,23 +101,32 @@ class Replica:
         """Adds each stage's optimizer step, once `after[stage]` and the stage's sends are done."""
         for stage, rank in enumerate(self.ranks):
             parameters = float(self.costs.parameters[self.ranges[stage]].sum())
-            waits = [*after[stage], *self.sends[stage].values()]
-            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(parameters), waits, stage)
+            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(parameters), after[stage], stage)
 
     def _add_passes(self, stage: int) -> None:
+        """The stage's main lane: its passes in order, and where it waits for its own sends."""
         layers, rank = self.ranges[stage], self.ranks[stage]
         seconds = {True: float(self.costs.forward_s[layers].sum()), False: float(self.costs.backward_s[layers].sum())}
         # where the step begins on this rank: its first receive is posted here
-        lane = [self.builder.wait(rank, Phase.WAIT, (), stage)]
-        rows: dict[Op, int] = {}
-        for op in self.orders[stage]:
-            waits: list[int] = []
+        self.builder.wait(rank, Phase.WAIT, (), stage)
+        passes: dict[Op, int] = {}
+        last_forward = max(i for i, op in enumerate(self.orders[stage]) if op.forward)
+        for i, op in enumerate(self.orders[stage]):
             phase = Phase.FORWARD if op.forward else Phase.BACKWARD
-            rows[op] = self.builder.compute(rank, phase, seconds[op.forward], waits, stage, op.microbatch)
-            self.waits[rows[op]] = waits
-            lane.append(rows[op])
-        self.passes.append(rows)
-        self.lanes.append(lane)
+            waits: list[int] = []
+            passes[op] = self.builder.compute(rank, phase, seconds[op.forward], waits, stage, op.microbatch)
+            self.waits[passes[op]] = waits
+            if self.strategy.schedule == "gpipe" and i == last_forward:
+                self._add_wait_for_sends(stage)
+        self.passes.append(passes)
+        self.last_rows.append(self._add_wait_for_sends(stage))
+
+    def _add_wait_for_sends(self, stage: int) -> int:
+        """A wait for all that the stage has sent by then; the sends themselves are filled in later."""
+        waits: list[int] = []
+        row = self.builder.wait(self.ranks[stage], Phase.SEND, waits, stage)
+        self.send_waits[stage].append((row, waits))
+        return row
 
     def _add_transfer(self, op: Op, source: int, target: int) -> None:
         """The activation (or its gradient) between two stages, once made on one side and awaited on the other."""
@@ -135,13 +146,12 @@ class Replica:
         self.sends[source][op] = row
 
     def _wait_for_sends(self, stage: int) -> None:
-        """When a stage waits for its own sends: gpipe after all passes of one direction, 1f1b before it turns around."""
-        ops, sends = self.orders[stage], self.sends[stage]
-        for previous, op in itertools.pairwise(ops):
-            turns = previous.forward != op.forward
-            if not turns:
-                continue
-            if self.strategy.schedule == "gpipe":
-                self.waits[self.passes[stage][op]] += [row for sent, row in sends.items() if sent.forward]
-            elif previous in sends:
-                self.waits[self.passes[stage][op]].append(sends[previous])
+        """A stage waits for what it has sent: gpipe when it turns from forward to backward, 1f1b whenever it turns, both at
+        the end of the step."""
+        sends = self.sends[stage]
+        if self.strategy.schedule == "1f1b":
+            for previous, op in itertools.pairwise(self.orders[stage]):
+                if previous.forward != op.forward and previous in sends:
+                    self.waits[self.passes[stage][op]].append(sends[previous])
+        for row, waits in self.send_waits[stage]:
+            waits += [sent for op, sent in sends.items() if self.passes[stage][op] < row]
