@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader of our output has gone, as `| head` does; keep the interpreter from complaining about it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}; choose another place" if error.filename else error, file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
