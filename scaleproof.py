@@ -19,10 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from validator.measure import measure
-
     from simulator.predict import predict
     from simulator.scenario import Scenario, load
+    from validator.measure import measure
 
 __all__ = ["Scenario", "load", "main", "measure", "predict"]
 __version__ = "0.1.0"
