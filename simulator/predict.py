@@ -7,7 +7,7 @@ from typing import Final
 
 from simulator.engine import events
 from simulator.model.layers import cut_into_stages
-from simulator.run import Run, from_spans
+from simulator.run import Run
 from simulator.scenario import Scenario
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job
@@ -56,17 +56,8 @@ def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
 
 def _predict(scenario: Scenario, strategy: Strategy, samples_per_worker: int) -> Run:
     program = strategy.compile(_job(scenario, samples_per_worker))
-    timeline = events.simulate(program, _STEPS)
-    return from_spans(
-        timeline.spans(),
-        timeline.step_ends_s(),
-        servers=program.ranks.is_server,
-        multiplicity=program.ranks.multiplicity,
-        origin="predicted",
-        scenario=scenario.name,
-        strategy=strategy.kind,
-        samples=samples_per_worker * strategy.workers,
-        rank_names=program.ranks.names,
+    return events.simulate(program, _STEPS).run(
+        scenario=scenario.name, strategy=strategy.kind, samples=samples_per_worker * strategy.workers
     )
 
 

@@ -207,22 +207,16 @@ class ProgramBuilder:
         )  # fmt: skip
         return self._add(row, after, members, path.uses if size_bytes > 0 else ())
 
-    def rpc(
-        self, worker: int, server: int, requests: int, up_bytes: float, up: Path, service_s: float, update_s: float,
-        down_bytes: float, down: Path, after: Sequence[int],
-    ) -> tuple[int, int, int]:  # fmt: skip
-        """`requests` alike requests of a worker class to a server class; returns the rows of push, service and pull.
+    def serve(
+        self, server: int, worker: int, phase: int, requests: int, service_s: float, update_s: float, after: Sequence[int]
+    ) -> int:
+        """`requests` alike requests of a worker class, queued at a server once the tasks `after` have ended.
 
-        Each request moves `up_bytes` to the server, is served for `service_s` in order of arrival, waits until all that
-        this step brings to the server have been served and the update, `update_s`, is done, and gets `down_bytes` back.
+        Each is served for `service_s` in order of arrival; all end together, once everything that this step brings to the
+        server has been served and the update, `update_s`, is done.
         """
-        from simulator.run import Phase
-
-        push = self.transfer(worker, server, up_bytes, up, Phase.SEND, after)
-        row = (Kind.SERVE, server, worker, NO_LANE, Phase.OPTIMIZER, -1, -1, 0.0, service_s, 1.0, 1.0, requests, update_s)
-        serve = self._add(row, (push,), (), self._rank_uses[server])
-        pull = self.transfer(server, worker, down_bytes, down, Phase.RECEIVE, (serve,))
-        return push, serve, pull
+        row = (Kind.SERVE, server, worker, NO_LANE, phase, -1, -1, 0.0, service_s, 1.0, 1.0, requests, update_s)
+        return self._add(row, after, (), self._rank_uses[server])
 
     def _add(self, row: tuple[Any, ...], after: Sequence[int], members: Sequence[int], uses: tuple[Use, ...]) -> int:
         self._rows.append(row)

@@ -47,7 +47,6 @@ class Plan:
 def calibrate(plan: Plan) -> dict[str, Any]:
     """Measures this machine; returns a cluster as the YAML file has it. Raises RankError when a probe fails."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    plan.progress(f"compute, one process and then {cores} at once")
     device, useful_cores = _device(plan, cores)
     plan.progress("messages between two processes")
     link = _link(plan)
@@ -82,11 +81,13 @@ def _device(plan: Plan, cores: int) -> tuple[dict[str, Any], float]:
     measured: dict[str, Any] = {}
     ratios = []
     for model in plan.models:
+        plan.progress(f"compute of {model.name}, one process and then {cores} at once")
         alone, together = _layer_points(plan, model, 1), _layer_points(plan, model, cores)
         # again, and the faster counts: what else the machine does only makes a probe slower
         alone, together = _faster(alone, _layer_points(plan, model, 1)), _faster(together, _layer_points(plan, model, cores))
         ratios.append(max(1.0, _total_s(together) / _total_s(alone)))
         measured |= {m["signature"]: m for m in _fitted_layers(alone, plan.precision)}
+    plan.progress("optimizers, memory, matrix products")
     model = plan.models[0]
 
     def run(function: Callable[..., T], *args: Any) -> T:

@@ -138,12 +138,18 @@ def _calibrate(options: argparse.Namespace) -> int:
     if any(ranks < 2 for ranks in options.groups):
         raise InputError("--groups: a group has at least 2 ranks")
     with _status("calibrating") as status:
+
+        def tell(text: str) -> None:
+            status.update(f"calibrating: {text}")
+            if not status.console.is_terminal:
+                print(f"calibrating: {text}", file=sys.stderr, flush=True)
+
         plan = Plan(
             models=trainable,
             groups=options.groups,
             precision=options.precision,
             timeout_s=options.timeout,
-            progress=lambda text: status.update(f"calibrating: {text}"),
+            progress=tell,
         )
         cluster = calibrate(plan)
     write(cluster, options.out)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program import MAIN_LANE, Kind, Program
-from simulator.run import SPAN_COLUMNS, Phase, Spans, Stream
+from simulator.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
 
 
 class Busy(Protocol):
@@ -32,6 +32,19 @@ class Timeline:
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     server_busy: Mapping[int, Sequence[Busy]] = field(default_factory=dict)
+
+    def run(self, **fields: Any) -> Run:
+        """The steps after the first as a predicted Run; `fields` are what a program does not know, such as its scenario."""
+        ranks = self.program.ranks
+        return from_spans(
+            self.spans(),
+            self.step_ends_s(),
+            servers=ranks.is_server,
+            multiplicity=ranks.multiplicity,
+            origin="predicted",
+            rank_names=ranks.names,
+            **fields,
+        )
 
     def step_ends_s(self) -> NDArray[np.float64]:
         """When the last training rank ended each step, shape (steps,)."""

@@ -22,6 +22,7 @@ class ResNet(ModelSpec):
     classes: PositiveInt = 1000
 
     def build_layers(self) -> list[Layer]:
+        """Stem, bottleneck blocks in four groups, head."""
         side = _halved(_halved(self.image))
         layers = [self._stem()]
         channels = 64

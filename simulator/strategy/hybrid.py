@@ -27,6 +27,7 @@ class Hybrid(Pipelined):
         return self.workers_
 
     def compile(self, job: Job) -> Program:
+        """The pipelines of as many workers as are not alike, and the allreduce of each stage's gradients over all workers."""
         builder = ProgramBuilder()
         fabric = Fabric(job.cluster, builder)
         modelled = self._modelled_workers(job)

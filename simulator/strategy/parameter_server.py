@@ -41,6 +41,7 @@ class ParameterServer(Strategy):
         return worker_nodes + self.servers if self.placement == "dedicated" and cluster.nodes > 1 else worker_nodes
 
     def compile(self, job: Job) -> Program:
+        """Each worker's passes, then a push to every server, the wait for the servers' update, and the pull."""
         builder = ProgramBuilder()
         fabric = Fabric(job.cluster, builder)
         kinds = self._node_kinds(job.cluster)
@@ -149,7 +150,10 @@ def _rpcs(
 
 
 def _rpc(
-    builder: ProgramBuilder, rank: int, server: int, requests: int, shard: _Shard, up: Path, down: Path, after: int
+    builder: ProgramBuilder, worker: int, server: int, requests: int, shard: _Shard, up: Path, down: Path, after: int
 ) -> tuple[int, int, int]:
-    size = shard.size_bytes
-    return builder.rpc(rank, server, requests, size, up, shard.sum_s, shard.update_s, size, down, (after,))
+    """Push, service and pull of alike requests; returns their rows."""
+    push = builder.transfer(worker, server, shard.size_bytes, up, Phase.SEND, (after,))
+    serve = builder.serve(server, worker, Phase.OPTIMIZER, requests, shard.sum_s, shard.update_s, (push,))
+    pull = builder.transfer(server, worker, shard.size_bytes, down, Phase.RECEIVE, (serve,))
+    return push, serve, pull

@@ -47,6 +47,7 @@ class Pipeline(Pipelined):
     kind: Literal["pipeline"] = "pipeline"
 
     def compile(self, job: Job) -> Program:
+        """The passes of every stage in the schedule's order, with the messages between stages."""
         builder = ProgramBuilder()
         replica = Replica(builder, Fabric(job.cluster, builder), job, self)
         replica.add(first_rank=0)

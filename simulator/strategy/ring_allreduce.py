@@ -28,6 +28,7 @@ class RingAllreduce(Strategy):
         return self.workers_
 
     def compile(self, job: Job) -> Program:
+        """Forward, then the backward pass cut where a bucket is complete, allreduces beside or after it, the optimizer."""
         builder = ProgramBuilder()
         fabric = Fabric(job.cluster, builder)
         per_node = job.cluster.node.devices

@@ -5,22 +5,11 @@ import pytest
 
 from simulator.engine.events import simulate
 from simulator.program import Path, ProgramBuilder, Use
-from simulator.run import Phase, Run, Stream, from_spans
+from simulator.run import Phase, Run, Stream
 
 
 def run(builder: ProgramBuilder, steps: int = 2) -> Run:
-    program = builder.build()
-    timeline = simulate(program, steps)
-    return from_spans(
-        timeline.spans(),
-        timeline.step_ends_s(),
-        servers=program.ranks.is_server,
-        multiplicity=program.ranks.multiplicity,
-        origin="predicted",
-        scenario="test",
-        strategy="test",
-        samples=1,
-    )
+    return simulate(builder.build(), steps).run(scenario="test", strategy="test", samples=1)
 
 
 def test_tasks_of_a_lane_follow_one_another_step_after_step() -> None:
@@ -106,7 +95,9 @@ def test_a_server_serves_in_order_updates_once_and_releases_all() -> None:
         worker = builder.rank(f"worker {work_s}")
         grad = builder.compute(worker, Phase.BACKWARD, work_s)
         path = Path(0.0, 10.0)
-        push, serve, pull = builder.rpc(worker, server, 1, 10.0, path, 3.0, 2.0, 20.0, path, (grad,))
+        push = builder.transfer(worker, server, 10.0, path, Phase.SEND, (grad,))
+        serve = builder.serve(server, worker, Phase.OPTIMIZER, 1, 3.0, 2.0, (push,))
+        pull = builder.transfer(server, worker, 20.0, path, Phase.RECEIVE, (serve,))
         builder.wait(worker, Phase.SEND, (push,))
         builder.wait(worker, Phase.WAIT, (serve,))
         builder.wait(worker, Phase.RECEIVE, (pull,))
@@ -121,7 +112,9 @@ def test_what_a_worker_waits_for_a_server_is_told_apart() -> None:
     server, worker = builder.rank("server", is_server=True), builder.rank("worker", multiplicity=4)
     grad = builder.compute(worker, Phase.BACKWARD, 1.0)
     path = Path(0.0, 10.0)
-    push, serve, pull = builder.rpc(worker, server, 4, 10.0, path, 0.5, 1.0, 20.0, path, (grad,))
+    push = builder.transfer(worker, server, 10.0, path, Phase.SEND, (grad,))
+    serve = builder.serve(server, worker, Phase.OPTIMIZER, 4, 0.5, 1.0, (push,))
+    pull = builder.transfer(server, worker, 20.0, path, Phase.RECEIVE, (serve,))
     builder.wait(worker, Phase.SEND, (push,))
     builder.wait(worker, Phase.WAIT, (serve,))
     builder.wait(worker, Phase.RECEIVE, (pull,))
