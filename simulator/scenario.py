@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, ValidationError, model_validator
 
 from simulator import library, yamlfile
 from simulator.cluster import Cluster
 from simulator.cluster.device import Optimizer, Precision
 from simulator.errors import FieldError, NotFoundError, ScenarioError
 from simulator.model import AnyModel
-from simulator.spec import Spec
+from simulator.spec import Count, Spec, Width
 from simulator.strategy import AnyStrategy
 from simulator.yamlfile import Located
 
@@ -24,8 +24,8 @@ _S = TypeVar("_S", bound=Spec)
 class Batch(Spec):
     """Samples per step: of all workers together, or of each."""
 
-    total: PositiveInt | None = None
-    per_worker: PositiveInt | None = None
+    total: Width | None = None
+    per_worker: Width | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -40,9 +40,9 @@ class Training(Spec):
     precision: Precision = "fp32"
     optimizer: Optimizer = "sgd"
     learning_rate: PositiveFloat = 0.01
-    seed: NonNegativeInt = 0
+    seed: int = Field(0, ge=0, lt=2**31)
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
-    warmup_steps: NonNegativeInt = Field(3, description="steps run before the measured ones")
+    warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
 
 
 class _ModelFile(Spec):
@@ -58,7 +58,7 @@ class Scenario(Spec):
     cluster: Annotated[Cluster, Field(description="inline, or the name or path of a cluster file")]
     strategy: AnyStrategy
     batch: Batch
-    steps: PositiveInt = 20
+    steps: Count = 20
     training: Training = Training()
 
     @property
@@ -211,6 +211,7 @@ _MESSAGES: dict[str, str] = {
     "greater_than": "must be greater than {gt}, got {input}",
     "greater_than_equal": "must be at least {ge}, got {input}",
     "less_than_equal": "must be at most {le}, got {input}",
+    "less_than": "must be less than {lt}, got {input}",
     "union_tag_not_found": "missing 'kind'; give one of {kinds}",
     "union_tag_invalid": "unknown kind {tag!r}; give one of {kinds}",
     "literal_error": "{input!r} is not known; give {expected}",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from simulator.cluster.collectives import Collectives
 from simulator.cluster.device import Device, Optimizer, Precision, optimizer_bytes
 from simulator.cluster.network import Link, Node
-from simulator.spec import Spec
+from simulator.spec import Count, Spec
 
 
 class Cluster(Spec):
@@ -20,7 +20,7 @@ class Cluster(Spec):
     name: str = ""
     description: str = ""
     source: str = Field("", description="where the numbers come from")
-    nodes: PositiveInt = 1
+    nodes: Count = 1
     node: Node
     network: Link | None = Field(None, description="needed when there is more than one node")
     device: Device

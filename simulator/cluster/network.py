@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, field_validator
 
-from simulator.spec import Spec
+from simulator.spec import Count, Spec
 from simulator.units import BytesPerSecond, Seconds
 
 
@@ -33,8 +33,8 @@ class Node(Spec):
     cores: given where ranks compute on the host's cores: how many cores' worth of work all of them together get done.
     """
 
-    devices: PositiveInt = 1
-    cards: PositiveInt = Field(1, description="network cards; one message moves over one of them")
+    devices: Count = 1
+    cards: Count = Field(1, description="network cards; one message moves over one of them")
     link: Link | None = Field(None, description="needed when there is more than one device")
     cores: float | None = Field(None, gt=0)
     memory_bandwidth_Bps: BytesPerSecond | None = Field(

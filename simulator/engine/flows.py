@@ -7,8 +7,9 @@ stopped keep their rate and the others rise on (progressive filling; Bertsekas &
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -118,31 +119,41 @@ class Allocator:
         timer.callbacks.append(lambda _: self._finish(activities, timer))
 
     def _fill(self, resources: list[int], activities: list[Activity]) -> dict[Activity, float]:
-        """Progressive filling: the fair rate of every activity of one component."""
+        """Progressive filling: the fair rate of every activity of one component.
+
+        The level is the rate per weight that all rising activities have. A resource is full at the level where what its
+        stopped users leave is used up by the rising ones; that level only rises as more are stopped, so a heap of levels
+        needs looking at again only where its smallest entry is out of date.
+        """
         left = {r: self._capacity[r] for r in resources}
-        slope = {r: sum(a.weight * per_unit for a, per_unit in self._users[r].items()) for r in resources}
         rates: dict[Activity, float] = {}
-        # highest cap first, so that the next to be capped is at the end
-        rising = sorted(activities, key=lambda a: -a.max_rate / a.weight)
-        level = 0.0
-        while rising:
-            full = {r: left[r] / slope[r] for r in resources if slope[r] > 0}
-            rise = min(full.values(), default=math.inf)
-            capped = rising[-1].max_rate / rising[-1].weight - level
-            step = max(0.0, min(rise, capped))
-            level += step
-            for r in full:
-                left[r] -= step * slope[r]
-            bound = {r for r, room in full.items() if room <= step * (1 + _TOGETHER)} if rise <= capped else set()
-            stopped = [a for a in rising if a.max_rate / a.weight <= level * (1 + _TOGETHER) or bound.intersection(_used(a))]
-            for activity in stopped:
-                rates[activity] = min(activity.max_rate, level * activity.weight)
-                for use in activity.uses:
-                    slope[use.resource] -= activity.weight * use.per_unit
-            rising = [a for a in rising if a not in rates]
-            for r in bound:
-                slope[r] = 0.0
+        # resources before activities at the same level; numbers, so that activities are never compared
+        levels = [(left[r] / self._slope(r, rates), 0, r) for r in resources if self._users[r]]
+        levels += [(a.max_rate / a.weight, 1, i) for i, a in enumerate(activities) if a.max_rate < math.inf]
+        heapq.heapify(levels)
+
+        def stop(activity: Activity, rate: float) -> None:
+            rates[activity] = rate
+            for use in activity.uses:
+                left[use.resource] = max(0.0, left[use.resource] - rate * use.per_unit)
+
+        while len(rates) < len(activities):
+            level, is_cap, number = heapq.heappop(levels)
+            if is_cap:
+                if (activity := activities[number]) not in rates:
+                    stop(activity, activity.max_rate)
+            elif slope := self._slope(number, rates):
+                now = left[number] / slope
+                if now > level * (1 + _TOGETHER):
+                    heapq.heappush(levels, (now, 0, number))
+                else:
+                    for activity in [a for a in self._users[number] if a not in rates]:
+                        stop(activity, level * activity.weight)
         return rates
+
+    def _slope(self, resource: int, stopped: Container[Activity]) -> float:
+        """How much more of a resource is used for each unit that the level rises."""
+        return sum(a.weight * per_unit for a, per_unit in self._users[resource].items() if a not in stopped)
 
     def _finish(self, activities: list[Activity], timer: object) -> None:
         """Ends the activities of a component whose time has come, unless the component has changed since."""
@@ -159,3 +170,54 @@ class Allocator:
 
 def _used(activity: Activity) -> set[int]:
     return {use.resource for use in activity.uses}
+
+
+def finish_times(
+    bandwidth_Bps: Sequence[float] | NDArray[np.float64],
+    routes: Sequence[Sequence[int]],
+    sizes_bytes: Sequence[float] | NDArray[np.float64],
+    start_s: Sequence[float] | NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """When each flow ends, shape (flows,), where flows share links max–min fairly.
+
+    bandwidth_Bps: of each link. routes: for each flow the links it passes, each counted once however often it is named; a
+    flow over no link ends when it starts. sizes_bytes, start_s: of each flow. Raises ValueError for lengths that differ,
+    links that do not exist, bandwidths that are not positive, and sizes or starts that are negative or not finite.
+    """
+    capacity, sizes, starts = (np.asarray(values, dtype=np.float64) for values in (bandwidth_Bps, sizes_bytes, start_s))
+    _check_flows(capacity, routes, sizes, starts)
+    environment = simpy.Environment()
+    allocator = Allocator(environment, capacity)
+    ends_s = starts.copy()
+
+    def flow(index: int) -> None:
+        def finished() -> None:
+            ends_s[index] = environment.now
+
+        uses = [Use(link) for link in dict.fromkeys(routes[index])]
+        allocator.start(float(sizes[index]), math.inf, 1.0, uses, finished)
+
+    def launcher(index: int) -> Callable[[simpy.Event], None]:
+        return lambda _: flow(index)
+
+    for index in range(len(starts)):
+        if len(routes[index]) and sizes[index] > 0:
+            environment.timeout(starts[index]).callbacks.append(launcher(index))
+    environment.run()
+    return ends_s
+
+
+def _check_flows(
+    capacity: NDArray[np.float64], routes: Sequence[Sequence[int]], sizes: NDArray[np.float64], starts: NDArray[np.float64]
+) -> None:
+    if not len(routes) == len(sizes) == len(starts):
+        raise ValueError(f"{len(routes)} routes, {len(sizes)} sizes and {len(starts)} starts; give one of each per flow")
+    if not (np.isfinite(capacity).all() and (capacity > 0).all()):
+        raise ValueError("a link's bandwidth is zero, negative or not finite; give bytes per second above zero")
+    for name, values in (("size", sizes), ("start", starts)):
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError(f"a flow's {name} is negative or not finite")
+    for index, route in enumerate(routes):
+        for link in route:
+            if not 0 <= link < len(capacity):
+                raise ValueError(f"flow {index} passes link {link}, and there are {len(capacity)}")

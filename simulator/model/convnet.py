@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import PositiveInt
-
 from simulator.model.layers import Layer, ModelSpec
+from simulator.spec import Width
 
 # Blocks per group, arXiv 1512.03385 table 1.
 _BLOCKS: Final = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -18,8 +17,8 @@ class ResNet(ModelSpec):
 
     kind: Literal["resnet"] = "resnet"
     depth: Literal[50, 101, 152] = 50
-    image: PositiveInt = 224
-    classes: PositiveInt = 1000
+    image: Width = 224
+    classes: Width = 1000
 
     def build_layers(self) -> list[Layer]:
         """Stem, bottleneck blocks in four groups, head."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 import itertools
 from typing import Literal
 
-from pydantic import PositiveInt
-
 from simulator.model.layers import Layer, ModelSpec
+from simulator.spec import Depth, Width
 
 
 class Mlp(ModelSpec):
     """`layers` linear layers: inputs → hidden → … → hidden → outputs (classes)."""
 
     kind: Literal["mlp"] = "mlp"
-    layers: PositiveInt
-    inputs: PositiveInt
-    hidden: PositiveInt
-    outputs: PositiveInt
+    layers: Depth
+    inputs: Width
+    hidden: Width
+    outputs: Width
 
     def widths(self) -> list[int]:
         """Widths between layers: layers + 1 numbers, input first."""

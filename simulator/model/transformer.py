@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import model_validator
 
 from simulator.model.layers import Layer, ModelSpec
+from simulator.spec import Depth, Width
 
 
 class Gpt(ModelSpec):
     """A GPT. FLOPs are those of its matrix products, two per multiply-add (arXiv 2104.04473, appendix)."""
 
     kind: Literal["gpt"] = "gpt"
-    layers: PositiveInt
-    hidden: PositiveInt
-    heads: PositiveInt
-    vocabulary: PositiveInt
-    sequence: PositiveInt
+    layers: Depth
+    hidden: Width
+    heads: Width
+    vocabulary: Width
+    sequence: Width
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> Self:

@@ -64,4 +64,6 @@ class Strategy(Spec, ABC):
 
 
 def _nearest_divisor(number: int, wanted: int) -> int:
-    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - wanted))
+    """The divisor of `number` that is closest to `wanted`; of two as close, the smaller."""
+    near = (wanted + sign * distance for distance in range(wanted) for sign in (-1, 1))
+    return next(divisor for divisor in near if number % divisor == 0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from simulator.program import Program, ProgramBuilder
 from simulator.run import Phase
+from simulator.spec import Count
 from simulator.strategy.costs import Job, buckets
 from simulator.strategy.fabric import Fabric
 from simulator.strategy.pipeline import Pipelined, Replica
@@ -19,7 +20,7 @@ class Hybrid(Pipelined):
     """`workers` replicas, each a pipeline of `stages`; the stages of one replica have neighbouring ranks."""
 
     kind: Literal["hybrid"] = "hybrid"
-    workers_: PositiveInt = Field(1, alias="workers")
+    workers_: Count = Field(1, alias="workers")
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a gradient bucket closes")
 
     @property
@@ -31,6 +32,7 @@ class Hybrid(Pipelined):
         builder = ProgramBuilder()
         fabric = Fabric(job.cluster, builder)
         modelled = self._modelled_workers(job)
+        self.check_size(modelled)
         replicas = []
         for worker in range(modelled):
             replica = Replica(builder, fabric, job, self)

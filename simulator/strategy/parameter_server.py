@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from simulator.cluster import Cluster
 from simulator.program import Path, Program, ProgramBuilder
 from simulator.run import Phase
+from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job
 from simulator.strategy.fabric import Fabric
@@ -23,8 +24,8 @@ class ParameterServer(Strategy):
     """
 
     kind: Literal["parameter_server"] = "parameter_server"
-    workers_: PositiveInt = Field(1, alias="workers")
-    servers_: PositiveInt = Field(1, alias="servers")
+    workers_: Count = Field(1, alias="workers")
+    servers_: Count = Field(1, alias="servers")
     placement: Literal["dedicated", "colocated"] = "dedicated"
 
     @property

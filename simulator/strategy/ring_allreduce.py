@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from simulator.program import Program, ProgramBuilder
 from simulator.run import Phase
+from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Costs, Job, buckets
 from simulator.strategy.fabric import Fabric
@@ -18,7 +19,7 @@ class RingAllreduce(Strategy):
     """Every worker holds the whole model and trains on its share; gradients are averaged around a ring."""
 
     kind: Literal["ring_allreduce"] = "ring_allreduce"
-    workers_: PositiveInt = Field(1, alias="workers")
+    workers_: Count = Field(1, alias="workers")
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket closes")
     first_bucket_bytes: Bytes = Field(2.0**20, alias="first_bucket", description="the same for the first bucket")
     overlap: bool = Field(True, description="sum buckets while the backward pass goes on")

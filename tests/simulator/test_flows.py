@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.flows import Allocator
+from simulator.engine.flows import Allocator, finish_times
 from simulator.program import Use
 
 
@@ -110,3 +113,39 @@ def test_order_of_starting_changes_nothing(flows: list[tuple[float, list[int]]],
     ends = ends_s([1.0, 2.0, 5.0, 10.0], demands)
     again = ends_s([1.0, 2.0, 5.0, 10.0], [demands[i] for i in shuffled])
     assert [ends[i] for i in shuffled] == pytest.approx(again)
+
+
+ORACLE = json.loads((Path(__file__).parent.parent / "oracles" / "max_min_flows.json").read_text())
+
+
+@pytest.mark.parametrize("case", ORACLE["cases"], ids=range(len(ORACLE["cases"])))
+def test_finish_times_agree_with_an_independent_simulator(case: dict[str, Any]) -> None:
+    """SimGrid's answers, to one part in a million."""
+    flows = case["flows"]
+    ends_s = finish_times(
+        [link["bandwidth_Bps"] for link in case["links"]],
+        [flow["route"] for flow in flows],
+        [flow["bytes"] for flow in flows],
+        [flow["start_s"] for flow in flows],
+    )
+    assert ends_s == pytest.approx(case["finish_s"], rel=1e-6)
+
+
+def test_flows_that_have_nothing_to_move_end_when_they_start() -> None:
+    assert finish_times([1.0], [[], [0], [0, 0]], [5.0, 0.0, 2.0], [3.0, 4.0, 0.0]).tolist() == [3.0, 4.0, 2.0]
+    assert len(finish_times([], [], [], [])) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0], [[0]], [1.0, 2.0], [0.0]), "one of each per flow"),
+        (([0.0], [[0]], [1.0], [0.0]), "bandwidth is zero"),
+        (([1.0], [[1]], [1.0], [0.0]), "flow 0 passes link 1, and there are 1"),
+        (([1.0], [[0]], [-1.0], [0.0]), "size is negative"),
+        (([1.0], [[0]], [1.0], [float("nan")]), "start is negative or not finite"),
+    ],
+)
+def test_what_no_network_has(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        finish_times(*arguments)

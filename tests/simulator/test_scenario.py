@@ -57,6 +57,9 @@ PIPELINE = SMALL.replace(LINES[6], "strategy:\n  kind: pipeline\n  stages: 3\n  
         ("layers: 6", "layers: 2", "strategy.stages: 3 stages for 2 layers; give at most 2"),
         ("batch: 48", "batch: 48\ntraining: {precision: bf16}", "training.precision: small has no peak rate for bf16"),
         ("batch: 48", "batch: 48\ntraining: {precision: int4}", "training.precision: 'int4' is not known; give 'fp64', 'fp32'"),
+        ("layers: 6", "layers: 1000000000000", "model.layers: must be at most 100000, got 1000000000000"),
+        ("10 Gbit/s, latency: 20 us", "10 Gbit/s, latency: 1e400 us", "latency: '1e400 us' is not finite"),
+        ("nodes: 8", "nodes: .inf", "cluster.nodes: "),
         ("nodes: 8", "nodes: 1.5", "cluster.nodes: expected a whole number, got 1.5"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.events import simulate
+from simulator.errors import ScenarioError
 from simulator.model.layers import Layer
 from simulator.predict import predict
 from simulator.program import Kind
@@ -209,3 +210,8 @@ def test_steps_after_the_first_are_alike(small: Make) -> None:
         scenario = small(f"strategy={strategy}")
         ends_s = simulate(scenario.strategy.compile(job(scenario)), 5).step_ends_s()
         assert np.diff(ends_s) == pytest.approx(np.diff(ends_s)[0])
+
+
+def test_what_is_too_large_to_simulate_is_refused(small: Make) -> None:
+    with pytest.raises(ScenarioError, match=r"strategy.microbatches: 600000 passes .* give at most 66666"):
+        small("strategy={kind: pipeline, stages: 3, microbatches: 200000}", "batch=200000")
