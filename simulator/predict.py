@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulator.engine import events
+from simulator.engine import simulate
 from simulator.model.layers import cut_into_stages
 from simulator.run import Run
 from simulator.scenario import Scenario
@@ -56,7 +56,7 @@ def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
 
 def _predict(scenario: Scenario, strategy: Strategy, samples_per_worker: int) -> Run:
     program = strategy.compile(_job(scenario, samples_per_worker))
-    return events.simulate(program, _STEPS).run(
+    return simulate(program, _STEPS).run(
         scenario=scenario.name, strategy=strategy.kind, samples=samples_per_worker * strategy.workers
     )
 

@@ -84,7 +84,8 @@ class Program:
     latency_s: passes before anything is used. amount: seconds of work, or bytes. max_rate: work seconds per second (1), or
     bytes per second. weight: share under contention relative to others. requests, update_s: of SERVE tasks only: how many
     requests the task stands for, each `amount` seconds, and the seconds of the update once all have come.
-    dependencies: rows that must have ended. members: classes that take part in a COLLECTIVE.
+    dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
+    members: classes that take part in a COLLECTIVE.
     use_offsets, use_resource, use_per_unit: resources each task uses, as Ragged has it.
     """
 
@@ -104,6 +105,7 @@ class Program:
     requests: NDArray[np.int32]
     update_s: NDArray[np.float64]
     dependencies: Ragged
+    carried: Ragged
     members: Ragged
     use_offsets: NDArray[np.int64]
     use_resource: NDArray[np.int64]
@@ -111,6 +113,21 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def carried_with_lanes(self) -> list[list[int]]:
+        """For each task the tasks of the step before that it follows: those carried, and for a lane's first task its last."""
+        result = self.carried.lists()
+        for tasks in self.lanes():
+            result[tasks[0]].append(tasks[-1])
+        return result
+
+    def lanes(self) -> list[list[int]]:
+        """The tasks of each lane, in order."""
+        result: dict[tuple[int, int], list[int]] = {}
+        for task, key in enumerate(zip(self.rank.tolist(), self.lane.tolist(), strict=True)):
+            if key[1] != NO_LANE:
+                result.setdefault(key, []).append(task)
+        return list(result.values())
 
     def uses(self) -> list[list[Use]]:
         """What each task uses."""
@@ -158,6 +175,7 @@ class ProgramBuilder:
         self._rank_uses: list[tuple[Use, ...]] = []
         self._rows: list[tuple[Any, ...]] = []
         self._dependencies: list[Sequence[int]] = []
+        self._carried: dict[int, Sequence[int]] = {}
         self._members: list[Sequence[int]] = []
         self._uses: list[tuple[Use, ...]] = []
 
@@ -218,6 +236,10 @@ class ProgramBuilder:
         row = (Kind.SERVE, server, worker, NO_LANE, phase, -1, -1, 0.0, service_s, 1.0, 1.0, requests, update_s)
         return self._add(row, after, (), self._rank_uses[server])
 
+    def carry(self, task: int, after: Sequence[int]) -> None:
+        """Makes a task wait for tasks of the step before as well."""
+        self._carried[task] = after
+
     def _add(self, row: tuple[Any, ...], after: Sequence[int], members: Sequence[int], uses: tuple[Use, ...]) -> int:
         self._rows.append(row)
         self._dependencies.append(after)
@@ -238,6 +260,7 @@ class ProgramBuilder:
             Resources(tuple(self._resource_names), np.array(self._capacity, dtype=np.float64)),
             **labels,
             dependencies=Ragged.of(self._dependencies),
+            carried=Ragged.of([self._carried.get(task, ()) for task in range(len(self._rows))]),
             members=Ragged.of(self._members),
             use_offsets=offsets,
             use_resource=np.array([u.resource for u in flat], dtype=np.int64),

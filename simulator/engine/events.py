@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ import simpy
 from simulator.engine.flows import Allocator
 from simulator.engine.servers import Request, Server
 from simulator.engine.timeline import Timeline
-from simulator.program import NO_LANE, Kind, Program, Use
+from simulator.program import Kind, Program, Use
 
 
 def simulate(program: Program, steps: int) -> Timeline:
@@ -47,28 +48,24 @@ class _Execution:
         }
 
     def _link(self) -> None:
-        """Who waits for whom: successors within a step, and from a lane's last task to its first of the next step."""
+        """Who waits for whom: successors within a step, and from one step to the next."""
         program = self.program
         self.after: list[list[int]] = [[] for _ in range(self.tasks)]
+        self.after_in_next_step: list[list[int]] = [[] for _ in range(self.tasks)]
         waits = np.diff(program.dependencies.offsets).tolist()
         for task, dependencies in enumerate(program.dependencies.lists()):
             for dependency in dependencies:
                 self.after[dependency].append(task)
-        first: dict[tuple[int, int], int] = {}
-        last: dict[tuple[int, int], int] = {}
-        for task, key in enumerate(zip(program.rank.tolist(), program.lane.tolist(), strict=True)):
-            if key[1] == NO_LANE:
-                continue
-            if key in last:
-                self.after[last[key]].append(task)
+        for lane in program.lanes():
+            for previous, task in itertools.pairwise(lane):
+                self.after[previous].append(task)
                 waits[task] += 1
-            first.setdefault(key, task)
-            last[key] = task
-        self.next_step = {last[key]: first[key] for key in first}
-        self.pending = waits * self.steps
-        for task in self.next_step.values():
-            for step in range(1, self.steps):
-                self.pending[step * self.tasks + task] += 1
+        carried = program.carried_with_lanes()
+        for task, dependencies in enumerate(carried):
+            for dependency in dependencies:
+                self.after_in_next_step[dependency].append(task)
+        later = [wait + len(dependencies) for wait, dependencies in zip(waits, carried, strict=True)]
+        self.pending = waits + later * (self.steps - 1)
 
     def run(self) -> Timeline:
         for instance, pending in enumerate(self.pending):
@@ -147,8 +144,9 @@ class _Execution:
         step, task = divmod(instance, self.tasks)
         for successor in self.after[task]:
             self._arrived(step * self.tasks + successor)
-        if task in self.next_step and step + 1 < self.steps:
-            self._arrived((step + 1) * self.tasks + self.next_step[task])
+        if step + 1 < self.steps:
+            for successor in self.after_in_next_step[task]:
+                self._arrived((step + 1) * self.tasks + successor)
         self._drain()
 
     def _arrived(self, instance: int) -> None:
