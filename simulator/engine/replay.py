@@ -66,7 +66,7 @@ def replay(program: Program, steps: int, seconds: Times, start_s: Times | None =
         ready += np.asarray(start_s).reshape(len(start_s), -1)[program.rank]
     for step in range(steps):
         if step > 0:
-            ready = order.carried.latest(end)
+            ready = order.carried.latest(end) if order.carried.columns else np.zeros((tasks, samples))
         end = end if step == 0 else np.empty_like(end)
         end[tasks] = -np.inf
         start = ready
@@ -96,9 +96,10 @@ class _Gather:
         return cls([np.array([task for d in filled for task in d], dtype=np.int64)], offsets)
 
     def latest(self, end: Times) -> Times:
-        """The latest end among what each task follows; zero where it follows nothing."""
-        if not self.columns:
-            return np.zeros(end.shape[1])
+        """The latest end among what each task follows, shape (tasks, samples); zero where one follows nothing.
+
+        There must be something that any of them follows.
+        """
         if self.offsets is not None:
             return np.maximum(np.maximum.reduceat(end[self.columns[0]], self.offsets, axis=0), 0.0)
         result = end[self.columns[0]]

@@ -136,6 +136,15 @@ def test_a_late_rank_delays_those_that_follow_it() -> None:
     assert ends[2][:, 0].tolist() == [8, 8, 8]
 
 
+def test_what_follows_nothing_begins_at_zero_in_every_step() -> None:
+    builder = ProgramBuilder()
+    rank = builder.rank("a")
+    builder.transfer(rank, rank, 2.0, Path(1.0, 1.0), Phase.SEND, ())
+    timeline = replay.simulate(builder.build(), 3)
+    assert timeline.start_s.tolist() == [[0], [0], [0]]
+    assert timeline.end_s.tolist() == [[3], [3], [3]]
+
+
 def test_servers_and_circles_are_refused() -> None:
     builder = ProgramBuilder()
     server = builder.rank("server", is_server=True)
