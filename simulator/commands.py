@@ -1,4 +1,4 @@
-"""The simulator's commands: predict, schema, list, show. Imports wait until a command runs."""
+"""The simulator's commands: predict, collective, schema, list, show. Imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,18 @@ def mount(commands: Any) -> None:
     predict.add_argument("--out", type=Path, metavar="DIR", help="write the run and its spans to DIR/predicted")
     predict.add_argument("--trace", type=Path, metavar="FILE", help="write the timeline as Chrome trace JSON (for Perfetto)")
     predict.set_defaults(command=_predict)
+
+    collective = commands.add_parser("collective", help="what a collective takes, by size", description="Time a collective.")
+    collective.add_argument(
+        "op", metavar="OP", help="allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv"
+    )
+    collective.add_argument("--size", metavar="SIZE", help="such as 64MiB; without it, 8 B to 8 GiB")
+    collective.add_argument("--ranks", type=int, required=True, metavar="N")
+    collective.add_argument("--cluster", required=True, metavar="NAME", help="a YAML file, or a name from 'scaleproof list'")
+    collective.add_argument("--algorithm", metavar="NAME", help="such as ring; the library's choice if absent")
+    collective.add_argument("--sweep", action="store_true", help="all sizes from 8 B up to --size")
+    collective.add_argument("--factor", type=int, choices=[2, 4], default=2, help="between the sizes of a sweep (2)")
+    collective.set_defaults(command=_collective)
 
     schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
     schema.set_defaults(command=_schema)
@@ -80,6 +92,20 @@ def describe(run: Run) -> str:
         if abs(share) >= 5e-5:
             lines.append(f"    {cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%}")
     return "\n".join(lines)
+
+
+def _collective(options: argparse.Namespace) -> int:
+    from simulator import library
+    from simulator.collective import describe_times, sweep_sizes
+    from simulator.scenario import load_cluster
+    from simulator.units import parse_bytes
+
+    cluster = load_cluster(library.find_part("cluster", options.cluster, Path()))
+    cluster = cluster.model_copy(update={"name": cluster.name or Path(options.cluster).stem})
+    size_bytes = int(parse_bytes(options.size)) if options.size else 2**33
+    sizes = sweep_sizes(size_bytes, options.factor) if options.sweep or not options.size else [size_bytes]
+    print(describe_times(options.op, sizes, options.ranks, cluster, options.algorithm))
+    return 0
 
 
 def _schema(options: argparse.Namespace) -> int:

@@ -21,7 +21,8 @@ from validator.launch import run_on_ranks
 
 # torch is imported where probes run: on the ranks
 _MESSAGE_BYTES: Final = (4, 4096, 65_536, 2**18, 2**20, 2**22, 2**24)
-_SAMPLES: Final = (1, 2, 4, 8, 16, 32)
+_SAMPLES: Final = (1, 2, 4, 8, 16)
+_ROUNDS: Final = 3
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 _MOST_PROCESSES: Final = 64
 _BUFFER_BYTES: Final = 2**22
@@ -39,7 +40,7 @@ class Plan:
     models: Sequence[Gpt | Mlp]
     groups: Sequence[int] = (2, 4)
     precision: str = "fp32"
-    budget_s: float = 0.25
+    budget_s: float = 0.2
     timeout_s: float = 120.0
     progress: Progress = field(default=lambda _: None)
 
@@ -82,9 +83,8 @@ def _device(plan: Plan, cores: int) -> tuple[dict[str, Any], float]:
     ratios = []
     for model in plan.models:
         plan.progress(f"compute of {model.name}, one process and then {cores} at once")
-        alone, together = _layer_points(plan, model, 1), _layer_points(plan, model, cores)
-        # again, and the faster counts: what else the machine does only makes a probe slower
-        alone, together = _faster(alone, _layer_points(plan, model, 1)), _faster(together, _layer_points(plan, model, cores))
+        rounds = [(_layer_points(plan, model, 1), _layer_points(plan, model, cores)) for _ in range(_ROUNDS)]
+        alone, together = (_median(points) for points in zip(*rounds, strict=True))
         ratios.append(max(1.0, _total_s(together) / _total_s(alone)))
         measured |= {m["signature"]: m for m in _fitted_layers(alone, plan.precision)}
     plan.progress("optimizers, memory, matrix products")
@@ -121,9 +121,10 @@ def _layer_points(plan: Plan, model: Gpt | Mlp, processes: int) -> _Points:
     return {key: (statistics.mean(f for f, _ in v), statistics.mean(b for _, b in v)) for key, v in points.items()}
 
 
-def _faster(first: _Points, second: _Points) -> _Points:
-    """Of each point the faster pass of two measurements."""
-    return {key: (min(first[key][0], second[key][0]), min(first[key][1], second[key][1])) for key in first}
+def _median(rounds: Sequence[_Points]) -> _Points:
+    """Of each point the median of several rounds, so that one round in which the machine did something else does not count."""
+    passes = {key: zip(*(points[key] for points in rounds), strict=True) for key in rounds[0]}
+    return {key: (statistics.median(next(p)), statistics.median(next(p))) for key, p in passes.items()}
 
 
 def _total_s(points: _Points) -> float:

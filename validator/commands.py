@@ -1,4 +1,4 @@
-"""The validator's commands: measure, calibrate, reconcile. Imports wait until a command runs."""
+"""The validator's commands: measure, calibrate, reconcile, score. Imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def mount(commands: Any) -> None:
     reconcile.add_argument("--max-error", type=_share, metavar="25%", help="exit with 1 when a step time is further off")
     reconcile.add_argument("--out", type=Path, metavar="DIR", help="write runs and reconcile.json to DIR, for 'report'")
     reconcile.set_defaults(command=_reconcile)
+
+    score = commands.add_parser("score", help="predict a table of published measurements, and say how far off")
+    score.add_argument("table", type=Path, metavar="FILE.csv", help="with the columns of a table in scenarios/published")
+    score.add_argument("--json", action="store_true", help="print the score as JSON")
+    score.set_defaults(command=_score)
 
 
 def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
@@ -181,6 +186,16 @@ def _reconcile(options: argparse.Namespace) -> int:
     print(f"{'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7}")
     cases = reconcile(scenarios, _measurer(options.timeout, folder), options.out, options.max_error, _tell)
     return _verdict(cases, options.max_error)
+
+
+def _score(options: argparse.Namespace) -> int:
+    import json
+
+    from validator.published import describe, score
+
+    result = score(options.table)
+    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
+    return 0
 
 
 def _tell(case: Case) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from simulator.model import Gpt, Mlp
 from validator.model import DTYPES, build, loss
 
-_WARM_UP = 3
+_WARM_UP = 2
 _OPTIMIZER_SAMPLES = 8
 
 
@@ -113,10 +113,10 @@ _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = 
 
 
 def _repeat(step: Callable[[], object], budget_s: float) -> list[float]:
-    """Seconds of each repetition; at least five, and for at least `budget_s`."""
+    """Seconds of each repetition; at least three, and for at least `budget_s`."""
     seconds: list[float] = []
     until_s = time.perf_counter() + budget_s
-    while len(seconds) < 5 or time.perf_counter() < until_s:
+    while len(seconds) < 3 or time.perf_counter() < until_s:
         start_s = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start_s)

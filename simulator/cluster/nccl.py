@@ -1,0 +1,228 @@
+"""What NCCL makes of a collective: its choice of algorithm and protocol, and the time, by its own tuning model.
+
+Latencies and limits are those of NCCL's src/graph/tuning.cc, of the releases that know Blackwell (2.27 and on); link
+efficiencies those of src/graph/topo.h and search.cc.
+Bytes come from `traffic`, where NCCL counts coarser: so that NVLS depends on how many devices take part.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pydantic import Field
+
+from simulator.cluster.traffic import ALGORITHMS, Group, Op, Traffic, bus_factor
+from simulator.spec import Spec
+from simulator.units import Seconds
+
+Generation = Literal["volta", "ampere", "hopper", "blackwell"]
+Protocol = Literal["ll", "ll128", "simple"]
+PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
+
+
+class Nccl(Spec):
+    """What NCCL's model needs to know of a cluster beyond the speeds of its links."""
+
+    generation: Generation = Field(description="of the GPUs; older ones than Volta count as Volta, as in NCCL")
+    interconnect: Literal["nvlink", "pcie"] = "nvlink"
+    nvls: bool = Field(True, description="use NVLink SHARP where the generation has it")
+    ll128: bool = Field(True, description="whether the network keeps 128-byte stores in order, as the LL128 protocol needs")
+    network_latency_s: Seconds = Field(
+        0.0, alias="network_latency", description="that the network's plugin states, on top of NCCL's own for InfiniBand"
+    )
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The links' nominal speed in each direction: a device's inside its node, a node's network cards together."""
+
+    port_Bps: float
+    network_Bps: float
+    cards: int
+
+
+# tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
+_US: Final = 1e-6
+_BASE_US: Final = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4), "nvls": (0.0,) * 3, "nvls_tree": (0.0,) * 3}
+_STEP_US: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
+    "nvlink": {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4), "nvls": (0, 0, 25.0), "nvls_tree": (0, 0, 25.0)},
+    "pcie": {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)},
+    "network": {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0), "nvls_tree": (0, 0, 20.9)},
+}
+# tuning.cc, getNetOverhead: what a proxy takes to post one message (Simple: a chunk of three), on Intel hosts.
+_POST_US: Final = {"ll": 1.0, "ll128": 1.0, "simple": 3.0}
+# tuning.cc, limits in GB/s for 1 node, 2 nodes, more: of LL (several nodes: Intel hosts), and per channel.
+_GBps: Final = 1e9
+_LL_MAX: Final = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
+_LL_NETWORK_MAX: Final = (39.0, 20.4)
+_RING_LL128_MAX: Final = {"volta": 20.0, "ampere": 20.0, "hopper": 36.7, "blackwell": 40.0}
+_TREE_LL128_MAX: Final = {
+    "volta": (20.0, 20.0, 20.0), "ampere": (20.0, 20.0, 20.0), "hopper": (36.7, 36.7, 29.0), "blackwell": (55.6, 31.67, 20.0),
+}  # fmt: skip
+_TREE_MAX: Final = {
+    "volta": (26.5, 18.5, 10.0), "ampere": (24.0, 23.6, 17.8), "hopper": (38.7, 41.4, 36.0), "blackwell": (70.0, 42.8, 24.0),
+}  # fmt: skip
+_NVLS_TREE_MAX: Final = {"hopper": (0.0, 57.7, 45.5), "blackwell": (0.0, 96.0, 43.8)}
+# tuning.cc, nvlsEfficiency: share of NVLink that NVLS reaches.
+_NVLS_SHARE: Final = {"hopper": 0.85, "blackwell": 0.74}
+# topo.h: GB/s that one NVLink carries of its nominal 25 (Volta to Hopper) or 50; PCIe 3 x16: 12 of 15.75.
+_NVLINK_SHARE: Final = {"volta": 20 / 25, "ampere": 20 / 25, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
+_PCIE_SHARE: Final = 12 / 15.75
+# search.cc: channels get 12, 24 or 48 GB/s of cards that nominally carry 12.5, 25 or 50.
+_NETWORK_SHARE: Final = 0.96
+# Share of the network that pairwise messages reach with NCCL's default buffers. Fitted, on CALIBRATION alone.
+_PAIRWISE_SHARE: Final = 19.82 / 50
+CALIBRATION: Final = "sendrecv of 512 MiB between two nodes of eight B200 (19.82 GB/s over a card of 400 Gbit/s)"
+# Channels on one node; between nodes two for each card that the node's ranks use, which is where NCCL's search usually ends.
+_CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32}
+_NVLS_CHANNELS: Final = 16
+# tuning.cc, treeCorrectionFactor: share of the bandwidth that pipelined chunks reach, for sizes of 64 B · 2^i.
+_FILL: Final[dict[Protocol, tuple[float, ...]]] = {
+    "ll": (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9),
+    "ll128": (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9),
+    "simple": (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9, .9),
+}  # fmt: skip
+_GENERATIONS: Final[dict[str, Generation]] = {
+    r"G?B[123]00": "blackwell",
+    r"G?H[128]00|H20\b": "hopper",
+    r"A[18]00|A[34]0\b|A10\b": "ampere",
+    r"V100|P100|K80|M60": "volta",
+}
+
+
+def facts_of(device: str) -> Nccl | None:
+    """What NCCL's model takes from a GPU's name, such as 'H100-80GB-SXM'; None when it is no GPU that NCCL runs on."""
+    found = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
+    linked = not re.search(r"PCIe|K80|M60|A[34]0\b|A10\b", device, re.IGNORECASE)
+    return Nccl(generation=found[0], interconnect="nvlink" if linked else "pcie") if found else None
+
+
+def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
+    """The algorithms NCCL has for `op` on such a group."""
+    if op in ("alltoall", "sendrecv"):
+        return ["pairwise"]
+    switched = facts.nvls and facts.generation in _NVLS_SHARE and facts.interconnect == "nvlink" and group.per_node > 2
+    found = ["ring", "tree"] + (["nvls" if group.nodes == 1 else "nvls_tree"] if switched else [])
+    return [algorithm for algorithm in found if op in ALGORITHMS[algorithm][1]]
+
+
+def time_s(op: Op, size_bytes: float, group: Group, wires: Wires, facts: Nccl, algorithm: str) -> float:
+    """Seconds of a collective by one of `candidates`, with the protocol that NCCL would choose: its fastest."""
+    if algorithm == "pairwise":
+        return _pairwise_s(ALGORITHMS[algorithm][0](op, group, size_bytes), wires, facts)
+    case = _Case(op, size_bytes, group, wires, facts, algorithm)
+    return min(case.latency_s(protocol) + size_bytes / case.rate_Bps(protocol) for protocol in case.protocols)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One collective by one algorithm; protocols differ in what a step takes and in what of the links they use."""
+
+    op: Op
+    size_bytes: float
+    group: Group
+    wires: Wires
+    facts: Nccl
+    algorithm: str
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """NVLS moves by Simple alone; LL128 needs NVLink and a network that keeps order."""
+        if self.algorithm.startswith("nvls"):
+            return ("simple",)
+        return PROTOCOLS if self.facts.ll128 and self.facts.interconnect == "nvlink" else ("ll", "simple")
+
+    @property
+    def channels(self) -> int:
+        most = _CHANNELS[self.facts.generation]
+        return most if self.group.nodes == 1 else min(most, 2 * min(self.wires.cards, self.group.per_node))
+
+    @property
+    def scale(self) -> int:
+        """Where NCCL's limits for one node, two, and more stand."""
+        return min(self.group.nodes, 3) - 1
+
+    def traffic(self, size_bytes: float) -> Traffic:
+        return ALGORITHMS[self.algorithm][0](self.op, self.group, size_bytes)
+
+    def latency_s(self, protocol: Protocol) -> float:
+        """Seconds before the first byte has come through all steps."""
+        traffic, at, several = self.traffic(self.size_bytes), PROTOCOLS.index(protocol), self.group.nodes > 1
+        inside_us, between_us = _STEP_US[self.facts.interconnect][self.algorithm][at], 0.0
+        if several:
+            # with one rank per node nothing hides the network's latency, and NCCL takes the tree's
+            steps_us = _STEP_US["network"]["tree" if self.group.per_node == 1 else self.algorithm]
+            between_us = steps_us[at] + self.facts.network_latency_s / _US
+        if several and self.algorithm == "ring":
+            inside_us = max(inside_us, _POST_US[protocol])
+        latency_us = _BASE_US[self.algorithm][at] + traffic.inside_steps * inside_us + traffic.between_steps * between_us
+        piece_bytes = self.size_bytes / (self.channels * self.group.ranks)
+        if several and (self.algorithm, protocol, self.op) == ("ring", "simple", "all_reduce") and piece_bytes >= 64:
+            latency_us *= 1.9 if self.facts.generation == "volta" else 1.4  # tuning.cc, 'plateau effect of ring'
+        return latency_us * _US
+
+    def rate_Bps(self, protocol: Protocol) -> float:
+        """Algorithm bandwidth: the wires', less what the protocol spends, within NCCL's limits per channel."""
+        port_share = _NVLS_SHARE[self.facts.generation] if self.algorithm.startswith("nvls") else 1.0
+        wire_Bps = 1 / _wire_s(self.traffic(1.0), self.wires, self.facts, port_share)
+        bus = bus_factor(self.op, self.group.ranks)
+        if self.algorithm == "ring":
+            return self._ring_bus_Bps(wire_Bps * bus, protocol) / bus
+        if self.algorithm == "tree":
+            wire_Bps = self._tree_bus_Bps(wire_Bps * 2, protocol) / 2
+        if self.algorithm == "nvls_tree":
+            channel_Bps = _NVLS_TREE_MAX[self.facts.generation][self.scale] * _GBps
+            wire_Bps = min(wire_Bps, channel_Bps * min(_NVLS_CHANNELS, self.channels) / bus)
+        # NCCL applies this to trees; NVLS passes chunks through several stages in the same way
+        return wire_Bps * _fill(self.size_bytes, protocol)
+
+    def _ring_bus_Bps(self, bus_Bps: float, protocol: Protocol) -> float:
+        if protocol == "ll":
+            return min(bus_Bps / 2, self._ll_max_Bps)
+        if protocol == "ll128":
+            return min(bus_Bps * 0.92, self.channels * _RING_LL128_MAX[self.facts.generation] * _GBps)
+        return bus_Bps
+
+    def _tree_bus_Bps(self, bus_Bps: float, protocol: Protocol) -> float:
+        generation = self.facts.generation
+        bus_Bps = min(bus_Bps * 0.92, self.channels * _TREE_MAX[generation][self.scale] * _GBps)
+        if protocol == "ll":
+            return min(bus_Bps / 3.8, self._ll_max_Bps)
+        if protocol == "ll128":
+            share = 7 / 9 if self.group.nodes == 1 else 120 / 128
+            return min(bus_Bps * share, self.channels * _TREE_LL128_MAX[generation][self.scale] * _GBps)
+        return bus_Bps
+
+    @property
+    def _ll_max_Bps(self) -> float:
+        limit = _LL_MAX[self.facts.generation] if self.group.nodes == 1 else _LL_NETWORK_MAX[self.scale - 1]
+        return limit * _GBps
+
+
+def _fill(size_bytes: float, protocol: Protocol) -> float:
+    """Between the table's sizes in proportion, so that a larger size never takes less time; all of it beyond them."""
+    table = (*_FILL[protocol], 1.0)
+    step = min(max(0.0, math.log2(max(size_bytes, 1.0) / 64)), len(table) - 1.0)
+    below = min(int(step), len(table) - 2)
+    return table[below] + (step - below) * (table[below + 1] - table[below])
+
+
+def _wire_s(traffic: Traffic, wires: Wires, facts: Nccl, port_share: float = 1.0, network_share: float = 1.0) -> float:
+    """Seconds that the busiest wire is busy, at what NCCL gets out of it."""
+    link_share = _NVLINK_SHARE[facts.generation] if facts.interconnect == "nvlink" else _PCIE_SHARE
+    port_s = traffic.port_bytes / (wires.port_Bps * link_share * port_share) if traffic.port_bytes else 0.0
+    if not traffic.node_bytes:
+        return port_s
+    cards = min(1.0, traffic.crossing / wires.cards)
+    return max(port_s, traffic.node_bytes / (wires.network_Bps * cards * _NETWORK_SHARE * network_share))
+
+
+def _pairwise_s(traffic: Traffic, wires: Wires, facts: Nccl) -> float:
+    """Messages to all peers at once: one step each way, every remote one posted by the proxy."""
+    latency_us = _BASE_US["ring"][2] + traffic.inside_steps * _STEP_US[facts.interconnect]["ring"][2]
+    if traffic.between_steps:
+        latency_us += _STEP_US["network"]["ring"][2] + facts.network_latency_s / _US + traffic.remote * _POST_US["ll"]
+    return latency_us * _US + _wire_s(traffic, wires, facts, network_share=_PAIRWISE_SHARE / _NETWORK_SHARE)

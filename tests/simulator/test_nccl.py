@@ -1,0 +1,108 @@
+"""NCCL's model: its published latencies and limits, and what they mean for the choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import collective_time, library
+from simulator.cluster import Cluster
+from simulator.cluster.nccl import Nccl, Wires, candidates, facts_of, time_s
+from simulator.cluster.traffic import OPS, Group, Op
+from simulator.errors import InputError
+from simulator.scenario import load_cluster
+
+HOPPER, AMPERE = Nccl(generation="hopper"), Nccl(generation="ampere")
+H100, A100 = Wires(450e9, 400e9, 8), Wires(300e9, 200e9, 8)
+NODE, TWO = Group(8, 8), Group(16, 8)
+
+
+def cluster(name: str) -> Cluster:
+    return load_cluster(library.find_part("cluster", name, Path()))
+
+
+@pytest.mark.parametrize(
+    ("device", "generation", "interconnect"),
+    [
+        ("H100-80GB HBM3", "hopper", "nvlink"),
+        ("NVIDIA GB200", "blackwell", "nvlink"),
+        ("B200 (HGX)", "blackwell", "nvlink"),
+        ("A100-PCIe-40GB", "ampere", "pcie"),
+        ("P100-16GB-SXM2", "volta", "nvlink"),
+        ("K80", "volta", "pcie"),
+    ],
+)
+def test_a_gpus_name_tells_its_generation(device: str, generation: str, interconnect: str) -> None:
+    facts = facts_of(device)
+    assert facts is not None
+    assert (facts.generation, facts.interconnect) == (generation, interconnect)
+
+
+def test_what_is_no_gpu_of_nccls_has_no_facts() -> None:
+    assert facts_of("CPU core") is None
+    assert facts_of("MI300X") is None
+
+
+def test_the_smallest_sizes_cost_the_published_latency() -> None:
+    # LL: base 6.6 us and 14 steps of 0.6 us in a ring of eight; a tree to a second node: 6.8, 2·7 steps of 0.6, 2 of 5.0
+    assert time_s("all_reduce", 8, NODE, A100, AMPERE, "ring") == pytest.approx(15.0e-6, rel=1e-3)
+    assert time_s("all_reduce", 8, TWO, A100, AMPERE, "tree") == pytest.approx(25.2e-6, rel=1e-3)
+
+
+def test_a_plugins_latency_counts_for_each_step_between_nodes() -> None:
+    slow = AMPERE.model_copy(update={"network_latency_s": 75e-6})
+    more_s = time_s("all_reduce", 8, TWO, A100, slow, "tree") - time_s("all_reduce", 8, TWO, A100, AMPERE, "tree")
+    assert more_s == pytest.approx(2 * 75e-6)
+
+
+def test_large_rings_reach_what_a_link_carries() -> None:
+    seconds = time_s("all_reduce", 2**36, NODE, A100, AMPERE, "ring")
+    assert 2**36 * 2 * 7 / 8 / seconds == pytest.approx(12 * 20e9, rel=1e-2)  # twelve NVLinks of 20 GB/s
+
+
+def test_a_switch_that_reduces_beats_the_ring_at_large_sizes_and_loses_at_small_ones() -> None:
+    for size, faster in ((2**10, "ring"), (2**33, "nvls")):
+        times = {name: time_s("all_reduce", size, NODE, H100, HOPPER, name) for name in ("ring", "nvls")}
+        assert min(times, key=lambda name: times[name]) == faster
+
+
+def test_candidates_follow_the_generation_and_the_collective() -> None:
+    assert candidates("all_reduce", NODE, AMPERE) == ["ring", "tree"]
+    assert candidates("all_reduce", NODE, HOPPER) == ["ring", "tree", "nvls"]
+    assert candidates("all_reduce", TWO, HOPPER) == ["ring", "tree", "nvls_tree"]
+    assert candidates("all_gather", TWO, HOPPER) == ["ring"]
+    assert candidates("alltoall", TWO, HOPPER) == ["pairwise"]
+    assert candidates("all_reduce", NODE, HOPPER.model_copy(update={"nvls": False})) == ["ring", "tree"]
+    assert candidates("all_reduce", NODE, Nccl(generation="hopper", interconnect="pcie")) == ["ring", "tree"]
+
+
+def test_without_ll128_medium_sizes_take_longer() -> None:
+    without = AMPERE.model_copy(update={"ll128": False})
+    assert time_s("all_reduce", 2**22, TWO, A100, without, "tree") > time_s("all_reduce", 2**22, TWO, A100, AMPERE, "tree")
+
+
+@given(st.sampled_from(OPS), st.integers(0, 2**61), st.sampled_from([2, 5, 8, 16, 24, 512]))
+@settings(max_examples=150, deadline=None)
+def test_a_larger_size_never_takes_less_time(op: Op, size: int, ranks: int) -> None:
+    for name in ("dgx-h100", "aws-p4de", "jean-zay-v100"):
+        known = cluster(name)
+        if ranks <= known.devices:
+            seconds = collective_time(op, size, ranks, known)
+            assert 0 < seconds <= collective_time(op, 2 * size + 1, ranks, known) < float("inf")
+
+
+def test_an_algorithm_that_is_not_there_is_refused_and_one_that_nccl_lacks_costs_its_links() -> None:
+    with pytest.raises(InputError, match="nvls does not work on 16 ranks here; use one of ring, tree, nvls_tree"):
+        collective_time("allreduce", 8, 16, cluster("dgx-h100"), "nvls")
+    assert collective_time("allreduce", 2**30, 16, cluster("dgx-h100"), "hierarchical") > 0
+
+
+@pytest.mark.parametrize("name", library.names("clusters"))
+def test_every_cluster_that_ships_answers(name: str) -> None:
+    known = cluster(name)
+    assert known.source or known.provenance
+    assert collective_time("allreduce", 2**20, min(2, known.devices), known) > 0
+    assert collective_time("allreduce", 2**63, known.devices, known) > 0
