@@ -21,7 +21,7 @@ from validator.launch import run_on_ranks
 
 # torch is imported where probes run: on the ranks
 _MESSAGE_BYTES: Final = (4, 4096, 65_536, 2**18, 2**20, 2**22, 2**24)
-_SAMPLES: Final = (1, 2, 4, 8, 16)
+_SAMPLES: Final = (1, 4, 8, 16, 32)
 _ROUNDS: Final = 3
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 _MOST_PROCESSES: Final = 64
