@@ -80,12 +80,13 @@ def _device(plan: Plan, cores: int) -> tuple[dict[str, Any], float]:
     from validator.probe import compute
 
     measured: dict[str, Any] = {}
-    ratios = []
+    alone_s = together_s = 0.0
     for model in plan.models:
         plan.progress(f"compute of {model.name}, one process and then {cores} at once")
         rounds = [(_layer_points(plan, model, 1), _layer_points(plan, model, cores)) for _ in range(_ROUNDS)]
         alone, together = (_median(points) for points in zip(*rounds, strict=True))
-        ratios.append(max(1.0, _total_s(together) / _total_s(alone)))
+        alone_s += _total_s(alone)
+        together_s += _total_s(together)
         measured |= {m["signature"]: m for m in _fitted_layers(alone, plan.precision)}
     plan.progress("optimizers, memory, matrix products")
     model = plan.models[0]
@@ -103,7 +104,8 @@ def _device(plan: Plan, cores: int) -> tuple[dict[str, Any], float]:
         "measured_layers": list(measured.values()),
         "measured_optimizers": _fitted_optimizers(run(compute.optimizers, model, plan.precision, _OPTIMIZERS), plan.precision),
     }
-    return device, cores / statistics.median(ratios)
+    # more than all of them is noise
+    return device, min(float(cores), cores * alone_s / together_s)
 
 
 _Points = dict[tuple[str, int], tuple[float, float]]
