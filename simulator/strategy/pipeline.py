@@ -18,7 +18,7 @@ from simulator.strategy.costs import Costs, Job
 from simulator.strategy.fabric import Fabric
 from simulator.strategy.schedule import Op, ScheduleName, order
 
-# stages · microbatches of all replicas that are simulated; as many take 13 s and 0.6 GiB on a 2-core virtual machine
+# stages · microbatches of all replicas that are simulated; as many take 8 s and 0.6 GiB on a 2-core virtual machine
 _MOST_PASSES: Final = 200_000
 
 
