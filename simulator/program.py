@@ -58,6 +58,15 @@ class Use(NamedTuple):
     per_unit: float = 1.0
 
 
+def followers(follows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The reverse of what each task follows: for each task the tasks that follow it."""
+    result: list[list[int]] = [[] for _ in follows]
+    for task, before in enumerate(follows):
+        for previous in before:
+            result[previous].append(task)
+    return result
+
+
 @dataclass(frozen=True)
 class RankClasses:
     """Ranks that do the same are one class. names, multiplicity (how many ranks), is_server: one entry per class."""
@@ -113,6 +122,18 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def has_servers(self) -> bool:
+        return bool((self.kind == Kind.SERVE).any())
+
+    def follows(self) -> list[list[int]]:
+        """For each task the tasks of its step that it follows: its dependencies, and the one before it in its lane."""
+        result = self.dependencies.lists()
+        for lane in self.lanes():
+            for previous, task in itertools.pairwise(lane):
+                result[task].append(previous)
+        return result
 
     def carried_with_lanes(self) -> list[list[int]]:
         """For each task the tasks of the step before that it follows: those carried, and for a lane's first task its last."""

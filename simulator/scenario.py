@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args
 
 import yaml
-from pydantic import Field, PositiveFloat, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, ValidationError, field_validator, model_validator
 
 from simulator import library, yamlfile
 from simulator.cluster import Cluster
@@ -60,6 +60,14 @@ class Scenario(Spec):
     batch: Batch
     steps: Count = 20
     training: Training = Training()
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_no_path(cls, name: str) -> str:
+        """Results are kept in a folder of that name, which must not lead out of theirs."""
+        if name in (".", "..") or any(character in name for character in "/\\\0") or len(name.encode()) > 200:
+            raise ValueError(f"{name[:40]!r} cannot name a folder; give up to 200 bytes without slashes")
+        return name
 
     @property
     def total_samples(self) -> int:

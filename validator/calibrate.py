@@ -47,14 +47,16 @@ class Plan:
 
 def calibrate(plan: Plan) -> dict[str, Any]:
     """Measures this machine; returns a cluster as the YAML file has it. Raises RankError when a probe fails."""
+    from validator.probe import network
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     device, useful_cores = _device(plan, cores)
     plan.progress("messages between two processes")
-    link = _link(plan)
+    link = _messages(plan, network.point_to_point, 2)
     collectives = []
     for ranks in plan.groups:
         plan.progress(f"allreduce over {ranks} processes")
-        collectives.append(_allreduce(plan, ranks))
+        collectives.append({"ranks": ranks, **_messages(plan, network.allreduce, ranks)})
     return {
         "name": socket.gethostname(),
         "description": f"{cores} cores of this machine, measured; processes talk over the loopback interface with gloo",
@@ -155,22 +157,9 @@ def _fitted_optimizers(timings: Sequence[Any], precision: str) -> list[dict[str,
     return result
 
 
-def _link(plan: Plan) -> dict[str, Any]:
-    from validator.probe import network
-
-    timings = run_on_ranks(network.point_to_point, 2, _MESSAGE_BYTES, plan.budget_s, timeout_s=plan.timeout_s)[0]
-    return _fitted_messages(timings)
-
-
-def _allreduce(plan: Plan, ranks: int) -> dict[str, Any]:
-    from validator.probe import network
-
-    timings = run_on_ranks(network.allreduce, ranks, _MESSAGE_BYTES, plan.budget_s, timeout_s=plan.timeout_s)[0]
-    return {"ranks": ranks, **_fitted_messages(timings)}
-
-
-def _fitted_messages(timings: Sequence[Any]) -> dict[str, Any]:
-    """latency + size / bandwidth through the medians, and the cores that large messages keep busy."""
+def _messages(plan: Plan, probe: Callable[..., Any], ranks: int) -> dict[str, Any]:
+    """latency + size / bandwidth through a probe's medians, and the cores that large messages keep busy."""
+    timings = run_on_ranks(probe, ranks, _MESSAGE_BYTES, plan.budget_s, timeout_s=plan.timeout_s)[0]
     medians_s = [statistics.median(t["seconds"]) for t in timings]
     latency_s, per_byte_s = fit.line([t["size_bytes"] for t in timings], medians_s)
     busy = statistics.median(t["cores_busy"] for t in timings if t["size_bytes"] >= _LARGE_BYTES)

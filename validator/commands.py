@@ -65,7 +65,10 @@ def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return value
@@ -102,7 +105,10 @@ def _measure(options: argparse.Namespace) -> int:
 
 def _is_first_rank() -> bool:
     """Under torchrun or Slurm every rank runs the command, and one speaks."""
-    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))) == 0
+    from validator.place import place_in
+
+    place = place_in(os.environ)
+    return place is None or place.rank == 0
 
 
 def _measurer(timeout_s: float, folder: Callable[[Scenario], Path | None]) -> Callable[[Scenario], Run]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.engine import events, replay
 from simulator.engine.timeline import Timeline
-from simulator.program import Kind, Program
+from simulator.program import Program
 
 
 def simulate(program: Program, steps: int) -> Timeline:
@@ -13,7 +13,7 @@ def simulate(program: Program, steps: int) -> Timeline:
     Replay takes everything to run as fast as it would alone. Where that never asks a resource for more than there is, sharing
     slows nothing and the answer stands.
     """
-    if not (program.kind == Kind.SERVE).any():
+    if not program.has_servers:
         timeline = replay.simulate(program, steps)
         if not replay.is_contended(timeline):
             return timeline

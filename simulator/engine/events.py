@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ import simpy
 from simulator.engine.flows import Allocator
 from simulator.engine.servers import Request, Server
 from simulator.engine.timeline import Timeline
-from simulator.program import Kind, Program, Use
+from simulator.program import Kind, Program, Use, followers
 
 
 def simulate(program: Program, steps: int) -> Timeline:
@@ -49,25 +48,14 @@ class _Execution:
 
     def _link(self) -> None:
         """Who waits for whom: successors within a step, and from one step to the next."""
-        program = self.program
-        self.after: list[list[int]] = [[] for _ in range(self.tasks)]
-        self.after_in_next_step: list[list[int]] = [[] for _ in range(self.tasks)]
-        waits = np.diff(program.dependencies.offsets).tolist()
-        for task, dependencies in enumerate(program.dependencies.lists()):
-            for dependency in dependencies:
-                self.after[dependency].append(task)
-        for lane in program.lanes():
-            for previous, task in itertools.pairwise(lane):
-                self.after[previous].append(task)
-                waits[task] += 1
-        carried = program.carried_with_lanes()
-        for task, dependencies in enumerate(carried):
-            for dependency in dependencies:
-                self.after_in_next_step[dependency].append(task)
-        later = [wait + len(dependencies) for wait, dependencies in zip(waits, carried, strict=True)]
+        follows, carried = self.program.follows(), self.program.carried_with_lanes()
+        self.after, self.after_in_next_step = followers(follows), followers(carried)
+        waits = [len(before) for before in follows]
+        later = [wait + len(before) for wait, before in zip(waits, carried, strict=True)]
         self.pending = waits + later * (self.steps - 1)
 
     def run(self) -> Timeline:
+        """Runs all steps to their end."""
         for instance, pending in enumerate(self.pending):
             if pending == 0:
                 self.ready.append(instance)

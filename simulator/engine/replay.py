@@ -7,7 +7,6 @@ exact where nothing is shared by more than it can carry, which `is_contended` fi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engine.timeline import Timeline
-from simulator.program import Kind, Program
+from simulator.program import Program, followers
 
 Times = NDArray[np.float64]
 
@@ -54,27 +53,23 @@ def replay(program: Program, steps: int, seconds: Times, start_s: Times | None =
 
     seconds: of each task, shape (tasks, samples). start_s: when each rank class begins, shape (ranks,) or (ranks, samples).
     """
-    if (program.kind == Kind.SERVE).any():
+    if program.has_servers:
         raise ValueError("replay has no queues: a program with servers needs the events engine")
     order = _Order(program)
     tasks, samples = seconds.shape
-    # one row more, which never holds anything up: what tasks with fewer dependencies than others gather
-    end = np.zeros((tasks + 1, samples))
-    end[tasks] = -np.inf
-    ready = np.zeros((tasks, samples))
+    start = np.zeros((tasks, samples))
     if start_s is not None:
-        ready += np.asarray(start_s).reshape(len(start_s), -1)[program.rank]
-    for step in range(steps):
-        if step > 0:
-            ready = order.carried.latest(end) if order.carried.columns else np.zeros((tasks, samples))
-        end = end if step == 0 else np.empty_like(end)
+        start += np.asarray(start_s).reshape(len(start_s), -1)[program.rank]
+    for _ in range(steps):
+        # one row more, which never holds anything up: what tasks with fewer dependencies than others gather
+        end = np.empty((tasks + 1, samples))
         end[tasks] = -np.inf
-        start = ready
         for level in order.levels:
             if level.follows is not None:
                 start[level.tasks] = np.maximum(start[level.tasks], level.follows.latest(end))
             end[level.tasks] = start[level.tasks] + seconds[level.tasks]
         yield start, end[:tasks]
+        start = order.carried.latest(end) if order.carried.columns else np.zeros((tasks, samples))
 
 
 @dataclass(frozen=True)
@@ -121,10 +116,7 @@ class _Order:
 
     def __init__(self, program: Program) -> None:
         tasks = len(program)
-        follows = program.dependencies.lists()
-        for lane in program.lanes():
-            for previous, task in itertools.pairwise(lane):
-                follows[task].append(previous)
+        follows = program.follows()
         level_of = _levels(follows)
         self.carried = _Gather.of(program.carried_with_lanes(), tasks)
         self.levels = []
@@ -137,11 +129,8 @@ class _Order:
 
 def _levels(follows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     """Longest path to each task. Raises ValueError where tasks wait for one another in a circle."""
-    waiting = [len(f) for f in follows]
-    after: list[list[int]] = [[] for _ in follows]
-    for task, dependencies in enumerate(follows):
-        for dependency in dependencies:
-            after[dependency].append(task)
+    waiting = [len(before) for before in follows]
+    after = followers(follows)
     levels = np.zeros(len(follows), dtype=np.int64)
     ready = [task for task, count in enumerate(waiting) if count == 0]
     level, done = 0, 0
@@ -179,7 +168,8 @@ def is_contended(timeline: Timeline) -> bool:
     end_s -= _ROUNDING * (end_s - begin_s)
     at_s = np.concatenate([begin_s, end_s])
     change = np.concatenate([demand, -demand])
-    order = np.lexsort((change, at_s, np.tile(resource, 2)))
+    changed = np.tile(resource, 2)
+    order = np.lexsort((change, at_s, changed))
     # every resource's changes add up to zero, so a sum that runs over all of them starts each at zero
-    used_share = np.cumsum(change[order] / program.resources.capacity[np.tile(resource, 2)[order]])
+    used_share = np.cumsum(change[order] / program.resources.capacity[changed[order]])
     return bool((used_share > 1 + _ROUNDING).any())

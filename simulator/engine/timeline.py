@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.engine.servers import Busy
 from simulator.program import MAIN_LANE, Kind, Program
 from simulator.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
-
-
-class Busy(Protocol):
-    """A stretch of a server's work."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def start_s(self) -> float: ...
-    @property
-    def end_s(self) -> float: ...
 
 
 @dataclass(frozen=True)

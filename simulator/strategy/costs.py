@@ -18,14 +18,13 @@ class Costs:
     """Per layer, for one microbatch: arrays of shape (layers,).
 
     forward_s, backward_s: on a device of its own. output_bytes: activation handed to the next layer, for the microbatch.
-    parameters: elements. gradient_bytes: what is exchanged for them.
+    parameters: elements.
     """
 
     forward_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
     parameters: NDArray[np.int64]
-    gradient_bytes: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,11 @@ class Job:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
         times = [self.cluster.device.layer_s(layer, samples, self.precision) for layer in self.layers]
-        parameters = np.array([layer.parameters for layer in self.layers], dtype=np.int64)
         return Costs(
             forward_s=np.array([forward for forward, _ in times]),
             backward_s=np.array([backward for _, backward in times]),
             output_bytes=np.array([layer.output_elements for layer in self.layers]) * samples * self.element_bytes,
-            parameters=parameters,
-            gradient_bytes=(parameters * self.element_bytes).astype(np.float64),
+            parameters=np.array([layer.parameters for layer in self.layers], dtype=np.int64),
         )
 
     def optimizer_s(self, parameters: float) -> float:

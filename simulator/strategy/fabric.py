@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.cluster import Cluster
-from simulator.cluster.collectives import ring_allreduce_bytes, ring_allreduce_steps
+from simulator.cluster.collectives import MeasuredCollective, ring_allreduce_bytes, ring_allreduce_steps
 from simulator.cluster.network import Link
 from simulator.program import Path, ProgramBuilder, Use
 
@@ -79,8 +79,7 @@ class Fabric:
         measured = None if spans_nodes else self.cluster.collectives.measured_allreduce(ranks)
         if measured is not None:
             uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps, 1)
-            weight = measured.bandwidth_Bps / measured.cores_busy if measured.cores_busy else 1.0
-            return size_bytes, Path(measured.latency_s, measured.bandwidth_Bps, uses, weight * ranks)
+            return size_bytes, Path(measured.latency_s, measured.bandwidth_Bps, uses, _weight(measured) * ranks)
         links = [_given(self.cluster.network)] if spans_nodes else []
         links += [_given(self.cluster.node.link)] if ranks_per_node > 1 else []
         uses = tuple(self._card_use(node, way, 1) for node in nodes for way in ("out", "in")) if spans_nodes else ()
@@ -100,6 +99,6 @@ def _given(link: Link | None) -> Link:
     return link
 
 
-def _weight(link: Link) -> float:
+def _weight(link: Link | MeasuredCollective) -> float:
     """Bytes per second that make one core's worth, where cores move them: equals share cores fairly with compute."""
     return link.bandwidth_Bps / link.cores_busy if link.cores_busy else 1.0

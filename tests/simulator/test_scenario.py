@@ -60,6 +60,8 @@ PIPELINE = SMALL.replace(LINES[6], "strategy:\n  kind: pipeline\n  stages: 3\n  
         ("layers: 6", "layers: 1000000000000", "model.layers: must be at most 100000, got 1000000000000"),
         ("10 Gbit/s, latency: 20 us", "10 Gbit/s, latency: 1e400 us", "latency: '1e400 us' is not finite"),
         ("nodes: 8", "nodes: .inf", "cluster.nodes: "),
+        ("batch: 48", "batch: 48\nname: ../../elsewhere", "scenario.yaml:12:1: name: '../../elsewhere' cannot name a folder"),
+        ("batch: 48", "batch: 48\nname: ..", "scenario.yaml:12:1: name: '..' cannot name a folder"),
         ("nodes: 8", "nodes: 1.5", "cluster.nodes: expected a whole number, got 1.5"),
     ],
 )  # fmt: skip

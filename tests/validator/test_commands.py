@@ -65,6 +65,7 @@ def test_an_error_beyond_the_bound_is_an_exit_code(folder: Path) -> None:
         (["measure", "mine.yaml", "--set", "model=resnet50"], "a resnet can be predicted but not measured"),
         (["reconcile", "mine.yaml", "mine.yaml"], "two scenarios have the same name"),
         (["measure", "mine.yaml", "--timeout", "-1"], "not a positive number of seconds"),
+        (["measure", "mine.yaml", "--timeout", "soon"], "soon is not a positive number of seconds"),
         (["reconcile", "mine.yaml", "--max-error", "much"], "not a share; write it like 25%"),
         (["calibrate", "--out", "c.yaml", "--model", "resnet50"], "only gpt and mlp models can be trained"),
         (["calibrate", "--out", "c.yaml", "--groups", "1"], "a group has at least 2 ranks"),
