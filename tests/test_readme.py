@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.errors import ScenarioError
+from simulator.scenario import load
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -42,6 +45,17 @@ def test_the_readme_shows_all_four_uses() -> None:
     shown = " ".join(command for command, _, _ in commands())
     for use in ("scaleproof predict", "--set", "scaleproof calibrate", "scaleproof reconcile", "scaleproof report"):
         assert use in shown
+
+
+def test_the_readmes_scenario_loads_and_its_error_is_the_one_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    Path("scenario.yaml").write_text(text)
+    assert load("scenario.yaml").strategy.stages == 8
+    Path("scenario.yaml").write_text(text.replace("stages: 8", "stages: 32"))
+    with pytest.raises(ScenarioError) as caught:
+        load("scenario.yaml")
+    assert f"`{caught.value}`" in README.read_text()
 
 
 @pytest.mark.parametrize(("command", "shown", "measured"), commands())
