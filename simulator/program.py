@@ -78,10 +78,15 @@ class RankClasses:
 
 @dataclass(frozen=True)
 class Resources:
-    """What tasks share: names, and capacity in units of rate (cores, bytes per second)."""
+    """What tasks share: names, and capacity in units of rate (cores, bytes per second).
+
+    incast: how much of its capacity a resource loses for each user beyond the first: capacity / (1 + incast · (users − 1)),
+    where users is the sum of what its activities use per unit of their rates (folded alike ranks count as many).
+    """
 
     names: tuple[str, ...]
     capacity: NDArray[np.float64]
+    incast: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,7 @@ class ProgramBuilder:
         self._is_server: list[bool] = []
         self._resource_names: list[str] = []
         self._capacity: list[float] = []
+        self._incast: list[float] = []
         self._rank_uses: list[tuple[Use, ...]] = []
         self._rows: list[tuple[Any, ...]] = []
         self._dependencies: list[Sequence[int]] = []
@@ -200,10 +206,11 @@ class ProgramBuilder:
         self._members: list[Sequence[int]] = []
         self._uses: list[tuple[Use, ...]] = []
 
-    def resource(self, name: str, capacity: float) -> int:
+    def resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         """Adds a shared resource; returns its number."""
         self._resource_names.append(name)
         self._capacity.append(capacity)
+        self._incast.append(incast)
         return len(self._capacity) - 1
 
     def rank(self, name: str, *, multiplicity: int = 1, is_server: bool = False, uses: tuple[Use, ...] = ()) -> int:
@@ -278,7 +285,11 @@ class ProgramBuilder:
         flat = [use for uses in self._uses for use in uses]
         return Program(
             RankClasses(tuple(self._rank_names), np.array(self._multiplicity, dtype=np.int64), np.array(self._is_server)),
-            Resources(tuple(self._resource_names), np.array(self._capacity, dtype=np.float64)),
+            Resources(
+                tuple(self._resource_names),
+                np.array(self._capacity, dtype=np.float64),
+                np.array(self._incast, dtype=np.float64),
+            ),
             **labels,
             dependencies=Ragged.of(self._dependencies),
             carried=Ragged.of([self._carried.get(task, ()) for task in range(len(self._rows))]),
