@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args
 
@@ -68,6 +68,15 @@ class Scenario(Spec):
         if name in (".", "..") or any(character in name for character in "/\\\0") or len(name.encode()) > 200:
             raise ValueError(f"{name[:40]!r} cannot name a folder; give up to 200 bytes without slashes")
         return name
+
+    @field_validator("cluster", mode="wrap")
+    @classmethod
+    def _place_in_cluster(cls, value: Any, validate: Callable[[Any], Cluster]) -> Cluster:
+        """What a cluster says of its fields, said of the scenario's."""
+        try:
+            return validate(value)
+        except FieldError as error:
+            raise FieldError(("cluster", *error.field), error.message) from None
 
     @property
     def total_samples(self) -> int:

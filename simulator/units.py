@@ -11,7 +11,7 @@ import math
 import re
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
 from simulator.errors import UnitError
 
@@ -95,9 +95,16 @@ def _field(parse: Any, dimension: str) -> tuple[BeforeValidator, WithJsonSchema]
     return BeforeValidator(parse), WithJsonSchema(schema)
 
 
+def _positive(bandwidth_Bps: float) -> float:
+    if bandwidth_Bps <= 0:
+        raise UnitError("the bandwidth is zero; give a positive one such as '25 Gbit/s'")
+    return bandwidth_Bps
+
+
 Seconds = Annotated[float, *_field(parse_time_s, "time")]
 Bytes = Annotated[float, *_field(parse_bytes, "size")]
 BytesPerSecond = Annotated[float, *_field(parse_Bps, "bandwidth")]
+PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_positive)]
 FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
 
 

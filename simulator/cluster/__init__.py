@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from simulator.cluster.collectives import Collectives
 from simulator.cluster.device import Device, Optimizer, Precision, optimizer_bytes
 from simulator.cluster.network import Link, Node
+from simulator.errors import FieldError
 from simulator.spec import Count, Spec
 
 
 class Cluster(Spec):
-    """A cluster as users describe it: `nodes` alike nodes joined by one non-blocking switch.
+    """A cluster as users describe it: `nodes` nodes of alike devices, joined by a network.
 
-    network: the link of each node to the switch, all its network cards together; each direction has this bandwidth.
+    network: what joins the nodes; its bandwidth is that of all network cards of a node together.
     collectives: measured collectives, where `calibrate` wrote them; without them the ring algorithm is assumed.
     """
 
@@ -26,6 +29,20 @@ class Cluster(Spec):
     device: Device
     collectives: Collectives = Collectives()
     provenance: dict[str, str] = Field(default_factory=dict, description="what `calibrate` ran on, when and with what")
+
+    @model_validator(mode="after")
+    def _topologies_fit(self) -> Self:
+        """FieldError passes through pydantic, its path from the cluster on."""
+        for path, link, endpoints in (
+            (("node", "link"), self.node.link, self.node.devices),
+            (("network",), self.network, self.nodes),
+        ):
+            try:
+                if link is not None:
+                    link.check(endpoints)
+            except FieldError as error:
+                raise FieldError((*path, *error.field), error.message) from None
+        return self
 
     def sum_s(self, size_bytes: float) -> float:
         """Seconds a host takes to add one buffer of `size_bytes` to another: two reads and a write of memory."""

@@ -1,28 +1,81 @@
-"""Links, nodes, and which of their resources a message uses."""
+"""Links and nodes: what devices and nodes are joined by."""
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+import functools
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from simulator.cluster.topology import AnyTopology, Switch
+from simulator.cluster.wiring import Wiring
+from simulator.errors import FieldError
 from simulator.spec import Count, Spec
-from simulator.units import BytesPerSecond, Seconds
+from simulator.units import BytesPerSecond, PositiveBytesPerSecond, Seconds
+
+
+class UnlikeLink(Spec):
+    """Endpoints whose own link has another bandwidth than the rest."""
+
+    at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=100_000)]
+    bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
 
 
 class Link(Spec):
-    """A full-duplex link: each direction carries `bandwidth`; a message takes `latency` plus size over its share."""
+    """What joins endpoints: the devices of a node, or the nodes of a cluster.
 
-    bandwidth_Bps: BytesPerSecond = Field(alias="bandwidth")
+    bandwidth: what one endpoint can send, and at the same time receive (half duplex: both together), over all its links.
+    latency: of a message over the shortest way there is; then it takes its size over its share of the bandwidth.
+    overhead: time for which a message occupies the host at either end, which handles its messages one after another.
+    incast: what a receiver's link loses for each sender beyond the first: it carries bandwidth / (1 + incast · (senders − 1)).
+    unlike: endpoints whose link differs.
+    """
+
+    bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
     latency_s: Seconds = Field(alias="latency")
+    topology: AnyTopology = Switch()
+    duplex: Literal["full", "half"] = "full"
+    overhead_s: Seconds = Field(0.0, alias="overhead")
+    incast: float = Field(0.0, ge=0, le=1000)
+    unlike: tuple[UnlikeLink, ...] = ()
     cores_busy: float = Field(
         0.0, ge=0, description="host cores kept busy while one message moves at full bandwidth (0 where hardware moves it)"
     )
 
-    @field_validator("bandwidth_Bps")
-    @classmethod
-    def _positive(cls, bandwidth_Bps: float) -> float:
-        if bandwidth_Bps <= 0:
-            raise ValueError("the bandwidth is zero; give a positive one such as '25 Gbit/s'")
-        return bandwidth_Bps
+    @property
+    def is_uniform(self) -> bool:
+        """Whether any two endpoints are joined like any other two."""
+        return isinstance(self.topology, Switch) and not self.unlike
+
+    def check(self, endpoints: int) -> None:
+        """Raises FieldError, its path from the link on, where the topology does not fit so many endpoints."""
+        try:
+            self.topology.check(endpoints)
+        except FieldError as error:
+            raise FieldError(("topology", *error.field), error.message) from None
+        if self.unlike and not self.topology.has_own_links:
+            message = f"the endpoints of a {self.topology.kind} have no link of their own; describe it as kind: graph"
+            raise FieldError(("unlike",), message)
+        for i, unlike in enumerate(self.unlike):
+            if max(unlike.at) >= endpoints:
+                message = f"there is no endpoint {max(unlike.at)}; they are numbered 0 to {endpoints - 1}"
+                raise FieldError(("unlike", i, "at"), message)
+
+    def wiring(self, endpoints: int, cards: int = 1) -> Wiring:
+        """The wiring of `endpoints` endpoints of `cards` network cards each."""
+        return _wiring(self, endpoints, cards)
+
+
+@functools.lru_cache(maxsize=64)
+def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
+    apart = cards if link.topology.tells_cards_apart else 1
+    wiring = link.topology.wire(endpoints * apart, link.bandwidth_Bps / apart, apart)
+    wiring.half_duplex = link.duplex == "half"
+    for unlike in link.unlike:
+        assert wiring.access_Bps is not None
+        for endpoint in unlike.at:
+            wiring.access_Bps[endpoint * apart : (endpoint + 1) * apart] = unlike.bandwidth_Bps / apart
+    return wiring
 
 
 class Node(Spec):
