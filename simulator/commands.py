@@ -22,14 +22,17 @@ def mount(commands: Any) -> None:
 
     collective = commands.add_parser("collective", help="what a collective takes, by size", description="Time a collective.")
     collective.add_argument(
-        "op", metavar="OP", help="allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv"
+        "op", metavar="OP", help="allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter"
     )
     collective.add_argument("--size", metavar="SIZE", help="such as 64MiB; without it, 8 B to 8 GiB")
-    collective.add_argument("--ranks", type=int, required=True, metavar="N")
+    collective.add_argument("--ranks", required=True, metavar="N", help="how many, or which: 0,8,16-19")
     collective.add_argument("--cluster", required=True, metavar="NAME", help="a YAML file, or a name from 'scaleproof list'")
     collective.add_argument("--algorithm", metavar="NAME", help="such as ring; the library's choice if absent")
     collective.add_argument("--sweep", action="store_true", help="all sizes from 8 B up to --size")
     collective.add_argument("--factor", type=int, choices=[2, 4], default=2, help="between the sizes of a sweep (2)")
+    collective.add_argument(
+        "--messages", action="store_true", help="time every message on its way through the links, with what it shares"
+    )
     collective.set_defaults(command=_collective)
 
     schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
@@ -96,7 +99,7 @@ def describe(run: Run) -> str:
 
 def _collective(options: argparse.Namespace) -> int:
     from simulator import library
-    from simulator.collective import describe_times, sweep_sizes
+    from simulator.collective import describe_times, parse_ranks, sweep_sizes
     from simulator.scenario import load_cluster
     from simulator.units import parse_bytes
 
@@ -104,7 +107,8 @@ def _collective(options: argparse.Namespace) -> int:
     cluster = cluster.model_copy(update={"name": cluster.name or Path(options.cluster).stem})
     size_bytes = int(parse_bytes(options.size)) if options.size else 2**33
     sizes = sweep_sizes(size_bytes, options.factor) if options.sweep or not options.size else [size_bytes]
-    print(describe_times(options.op, sizes, options.ranks, cluster, options.algorithm))
+    ranks = parse_ranks(options.ranks)
+    print(describe_times(options.op, sizes, ranks, cluster, options.algorithm, options.messages))
     return 0
 
 

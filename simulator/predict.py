@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from simulator.engine import simulate
+from simulator.engine import Variation, simulate
 from simulator.model.layers import cut_into_stages
 from simulator.run import Run
 from simulator.scenario import Scenario
@@ -13,18 +13,22 @@ from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job
 from simulator.strategy.pipeline import Pipeline, Pipelined
 from simulator.strategy.ring_allreduce import RingAllreduce
+from simulator.unevenness import EVEN, Unevenness
 
-# Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow: nothing is random.
+# Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow where nothing is random.
 _STEPS: Final = 2
 
 
 def predict(scenario: Scenario) -> Run:
-    """Step time, throughput, breakdown, and weak and strong scaling efficiency against the smallest baseline."""
-    run = _predict(scenario, scenario.strategy, scenario.samples_per_worker)
+    """Step time, throughput, breakdown, and weak and strong scaling efficiency against the smallest baseline.
+
+    The baseline is even, whatever the scenario's unevenness.
+    """
+    run = _predict(scenario, scenario.strategy, scenario.samples_per_worker, scenario.unevenness)
     stages = _fewest_stages(scenario)
     efficiency, baseline = {}, {}
     for scaling, samples in (("weak", _weak_samples(scenario, stages)), ("strong", scenario.total_samples)):
-        itself = run.ranks == stages and samples == run.samples
+        itself = run.ranks == stages and samples == run.samples and scenario.unevenness == EVEN
         per_s = run.samples_per_s if itself else samples / _baseline_step_s(scenario, stages, samples)
         efficiency[scaling] = run.samples_per_s_per_rank / (per_s / stages)
         held_by = "1 worker" if stages == 1 else f"1 worker of {stages} stages, the fewest that hold the model"
@@ -54,20 +58,28 @@ def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
     return filled_s + (microbatches - filled) / (more - filled) * (step_s(more) - filled_s)
 
 
-def _predict(scenario: Scenario, strategy: Strategy, samples_per_worker: int) -> Run:
-    program = strategy.compile(_job(scenario, samples_per_worker))
-    return simulate(program, _STEPS).run(
+def _predict(scenario: Scenario, strategy: Strategy, samples_per_worker: int, unevenness: Unevenness = EVEN) -> Run:
+    program = strategy.compile(_job(scenario, samples_per_worker, unevenness))
+    variation = Variation(
+        start_s=program.ranks.late_s,
+        compute_jitter=unevenness.compute_jitter,
+        message_jitter=unevenness.message_jitter,
+        seed=unevenness.seed,
+    )
+    steps = 1 + max(2, scenario.steps) if unevenness.is_random else _STEPS
+    return simulate(program, steps, variation).run(
         scenario=scenario.name, strategy=strategy.kind, samples=samples_per_worker * strategy.workers
     )
 
 
-def _job(scenario: Scenario, samples_per_worker: int) -> Job:
+def _job(scenario: Scenario, samples_per_worker: int, unevenness: Unevenness = EVEN) -> Job:
     return Job(
         layers=scenario.model.build_layers(),
         cluster=scenario.cluster,
         samples_per_worker=samples_per_worker,
         precision=scenario.training.precision,
         optimizer=scenario.training.optimizer,
+        unevenness=unevenness,
     )
 
 

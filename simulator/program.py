@@ -8,47 +8,33 @@ the program is built; what they share is told by how often a task uses a resourc
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.ragged import Ragged, in_order
 
 NO_LANE: Final = -1
 MAIN_LANE: Final = 0
 COLLECTIVE_LANE: Final = 1
 
+Rows = NDArray[np.int64]
+
 
 class Kind(IntEnum):
     """COMPUTE holds a rank's main lane for `amount` seconds of work (zero work: the rank only waits).
     TRANSFER moves `amount` bytes from `rank` to `peer`. COLLECTIVE moves `amount` bytes through each of its members.
-    SERVE queues at server `rank`, see `Serves`."""
+    SERVE queues at server `rank`, see `ProgramBuilder.serve`."""
 
     COMPUTE = 0
     TRANSFER = 1
     COLLECTIVE = 2
     SERVE = 3
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Lists of different lengths: list i is `values[offsets[i]:offsets[i + 1]]`."""
-
-    offsets: NDArray[np.int64]
-    values: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, lists: Sequence[Sequence[int]]) -> Ragged:
-        offsets = np.zeros(len(lists) + 1, dtype=np.int64)
-        np.cumsum([len(one) for one in lists], out=offsets[1:])
-        return cls(offsets, np.fromiter((value for one in lists for value in one), dtype=np.int64, count=int(offsets[-1])))
-
-    def lists(self) -> list[list[int]]:
-        """All lists, as plain numbers."""
-        offsets, values = self.offsets.tolist(), self.values.tolist()
-        return [values[a:b] for a, b in itertools.pairwise(offsets)]
 
 
 class Use(NamedTuple):
@@ -69,11 +55,13 @@ def followers(follows: Sequence[Sequence[int]]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class RankClasses:
-    """Ranks that do the same are one class. names, multiplicity (how many ranks), is_server: one entry per class."""
+    """Ranks that do the same are one class. names, multiplicity (how many ranks), is_server, late_s (when they begin their
+    first step): one entry per class."""
 
     names: tuple[str, ...]
     multiplicity: NDArray[np.int64]
     is_server: NDArray[np.bool_]
+    late_s: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -90,6 +78,24 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Routes:
+    """Sets of resources that tasks use: route r uses those of `resources`' list r, `per_unit` (as long as its values) each."""
+
+    resources: Ragged
+    per_unit: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, routes: Sequence[Sequence[Use]]) -> Routes:
+        per_unit = [use.per_unit for uses in routes for use in uses]
+        return cls(Ragged.of([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64))
+
+    def lists(self) -> list[list[Use]]:
+        """What each route uses."""
+        flat = list(map(Use, self.resources.values.tolist(), self.per_unit.tolist()))
+        return [flat[a:b] for a, b in itertools.pairwise(self.resources.offsets.tolist())]
+
+
+@dataclass(frozen=True)
 class Program:
     """T tasks in T-long columns.
 
@@ -98,13 +104,17 @@ class Program:
     latency_s: passes before anything is used. amount: seconds of work, or bytes. max_rate: work seconds per second (1), or
     bytes per second. weight: share under contention relative to others. requests, update_s: of SERVE tasks only: how many
     requests the task stands for, each `amount` seconds, and the seconds of the update once all have come.
+    route: number of the route that the task takes; a route that uses nothing limits nothing.
+    slot: hint of an order, −1 for none: a number above those of all that the task follows in its step. Engines may save
+    themselves the search for an order; a hint that is wrong changes no time.
+    together: number of a set of tasks that run at the same time by construction, −1 for none.
     dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
     members: classes that take part in a COLLECTIVE.
-    use_offsets, use_resource, use_per_unit: resources each task uses, as Ragged has it.
     """
 
     ranks: RankClasses
     resources: Resources
+    routes: Routes
     kind: NDArray[np.int8]
     rank: NDArray[np.int32]
     peer: NDArray[np.int32]
@@ -118,12 +128,12 @@ class Program:
     weight: NDArray[np.float64]
     requests: NDArray[np.int32]
     update_s: NDArray[np.float64]
+    route: NDArray[np.int32]
+    slot: NDArray[np.int32]
+    together: NDArray[np.int32]
     dependencies: Ragged
     carried: Ragged
     members: Ragged
-    use_offsets: NDArray[np.int64]
-    use_resource: NDArray[np.int64]
-    use_per_unit: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -132,33 +142,42 @@ class Program:
     def has_servers(self) -> bool:
         return bool((self.kind == Kind.SERVE).any())
 
-    def follows(self) -> list[list[int]]:
+    def predecessors(self) -> Ragged:
         """For each task the tasks of its step that it follows: its dependencies, and the one before it in its lane."""
-        result = self.dependencies.lists()
-        for lane in self.lanes():
-            for previous, task in itertools.pairwise(lane):
-                result[task].append(previous)
-        return result
+        lanes = self.lanes()
+        later = np.ones(len(lanes.values), dtype=np.bool_)
+        later[lanes.offsets[:-1]] = False
+        previous = np.full(len(self), -1)
+        previous[lanes.values[later]] = lanes.values[np.flatnonzero(later) - 1]
+        return self.dependencies.extended(previous)
+
+    def carried_predecessors(self) -> Ragged:
+        """For each task the tasks of the step before that it follows: those carried, and for a lane's first task its last."""
+        lanes = self.lanes()
+        last = np.full(len(self), -1)
+        last[lanes.values[lanes.offsets[:-1]]] = lanes.values[lanes.offsets[1:] - 1]
+        return self.carried.extended(last)
+
+    def lanes(self) -> Ragged:
+        """The tasks of each lane, in order."""
+        tasks = np.flatnonzero(self.lane != NO_LANE)
+        keys = self.rank[tasks].astype(np.int64) * (self.lane.max(initial=0) + 1) + self.lane[tasks]
+        order = in_order(keys)
+        first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+        return Ragged(np.append(first, len(tasks)), tasks[order])
+
+    def follows(self) -> list[list[int]]:
+        """`predecessors` as lists."""
+        return self.predecessors().lists()
 
     def carried_with_lanes(self) -> list[list[int]]:
-        """For each task the tasks of the step before that it follows: those carried, and for a lane's first task its last."""
-        result = self.carried.lists()
-        for tasks in self.lanes():
-            result[tasks[0]].append(tasks[-1])
-        return result
-
-    def lanes(self) -> list[list[int]]:
-        """The tasks of each lane, in order."""
-        result: dict[tuple[int, int], list[int]] = {}
-        for task, key in enumerate(zip(self.rank.tolist(), self.lane.tolist(), strict=True)):
-            if key[1] != NO_LANE:
-                result.setdefault(key, []).append(task)
-        return list(result.values())
+        """`carried_predecessors` as lists."""
+        return self.carried_predecessors().lists()
 
     def uses(self) -> list[list[Use]]:
-        """What each task uses."""
-        flat = list(map(Use, self.use_resource.tolist(), self.use_per_unit.tolist()))
-        return [flat[a:b] for a, b in itertools.pairwise(self.use_offsets.tolist())]
+        """What each task uses; tasks that take one route share one list."""
+        routes = self.routes.lists()
+        return [routes[route] for route in self.route.tolist()]
 
 
 @dataclass(frozen=True)
@@ -171,40 +190,76 @@ class Path:
     weight: float = 1.0
 
 
-# the columns of a builder's row, in order
-_ROW: Final[dict[str, type]] = {
-    "kind": np.int8,
-    "rank": np.int32,
-    "peer": np.int32,
-    "lane": np.int8,
-    "phase": np.int8,
-    "stage": np.int32,
-    "microbatch": np.int32,
-    "latency_s": np.float64,
-    "amount": np.float64,
-    "max_rate": np.float64,
-    "weight": np.float64,
-    "requests": np.int32,
-    "update_s": np.float64,
+# the columns of a builder's row: type, and what a row has that does not say
+_COLUMNS: Final[dict[str, tuple[type, float]]] = {
+    "kind": (np.int8, Kind.COMPUTE),
+    "rank": (np.int32, -1),
+    "peer": (np.int32, -1),
+    "lane": (np.int8, NO_LANE),
+    "phase": (np.int8, -1),
+    "stage": (np.int32, -1),
+    "microbatch": (np.int32, -1),
+    "latency_s": (np.float64, 0.0),
+    "amount": (np.float64, 0.0),
+    "max_rate": (np.float64, 1.0),
+    "weight": (np.float64, 1.0),
+    "requests": (np.int32, 0),
+    "update_s": (np.float64, 0.0),
+    "route": (np.int32, 0),
+    "slot": (np.int32, -1),
+    "together": (np.int32, -1),
 }
 
 
+class _Pairs:
+    """Lists by row, collected in any order: whole lists of single rows, and arrays of (row, value) pairs."""
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._lists: list[Sequence[int]] = []
+        self._pairs: list[tuple[Rows, Rows]] = []
+
+    def add(self, row: int, values: Sequence[int]) -> None:
+        self._rows.append(row)
+        self._lists.append(values)
+
+    def add_pairs(self, rows: ArrayLike, values: ArrayLike) -> None:
+        """Pairs that broadcast together; a value below zero is none."""
+        row, value = np.broadcast_arrays(rows, values)
+        given = value >= 0
+        self._pairs.append((row[given], value[given]))
+
+    def ragged(self, rows: int) -> Ragged:
+        lists = Ragged.of(self._lists)
+        keys = np.repeat(np.array(self._rows, dtype=np.int64), lists.counts)
+        keys = np.concatenate([keys, *(row for row, _ in self._pairs)])
+        values = np.concatenate([lists.values, *(value for _, value in self._pairs)])
+        return Ragged.grouped(keys, values, rows)
+
+
 class ProgramBuilder:
-    """Collects tasks row by row; `build` makes the columns. Every method that adds a task returns its row number."""
+    """Collects tasks; `build` makes the columns. What adds one task returns its row number, what adds a block of them their
+    row numbers, in the shape to which its arguments broadcast."""
 
     def __init__(self) -> None:
         self._rank_names: list[str] = []
         self._multiplicity: list[int] = []
         self._is_server: list[bool] = []
+        self._late_s: list[float] = []
+        self._slowdown: list[float] = []
+        self._rank_routes: list[int] = []
         self._resource_names: list[str] = []
         self._capacity: list[float] = []
         self._incast: list[float] = []
-        self._rank_uses: list[tuple[Use, ...]] = []
-        self._rows: list[tuple[Any, ...]] = []
-        self._dependencies: list[Sequence[int]] = []
-        self._carried: dict[int, Sequence[int]] = {}
-        self._members: list[Sequence[int]] = []
-        self._uses: list[tuple[Use, ...]] = []
+        self._routes: dict[tuple[Use, ...], int] = {(): 0}
+        self._rows = 0
+        # a block is one row so many times over, and its columns that differ from row to row
+        self._blocks: list[dict[str, Any]] = []
+        self._block_rows: list[int] = []
+        self._differing: dict[str, list[tuple[Rows, NDArray[Any]]]] = {name: [] for name in _COLUMNS}
+        self._dependencies = _Pairs()
+        self._carried = _Pairs()
+        self._members = _Pairs()
 
     def resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         """Adds a shared resource; returns its number."""
@@ -213,20 +268,42 @@ class ProgramBuilder:
         self._incast.append(incast)
         return len(self._capacity) - 1
 
-    def rank(self, name: str, *, multiplicity: int = 1, is_server: bool = False, uses: tuple[Use, ...] = ()) -> int:
-        """Adds a class of `multiplicity` alike ranks that compute on `uses` (nothing shared: none); returns its number."""
+    def rank(
+        self, name: str, *, multiplicity: int = 1, is_server: bool = False, uses: tuple[Use, ...] = (),
+        slowdown: float = 1.0, late_s: float = 0.0,
+    ) -> int:  # fmt: skip
+        """Adds a class of `multiplicity` alike ranks that compute on `uses` (nothing shared: none); returns its number.
+
+        slowdown: how many times as long as said their work takes. late_s: when they begin their first step.
+        """
         self._rank_names.append(name)
         self._multiplicity.append(multiplicity)
         self._is_server.append(is_server)
-        self._rank_uses.append(uses)
+        self._late_s.append(late_s)
+        self._slowdown.append(slowdown)
+        self._rank_routes.append(self._route(uses))
         return len(self._rank_names) - 1
 
     def compute(
         self, rank: int, phase: int, work_s: float, after: Sequence[int] = (), stage: int = -1, microbatch: int = -1
     ) -> int:
         """`work_s` seconds of compute on the rank's main lane, once the tasks `after` have ended."""
-        row = (Kind.COMPUTE, rank, -1, MAIN_LANE, phase, stage, microbatch, 0.0, work_s, 1.0, 1.0, 0, 0.0)
-        return self._add(row, after, (), self._rank_uses[rank] if work_s > 0 else ())
+        return self._add(
+            after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch,
+            amount=work_s * self._slowdown[rank], route=self._rank_routes[rank] if work_s > 0 else 0,
+        )  # fmt: skip
+
+    def computes(
+        self, rank: ArrayLike, phase: ArrayLike, work_s: ArrayLike, after: Sequence[ArrayLike] = (),
+        stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
+    ) -> Rows:  # fmt: skip
+        """A block of `compute`. after: arrays of rows (below zero: none), each task follows its element of each."""
+        route = np.where(np.asarray(work_s) > 0, np.array(self._rank_routes)[np.asarray(rank)], 0)
+        amount = np.asarray(work_s) * np.array(self._slowdown)[np.asarray(rank)]
+        return self._add_block(
+            after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch, amount=amount,
+            route=route, slot=slot,
+        )  # fmt: skip
 
     def wait(self, rank: int, phase: int, after: Sequence[int], stage: int = -1, microbatch: int = -1) -> int:
         """Holds the rank's main lane until the tasks `after` have ended; the wait is labelled `phase`."""
@@ -234,24 +311,33 @@ class ProgramBuilder:
 
     def transfer(
         self, source: int, target: int, size_bytes: float, path: Path, phase: int, after: Sequence[int],
-        stage: int = -1, microbatch: int = -1,
+        stage: int = -1, microbatch: int = -1, together: int = -1,
     ) -> int:  # fmt: skip
         """Moves `size_bytes` from one class to another along `path`."""
-        row = (
-            Kind.TRANSFER, source, target, NO_LANE, phase, stage, microbatch,
-            path.latency_s, size_bytes, path.max_Bps, path.weight, 0, 0.0,
+        return self._add(
+            after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
+            together=together, **self._along(path, size_bytes),
         )  # fmt: skip
-        return self._add(row, after, (), path.uses if size_bytes > 0 else ())
+
+    def transfers(
+        self, source: int, target: int, size_bytes: float, path: Path, phase: int, after: Sequence[ArrayLike],
+        stage: int = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
+    ) -> Rows:  # fmt: skip
+        """A block of `transfer` along one path. after: as `computes` has it."""
+        return self._add_block(
+            after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
+            slot=slot, **self._along(path, size_bytes),
+        )  # fmt: skip
 
     def collective(
         self, members: Sequence[int], size_bytes: float, path: Path, phase: int, after: Sequence[int], stage: int = -1
     ) -> int:
         """A collective that moves `size_bytes` through each member; collectives of one group follow one another."""
-        row = (
-            Kind.COLLECTIVE, members[0], -1, COLLECTIVE_LANE, phase, stage, -1,
-            path.latency_s, size_bytes, path.max_Bps, path.weight, 0, 0.0,
+        self._members.add(self._rows, members)
+        return self._add(
+            after, kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_LANE, phase=phase, stage=stage,
+            **self._along(path, size_bytes),
         )  # fmt: skip
-        return self._add(row, after, members, path.uses if size_bytes > 0 else ())
 
     def serve(
         self, server: int, worker: int, phase: int, requests: int, service_s: float, update_s: float, after: Sequence[int]
@@ -261,40 +347,79 @@ class ProgramBuilder:
         Each is served for `service_s` in order of arrival; all end together, once everything that this step brings to the
         server has been served and the update, `update_s`, is done.
         """
-        row = (Kind.SERVE, server, worker, NO_LANE, phase, -1, -1, 0.0, service_s, 1.0, 1.0, requests, update_s)
-        return self._add(row, after, (), self._rank_uses[server])
+        slowdown = self._slowdown[server]
+        return self._add(
+            after, kind=Kind.SERVE, rank=server, peer=worker, phase=phase, requests=requests,
+            amount=service_s * slowdown, update_s=update_s * slowdown, route=self._rank_routes[server],
+        )  # fmt: skip
+
+    def follow(self, rows: ArrayLike, after: ArrayLike) -> None:
+        """Makes each task of `rows` wait for its element of `after` as well (below zero: none); they broadcast together."""
+        self._dependencies.add_pairs(rows, after)
 
     def carry(self, task: int, after: Sequence[int]) -> None:
         """Makes a task wait for tasks of the step before as well."""
-        self._carried[task] = after
+        self._carried.add(task, after)
 
-    def _add(self, row: tuple[Any, ...], after: Sequence[int], members: Sequence[int], uses: tuple[Use, ...]) -> int:
-        self._rows.append(row)
-        self._dependencies.append(after)
-        self._members.append(members)
-        self._uses.append(uses)
-        return len(self._rows) - 1
+    def _route(self, uses: tuple[Use, ...]) -> int:
+        return self._routes.setdefault(uses, len(self._routes))
+
+    def _along(self, path: Path, size_bytes: float) -> dict[str, float]:
+        """The columns of what moves along a path."""
+        return {
+            "latency_s": path.latency_s,
+            "amount": size_bytes,
+            "max_rate": path.max_Bps,
+            "weight": path.weight,
+            "route": self._route(path.uses) if size_bytes > 0 else 0,
+        }
+
+    def _add(self, after: Sequence[int], **columns: float) -> int:
+        row = self._rows
+        self._rows += 1
+        self._blocks.append(columns)
+        self._block_rows.append(1)
+        self._dependencies.add(row, after)
+        return row
+
+    def _add_block(self, after: Sequence[ArrayLike], **columns: ArrayLike) -> Rows:
+        shape = np.broadcast_shapes(*map(np.shape, [*columns.values(), *after]))
+        rows = np.arange(self._rows, self._rows + math.prod(shape)).reshape(shape)
+        self._rows += rows.size
+        self._blocks.append({name: value for name, value in columns.items() if np.ndim(value) == 0})
+        self._block_rows.append(rows.size)
+        for name in columns.keys() - self._blocks[-1].keys():
+            self._differing[name].append((rows, np.broadcast_to(columns[name], shape)))
+        for previous in after:
+            self.follow(rows, previous)
+        return rows
+
+    def _column(self, name: str) -> NDArray[Any]:
+        dtype, default = _COLUMNS[name]
+        values: NDArray[Any] = np.array([block.get(name, default) for block in self._blocks], dtype=dtype)
+        column: NDArray[Any] = np.repeat(values, self._block_rows)
+        for rows, differing in self._differing[name]:
+            column[rows] = differing
+        return column
 
     def build(self) -> Program:
         """The columns."""
-        columns = zip(*self._rows, strict=True)
-        labels: dict[str, NDArray[Any]] = {
-            name: np.array(values, dtype=kind) for (name, kind), values in zip(_ROW.items(), columns, strict=True)
-        }
-        offsets = np.concatenate([[0], np.cumsum([len(u) for u in self._uses])]).astype(np.int64)
-        flat = [use for uses in self._uses for use in uses]
+        columns: dict[str, Any] = {name: self._column(name) for name in _COLUMNS}
         return Program(
-            RankClasses(tuple(self._rank_names), np.array(self._multiplicity, dtype=np.int64), np.array(self._is_server)),
+            RankClasses(
+                tuple(self._rank_names),
+                np.array(self._multiplicity, dtype=np.int64),
+                np.array(self._is_server),
+                np.array(self._late_s, dtype=np.float64),
+            ),
             Resources(
                 tuple(self._resource_names),
                 np.array(self._capacity, dtype=np.float64),
                 np.array(self._incast, dtype=np.float64),
             ),
-            **labels,
-            dependencies=Ragged.of(self._dependencies),
-            carried=Ragged.of([self._carried.get(task, ()) for task in range(len(self._rows))]),
-            members=Ragged.of(self._members),
-            use_offsets=offsets,
-            use_resource=np.array([u.resource for u in flat], dtype=np.int64),
-            use_per_unit=np.array([u.per_unit for u in flat], dtype=np.float64),
+            Routes.of(list(self._routes)),
+            **columns,
+            dependencies=self._dependencies.ragged(self._rows),
+            carried=self._carried.ragged(self._rows),
+            members=self._members.ragged(self._rows),
         )

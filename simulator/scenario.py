@@ -16,6 +16,7 @@ from simulator.errors import FieldError, NotFoundError, ScenarioError
 from simulator.model import AnyModel
 from simulator.spec import Count, Spec, Width
 from simulator.strategy import AnyStrategy
+from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
 
 _S = TypeVar("_S", bound=Spec)
@@ -60,6 +61,7 @@ class Scenario(Spec):
     batch: Batch
     steps: Count = 20
     training: Training = Training()
+    unevenness: Unevenness = EVEN
 
     @field_validator("name")
     @classmethod
@@ -97,11 +99,18 @@ class Scenario(Spec):
             raise FieldError(("batch",), message)
         self.strategy.check(self.model.build_layers(), self.samples_per_worker)
         self._devices_suffice()
+        self._ranks_exist()
         if self.training.precision not in self.cluster.device.peak_flops:
             known = ", ".join(sorted(self.cluster.device.peak_flops))
             message = f"{self.cluster.device.name} has no peak rate for {self.training.precision}; use one of {known}"
             raise FieldError(("training", "precision"), message)
         return self
+
+    def _ranks_exist(self) -> None:
+        for field, ranks in self.unevenness.named_by_field():
+            if max(ranks) >= self.strategy.ranks:
+                message = f"there is no rank {max(ranks)}; they are numbered 0 to {self.strategy.ranks - 1}"
+                raise FieldError(("unevenness", *field), message)
 
     def _devices_suffice(self) -> None:
         cluster, needed = self.cluster, self.strategy.workers * self.strategy.stages

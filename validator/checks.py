@@ -8,17 +8,20 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.model import Gpt, Mlp
 from simulator.scenario import Scenario
+from simulator.unevenness import EVEN
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16")
 
 
 def check_trainable(scenario: Scenario) -> None:
-    """Raises InputError where the model, the precision or the data of `scenario` cannot be trained on."""
+    """Raises InputError where what `scenario` asks for cannot be trained."""
     if not isinstance(scenario.model, Gpt | Mlp):
         raise InputError(f"model: a {scenario.model.kind} can be predicted but not measured; give a gpt or an mlp")
     precision = scenario.training.precision
     if precision not in PRECISIONS:
         raise InputError(f"training.precision: {precision} is predicted but not measured; give one of {', '.join(PRECISIONS)}")
+    if scenario.unevenness != EVEN:
+        raise InputError("unevenness: real ranks are as uneven as they are; leave it out to measure")
     _check_data(scenario)
 
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from simulator import library
 from simulator.cluster import Cluster, Collectives
+from simulator.cluster.algorithms import bus_factor
 from simulator.cluster.nccl import CALIBRATION as NCCL_CALIBRATION
 from simulator.cluster.nccl import Generation, Nccl, facts_of
 from simulator.cluster.network import Link
-from simulator.cluster.traffic import bus_factor
 from simulator.collective import collective_time, parse_op
 from simulator.errors import InputError, ScaleproofError
 from simulator.scenario import load_cluster

@@ -59,6 +59,11 @@ class Cluster(Spec):
         return self.node.memory_bandwidth_Bps or self.device.memory_bandwidth_Bps
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether any two devices of a node, and any two nodes, are joined like any other two."""
+        return all(link is None or link.is_uniform for link in (self.node.link, self.network))
+
+    @property
     def devices(self) -> int:
         return self.nodes * self.node.devices
 

@@ -2,7 +2,7 @@
 
 Latencies and limits are those of NCCL's src/graph/tuning.cc, of the releases that know Blackwell (2.27 and on); link
 efficiencies those of src/graph/topo.h and search.cc.
-Bytes come from `traffic`, where NCCL counts coarser: so that NVLS depends on how many devices take part.
+Steps and bytes come from `traffic`, where NCCL counts coarser: so that NVLS depends on how many devices take part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from simulator.cluster.traffic import ALGORITHMS, Group, Op, Traffic, bus_factor
+from simulator.cluster.algorithms import Group, Op, bus_factor, names_for
+from simulator.cluster.network import Link, Node
+from simulator.cluster.traffic import Traffic, traffic
 from simulator.spec import Spec
 from simulator.units import Seconds
 
@@ -37,11 +39,20 @@ class Nccl(Spec):
 
 @dataclass(frozen=True)
 class Wires:
-    """The links' nominal speed in each direction: a device's inside its node, a node's network cards together."""
+    """The links that a group uses, at their nominal speed."""
 
-    port_Bps: float
-    network_Bps: float
-    cards: int
+    group: Group
+    node: Node
+    network: Link | None
+
+    @property
+    def cards(self) -> int:
+        """Of a node; further cards serve the same devices."""
+        return min(self.node.cards, self.node.devices)
+
+    def traffic(self, algorithm: str, op: Op) -> Traffic:
+        """What an algorithm sends over them."""
+        return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
 
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
@@ -106,15 +117,16 @@ def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
         return ["pairwise"]
     switched = facts.nvls and facts.generation in _NVLS_SHARE and facts.interconnect == "nvlink" and group.per_node > 2
     found = ["ring", "tree"] + (["nvls" if group.nodes == 1 else "nvls_tree"] if switched else [])
-    return [algorithm for algorithm in found if op in ALGORITHMS[algorithm][1]]
+    return names_for(op, found)
 
 
-def time_s(op: Op, size_bytes: float, group: Group, wires: Wires, facts: Nccl, algorithm: str) -> float:
-    """Seconds of a collective by one of `candidates`, with the protocol that NCCL would choose: its fastest."""
+def time_s(op: Op, size_bytes: float, wires: Wires, facts: Nccl, algorithm: str) -> tuple[float, float]:
+    """Latency, and seconds in all, of a collective by one of `candidates`, with the protocol that NCCL would choose."""
     if algorithm == "pairwise":
-        return _pairwise_s(ALGORITHMS[algorithm][0](op, group, size_bytes), wires, facts)
-    case = _Case(op, size_bytes, group, wires, facts, algorithm)
-    return min(case.latency_s(protocol) + size_bytes / case.rate_Bps(protocol) for protocol in case.protocols)
+        return _pairwise_s(wires.traffic(algorithm, op), size_bytes, facts)
+    case = _Case(op, size_bytes, wires, facts, algorithm)
+    times = ((case.latency_s(protocol), size_bytes / case.rate_Bps(protocol)) for protocol in case.protocols)
+    return min(((latency_s, latency_s + moving_s) for latency_s, moving_s in times), key=lambda time: time[1])
 
 
 @dataclass(frozen=True)
@@ -123,10 +135,13 @@ class _Case:
 
     op: Op
     size_bytes: float
-    group: Group
     wires: Wires
     facts: Nccl
     algorithm: str
+
+    @property
+    def group(self) -> Group:
+        return self.wires.group
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -145,12 +160,13 @@ class _Case:
         """Where NCCL's limits for one node, two, and more stand."""
         return min(self.group.nodes, 3) - 1
 
-    def traffic(self, size_bytes: float) -> Traffic:
-        return ALGORITHMS[self.algorithm][0](self.op, self.group, size_bytes)
+    @property
+    def traffic(self) -> Traffic:
+        return self.wires.traffic(self.algorithm, self.op)
 
     def latency_s(self, protocol: Protocol) -> float:
         """Seconds before the first byte has come through all steps."""
-        traffic, at, several = self.traffic(self.size_bytes), PROTOCOLS.index(protocol), self.group.nodes > 1
+        traffic, at, several = self.traffic, PROTOCOLS.index(protocol), self.group.nodes > 1
         inside_us, between_us = _STEP_US[self.facts.interconnect][self.algorithm][at], 0.0
         if several:
             # with one rank per node nothing hides the network's latency, and NCCL takes the tree's
@@ -159,7 +175,7 @@ class _Case:
         if several and self.algorithm == "ring":
             inside_us = max(inside_us, _POST_US[protocol])
         latency_us = _BASE_US[self.algorithm][at] + traffic.inside_steps * inside_us + traffic.between_steps * between_us
-        piece_bytes = self.size_bytes / (self.channels * self.group.ranks)
+        piece_bytes = self.size_bytes / (self.channels * self.group.size)
         if several and (self.algorithm, protocol, self.op) == ("ring", "simple", "all_reduce") and piece_bytes >= 64:
             latency_us *= 1.9 if self.facts.generation == "volta" else 1.4  # tuning.cc, 'plateau effect of ring'
         return latency_us * _US
@@ -167,8 +183,8 @@ class _Case:
     def rate_Bps(self, protocol: Protocol) -> float:
         """Algorithm bandwidth: the wires', less what the protocol spends, within NCCL's limits per channel."""
         port_share = _NVLS_SHARE[self.facts.generation] if self.algorithm.startswith("nvls") else 1.0
-        wire_Bps = 1 / _wire_s(self.traffic(1.0), self.wires, self.facts, port_share)
-        bus = bus_factor(self.op, self.group.ranks)
+        wire_Bps = 1 / _wire_s(self.traffic, self.facts, port_share)
+        bus = bus_factor(self.op, self.group.size)
         if self.algorithm == "ring":
             return self._ring_bus_Bps(wire_Bps * bus, protocol) / bus
         if self.algorithm == "tree":
@@ -210,19 +226,16 @@ def _fill(size_bytes: float, protocol: Protocol) -> float:
     return table[below] + (step - below) * (table[below + 1] - table[below])
 
 
-def _wire_s(traffic: Traffic, wires: Wires, facts: Nccl, port_share: float = 1.0, network_share: float = 1.0) -> float:
-    """Seconds that the busiest wire is busy, at what NCCL gets out of it."""
+def _wire_s(traffic: Traffic, facts: Nccl, port_share: float = 1.0, network_share: float = 1.0) -> float:
+    """Seconds that the busiest wire is busy for each byte, at what NCCL gets out of it."""
     link_share = _NVLINK_SHARE[facts.generation] if facts.interconnect == "nvlink" else _PCIE_SHARE
-    port_s = traffic.port_bytes / (wires.port_Bps * link_share * port_share) if traffic.port_bytes else 0.0
-    if not traffic.node_bytes:
-        return port_s
-    cards = min(1.0, traffic.crossing / wires.cards)
-    return max(port_s, traffic.node_bytes / (wires.network_Bps * cards * _NETWORK_SHARE * network_share))
+    return max(traffic.inside_s / (link_share * port_share), traffic.between_s / (_NETWORK_SHARE * network_share))
 
 
-def _pairwise_s(traffic: Traffic, wires: Wires, facts: Nccl) -> float:
+def _pairwise_s(traffic: Traffic, size_bytes: float, facts: Nccl) -> tuple[float, float]:
     """Messages to all peers at once: one step each way, every remote one posted by the proxy."""
     latency_us = _BASE_US["ring"][2] + traffic.inside_steps * _STEP_US[facts.interconnect]["ring"][2]
     if traffic.between_steps:
         latency_us += _STEP_US["network"]["ring"][2] + facts.network_latency_s / _US + traffic.remote * _POST_US["ll"]
-    return latency_us * _US + _wire_s(traffic, wires, facts, network_share=_PAIRWISE_SHARE / _NETWORK_SHARE)
+    moving_s = size_bytes * _wire_s(traffic, facts, network_share=_PAIRWISE_SHARE / _NETWORK_SHARE)
+    return latency_us * _US, latency_us * _US + moving_s

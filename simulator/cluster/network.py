@@ -45,7 +45,7 @@ class Link(Spec):
     @property
     def is_uniform(self) -> bool:
         """Whether any two endpoints are joined like any other two."""
-        return isinstance(self.topology, Switch) and not self.unlike
+        return self.topology.is_uniform and not self.unlike
 
     def check(self, endpoints: int) -> None:
         """Raises FieldError, its path from the link on, where the topology does not fit so many endpoints."""
@@ -69,7 +69,8 @@ class Link(Spec):
 @functools.lru_cache(maxsize=64)
 def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
     apart = cards if link.topology.tells_cards_apart else 1
-    wiring = link.topology.wire(endpoints * apart, link.bandwidth_Bps / apart, apart)
+    topology = Switch() if link.topology.is_uniform else link.topology
+    wiring = topology.wire(endpoints * apart, link.bandwidth_Bps / apart, apart)
     wiring.half_duplex = link.duplex == "half"
     for unlike in link.unlike:
         assert wiring.access_Bps is not None

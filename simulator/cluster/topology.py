@@ -47,6 +47,14 @@ class Topology(Spec, ABC):
             raise FieldError((), f"{self.kind} with {self.places:.0f} places for {endpoints}; make it larger")
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether any two endpoints are joined like any other two, so that one switch says the same.
+
+        A tree of switches that has no less bandwidth upward than downward never limits, if messages are spread evenly.
+        """
+        return False
+
+    @property
     def has_own_links(self) -> bool:
         """Whether each endpoint is attached to a switch by a link of its own."""
         return True
@@ -75,8 +83,8 @@ def _graph(edges: Edges) -> nx.DiGraph[Any]:
     import networkx as nx
 
     graph: nx.DiGraph[Any] = nx.DiGraph()
-    for one, other, capacity_Bps in edges:
-        if graph.number_of_edges() >= 2 * _MOST_LINKS:
+    for number, (one, other, capacity_Bps) in enumerate(edges):
+        if number >= _MOST_LINKS:
             raise InputError(f"the topology has more than {_MOST_LINKS} links between switches; give fewer, wider ones")
         for edge in ((one, other), (other, one)):
             before_Bps = graph.edges[edge]["capacity_Bps"] if graph.has_edge(*edge) else 0.0
@@ -88,6 +96,10 @@ class Switch(Topology):
     """One switch that never limits: NVSwitch, or a small network."""
 
     kind: Literal["switch"] = "switch"
+
+    @property
+    def is_uniform(self) -> bool:
+        return True
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         return Wiring(["switch"] * endpoints, np.full(endpoints, bandwidth_Bps))
@@ -173,13 +185,22 @@ class PcieTree(Topology):
         return self._switched(attached, bandwidth_Bps, itertools.chain(up, across))
 
 
-class LeafSpine(Topology):
-    """Leaf switches of `per_leaf` endpoints, each joined with every spine. oversubscription: down over up of a leaf."""
+class SwitchTree(Topology):
+    """Switches in levels. oversubscription: bandwidth down over bandwidth up of those that endpoints are attached to."""
+
+    oversubscription: float = Field(1.0, gt=0, le=1000)
+
+    @property
+    def is_uniform(self) -> bool:
+        return self.oversubscription <= 1 and self.routing == "spread" and self.hop_latency_s == 0
+
+
+class LeafSpine(SwitchTree):
+    """Leaf switches of `per_leaf` endpoints, each joined with every spine."""
 
     kind: Literal["leaf_spine"] = "leaf_spine"
     per_leaf: Count
     spines: Count = 1
-    oversubscription: float = Field(1.0, gt=0, le=1000)
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         leaves = range(-(-endpoints // self.per_leaf))
@@ -188,17 +209,20 @@ class LeafSpine(Topology):
         return self._switched([f"leaf {i // self.per_leaf}" for i in range(endpoints)], bandwidth_Bps, edges)
 
 
-class FatTree(Topology):
+class FatTree(SwitchTree):
     """Three levels: leaves, the spines of their pod, cores; each switch joined with all of the next level in its pod, spines
-    with all cores. oversubscription, pod_oversubscription: down over up of a leaf, and of a pod's spines."""
+    with all cores. pod_oversubscription: down over up of a pod's spines."""
 
     kind: Literal["fat_tree"] = "fat_tree"
     per_leaf: Count
     leaves_per_pod: Count
     spines_per_pod: Count = 1
     cores: Count = 1
-    oversubscription: float = Field(1.0, gt=0, le=1000)
     pod_oversubscription: float = Field(1.0, gt=0, le=1000)
+
+    @property
+    def is_uniform(self) -> bool:
+        return super().is_uniform and self.pod_oversubscription <= 1
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         leaf_up_Bps = self.per_leaf * bandwidth_Bps / self.oversubscription
@@ -217,16 +241,15 @@ class FatTree(Topology):
         return self._switched([f"leaf {i // self.per_leaf}" for i in range(endpoints)], bandwidth_Bps, edges())
 
 
-class RailOptimised(Topology):
+class RailOptimised(SwitchTree):
     """Card c of every node of a group on the group's rail switch c; rail switches joined by spines.
 
-    oversubscription: down over up of a rail switch. Messages between rails change inside the node first.
+    Messages between rails change inside the node first.
     """
 
     kind: Literal["rail_optimised"] = "rail_optimised"
     nodes_per_group: Count
     spines: Count = 1
-    oversubscription: float = Field(1.0, gt=0, le=1000)
 
     @property
     def has_own_links(self) -> bool:

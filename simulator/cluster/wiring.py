@@ -96,27 +96,21 @@ class Wiring:
     def _channel(self, edge: Channel) -> Channel:
         return min(edge, edge[::-1], key=str) if self.half_duplex else edge
 
-    def loads(self, traffic: Iterable[tuple[int, int, float]]) -> dict[Channel, float]:
-        """Bytes over each channel when (source, target, bytes) are sent."""
-        result: dict[Channel, float] = {}
-        # what goes between two switches takes the same ways whoever sends it, if routes are not hashed
+    def link_loads(self, messages: Iterable[tuple[int, int, float]]) -> dict[Channel, float]:
+        """Bytes over each link of the graph when (source, target, bytes) are sent; endpoints' own links not counted."""
+        assert self.links is not None
+        # what goes between two vertices takes the same ways whoever sends it, if routes are not hashed
         between: dict[tuple[Vertex, ...], tuple[int, int, float]] = {}
-        for source, target, size_bytes in traffic:
-            if self.access_Bps is not None:
-                for channel in (self.out_of(source), self.into(target)):
-                    result[channel] = result.get(channel, 0.0) + size_bytes
+        for source, target, size_bytes in messages:
             if self.attached[source] != self.attached[target]:
                 key = self._route_key(source, target)
                 between[key] = (source, target, size_bytes + between.get(key, (0, 0, 0.0))[2])
+        loads: dict[Channel, float] = {}
         for source, target, size_bytes in between.values():
             for edge, share in self._between(source, target).items():
                 channel = self._channel(edge)
-                result[channel] = result.get(channel, 0.0) + share * size_bytes
-        return result
-
-    def busiest_s(self, traffic: Iterable[tuple[int, int, float]]) -> float:
-        """Seconds that the busiest channel needs for (source, target, bytes)."""
-        return max((size / self.capacity_Bps(channel) for channel, size in self.loads(traffic).items()), default=0.0)
+                loads[channel] = loads.get(channel, 0.0) + share * size_bytes
+        return loads
 
     def _route_key(self, source: int, target: int) -> tuple[Vertex, ...]:
         if self.routing == "hashed" or (source, target) in self.fixed:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from simulator.engine import events, replay
+from simulator.engine.contention import is_contended
 from simulator.engine.timeline import Timeline
+from simulator.engine.variation import NONE, Variation
 from simulator.program import Program
 
 
-def simulate(program: Program, steps: int) -> Timeline:
-    """Times `steps` steps of a program: by replay where that is exact, else by events.
+def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
+    """Times one sample of `steps` steps of a program: by replay where that is exact, else by events.
 
     Replay takes everything to run as fast as it would alone. Where that never asks a resource for more than there is, sharing
     slows nothing and the answer stands.
     """
-    if not program.has_servers:
-        timeline = replay.simulate(program, steps)
-        if not replay.is_contended(timeline):
-            return timeline
-    return events.simulate(program, steps)
+    timeline = replay.simulate(program, steps, variation, sample)
+    return events.simulate(program, steps, variation, sample) if is_contended(timeline) else timeline
+
+
+__all__ = ["NONE", "Timeline", "Variation", "events", "is_contended", "replay", "simulate"]

@@ -18,20 +18,22 @@ import simpy
 from numpy.typing import NDArray
 from simpy.events import EventPriority
 
+from simulator.engine.fairqueue import TOGETHER, Alarm, FairQueue
 from simulator.program import Use
 
 # After everything else that happens at the same instant, so that changes of one instant are settled together.
 _LAST: Final = cast(EventPriority, 2)
-# Activities that would end within this share of the time already passed end together: float rounding, not physics.
-_TOGETHER: Final = 1e-12
 
 
 @dataclass(eq=False, slots=True)
 class Activity:
-    """Something that progresses: seconds of work, or bytes. `finished` is called when `remaining` reaches zero."""
+    """Something that progresses: seconds of work, or bytes. `finished` is called when `remaining` reaches zero.
+
+    limit: the highest rate per weight that it can take.
+    """
 
     remaining: float
-    max_rate: float
+    limit: float
     weight: float
     uses: Sequence[Use]
     finished: Callable[[], None]
@@ -45,33 +47,67 @@ class Activity:
 
 
 class Allocator:
-    """Shares resources among activities; recomputes only what a start or an end touches."""
+    """Shares resources among activities; recomputes only what a start or an end touches.
 
-    def __init__(self, environment: simpy.Environment, capacity: NDArray[np.float64] | Sequence[float]) -> None:
+    A resource whose users use nothing else, and have one limit, is left to its queue; what is connected through activities
+    that use several is filled together.
+    """
+
+    def __init__(
+        self,
+        environment: simpy.Environment,
+        capacity: NDArray[np.float64] | Sequence[float],
+        incast: NDArray[np.float64] | Sequence[float] | None = None,
+    ) -> None:
+        """capacity (positive and finite), incast (none if absent): of each resource, see program.Resources."""
+        loss = [0.0] * len(capacity) if incast is None else incast
         self._environment = environment
-        self._capacity = [float(c) for c in capacity]
-        self._users: list[dict[Activity, float]] = [{} for _ in self._capacity]
+        self._queues = [FairQueue(environment, float(c), float(i)) for c, i in zip(capacity, loss, strict=True)]
+        self._users: list[dict[Activity, float]] = [{} for _ in self._queues]
         self._changed: dict[int, None] = {}
 
     def start(self, amount: float, max_rate: float, weight: float, uses: Sequence[Use], finished: Callable[[], None]) -> None:
         """Starts an activity of `amount`; calls `finished` at its end. `uses` may not be empty."""
-        activity = Activity(amount, max_rate, weight, uses, finished, since_s=self._environment.now)
+        limit = max_rate / weight
+        if len(uses) == 1:
+            resource, per_unit = uses[0]
+            queue = self._queues[resource]
+            if not self._users[resource] and (queue.limit == limit or not queue):
+                queue.start(amount, limit, weight, per_unit, finished)
+                return
+        self._start_among_others(Activity(amount, limit, weight, uses, finished, since_s=self._environment.now))
+
+    def _start_among_others(self, activity: Activity) -> None:
         alone = True
-        for use in uses:
-            users = self._users[use.resource]
+        for resource, per_unit in activity.uses:
+            if self._queues[resource]:
+                self._empty_queue(resource)
+            users = self._users[resource]
             alone = alone and not users
-            users[activity] = users.get(activity, 0.0) + use.per_unit
+            users[activity] = users.get(activity, 0.0) + per_unit
         if alone:
             # nobody to share with: no need to wait for what else this instant brings
-            activity.rate = min(max_rate, *(self._capacity[r] / self._users[r][activity] for r in _used(activity)))
+            rates = [self._queues[resource].capacity((per_unit,)) / per_unit for resource, per_unit in activity.uses]
+            activity.rate = min(activity.limit * activity.weight, *rates)
             self._wake([activity])
         else:
-            self._touch(uses)
+            self._touch(activity.uses)
+
+    def _empty_queue(self, resource: int) -> None:
+        """Takes a resource from its queue: what happens to it now depends on other resources, or on other limits."""
+        queue, now_s = self._queues[resource], self._environment.now
+        for remaining, weight, per_unit, finished in queue.take_out():
+            activity = Activity(remaining, queue.limit, weight, (Use(resource, per_unit),), finished, since_s=now_s)
+            self._users[resource][activity] = per_unit
+
+    def _return_to_queue(self, resource: int) -> None:
+        users, self._users[resource] = self._users[resource], {}
+        for activity, per_unit in users.items():
+            self._queues[resource].start(activity.remaining, activity.limit, activity.weight, per_unit, activity.finished)
 
     def _touch(self, uses: Sequence[Use]) -> None:
         if uses and not self._changed:
-            settle = simpy.Event(self._environment)
-            settle._ok, settle._value = True, None
+            settle = Alarm(self._environment)
             settle.callbacks = [lambda _: self._settle()]
             self._environment.schedule(settle, priority=_LAST)
         self._changed.update((use.resource, None) for use in uses)
@@ -106,6 +142,9 @@ class Allocator:
         for activity in activities:
             activity.remaining = max(0.0, activity.remaining - activity.rate * (now_s - activity.since_s))
             activity.since_s = now_s
+        if len(resources) == 1 and len({activity.limit for activity in activities}) == 1:
+            self._return_to_queue(resources[0])
+            return
         for activity, rate in self._fill(resources, activities).items():
             activity.rate = rate
         self._wake(activities)
@@ -125,11 +164,11 @@ class Allocator:
         stopped users leave is used up by the rising ones; that level only rises as more are stopped, so a heap of levels
         needs looking at again only where its smallest entry is out of date.
         """
-        left = {r: self._capacity[r] for r in resources}
+        left = {r: self._queues[r].capacity(self._users[r].values()) for r in resources}
         rates: dict[Activity, float] = {}
         # resources before activities at the same level; numbers, so that activities are never compared
         levels = [(left[r] / self._slope(r, rates), 0, r) for r in resources if self._users[r]]
-        levels += [(a.max_rate / a.weight, 1, i) for i, a in enumerate(activities) if a.max_rate < math.inf]
+        levels += [(a.limit, 1, i) for i, a in enumerate(activities) if a.limit < math.inf]
         heapq.heapify(levels)
 
         def stop(activity: Activity, rate: float) -> None:
@@ -141,10 +180,10 @@ class Allocator:
             level, is_cap, number = heapq.heappop(levels)
             if is_cap:
                 if (activity := activities[number]) not in rates:
-                    stop(activity, activity.max_rate)
+                    stop(activity, activity.limit * activity.weight)
             elif slope := self._slope(number, rates):
                 now = left[number] / slope
-                if now > level * (1 + _TOGETHER):
+                if now > level * (1 + TOGETHER):
                     heapq.heappush(levels, (now, 0, number))
                 else:
                     for activity in [a for a in self._users[number] if a not in rates]:
@@ -158,18 +197,13 @@ class Allocator:
     def _finish(self, activities: list[Activity], timer: object) -> None:
         """Ends the activities of a component whose time has come, unless the component has changed since."""
         now_s = self._environment.now
-        ended = [a for a in activities if a.timer is timer and a.ends_s() <= now_s * (1 + _TOGETHER)]
+        ended = [a for a in activities if a.timer is timer and a.ends_s() <= now_s * (1 + TOGETHER)]
         for activity in ended:
-            activity.timer = None
             for use in activity.uses:
                 self._users[use.resource].pop(activity, None)
         for activity in ended:
             self._touch([use for use in activity.uses if self._users[use.resource]])
             activity.finished()
-
-
-def _used(activity: Activity) -> set[int]:
-    return {use.resource for use in activity.uses}
 
 
 def finish_times(
@@ -200,9 +234,10 @@ def finish_times(
     def launcher(index: int) -> Callable[[simpy.Event], None]:
         return lambda _: flow(index)
 
-    for index in range(len(starts)):
+    # plain numbers: the environment's time becomes what it is given, and numpy's numbers are slow one by one
+    for index, begin_s in enumerate(starts.tolist()):
         if len(routes[index]) and sizes[index] > 0:
-            environment.timeout(starts[index]).callbacks.append(launcher(index))
+            environment.timeout(begin_s).callbacks.append(launcher(index))
     environment.run()
     return ends_s
 

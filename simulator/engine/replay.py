@@ -1,175 +1,362 @@
 """The replay engine: where the order of everything is fixed, times are a recurrence of maxima and sums, evaluated with numpy.
 
 A task starts at the latest end of what it follows and takes as long as it would take alone. Tasks are grouped into levels (a
-task's level is one more than the highest it follows), and a level is evaluated at once for all its tasks and samples. That is
-exact where nothing is shared by more than it can carry, which `is_contended` finds out afterwards.
+task's level is above those of all that it follows), and a level is evaluated at once for all its tasks and samples. A server
+is evaluated once all its requests of a step have arrived. That is exact where nothing is shared by more than it can carry,
+which `contention` finds out afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
+import simpy
 from numpy.typing import NDArray
 
+from simulator.engine.flows import Allocator
+from simulator.engine.servers import Busy
 from simulator.engine.timeline import Timeline
-from simulator.program import Program, followers
+from simulator.engine.variation import NONE, Variation
+from simulator.program import Kind, Program
+from simulator.ragged import Ragged, in_order
 
 Times = NDArray[np.float64]
 
-# Up to so many dependencies a task's are gathered column by column, which is faster than one ragged reduction.
+# Up to so many tasks of the step before are gathered column by column, which is faster than one ragged reduction.
 _FEW: Final = 4
-# Rates that exceed a capacity by less are float rounding.
-_ROUNDING: Final = 1e-9
 
 
-def simulate(program: Program, steps: int) -> Timeline:
-    """Runs `steps` steps as if nothing were shared. Raises ValueError where programs have servers: only events know queues."""
-    kept = list(replay(program, steps, durations_s(program)[:, None]))
-    start_s, end_s = (np.stack([step[side][:, 0] for step in kept]) for side in (0, 1))
-    return Timeline(program, start_s, end_s)
+def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
+    """One sample of `steps` steps as if nothing were shared. Raises ValueError as `replay` does."""
+    return _timeline(program, steps, durations_s(program), variation, sample)
+
+
+def simulate_together(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
+    """As `simulate`, where tasks that the program declares to run together share what they use: an approximation.
+
+    Tasks of a set are taken to start at one instant, and to share with one another and nothing else.
+    """
+    return _timeline(program, steps, together_s(program), variation, sample)
+
+
+def replay(program: Program, steps: int, seconds: Times, variation: Variation = NONE) -> Iterator[tuple[Times, Times]]:
+    """Start and end of every task, step by step, each of shape (tasks, samples); the arrays are the caller's to keep.
+
+    seconds: of each task without jitter, shape (tasks,), as `durations_s` or `together_s` give them. Raises ValueError where
+    tasks wait for one another in a circle, and where a server's request overtakes one of the step before.
+    """
+    return _recurrence(program, _varied_s(program, steps, seconds, variation), variation.start_s)
 
 
 def durations_s(program: Program) -> Times:
-    """Seconds each task takes alone: latency, then its amount at the rate that it and its resources allow; shape (tasks,)."""
-    rate = program.max_rate.copy()
-    task_of_use = np.repeat(np.arange(len(program)), np.diff(program.use_offsets))
-    np.minimum.at(rate, task_of_use, program.resources.capacity[program.use_resource] / _per_unit(program, task_of_use))
-    seconds: Times = program.latency_s + program.amount / rate
+    """Seconds each task takes alone: latency, then its amount (of all its requests) at the rate that it and its resources
+    allow; shape (tasks,)."""
+    count = np.where(program.kind == Kind.SERVE, program.requests, 1)
+    seconds: Times = program.latency_s + count * program.amount / rates(program)
     return seconds
 
 
-def _per_unit(program: Program, task_of_use: NDArray[np.int64]) -> Times:
-    """How much of a use's resource its task takes per unit of rate, counting all uses of the task of that resource."""
-    resources = max(1, len(program.resources.capacity))
-    _, group = np.unique(task_of_use * resources + program.use_resource, return_inverse=True)
-    return np.bincount(group, weights=program.use_per_unit, minlength=1).astype(np.float64)[group]
+def together_s(program: Program) -> Times:
+    """The same, where tasks declared to run together share what they use, solved once for each set."""
+    seconds = durations_s(program)
+    for number in np.unique(program.together[program.together >= 0]):
+        tasks = np.flatnonzero(program.together == number)
+        seconds[tasks] = _shared_s(program, tasks)
+    return seconds
 
 
-def replay(program: Program, steps: int, seconds: Times, start_s: Times | None = None) -> Iterator[tuple[Times, Times]]:
-    """Start and end of every task, step by step, each of shape (tasks, samples); the arrays are the caller's to keep.
+def _shared_s(program: Program, tasks: NDArray[np.int64]) -> Times:
+    """When each of some tasks ends that start together at zero and share what they use, shape (tasks,)."""
+    environment = simpy.Environment()
+    allocator = Allocator(environment, program.resources.capacity, program.resources.incast)
+    routes = program.routes.lists()
+    ends_s = program.latency_s[tasks]
 
-    seconds: of each task, shape (tasks, samples). start_s: when each rank class begins, shape (ranks,) or (ranks, samples).
+    def finish(index: int) -> Callable[[], None]:
+        def finished() -> None:
+            ends_s[index] = environment.now
+
+        return finished
+
+    def move(index: int, task: int) -> Callable[[simpy.Event], None]:
+        uses = routes[program.route[task]]
+        numbers = float(program.amount[task]), float(program.max_rate[task]), float(program.weight[task])
+        return lambda _: allocator.start(*numbers, uses, finish(index))
+
+    for index, task in enumerate(tasks.tolist()):
+        if routes[program.route[task]]:
+            environment.timeout(ends_s[index]).callbacks.append(move(index, task))
+        else:
+            ends_s[index] += program.amount[task] / program.max_rate[task]
+    environment.run()
+    return ends_s
+
+
+def rates(program: Program) -> Times:
+    """Rate of each task alone: what it and its resources allow, shape (tasks,)."""
+    routes, resources = program.routes, program.resources
+    route = routes.resources.keys()
+    # all that a route's uses take of one resource counts together
+    count = max(1, len(resources.capacity))
+    _, group = np.unique(route * count + routes.resources.values, return_inverse=True)
+    per_unit = np.bincount(group, weights=routes.per_unit, minlength=1)[group]
+    capacity = resources.capacity[routes.resources.values]
+    loss = resources.incast[routes.resources.values] * np.maximum(0.0, per_unit - 1)
+    limit = np.full(len(routes.resources), np.inf)
+    np.minimum.at(limit, route, capacity / (1 + loss) / per_unit)
+    rate: Times = np.minimum(program.max_rate, limit[program.route])
+    return rate
+
+
+def _varied_s(program: Program, steps: int, seconds: Times, variation: Variation) -> Iterator[Times]:
+    """Seconds of each task with its jitter, step by step, shape (tasks, samples); without jitter one array for all steps."""
+    if variation.compute_jitter == variation.message_jitter == 0:
+        yield from itertools.repeat(np.broadcast_to(seconds[:, None], (len(seconds), variation.samples)), steps)
+    else:
+        latency_s = program.latency_s[:, None]
+        for step in range(steps):
+            yield latency_s + (seconds[:, None] - latency_s) * variation.factors(program, step)
+
+
+def _timeline(program: Program, steps: int, seconds: Times, variation: Variation, sample: int) -> Timeline:
+    each = [varied_s[:, [sample]] for varied_s in _varied_s(program, steps, seconds, variation)]
+    kept = list(_recurrence(program, each, variation.start_s))
+    start_s, end_s = (np.stack([step[side][:, 0] for step in kept]) for side in (0, 1))
+    return Timeline(program, start_s, end_s, _busy(program, start_s, end_s, each))
+
+
+def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times]) -> Mapping[int, Sequence[Busy]]:
+    """What every server did, by rank class: its services in order, and the update that ends a step."""
+    busy: dict[int, list[Busy]] = {}
+    for server in servers_of(program):
+        stretches = busy[server.rank] = []
+        for step, seconds in enumerate(each):
+            began_s = start_s[step, server.tasks]
+            served_s = began_s + seconds[server.tasks, 0]
+            # of those that begin together all but the last take no time
+            order = np.lexsort((served_s, began_s))
+            began_s, served_s = began_s[order], served_s[order]
+            stretches += [Busy(step, *times) for times in zip(began_s.tolist(), served_s.tolist(), strict=True)]
+            stretches.append(Busy(step, float(served_s[-1]), float(end_s[step, server.tasks[0]])))
+    return busy
+
+
+def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) -> Iterator[tuple[Times, Times]]:
+    """Start and end of every task for the seconds of each step, all of shape (tasks, samples).
+
+    start_s: when each rank class begins, shape (ranks,).
     """
-    if program.has_servers:
-        raise ValueError("replay has no queues: a program with servers needs the events engine")
     order = _Order(program)
-    tasks, samples = seconds.shape
-    start = np.zeros((tasks, samples))
+    place, rows = order.place, len(order.rows)
+    served = program.kind == Kind.SERVE
+    queues = [_Queue(server, order.places, release) for release, server in enumerate(order.servers, len(program))]
+    start = np.zeros((rows, 1))
     if start_s is not None:
-        start += np.asarray(start_s).reshape(len(start_s), -1)[program.rank]
-    for _ in range(steps):
-        # one row more, which never holds anything up: what tasks with fewer dependencies than others gather
-        end = np.empty((tasks + 1, samples))
-        end[tasks] = -np.inf
+        start[place] = start_s[program.rank, None]
+    given = None
+    for seconds in each:
+        if seconds is not given:
+            samples = seconds.shape[1]
+            given, took = seconds, np.zeros((rows, samples))
+            took[place] = np.where(served[:, None], 0.0, seconds)
+            start = np.repeat(start, samples // start.shape[1], axis=1)
+        # one row more, which holds nothing up
+        end = np.zeros((rows + 1, samples))
         for level in order.levels:
-            if level.follows is not None:
-                start[level.tasks] = np.maximum(start[level.tasks], level.follows.latest(end))
-            end[level.tasks] = start[level.tasks] + seconds[level.tasks]
-        yield start, end[:tasks]
-        start = order.carried.latest(end) if order.carried.columns else np.zeros((tasks, samples))
+            tasks = level.tasks
+            if len(level.before):
+                latest = np.maximum.reduceat(end.take(level.before, axis=0), level.offsets, axis=0)
+                np.maximum(start[tasks], latest, out=start[tasks])
+            np.add(start[tasks], took[tasks], out=end[tasks])
+            for number in level.released:
+                queues[number].serve(start, end, seconds)
+        yield start[place], end[place]
+        start = order.carried.latest(end)
 
 
-@dataclass(frozen=True)
-class _Gather:
-    """For each of some tasks, the tasks it follows: few as columns (padded), many as a ragged list."""
+class QueuedServer(NamedTuple):
+    """A server class: its tasks, and the seconds of the update after each, shape (tasks of the server,)."""
 
-    columns: Sequence[NDArray[np.int64]]
-    offsets: NDArray[np.int64] | None = None
-
-    @classmethod
-    def of(cls, dependencies: Sequence[Sequence[int]], nothing: int) -> _Gather:
-        """`nothing`: the row that holds nothing up."""
-        most = max(map(len, dependencies), default=0)
-        if most <= _FEW:
-            padded = [[*d, *[nothing] * (most - len(d))] for d in dependencies]
-            return cls(list(np.array(padded, dtype=np.int64).reshape(len(dependencies), most).T.copy()))
-        filled = [d or [nothing] for d in dependencies]
-        offsets = np.concatenate([[0], np.cumsum([len(d) for d in filled])[:-1]])
-        return cls([np.array([task for d in filled for task in d], dtype=np.int64)], offsets)
-
-    def latest(self, end: Times) -> Times:
-        """The latest end among what each task follows, shape (tasks, samples); zero where one follows nothing.
-
-        There must be something that any of them follows.
-        """
-        if self.offsets is not None:
-            return np.maximum(np.maximum.reduceat(end[self.columns[0]], self.offsets, axis=0), 0.0)
-        result = end[self.columns[0]]
-        for column in self.columns[1:]:
-            np.maximum(result, end[column], out=result)
-        return np.maximum(result, 0.0, out=result)
+    rank: int
+    tasks: NDArray[np.int64]
+    update_s: Times
 
 
-@dataclass(frozen=True)
-class _Level:
-    """Tasks that can be timed together: nothing among them follows another. `follows` is None for what follows nothing."""
+def servers_of(program: Program) -> list[QueuedServer]:
+    serves = np.flatnonzero(program.kind == Kind.SERVE)
+    update_s = program.update_s / rates(program)
+    by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
+    return [QueuedServer(rank, tasks, update_s[tasks]) for rank, tasks in by_rank]
 
-    tasks: NDArray[np.int64] | slice
-    follows: _Gather | None
+
+class _Queue:
+    """A synchronous server's queue: first come, first served; all are released once the last is served and an update done."""
+
+    def __init__(self, server: QueuedServer, places: NDArray[np.int64], release: int) -> None:
+        """release: its row."""
+        self.server = server
+        self.places = places[server.tasks]
+        self.release = places[release]
+        self.arrived_s: Times | float = 0.0
+        self.free_s: Times | float = 0.0
+
+    def serve(self, start: Times, end: Times, seconds: Times) -> None:
+        """Sets start and end of its tasks, and its release; arrivals are in `end`; each of shape (rows, samples)."""
+        arrival_s = end[self.places]
+        if (arrival_s < self.arrived_s).any():
+            raise ValueError("a server's request overtakes one of the step before, which only the events engine follows")
+        self.arrived_s = arrival_s.max(axis=0)
+        order = np.argsort(arrival_s, axis=0, kind="stable")
+        ready_s = np.maximum(np.take_along_axis(arrival_s, order, axis=0), self.free_s)
+        service_s = np.take_along_axis(seconds[self.server.tasks], order, axis=0)
+        # a request ends at the latest, over those before it and itself, of its arrival and all services from there on
+        total_s = np.cumsum(service_s, axis=0)
+        served_s = total_s + np.maximum.accumulate(ready_s - total_s + service_s, axis=0)
+        began_s = np.maximum(ready_s, np.concatenate([ready_s[:1], served_s[:-1]]))
+        self.free_s = served_s[-1] + self.server.update_s[order[-1]]
+        start[self.places[order], np.arange(start.shape[1])] = began_s
+        end[self.places] = end[self.release] = self.free_s
+
+
+class _Level(NamedTuple):
+    """Tasks that can be timed together, and all that they follow: those of task i from offsets[i] on; none for the first.
+
+    released: numbers of the servers that have all they wait for.
+    """
+
+    tasks: slice
+    before: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    released: Sequence[int]
 
 
 class _Order:
-    """The levels of a program's tasks, and what each follows in the step before."""
+    """A program's tasks in an order in which they can be timed: by level.
+
+    A server's release has a row of its own after the tasks: it follows the server's tasks, and what follows them follows it.
+    rows: the task or release at each place. places: where each row is, and last what holds nothing up. place: where the tasks
+    are, as an index.
+    """
 
     def __init__(self, program: Program) -> None:
         tasks = len(program)
-        follows = program.follows()
-        level_of = _levels(follows)
-        self.carried = _Gather.of(program.carried_with_lanes(), tasks)
-        self.levels = []
-        by_level = np.argsort(level_of, kind="stable")
-        for members in np.split(by_level, np.flatnonzero(np.diff(level_of[by_level])) + 1) if tasks else []:
-            gather = _Gather.of([follows[task] for task in members.tolist()], tasks)
-            everything = len(members) == tasks
-            self.levels.append(_Level(slice(0, tasks) if everything else members, gather if gather.columns else None))
+        self.servers = servers_of(program)
+        before = _with_releases(program, self.servers)
+        slots = np.concatenate([program.slot, np.full(len(self.servers), -1)])
+        level = _levels(before, slots)
+        self.rows = in_order(level)
+        places = np.empty(len(self.rows) + 1, dtype=np.int64)
+        places[self.rows] = np.arange(len(self.rows))
+        # the row that holds nothing up comes last
+        places[-1] = nothing = len(self.rows)
+        self.places = places
+        # a slice, which is a view and no copy, where they are in their own order
+        self.place = slice(tasks) if (places[:tasks] == np.arange(tasks)).all() else places[:tasks]
+        carried = program.carried_predecessors()
+        # releases follow nothing of the step before
+        carried = Ragged(np.append(carried.offsets, np.full(len(self.servers), carried.offsets[-1])), carried.values)
+        self.carried = _Latest(_placed(carried, self.rows, places), nothing)
+        self.levels = list(self._levels(level, _placed(_filled(before, nothing), self.rows, places)))
+
+    def _levels(self, level: NDArray[np.int64], before: Ragged) -> Iterator[_Level]:
+        """The levels in order; before: for each place the places of what it follows."""
+        in_place = level[self.rows]
+        bounds = np.flatnonzero(np.diff(in_place, prepend=-1, append=-1))
+        released: dict[int, list[int]] = {}
+        for number, at_level in enumerate(level[len(level) - len(self.servers) :].tolist()):
+            released.setdefault(at_level, []).append(number)
+        numbers, firsts = in_place[bounds[:-1]].tolist(), before.offsets[bounds].tolist()
+        for number, (begin, end), (first, last) in zip(
+            numbers, itertools.pairwise(bounds.tolist()), itertools.pairwise(firsts), strict=True
+        ):
+            # nothing holds up the first level
+            follows = before.values[first if begin > 0 else last : last]
+            yield _Level(slice(begin, end), follows, before.offsets[begin:end] - first, released.get(number, ()))
 
 
-def _levels(follows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Longest path to each task. Raises ValueError where tasks wait for one another in a circle."""
-    waiting = [len(before) for before in follows]
-    after = followers(follows)
-    levels = np.zeros(len(follows), dtype=np.int64)
-    ready = [task for task, count in enumerate(waiting) if count == 0]
-    level, done = 0, 0
-    while ready:
-        levels[ready] = level
-        done += len(ready)
-        following = []
-        for task in ready:
-            for successor in after[task]:
-                waiting[successor] -= 1
-                if waiting[successor] == 0:
-                    following.append(successor)
-        ready, level = following, level + 1
-    if done < len(follows):
+class _Latest:
+    """The latest end among the rows that each row follows: gathered as columns where they are few, else as ragged lists."""
+
+    def __init__(self, before: Ragged, nothing: int) -> None:
+        """nothing: the row that holds nothing up."""
+        counts = before.counts
+        most = int(counts.max(initial=0))
+        self.offsets = None
+        if most <= _FEW:
+            self.rows = np.full((most, len(before)), nothing)
+            self.rows[np.arange(len(before.values)) - np.repeat(before.offsets[:-1], counts), before.keys()] = before.values
+        else:
+            filled = _filled(before, nothing)
+            self.rows, self.offsets = filled.values, filled.offsets[:-1]
+
+    def latest(self, end: Times) -> Times:
+        """Shape (rows, samples); zero where a row follows nothing."""
+        gathered = end.take(self.rows, axis=0)
+        if self.offsets is not None:
+            return np.maximum.reduceat(gathered, self.offsets, axis=0)
+        result: Times = np.maximum.reduce(gathered, axis=0, initial=0.0)
+        return result
+
+
+def _with_releases(program: Program, servers: Sequence[QueuedServer]) -> Ragged:
+    """What each task and each release of a server follows in its step."""
+    before = program.predecessors()
+    release = np.arange(len(program))
+    for number, server in enumerate(servers, len(program)):
+        release[server.tasks] = number
+    counts = np.concatenate([before.counts, [len(server.tasks) for server in servers]])
+    values = np.concatenate([release[before.values], *(server.tasks for server in servers)])
+    return Ragged(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), values)
+
+
+def _filled(before: Ragged, nothing: int) -> Ragged:
+    """With the row `nothing` where there is none."""
+    return before.extended(np.where(before.counts == 0, nothing, -1))
+
+
+def _placed(before: Ragged, rows: NDArray[np.int64], places: NDArray[np.int64]) -> Ragged:
+    """The lists of `rows` in their order, as places."""
+    lists = before.take(rows)
+    return Ragged(lists.offsets, places[lists.values])
+
+
+def _levels(before: Ragged, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for each row above those of all that it follows: its slot where it has one, else the longest path to it.
+
+    Slots that do not hold are not used. Raises ValueError where rows wait for one another in a circle.
+    """
+    levels = _longest_paths(before, slots)
+    if (levels[before.values] < levels[before.keys()]).all():
+        return levels
+    return _longest_paths(before, np.full(len(slots), -1))
+
+
+def _longest_paths(before: Ragged, known: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The longest path to each row that is not known (below zero), counted from those that are."""
+    unknown = np.flatnonzero(known < 0)
+    lists = before.take(unknown)
+    row = lists.keys()
+    below = known[lists.values]
+    path = np.zeros(len(unknown), dtype=np.int64)
+    np.maximum.at(path, row, below + 1)
+    number = np.empty(len(known), dtype=np.int64)
+    number[unknown] = np.arange(len(unknown))
+    between = below < 0
+    row, previous = row[between], number[lists.values[between]]
+    after = Ragged.grouped(previous, row, len(unknown)).lists()
+    waiting, length = np.bincount(row, minlength=len(unknown)).tolist(), path.tolist()
+    ready = [one for one, count in enumerate(waiting) if count == 0]
+    for one in ready:
+        for successor in after[one]:
+            length[successor] = max(length[successor], length[one] + 1)
+            waiting[successor] -= 1
+            if waiting[successor] == 0:
+                ready.append(successor)
+    if len(ready) < len(unknown):
         raise ValueError("tasks wait for one another in a circle")
+    levels = known.copy()
+    levels[unknown] = length
     return levels
-
-
-def is_contended(timeline: Timeline) -> bool:
-    """Whether at some instant tasks together wanted more of a resource than there is, so that sharing would slow them."""
-    program = timeline.program
-    if not len(program.use_resource):
-        return False
-    steps = len(timeline.start_s)
-    task = np.repeat(np.arange(len(program)), np.diff(program.use_offsets))
-    seconds = durations_s(program) - program.latency_s
-    rate = np.divide(program.amount, seconds, out=np.zeros(len(program)), where=seconds > 0)
-    begin_s: Times = (timeline.start_s + program.latency_s)[:, task].ravel()
-    end_s = timeline.end_s[:, task].ravel()
-    demand = np.tile(rate[task] * program.use_per_unit, steps)
-    resource = np.tile(program.use_resource, steps)
-    busy = end_s > begin_s
-    begin_s, end_s, demand, resource = begin_s[busy], end_s[busy], demand[busy], resource[busy]
-    # ends a rounding error after a begin do not overlap it
-    end_s -= _ROUNDING * (end_s - begin_s)
-    at_s = np.concatenate([begin_s, end_s])
-    change = np.concatenate([demand, -demand])
-    changed = np.tile(resource, 2)
-    order = np.lexsort((change, at_s, changed))
-    # every resource's changes add up to zero, so a sum that runs over all of them starts each at zero
-    used_share = np.cumsum(change[order] / program.resources.capacity[changed[order]])
-    return bool((used_share > 1 + _ROUNDING).any())

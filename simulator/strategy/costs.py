@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simulator.cluster import Cluster
 from simulator.cluster.device import ELEMENT_BYTES, Optimizer, Precision, state_bytes
 from simulator.model.layers import Layer
+from simulator.unevenness import EVEN, Unevenness
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Job:
     samples_per_worker: int
     precision: Precision
     optimizer: Optimizer
+    unevenness: Unevenness = EVEN
+
+    def apart(self, ranks: int) -> Collection[int]:
+        """Ranks that nothing may be folded with: those that are told apart; all, where times are drawn at random."""
+        return range(ranks) if self.unevenness.is_random else self.unevenness.named
 
     @property
     def element_bytes(self) -> int:

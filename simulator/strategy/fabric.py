@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from simulator.cluster import Cluster
-from simulator.cluster.collectives import MeasuredCollective, ring_allreduce_bytes, ring_allreduce_steps
+from simulator.cluster.algorithms import ALGORITHMS, Group, bus_factor
+from simulator.cluster.collectives import MeasuredCollective
+from simulator.cluster.cost import CollectiveCost, collective_cost, library_of
 from simulator.cluster.network import Link
+from simulator.cluster.traffic import network_loads
+from simulator.cluster.wiring import Channel, Wiring
+from simulator.errors import InputError
 from simulator.program import Path, ProgramBuilder, Use
 
 
 class Fabric:
-    """Adds nodes to a program as they are needed: each has its cores, and its network card in both directions.
+    """Adds what programs share to them as it is needed: the cores of nodes, and the links inside and between nodes.
 
-    Ranks of a node talk over the node's link (a port for each rank and direction), ranks of different nodes through both
-    nodes' network cards and a switch that never limits.
+    Where any two endpoints of a network are joined like any other two, a node may stand for several alike ones; `alike`
+    counts then say for how many messages one stands.
     """
 
     def __init__(self, cluster: Cluster, builder: ProgramBuilder) -> None:
@@ -20,9 +25,9 @@ class Fabric:
         self._builder = builder
         self._resources: dict[str, int] = {}
 
-    def _resource(self, name: str, capacity: float) -> int:
+    def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         if name not in self._resources:
-            self._resources[name] = self._builder.resource(name, capacity)
+            self._resources[name] = self._builder.resource(name, capacity, incast)
         return self._resources[name]
 
     def compute_uses(self, node: int, alike: int = 1) -> tuple[Use, ...]:
@@ -36,61 +41,168 @@ class Fabric:
             return ()
         return (Use(self._resource(f"node {node} cores", cores), link_cores / bandwidth_Bps * alike),)
 
+    def _host_use(self, name: str, link: Link, size_bytes: float, alike: float) -> tuple[Use, ...]:
+        """A host handles its messages one after another, each for the link's overhead, however large it is."""
+        if link.overhead_s == 0 or size_bytes == 0:
+            return ()
+        return (Use(self._resource(f"{name} host", 1.0), link.overhead_s / size_bytes * alike),)
+
+    def message(self, source: tuple[int, int], target: tuple[int, int], size_bytes: float) -> Path:
+        """Of one message between two ranks, each given as node and device."""
+        if source[0] == target[0]:
+            names = (f"node {source[0]} device {source[1]}", f"node {target[0]} device {target[1]}")
+            return self.inside(source[0], *names, size_bytes, devices=(source[1], target[1]))
+        return self.between(source[0], target[0], size_bytes, devices=(source[1], target[1]))
+
+    def half(self, place: tuple[int, int], outward: bool, inside: bool) -> Path:
+        """Of a message between a rank and a switch that takes part itself: inside its node, or of the network."""
+        node, device = place
+        link = _given(self.cluster.node.link if inside else self.cluster.network)
+        wiring = link.wiring(self.cluster.node.devices) if inside else link.wiring(self.cluster.nodes, self.cluster.node.cards)
+        if wiring.access_Bps is None:
+            raise InputError(
+                f"ranks of a {link.topology.kind} are attached to no switch that could reduce; use another algorithm"
+            )
+        apart = not inside and link.topology.tells_cards_apart
+        endpoint = device if inside else node * self.cluster.node.cards + self._card(device) if apart else node
+        channel = wiring.out_of(endpoint) if outward else wiring.into(endpoint)
+        capacity_Bps = wiring.capacity_Bps(channel)
+        if inside and wiring.is_switch:
+            resource = self._resource(f"node {node} device {device} {channel[0]}", capacity_Bps, _incast(link, channel))
+        else:
+            resource = self._channel(f"node {node} " if inside else "network ", link, wiring, channel)
+        alone_Bps = capacity_Bps if inside or apart else capacity_Bps / self.cluster.node.cards
+        return Path(link.latency_s / 2, alone_Bps, (Use(resource),), _weight(link))
+
     def inside(
-        self, node: int, source: str, target: str, out_of_source: int = 1, into_target: int = 1, together: int = 1
-    ) -> Path:
-        """From one rank of a node to another.
+        self, node: int, source: str, target: str, size_bytes: float,
+        out_of_source: int = 1, into_target: int = 1, together: int = 1, devices: tuple[int, int] = (0, 0),
+    ) -> Path:  # fmt: skip
+        """From one rank of a node to another, each by the name of its port and its device.
 
         out_of_source, into_target, together: how many alike messages leave the source's port, reach the target's, and move
         in the node at the same time.
         """
         link = _given(self.cluster.node.link)
-        uses = (
-            Use(self._resource(f"{source} out", link.bandwidth_Bps), out_of_source),
-            Use(self._resource(f"{target} in", link.bandwidth_Bps), into_target),
-            *self._core_use(node, link.cores_busy, link.bandwidth_Bps, together),
-        )
-        return Path(link.latency_s, link.bandwidth_Bps, uses, _weight(link))
+        wiring = link.wiring(self.cluster.node.devices)
+        if wiring.is_switch:
+            ports = [(wiring.out_of(devices[0]), source, out_of_source), (wiring.into(devices[1]), target, into_target)]
+            shared = [(f"{name} {channel[0]}", wiring.capacity_Bps(channel), channel, count) for channel, name, count in ports]
+            uses = tuple(Use(self._resource(name, Bps, _incast(link, at)), count) for name, Bps, at, count in shared)
+            further_s, alone_Bps = 0.0, min(Bps for _, Bps, _, _ in shared)
+        else:
+            uses, further_s, alone_Bps = self._routed(link, wiring, f"node {node} ", *devices, together, together)
+        uses += self._host_use(source, link, size_bytes, out_of_source) + self._host_use(target, link, size_bytes, into_target)
+        uses += self._core_use(node, link.cores_busy, link.bandwidth_Bps, together)
+        return Path(link.latency_s + further_s, alone_Bps, uses, _weight(link))
 
-    def between(self, source_node: int, target_node: int, out_of_source: float = 1, into_target: float = 1) -> Path:
-        """From a rank of one node to a rank of another; the counts are alike messages that share the network cards."""
-        link = _given(self.cluster.network)
-        uses = (
-            self._card_use(source_node, "out", out_of_source),
-            self._card_use(target_node, "in", into_target),
-            *self._core_use(source_node, link.cores_busy / 2, link.bandwidth_Bps, out_of_source),
-            *self._core_use(target_node, link.cores_busy / 2, link.bandwidth_Bps, into_target),
-        )
-        return Path(link.latency_s, link.bandwidth_Bps / self.cluster.node.cards, uses, _weight(link))
+    def between(
+        self, source_node: int, target_node: int, size_bytes: float,
+        out_of_source: float = 1, into_target: float = 1, devices: tuple[int, int] | None = None,
+    ) -> Path:  # fmt: skip
+        """From a rank of one node to a rank of another; the counts are alike messages that share the network cards.
 
-    def _card_use(self, node: int, direction: str, alike: float) -> Use:
-        link = _given(self.cluster.network)
-        return Use(self._resource(f"node {node} network {direction}", link.bandwidth_Bps), alike)
-
-    def allreduce(self, ranks: int, size_bytes: float, nodes: list[int], ranks_per_node: int) -> tuple[float, Path]:
-        """Bytes through each member and their path, for an allreduce of `size_bytes` over `ranks` ranks.
-
-        nodes: those whose resources are modelled (alike nodes may be folded away); ranks_per_node: members in each.
-        A ring passes through a node once, over as many network cards as the node has members.
+        devices: the ranks', where it is one message; a message goes over the card that its device is nearest to.
         """
-        if ranks == 1:
+        link, cards = _given(self.cluster.network), self.cluster.node.cards
+        wiring = link.wiring(self.cluster.nodes, cards)
+        uses: tuple[Use, ...] = ()
+        further_s, alone_Bps = 0.0, link.bandwidth_Bps / cards
+        pairs = self._cards(source_node, target_node, devices)
+        for source, target in pairs:
+            counts = out_of_source / len(pairs), into_target / len(pairs)
+            more, hops_s, card_Bps = self._routed(link, wiring, "network ", source, target, *counts)
+            uses, further_s, alone_Bps = uses + more, max(further_s, hops_s), min(alone_Bps, card_Bps)
+        if devices is not None and link.topology.tells_cards_apart:
+            uses += self._to_rail(source_node, *devices)
+        elif devices is not None and cards > 1:
+            ends = (source_node, devices[0], wiring.out_of(source_node)), (target_node, devices[1], wiring.into(target_node))
+            for node, device, channel in ends:
+                name = f"node {node} card {self._card(device)} {channel[0]}"
+                uses += (Use(self._resource(name, wiring.capacity_Bps(channel) / cards, _incast(link, channel))),)
+        for node, count in ((source_node, out_of_source), (target_node, into_target)):
+            uses += self._host_use(f"node {node}", link, size_bytes, count)
+            uses += self._core_use(node, link.cores_busy / 2, link.bandwidth_Bps, count)
+        return Path(link.latency_s + further_s, alone_Bps, uses, _weight(link))
+
+    def _cards(self, source_node: int, target_node: int, devices: tuple[int, int] | None) -> list[tuple[int, int]]:
+        """The endpoints of the network between which messages go: nodes, or cards where they are told apart."""
+        cards = self.cluster.node.cards
+        if not _given(self.cluster.network).topology.tells_cards_apart:
+            return [(source_node, target_node)]
+        used = range(cards) if devices is None else [self._card(devices[1])]
+        return [(source_node * cards + card, target_node * cards + card) for card in used]
+
+    def _card(self, device: int) -> int:
+        """The card that a device is nearest to."""
+        return device * self.cluster.node.cards // self.cluster.node.devices
+
+    def _to_rail(self, node: int, device: int, target_device: int) -> tuple[Use, ...]:
+        """The way inside a node to a device on the card of the target's rail."""
+        rail = self._card(target_device)
+        if self._card(device) == rail:
+            return ()
+        there = -(-rail * self.cluster.node.devices // self.cluster.node.cards)
+        names = f"node {node} device {device}", f"node {node} device {there}"
+        return self.inside(node, *names, 0.0, devices=(device, there)).uses
+
+    def _routed(
+        self, link: Link, wiring: Wiring, prefix: str, source: int, target: int, out_of_source: float, into_target: float
+    ) -> tuple[tuple[Use, ...], float, float]:
+        """What messages use on their way, the latency of what is beyond the shortest way, the rate of one alone."""
+        route = wiring.route(source, target)
+        uses = []
+        for channel, share in route.shares.items():
+            count = into_target if channel == wiring.into(target) else out_of_source
+            uses.append(Use(self._channel(prefix, link, wiring, channel), share * count))
+        return tuple(uses), route.further_hops * link.topology.hop_latency_s, wiring.alone_Bps(route)
+
+    def _channel(self, prefix: str, link: Link, wiring: Wiring, channel: Channel) -> int:
+        own = channel[0] in ("out", "in", "both")
+        name = f"{prefix}{channel[1]} {channel[0]}" if own else f"{prefix}{channel[0]} to {channel[1]}"
+        return self._resource(name, wiring.capacity_Bps(channel), _incast(link, channel))
+
+    def allreduce(self, group: Group, size_bytes: float, nodes: list[int]) -> tuple[float, Path]:
+        """Bytes through each member and their path, for an allreduce of `size_bytes` over a group, as the library does it.
+
+        nodes: those whose resources are modelled (alike nodes may be folded away).
+        """
+        if group.size == 1:
             return 0.0, Path(0.0, 1.0)
-        spans_nodes = ranks > ranks_per_node
-        measured = None if spans_nodes else self.cluster.collectives.measured_allreduce(ranks)
-        if measured is not None:
-            uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps, 1)
-            return size_bytes, Path(measured.latency_s, measured.bandwidth_Bps, uses, _weight(measured) * ranks)
-        links = [_given(self.cluster.network)] if spans_nodes else []
-        links += [_given(self.cluster.node.link)] if ranks_per_node > 1 else []
-        uses = tuple(self._card_use(node, way, 1) for node in nodes for way in ("out", "in")) if spans_nodes else ()
+        cost = collective_cost("all_reduce", size_bytes, group, self.cluster)
+        moved_bytes = bus_factor("all_reduce", group.size) * size_bytes
+        moving_s = cost.seconds - cost.latency_s
+        max_Bps = moved_bytes / moving_s if moving_s else 1.0
+        measured = self.cluster.collectives.measured_allreduce(group.size)
+        if cost.algorithm == "measured" and measured is not None:
+            scale = moved_bytes / size_bytes if size_bytes else 1.0
+            uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
+            return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
+        uses = self._network_uses(group, cost, moved_bytes / size_bytes, nodes) if group.nodes > 1 and size_bytes else ()
+        links = [self.cluster.network] if group.nodes > 1 else []
+        links += [self.cluster.node.link] if group.per_node > 1 else []
         for node in nodes:
             for link in links:
-                sends = ranks_per_node if link is self.cluster.node.link else 1
-                uses += self._core_use(node, link.cores_busy, link.bandwidth_Bps, sends)
-        latency_s = ring_allreduce_steps(ranks) * max(link.latency_s for link in links)
-        cards = min(1.0, ranks_per_node / self.cluster.node.cards)
-        slowest_Bps = min(link.bandwidth_Bps * (cards if link is self.cluster.network else 1) for link in links)
-        return ring_allreduce_bytes(ranks, size_bytes), Path(latency_s, slowest_Bps, uses, min(map(_weight, links)))
+                sends = group.per_node if link is self.cluster.node.link else 1
+                uses += self._core_use(node, _given(link).cores_busy, _given(link).bandwidth_Bps, sends)
+        return moved_bytes, Path(cost.latency_s, max_Bps, uses, min(_weight(_given(link)) for link in links))
+
+    def _network_uses(self, group: Group, cost: CollectiveCost, moved_share: float, nodes: list[int]) -> tuple[Use, ...]:
+        """The network's channels that a collective loads; of alike nodes those of the modelled."""
+        link, node = _given(self.cluster.network), self.cluster.node
+        rotate = library_of(self.cluster) == "nccl" and not ALGORITHMS[cost.algorithm].at_once
+        wiring = link.wiring(self.cluster.nodes, node.cards)
+        loads = network_loads(cost.algorithm, "all_reduce", group, node, link, rotate)
+        if link.is_uniform:
+            kept = {channel for at in nodes for channel in (wiring.out_of(at), wiring.into(at))}
+            loads = {channel: load for channel, load in loads.items() if channel in kept}
+        return tuple(
+            Use(self._channel("network ", link, wiring, channel), load / moved_share) for channel, load in loads.items()
+        )
+
+
+def _incast(link: Link, channel: Channel) -> float:
+    return link.incast if channel[0] == "in" else 0.0
 
 
 def _given(link: Link | None) -> Link:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from simulator.cluster.algorithms import Group
 from simulator.program import Program, ProgramBuilder
 from simulator.run import Phase
 from simulator.spec import Count
@@ -46,6 +47,8 @@ class Hybrid(Pipelined):
     def _modelled_workers(self, job: Job) -> int:
         """Replicas after which the placement on nodes repeats: the others are alike and folded away."""
         per_node = job.cluster.node.devices
+        if job.apart(self.ranks) or not job.cluster.is_uniform:
+            return self.workers
         if self.workers * self.stages <= per_node:
             return self.workers
         period = math.lcm(self.stages, per_node) // self.stages
@@ -56,12 +59,12 @@ class Hybrid(Pipelined):
         if self.workers == 1:
             return []
         nodes = sorted({replica.nodes[stage] for replica in replicas})
-        together = max(sum(replica.nodes[stage] == node for replica in replicas) for node in nodes)
+        group = Group(range(stage, self.workers * self.stages, self.stages), job.cluster.node.devices)
         layers = [job.layers[i] for i in replicas[0].ranges[stage]]
         members = [replica.ranks[stage] for replica in replicas]
         ready = [replica.last_rows[stage] for replica in replicas]
         rows = []
         for _, size_bytes in buckets(layers, job.element_bytes, self.bucket_bytes, self.bucket_bytes):
-            moved_bytes, path = fabric.allreduce(self.workers, size_bytes, nodes, together)
+            moved_bytes, path = fabric.allreduce(group, size_bytes, nodes)
             rows.append(builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, ready, stage))
         return rows

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Literal, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -14,6 +14,10 @@ from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job
 from simulator.strategy.fabric import Fabric
+
+# what runs at the same time by construction: all workers push together, all servers answer together
+_PUSHES: Final = 0
+_PULLS: Final = 1
 
 
 class ParameterServer(Strategy):
@@ -45,49 +49,63 @@ class ParameterServer(Strategy):
         """Each worker's passes, then a push to every server, the wait for the servers' update, and the pull."""
         builder = ProgramBuilder()
         fabric = Fabric(job.cluster, builder)
-        kinds = self._node_kinds(job.cluster)
-        workers, servers = _add_ranks(builder, fabric, kinds)
+        classes = self._classes(job)
+        ranks = {alike: _add_rank(builder, fabric, job, alike) for alike in classes}
         costs = job.costs()
-        backward: dict[int, int] = {}
-        for rank in workers.values():
-            builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
-            backward[rank] = builder.compute(rank, Phase.BACKWARD, float(costs.backward_s.sum()))
         parameters = float(costs.parameters.sum()) / self.servers
         shard = _Shard(
             size_bytes=parameters * job.element_bytes,
             sum_s=job.cluster.sum_s(parameters * job.element_bytes),
             update_s=job.cluster.update_s(parameters, job.optimizer, job.precision),
         )
-        for here, rank in workers.items():
-            rows: list[tuple[int, int, int]] = []
-            for there, server in servers.items():
-                rows += _rpcs(builder, fabric, (here, rank), (there, server), shard, backward[rank])
-            pushes, services, pulls = zip(*rows, strict=True)
-            builder.wait(rank, Phase.SEND, pushes)
-            builder.wait(rank, Phase.WAIT, services)
-            builder.wait(rank, Phase.RECEIVE, pulls)
+        backward: dict[_Class, int] = {}
+        workers = [alike for alike in classes if not alike.is_server]
+        for here in workers:
+            builder.compute(ranks[here], Phase.FORWARD, float(costs.forward_s.sum()))
+            backward[here] = builder.compute(ranks[here], Phase.BACKWARD, float(costs.backward_s.sum()))
+        for here in workers:
+            rpcs = _Rpcs(builder, fabric, shard, ranks[here], backward[here])
+            for there in classes:
+                if there.is_server:
+                    rpcs.add(here, there, ranks[there])
+            builder.wait(ranks[here], Phase.SEND, rpcs.pushes)
+            builder.wait(ranks[here], Phase.WAIT, rpcs.services)
+            builder.wait(ranks[here], Phase.RECEIVE, rpcs.pulls)
         return builder.build()
 
-    def _node_kinds(self, cluster: Cluster) -> list[_NodeKind]:
-        """Nodes grouped by how many workers and servers they have: nodes of one kind are alike."""
-        per_node = cluster.node.devices
+    def _classes(self, job: Job) -> list[_Class]:
+        """Alike ranks on alike nodes; what is told apart, or where nodes are not joined alike, each on its own."""
+        cluster, per_node = job.cluster, job.cluster.node.devices
         worker_nodes = -(-self.workers // per_node)
-        workers = Counter({node: min(per_node, self.workers - node * per_node) for node in range(worker_nodes)})
         dedicated = self.placement == "dedicated" and cluster.nodes > 1
-        servers = Counter(worker_nodes + j if dedicated else j % worker_nodes for j in range(self.servers))
-        nodes: dict[tuple[int, int], list[int]] = {}
-        for node in sorted(workers.keys() | servers.keys()):
-            nodes.setdefault((workers[node], servers[node]), []).append(node)
-        return [_NodeKind(alike[0], len(alike), *counts) for counts, alike in nodes.items()]
+        on_node: dict[int, tuple[list[int], list[int]]] = {
+            node: (list(range(node * per_node, min((node + 1) * per_node, self.workers))), []) for node in range(worker_nodes)
+        }
+        for j in range(self.servers):
+            node = worker_nodes + j if dedicated else j % worker_nodes
+            on_node.setdefault(node, ([], []))[1].append(self.workers + j)
+        apart = job.apart(self.ranks) if cluster.is_uniform else range(self.ranks)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for node, (workers, servers) in on_node.items():
+            own = any(rank in apart for rank in (*workers, *servers))
+            alike.setdefault((node,) if own else (len(workers), len(servers)), []).append(node)
+        return [one for nodes in alike.values() for one in _classes_on(nodes, *on_node[nodes[0]], apart)]
 
 
-class _NodeKind(NamedTuple):
-    """`nodes` alike nodes, each with so many workers and servers; `node` stands for all."""
+class _Class(NamedTuple):
+    """`each` alike ranks on every one of `nodes` alike nodes; `node`, `device` and `rank` are the first's."""
 
     node: int
     nodes: int
-    workers: int
-    servers: int
+    each: int
+    rank: int
+    device: int
+    is_server: bool
+
+    @property
+    def name(self) -> str:
+        role = "server" if self.is_server else "worker"
+        return f"{role}s on nodes like {self.node}" if self.nodes * self.each > 1 else f"{role} {self.rank}"
 
 
 class _Shard(NamedTuple):
@@ -96,65 +114,65 @@ class _Shard(NamedTuple):
     update_s: float
 
 
-def _add_ranks(
-    builder: ProgramBuilder, fabric: Fabric, kinds: list[_NodeKind]
-) -> tuple[dict[_NodeKind, int], dict[_NodeKind, int]]:
-    """Rank classes of workers and of servers, by the kind of node they are on."""
-    workers = {
-        kind: builder.rank(
-            f"workers on nodes like {kind.node}",
-            multiplicity=kind.nodes * kind.workers,
-            uses=fabric.compute_uses(kind.node, kind.workers),
-        )
-        for kind in kinds
-        if kind.workers
-    }
-    servers = {
-        kind: builder.rank(
-            f"servers on nodes like {kind.node}",
-            multiplicity=kind.nodes * kind.servers,
-            is_server=True,
-            uses=fabric.compute_uses(kind.node, kind.servers),
-        )
-        for kind in kinds
-        if kind.servers
-    }
-    return workers, servers
+def _classes_on(nodes: Sequence[int], workers: list[int], servers: list[int], apart: Collection[int]) -> list[_Class]:
+    """The classes on alike nodes, of which the first has these workers and servers."""
+    result = []
+    for ranks, is_server in ((workers, False), (servers, True)):
+        together = [rank for rank in ranks if rank not in apart]
+        singles = [rank for rank in ranks if rank in apart]
+        for members in ([together] if together else []) + [[rank] for rank in singles]:
+            first = members[0]
+            result.append(_Class(nodes[0], len(nodes), len(members), first, ranks.index(first), is_server))
+    return result
 
 
-def _rpcs(
-    builder: ProgramBuilder,
-    fabric: Fabric,
-    worker: tuple[_NodeKind, int],
-    server: tuple[_NodeKind, int],
-    shard: _Shard,
-    after: int,
-) -> list[tuple[int, int, int]]:
-    """Requests of a class of workers to a class of servers: those that cross the network and those that stay in a node."""
-    (here, rank), (there, server_rank) = worker, server
-    same = here == there
-    elsewhere_servers = there.servers * (there.nodes - same)
-    elsewhere_workers = here.workers * (here.nodes - same)
-    rows = []
-    if elsewhere_servers and elsewhere_workers:
-        out_of_worker, into_server = here.workers * elsewhere_servers, there.servers * elsewhere_workers
-        up = fabric.between(here.node, there.node, out_of_worker, into_server)
-        down = fabric.between(there.node, here.node, into_server, out_of_worker)
-        rows.append(_rpc(builder, rank, server_rank, elsewhere_workers, shard, up, down, after))
-    if same:
-        names = f"worker on {here.node}", f"server on {here.node}"
-        pairs = here.workers * here.servers
-        up = fabric.inside(here.node, *names, here.servers, here.workers, pairs)
-        down = fabric.inside(here.node, *names[::-1], here.workers, here.servers, pairs)
-        rows.append(_rpc(builder, rank, server_rank, here.workers, shard, up, down, after))
-    return rows
+def _add_rank(builder: ProgramBuilder, fabric: Fabric, job: Job, alike: _Class) -> int:
+    return builder.rank(
+        alike.name,
+        multiplicity=alike.nodes * alike.each,
+        is_server=alike.is_server,
+        uses=fabric.compute_uses(alike.node, alike.each),
+        slowdown=job.unevenness.slowdown(alike.rank),
+        late_s=job.unevenness.late_s(alike.rank),
+    )
 
 
-def _rpc(
-    builder: ProgramBuilder, worker: int, server: int, requests: int, shard: _Shard, up: Path, down: Path, after: int
-) -> tuple[int, int, int]:
-    """Push, service and pull of alike requests; returns their rows."""
-    push = builder.transfer(worker, server, shard.size_bytes, up, Phase.SEND, (after,))
-    serve = builder.serve(server, worker, Phase.OPTIMIZER, requests, shard.sum_s, shard.update_s, (push,))
-    pull = builder.transfer(server, worker, shard.size_bytes, down, Phase.RECEIVE, (serve,))
-    return push, serve, pull
+class _Rpcs:
+    """The requests of one class of workers, whose backward pass is row `after`; rows of pushes, services and pulls."""
+
+    def __init__(self, builder: ProgramBuilder, fabric: Fabric, shard: _Shard, worker: int, after: int) -> None:
+        self.pushes: list[int] = []
+        self.services: list[int] = []
+        self.pulls: list[int] = []
+        self._builder = builder
+        self._fabric = fabric
+        self._shard = shard
+        self._worker = worker
+        self._after = after
+
+    def add(self, here: _Class, there: _Class, server: int) -> None:
+        """To a class of servers: those that cross the network, and those that stay in a node."""
+        same, size_bytes = here.node == there.node, self._shard.size_bytes
+        elsewhere_servers = there.each * (there.nodes - same)
+        elsewhere_workers = here.each * (here.nodes - same)
+        if elsewhere_servers and elsewhere_workers:
+            out, into = here.each * elsewhere_servers, there.each * elsewhere_workers
+            devices = (here.device, there.device) if out == into == 1 else None
+            up = self._fabric.between(here.node, there.node, size_bytes, out, into, devices)
+            down = self._fabric.between(there.node, here.node, size_bytes, into, out, devices and devices[::-1])
+            self._rpc(server, elsewhere_workers, up, down)
+        if same:
+            pairs, names, devices = here.each * there.each, (here.name, there.name), (here.device, there.device)
+            up = self._fabric.inside(here.node, *names, size_bytes, there.each, here.each, pairs, devices)
+            down = self._fabric.inside(here.node, *names[::-1], size_bytes, here.each, there.each, pairs, devices[::-1])
+            self._rpc(server, here.each, up, down)
+
+    def _rpc(self, server: int, requests: int, up: Path, down: Path) -> None:
+        """Push, service and pull of alike requests."""
+        builder, shard = self._builder, self._shard
+        push = builder.transfer(self._worker, server, shard.size_bytes, up, Phase.SEND, (self._after,), together=_PUSHES)
+        serve = builder.serve(server, self._worker, Phase.OPTIMIZER, requests, shard.sum_s, shard.update_s, (push,))
+        pull = builder.transfer(server, self._worker, shard.size_bytes, down, Phase.RECEIVE, (serve,), together=_PULLS)
+        self.pushes.append(push)
+        self.services.append(serve)
+        self.pulls.append(pull)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from simulator.errors import FieldError
 from simulator.model.layers import Layer, cut_into_stages
-from simulator.program import Program, ProgramBuilder
+from simulator.program import Program, ProgramBuilder, Rows
 from simulator.run import Phase
 from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Costs, Job
 from simulator.strategy.fabric import Fabric
-from simulator.strategy.schedule import Op, ScheduleName, order
+from simulator.strategy.schedule import ScheduleName, slots
 
-# stages · microbatches of all replicas that are simulated; as many take 8 s and 0.6 GiB on a 2-core virtual machine
+# stages · microbatches of all replicas that are simulated; as many take 6 s and 0.6 GiB on a 2-core virtual machine
 _MOST_PASSES: Final = 200_000
 
 
@@ -72,8 +74,7 @@ class Replica:
     """Adds one pipeline's passes and transfers to a program.
 
     A receive is posted when its rank gets to it, and data moves once both sides are ready, as torch.distributed.pipelining
-    and Megatron-LM do it. By stage: `passes` are the rows of its passes, `sends` of what follows from them to a neighbour,
-    `last_rows` what its optimizer follows.
+    and Megatron-LM do it. By stage: `places` (node and device), `ranks`, and `last_rows`, which its optimizer follows.
     """
 
     def __init__(self, builder: ProgramBuilder, fabric: Fabric, job: Job, strategy: Pipelined) -> None:
@@ -83,33 +84,29 @@ class Replica:
         self.strategy = strategy
         self.ranges = cut_into_stages(job.layers, strategy.stages)
         self.costs: Costs = job.costs(strategy.microbatches)
-        stages = range(strategy.stages)
-        self.orders = [order(strategy.schedule, stage, strategy.stages, strategy.microbatches) for stage in stages]
 
     def add(self, first_rank: int, name: str = "stage {stage}", multiplicity: int = 1) -> None:
         """Adds ranks first_rank, first_rank + 1, … with their passes and transfers."""
         per_node = self.job.cluster.node.devices
         stages = range(len(self.ranges))
-        self.nodes = [(first_rank + stage) // per_node for stage in stages]
+        self.places = [divmod(first_rank + stage, per_node) for stage in stages]
+        self.nodes = [node for node, _ in self.places]
         self.ranks = [
             self.builder.rank(
-                name.format(stage=stage), multiplicity=multiplicity, uses=self.fabric.compute_uses(self.nodes[stage])
+                name.format(stage=stage),
+                multiplicity=multiplicity,
+                uses=self.fabric.compute_uses(self.nodes[stage]),
+                slowdown=self.job.unevenness.slowdown(first_rank + stage),
+                late_s=self.job.unevenness.late_s(first_rank + stage),
             )
             for stage in stages
         ]
-        self.passes: list[dict[Op, int]] = []
-        self.last_rows: list[int] = []
-        self.waits: dict[int, list[int]] = {}
-        self.send_waits: list[list[tuple[int, list[int]]]] = [[] for _ in stages]
-        self.sends: list[dict[Op, int]] = [{} for _ in stages]
-        for stage in stages:
-            self._add_passes(stage)
-        for microbatch in range(self.strategy.microbatches):
-            for stage in stages[:-1]:
-                self._add_transfer(Op(True, microbatch), stage, stage + 1)
-                self._add_transfer(Op(False, microbatch), stage + 1, stage)
-        for stage in stages:
-            self._wait_for_sends(stage)
+        lanes = self._add_lanes()
+        last_rows = self.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages)
+        sends = self._add_transfers(lanes)
+        self._wait_for_sends(lanes, sends)
+        self.builder.follow(last_rows[:, None], sends)
+        self.last_rows: list[int] = last_rows.tolist()
 
     def add_optimizers(self, after: Sequence[Sequence[int]]) -> None:
         """Adds each stage's optimizer step, once `after[stage]` and the stage's sends are done."""
@@ -117,55 +114,80 @@ class Replica:
             parameters = float(self.costs.parameters[self.ranges[stage]].sum())
             self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(parameters), after[stage], stage)
 
-    def _add_passes(self, stage: int) -> None:
-        """The stage's main lane: its passes in order, and where it waits for its own sends."""
-        layers, rank = self.ranges[stage], self.ranks[stage]
-        seconds = {True: float(self.costs.forward_s[layers].sum()), False: float(self.costs.backward_s[layers].sum())}
-        # where the step begins on this rank: its first receive is posted here
-        self.builder.wait(rank, Phase.WAIT, (), stage)
-        passes: dict[Op, int] = {}
-        last_forward = max(i for i, op in enumerate(self.orders[stage]) if op.forward)
-        for i, op in enumerate(self.orders[stage]):
-            phase = Phase.FORWARD if op.forward else Phase.BACKWARD
-            waits: list[int] = []
-            passes[op] = self.builder.compute(rank, phase, seconds[op.forward], waits, stage, op.microbatch)
-            self.waits[passes[op]] = waits
-            if self.strategy.schedule == "gpipe" and i == last_forward:
-                self._add_wait_for_sends(stage)
-        self.passes.append(passes)
-        self.last_rows.append(self._add_wait_for_sends(stage))
+    def _add_lanes(self) -> _Lanes:
+        """The passes of every stage in their order. Before them the step begins and the first receive is posted; where gpipe
+        turns from forward to backward it waits for its sends."""
+        stages, passes = np.arange(len(self.ranges))[:, None], np.arange(self.strategy.microbatches)
+        forward, backward = slots(self.strategy.schedule, len(stages), len(passes))
+        none = np.array([-1])
+        parts = [
+            (Phase.WAIT, none, np.full_like(stages, -1)),
+            (Phase.FORWARD, passes, forward),
+            (Phase.BACKWARD, passes, backward),
+        ]
+        if self.strategy.schedule == "gpipe":
+            parts.append((Phase.SEND, none, forward[:, -1:] + 1))
+        slot = np.concatenate([part for _, _, part in parts], axis=1)
+        order = np.argsort(slot, axis=1)
+        phase = np.concatenate([np.full(len(part), phase) for phase, part, _ in parts])[order]
+        microbatch = np.concatenate([part for _, part, _ in parts])[order]
+        # between the slots of passes there is one for messages
+        slot = 2 * np.take_along_axis(slot, order, axis=1) + 2
+        work_s = np.take_along_axis(self._work_s(), phase, axis=1)
+        ranks = np.array(self.ranks)[:, None]
+        rows = self.builder.computes(ranks, phase, work_s, stage=stages, microbatch=microbatch, slot=slot)
+        return _Lanes(rows, phase, slot)
 
-    def _add_wait_for_sends(self, stage: int) -> int:
-        """A wait for all that the stage has sent by then; the sends themselves are filled in later."""
-        waits: list[int] = []
-        row = self.builder.wait(self.ranks[stage], Phase.SEND, waits, stage)
-        self.send_waits[stage].append((row, waits))
-        return row
+    def _work_s(self) -> NDArray[np.float64]:
+        """Seconds of compute by stage and phase."""
+        seconds = np.zeros((len(self.ranges), len(Phase)))
+        for stage, layers in enumerate(self.ranges):
+            seconds[stage, Phase.FORWARD] = self.costs.forward_s[layers].sum()
+            seconds[stage, Phase.BACKWARD] = self.costs.backward_s[layers].sum()
+        return seconds
 
-    def _add_transfer(self, op: Op, source: int, target: int) -> None:
-        """The activation (or its gradient) between two stages, once made on one side and awaited on the other."""
-        made, used = self.passes[source][op], self.passes[target][op]
-        # a lane's rows are added one after another: the one before is where the receive is posted
-        awaited = used - 1
-        boundary = max(source, target)
-        size_bytes = float(self.costs.output_bytes[self.ranges[boundary].start - 1])
-        nodes = self.nodes[source], self.nodes[target]
-        if nodes[0] == nodes[1]:
-            path = self.fabric.inside(nodes[0], f"rank {self.ranks[source]}", f"rank {self.ranks[target]}")
+    def _add_transfers(self, lanes: _Lanes) -> Rows:
+        """Activations to the next stage and their gradients back, each once made on one side and awaited on the other.
+
+        Returns the row of the message that each task of the lanes sends, −1 for none.
+        """
+        sends = np.full(lanes.rows.size, -1)
+        slot, first = lanes.slot.ravel(), lanes.rows.flat[0]
+        forward, backward = lanes.passes(Phase.FORWARD), lanes.passes(Phase.BACKWARD)
+        neighbours = list(itertools.pairwise(range(len(self.ranges))))
+        ways = [(a, b, b, forward) for a, b in neighbours] + [(b, a, b, backward) for a, b in neighbours]
+        for source, target, boundary, passes in ways:
+            made, used = passes[source], passes[target]
+            # a receive is posted where the lane has got to just before it
+            awaited = used - 1
+            size_bytes = float(self.costs.output_bytes[self.ranges[boundary].start - 1])
+            path = self.fabric.message(self.places[source], self.places[target], size_bytes)
+            rows = self.builder.transfers(
+                self.ranks[source], self.ranks[target], size_bytes, path, Phase.SEND, (made, awaited),
+                stage=source, microbatch=np.arange(len(made)), slot=np.maximum(slot[made - first], slot[awaited - first]) + 1,
+            )  # fmt: skip
+            self.builder.follow(used, rows)
+            sends[made - first] = rows
+        return sends.reshape(lanes.rows.shape)
+
+    def _wait_for_sends(self, lanes: _Lanes, sends: Rows) -> None:
+        """A stage waits for what it has sent: gpipe when it turns from forward to backward, 1f1b whenever it turns."""
+        if self.strategy.schedule == "gpipe":
+            turn = lanes.rows[lanes.phase == Phase.SEND]
+            self.builder.follow(turn[:, None], np.where(lanes.phase == Phase.FORWARD, sends, -1))
         else:
-            path = self.fabric.between(*nodes)
-        ranks = self.ranks[source], self.ranks[target]
-        row = self.builder.transfer(*ranks, size_bytes, path, Phase.SEND, (made, awaited), source, op.microbatch)
-        self.waits[used].append(row)
-        self.sends[source][op] = row
+            turned = lanes.phase[:, 1:] != lanes.phase[:, :-1]
+            self.builder.follow(lanes.rows[:, 1:][turned], sends[:, :-1][turned])
 
-    def _wait_for_sends(self, stage: int) -> None:
-        """A stage waits for what it has sent: gpipe when it turns from forward to backward, 1f1b whenever it turns, both at
-        the end of the step."""
-        sends = self.sends[stage]
-        if self.strategy.schedule == "1f1b":
-            for previous, op in itertools.pairwise(self.orders[stage]):
-                if previous.forward != op.forward and previous in sends:
-                    self.waits[self.passes[stage][op]].append(sends[previous])
-        for row, waits in self.send_waits[stage]:
-            waits += [sent for op, sent in sends.items() if self.passes[stage][op] < row]
+
+class _Lanes(NamedTuple):
+    """Tasks of the main lanes in their order: row, phase and slot, each of shape (stages, tasks of a stage)."""
+
+    rows: Rows
+    phase: NDArray[np.int64]
+    slot: NDArray[np.int64]
+
+    def passes(self, phase: Phase) -> Rows:
+        """Rows of the passes of a phase, shape (stages, microbatches)."""
+        rows: Rows = self.rows[self.phase == phase].reshape(len(self.rows), -1)
+        return rows

@@ -6,12 +6,14 @@ from typing import Literal
 
 from pydantic import Field
 
+from simulator.cluster.algorithms import Group
 from simulator.program import Program, ProgramBuilder
 from simulator.run import Phase
 from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Costs, Job, buckets
 from simulator.strategy.fabric import Fabric
+from simulator.strategy.placement import Placed, place
 from simulator.units import Bytes
 
 
@@ -32,19 +34,21 @@ class RingAllreduce(Strategy):
         """Forward, then the backward pass cut where a bucket is complete, allreduces beside or after it, the optimizer."""
         builder = ProgramBuilder()
         fabric = Fabric(job.cluster, builder)
-        per_node = job.cluster.node.devices
-        full_nodes, rest = divmod(self.workers, per_node)
-        # nodes filled alike are one class; a last node with fewer ranks differs where ranks share its cores
-        populations = [(0, per_node, full_nodes)] if full_nodes else []
-        populations += [(full_nodes, rest, 1)] if rest else []
+        placed = place(self.workers, job.cluster.node.devices, job.apart(self.workers))
         ranks = [
-            builder.rank(_name(node * per_node, each * nodes), multiplicity=each * nodes, uses=fabric.compute_uses(node, each))
-            for node, each, nodes in populations
+            builder.rank(
+                _name(alike),
+                multiplicity=alike.ranks,
+                uses=fabric.compute_uses(alike.node, alike.each),
+                slowdown=job.unevenness.slowdown(alike.rank),
+                late_s=job.unevenness.late_s(alike.rank),
+            )
+            for alike in placed
         ]
         costs = job.costs()
         for rank in ranks:
             builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
-        sums = self._backward(builder, fabric, job, costs, ranks, [node for node, _, _ in populations])
+        sums = self._backward(builder, fabric, job, costs, ranks, sorted({alike.node for alike in placed}))
         for rank in ranks:
             builder.compute(rank, Phase.OPTIMIZER, job.optimizer_s(float(costs.parameters.sum())), sums)
         return builder.build()
@@ -68,13 +72,14 @@ class RingAllreduce(Strategy):
             ready = [rows] * len(pieces)
         if self.workers == 1:
             return []
-        per_node = min(self.workers, job.cluster.node.devices)
+        group = Group.of(self.workers, job.cluster.node.devices)
         sums = []
         for (_, size_bytes), after in zip(pieces, ready, strict=True):
-            moved_bytes, path = fabric.allreduce(self.workers, size_bytes, nodes, per_node)
+            moved_bytes, path = fabric.allreduce(group, size_bytes, nodes)
             sums.append(builder.collective(ranks, moved_bytes, path, Phase.SYNCHRONISE, after))
         return sums
 
 
-def _name(first: int, count: int) -> str:
-    return f"worker {first}" if count == 1 else f"workers {first}-{first + count - 1}"
+def _name(alike: Placed) -> str:
+    first, count = alike.rank, alike.ranks
+    return f"worker {first}" if count == 1 else f"{count} workers like {first}"

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 ScheduleName = Literal["gpipe", "1f1b"]
 
 
-class Op(NamedTuple):
-    """One pass of one microbatch through a stage."""
+class Slots(NamedTuple):
+    """The slot of each pass, each of shape (stages, microbatches). A stage's passes are in the order of their slots."""
 
-    forward: bool
-    microbatch: int
+    forward: NDArray[np.int64]
+    backward: NDArray[np.int64]
 
 
-def order(schedule: ScheduleName, stage: int, stages: int, microbatches: int) -> list[Op]:
-    """The passes of `stage` in order.
+def slots(schedule: ScheduleName, stages: int, microbatches: int) -> Slots:
+    """When every pass begins if each takes one slot, forward or backward, and messages take no time.
 
-    gpipe: all forward, then all backward (arXiv 1811.06965). 1f1b: as many forward passes ahead as there are stages behind,
-    then one backward and one forward in turn (arXiv 2006.09503), which holds fewer activations for the same bubble.
+    gpipe: all forward, a slot in which a stage waits for what it has sent, then all backward (arXiv 1811.06965). 1f1b: as
+    many forward passes ahead as there are stages behind, then one backward and one forward in turn (arXiv 2006.09503), which
+    holds fewer activations for the same bubble.
     """
-    ahead = microbatches if schedule == "gpipe" else min(microbatches, stages - stage)
-    ops = [Op(True, m) for m in range(ahead)]
-    for m in range(microbatches):
-        ops.append(Op(False, m))
-        if ahead + m < microbatches:
-            ops.append(Op(True, ahead + m))
-    return ops
+    stage, microbatch = np.arange(stages)[:, None], np.arange(microbatches)
+    if schedule == "gpipe":
+        return Slots(stage + microbatch, 2 * stages + microbatches - 1 - stage + microbatch)
+    ahead = stages - stage
+    # a forward pass past those ahead follows the backward pass that made room for it
+    forward = stage + microbatch * np.where(microbatch < ahead, 1, 2)
+    return Slots(forward, stages + ahead - 1 + 2 * microbatch)

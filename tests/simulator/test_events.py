@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from simulator.engine.events import simulate
+from simulator.engine.variation import Variation
 from simulator.program import Path, ProgramBuilder, Use
 from simulator.run import Phase, Run, Stream
+
+JITTER = Variation(compute_jitter=0.1, message_jitter=0.3, samples=2)
 
 
 def run(builder: ProgramBuilder, steps: int = 2) -> Run:
@@ -155,3 +160,91 @@ def test_the_same_program_gives_the_same_run() -> None:
 
     first, second = (simulate(build().build(), 3) for _ in range(2))
     assert (first.end_s == second.end_s).all()
+
+
+def test_flows_into_a_port_with_incast_take_longer_than_their_bytes() -> None:
+    builder = ProgramBuilder()
+    port = builder.resource("port", 10.0, incast=0.5)
+    target = builder.rank("target")
+    for name in "abc":
+        builder.transfer(builder.rank(name), target, 10.0, Path(1.0, 10.0, (Use(port),)), Phase.SEND, ())
+    assert simulate(builder.build(), 1).end_s[0] == pytest.approx([1 + 3 * (1 + 0.5 * 2)] * 3)
+
+
+def test_a_late_start_delays_what_waits_for_it_and_nothing_else() -> None:
+    builder = ProgramBuilder()
+    late, waits, apart = builder.rank("late"), builder.rank("waits"), builder.rank("apart")
+    sent = builder.compute(late, Phase.FORWARD, 1.0)
+    message = builder.transfer(late, waits, 10.0, Path(0.0, 5.0), Phase.SEND, (sent,))
+    builder.compute(waits, Phase.FORWARD, 1.0)
+    builder.compute(waits, Phase.BACKWARD, 1.0, (message,))
+    builder.compute(apart, Phase.FORWARD, 1.0)
+    program = builder.build()
+    on_time = simulate(program, 2)
+    delayed = simulate(program, 2, Variation(start_s=np.array([5.0, 0.5, 0.0])))
+    assert on_time.start_s.tolist() == [[0, 1, 0, 3, 0], [1, 2, 4, 5, 1]]
+    assert delayed.start_s.tolist() == [[5, 6, 0.5, 8, 0], [6, 7, 9, 10, 1]]
+
+
+def test_a_collective_waits_for_a_member_that_starts_late() -> None:
+    builder = ProgramBuilder()
+    members = [builder.rank("a"), builder.rank("b")]
+    ready = [builder.compute(rank, Phase.BACKWARD, 1.0) for rank in members]
+    builder.collective(members, 10.0, Path(0.0, 5.0), Phase.SYNCHRONISE, ready)
+    timeline = simulate(builder.build(), 1, Variation(start_s=np.array([0.0, 4.0])))
+    assert timeline.end_s[0].tolist() == [1, 5, 7]
+
+
+def test_a_start_before_a_task_could_run_anyway_changes_nothing() -> None:
+    builder = ProgramBuilder()
+    a, b = builder.rank("a"), builder.rank("b")
+    sent = builder.compute(a, Phase.FORWARD, 3.0)
+    builder.compute(b, Phase.FORWARD, 1.0, (sent,))
+    timeline = simulate(builder.build(), 1, Variation(start_s=np.array([0.0, 2.0])))
+    assert timeline.start_s[0].tolist() == [0, 3]
+
+
+def jittery() -> ProgramBuilder:
+    builder = ProgramBuilder()
+    a, b = builder.rank("a"), builder.rank("b")
+    work = builder.compute(a, Phase.FORWARD, 2.0)
+    builder.transfer(a, b, 10.0, Path(0.5, 5.0), Phase.SEND, (work,))
+    return builder
+
+
+def test_jitter_multiplies_work_and_bytes_but_not_latency() -> None:
+    program = jittery().build()
+    timeline = simulate(program, 3, JITTER, sample=1)
+    factors = np.stack([JITTER.factors(program, step)[:, 1] for step in range(3)])
+    assert timeline.end_s - timeline.start_s == pytest.approx(np.array([0.0, 0.5]) + 2 * factors)
+    assert len(np.unique(factors)) == 6
+
+
+def test_one_seed_and_sample_give_one_result_and_others_give_others() -> None:
+    program = jittery().build()
+    first, again = (simulate(program, 2, JITTER).end_s for _ in range(2))
+    assert (first == again).all()
+    assert (first != simulate(program, 2, JITTER, sample=1).end_s).all()
+    assert (first != simulate(program, 2, replace(JITTER, seed=1)).end_s).all()
+
+
+def test_jitter_lengthens_nothing_on_average() -> None:
+    builder = ProgramBuilder()
+    for number in range(1000):
+        builder.compute(builder.rank(str(number)), Phase.FORWARD, 3.0)
+    timeline = simulate(builder.build(), 2, JITTER)
+    took_s = timeline.end_s - timeline.start_s
+    # the standard error of the mean of 2000 is 0.3 / √2000 = 0.0067
+    assert took_s.mean() == pytest.approx(3.0, abs=4 * 0.0067)
+    assert took_s.std() == pytest.approx(0.3, rel=0.1)
+
+
+def test_a_server_takes_longer_or_shorter_for_requests_but_not_for_its_update() -> None:
+    builder = ProgramBuilder()
+    server, worker = builder.rank("server", is_server=True), builder.rank("worker", multiplicity=4)
+    builder.serve(server, worker, Phase.OPTIMIZER, 4, 0.5, 1.0, ())
+    program = builder.build()
+    (factor,) = JITTER.factors(program, 0)[:, 0]
+    timeline = simulate(program, 1, JITTER)
+    assert factor != 1
+    assert [b.end_s - b.start_s for b in timeline.server_busy[server]] == pytest.approx([4 * 0.5 * factor, 1.0])

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,10 @@ class Demand:
     weight: float = 1.0
 
 
-def ends_s(capacity: list[float], demands: list[Demand]) -> list[float]:
+def ends_s(capacity: list[float], demands: list[Demand], incast: list[float] | None = None) -> list[float]:
     """When each demand is done."""
     environment = simpy.Environment()
-    allocator = Allocator(environment, capacity)
+    allocator = Allocator(environment, capacity, incast)
     ends = [float("nan")] * len(demands)
 
     def activity(index: int, demand: Demand):  # type: ignore[no-untyped-def]
@@ -83,6 +85,51 @@ def test_using_a_resource_twice_counts_twice() -> None:
     assert ends_s([10.0], [Demand(10, ((0, 1), (0, 1)))]) == pytest.approx([2.0])
 
 
+@pytest.mark.parametrize("slower_first", [True, False])
+def test_what_an_activity_cannot_take_is_left_to_the_others(slower_first: bool) -> None:
+    # the slow one takes 2 of 10, the other 8; then the last 2 of the slow one's 10 are still to do
+    demands = [Demand(10, ((0, 1),), max_rate=2), Demand(32, ((0, 1),))]
+    ends = ends_s([10.0], demands if slower_first else demands[::-1])
+    assert ends == pytest.approx([5.0, 4.0] if slower_first else [4.0, 5.0])
+
+
+def test_a_resource_is_shared_as_before_once_one_that_uses_more_has_come_and_gone() -> None:
+    # 0–2: each of two has 5; 2–4: the third, held to 1 by its other resource, leaves them 4.5 each; then 5 each again
+    demands = [Demand(44, ((0, 1),)), Demand(44, ((0, 1),)), Demand(2, ((0, 1), (1, 1)), start_s=2)]
+    assert ends_s([10.0, 1.0], demands) == pytest.approx([9.0, 9.0, 4.0])
+
+
+def test_what_ends_may_start_the_next_at_the_same_instant() -> None:
+    environment = simpy.Environment()
+    allocator = Allocator(environment, [10.0])
+    ends: list[float] = []
+
+    def another() -> None:
+        ends.append(environment.now)
+        if len(ends) < 4:
+            allocator.start(10, math.inf, 1.0, [Use(0)], another)
+
+    allocator.start(10, math.inf, 1.0, [Use(0)], another)
+    environment.run()
+    assert ends == pytest.approx([1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.mark.parametrize("flows", [1, 2, 7])
+def test_flows_into_one_port_lose_capacity_for_each_beyond_the_first(flows: int) -> None:
+    ends = ends_s([10.0], [Demand(5, ((0, 1),))] * flows, incast=[0.25])
+    assert ends == pytest.approx([flows * 5 / 10 * (1 + 0.25 * (flows - 1))] * flows)
+
+
+def test_a_port_has_all_of_its_capacity_again_when_one_is_left() -> None:
+    # together 10 / 1.5: the first 10 take 3 s; the other 10 of the second go at 10
+    assert ends_s([10.0], [Demand(10, ((0, 1),)), Demand(20, ((0, 1),))], incast=[0.5]) == pytest.approx([3.0, 4.0])
+
+
+def test_folded_flows_lose_as_much_as_those_they_stand_for() -> None:
+    apart = ends_s([10.0], [Demand(5, ((0, 1),))] * 4, incast=[0.1])
+    assert ends_s([10.0], [Demand(5, ((0, 4.0),))], incast=[0.1]) == pytest.approx(apart[:1])
+
+
 amounts = st.floats(1, 1e3)
 routes = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
 
@@ -113,6 +160,37 @@ def test_order_of_starting_changes_nothing(flows: list[tuple[float, list[int]]],
     ends = ends_s([1.0, 2.0, 5.0, 10.0], demands)
     again = ends_s([1.0, 2.0, 5.0, 10.0], [demands[i] for i in shuffled])
     assert [ends[i] for i in shuffled] == pytest.approx(again)
+
+
+@given(st.lists(st.tuples(amounts, st.floats(0, 100)), min_size=1, max_size=8), st.sampled_from([0.0, 0.1, 2.0]))
+def test_a_port_carries_what_its_capacity_and_its_incast_allow(flows: list[tuple[float, float]], incast: float) -> None:
+    demands = [Demand(amount, ((0, 1.0),), start_s) for amount, start_s in flows]
+    ends = ends_s([10.0], demands, incast=[incast])
+    changes = sorted({d.start_s for d in demands} | set(ends))
+    carried = 0.0
+    for begin, end in itertools.pairwise(changes):
+        under_way = sum(d.start_s <= begin and end <= e for d, e in zip(demands, ends, strict=True))
+        carried += (end - begin) * 10.0 / (1 + incast * (under_way - 1)) if under_way else 0.0
+    assert carried == pytest.approx(sum(d.amount for d in demands), rel=1e-9)
+
+
+demands_of_all_kinds = st.builds(
+    lambda amount, uses, start_s, max_rate, weight: Demand(amount, tuple(uses.items()), start_s, max_rate, weight),
+    amounts,
+    st.dictionaries(st.integers(0, 3), st.sampled_from([1.0, 3.0]), min_size=1, max_size=2),
+    st.sampled_from([0.0, 5.0]) | st.floats(0, 100),
+    st.sampled_from([math.inf, 2.0, 7.0]),
+    st.sampled_from([1.0, 2.5]),
+)
+
+
+@given(st.lists(demands_of_all_kinds, min_size=1, max_size=8), st.sampled_from([0.0, 0.3]))
+def test_a_further_resource_that_is_never_full_changes_nothing(demands: list[Demand], incast: float) -> None:
+    """The one rule for whatever is shared: what uses one resource is no special case."""
+    capacity, own = [1.0, 2.0, 5.0, 10.0], [1e6] * len(demands)
+    more = [replace(d, uses=(*d.uses, (len(capacity) + i, 1.0))) for i, d in enumerate(demands)]
+    ends = ends_s(capacity, demands, [incast] * 4)
+    assert ends_s(capacity + own, more, [incast] * (4 + len(own))) == pytest.approx(ends, rel=1e-9)
 
 
 ORACLE = json.loads((Path(__file__).parent.parent / "oracles" / "max_min_flows.json").read_text())

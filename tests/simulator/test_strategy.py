@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator import collective_time
 from simulator.engine.events import simulate
 from simulator.errors import ScenarioError
 from simulator.model.layers import Layer
 from simulator.predict import predict
 from simulator.program import Kind
+from simulator.run import Phase
 from simulator.scenario import Scenario
 from simulator.strategy.costs import Job, buckets
-from simulator.strategy.schedule import Op, order
+from simulator.strategy.schedule import ScheduleName, slots
 
 # a network and devices on which nothing but bytes takes time, and one on which nothing but compute does
 ONLY_COMPUTE = (
@@ -42,21 +44,81 @@ def test_bubble_of_gpipe_and_1f1b(small: Make, schedule: str, stages: int, micro
     assert run.breakdown_s["bubble"] / run.step_time_s == pytest.approx(theory, rel=1e-6)
 
 
-@given(st.integers(1, 6), st.integers(1, 12), st.data())
-def test_every_schedule_passes_each_microbatch_forward_then_backward(stages: int, extra: int, data: st.DataObject) -> None:
-    schedule = data.draw(st.sampled_from(["gpipe", "1f1b"]))
-    microbatches, stage = stages + extra, data.draw(st.integers(0, stages - 1))
-    ops = order(schedule, stage, stages, microbatches)
-    assert len(ops) == len(set(ops)) == 2 * microbatches
-    for m in range(microbatches):
-        assert ops.index(Op(True, m)) < ops.index(Op(False, m))
+@given(st.integers(1, 6), st.integers(1, 12), st.sampled_from(["gpipe", "1f1b"]))
+def test_every_pass_has_a_slot_of_its_stage_after_all_that_it_needs(stages: int, extra: int, schedule: ScheduleName) -> None:
+    forward, backward = slots(schedule, stages, stages + extra)
+    for own in np.concatenate([forward, backward], axis=1):
+        assert len(own) == len(set(own))
+    assert (np.diff(forward, axis=0) > 0).all(), "from stage to stage forward"
+    assert (np.diff(backward, axis=0) < 0).all(), "and back"
+    assert (backward > forward).all()
+    assert (np.diff(forward, axis=1) > 0).all(), "microbatches in order"
+    assert (np.diff(backward, axis=1) > 0).all()
+
+
+@given(st.integers(1, 6), st.integers(1, 12))
+def test_slots_leave_the_bubble_of_theory(stages: int, extra: int) -> None:
+    """2·(m + p − 1) slots from the first pass to the last; gpipe has one more in which it waits for its sends."""
+    microbatches = stages + extra
+    assert slots("1f1b", stages, microbatches).backward.max() + 1 == 2 * (microbatches + stages - 1)
+    assert slots("gpipe", stages, microbatches).backward.max() == 2 * (microbatches + stages - 1)
+
+
+def held(schedule: ScheduleName, stage: int) -> int:
+    """The most microbatches that a stage of four has passed forward and not yet backward, of 32."""
+    forward, backward = (part[stage] for part in slots(schedule, 4, 32))
+    return max(int((forward <= now).sum() - (backward < now).sum()) for now in forward)
 
 
 def test_1f1b_holds_at_most_as_many_activations_as_stages() -> None:
-    for stage in range(4):
-        held = np.cumsum([1 if op.forward else -1 for op in order("1f1b", stage, 4, 32)])
-        assert held.max() == 4 - stage
-    assert np.cumsum([1 if op.forward else -1 for op in order("gpipe", 0, 4, 32)]).max() == 32
+    assert [held("1f1b", stage) for stage in range(4)] == [4, 3, 2, 1]
+    assert held("gpipe", 0) == 32
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 5), (5, 12)])
+def test_hints_of_pipelines_are_above_all_that_a_task_follows(
+    small: Make, schedule: str, stages: int, microbatches: int
+) -> None:
+    scenario = small(
+        f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}",
+        f"batch={microbatches}",
+    )
+    program = scenario.strategy.compile(job(scenario))
+    before = program.predecessors()
+    task, previous = before.keys(), before.values
+    hinted = program.slot[task] >= 0
+    assert (program.slot[previous[hinted]] >= 0).all()
+    assert (program.slot[previous] < program.slot[task])[hinted].all()
+    # only what ends a step goes without
+    assert set(program.phase[program.slot < 0]) == {Phase.SEND, Phase.OPTIMIZER}
+    assert (program.slot < 0).sum() == 2 * stages
+
+
+@pytest.mark.parametrize(("schedule", "turns"), [("gpipe", 1), ("1f1b", 0)])
+def test_messages_follow_both_sides_and_are_waited_for_on_both(small: Make, schedule: str, turns: int) -> None:
+    stages, microbatches = 3, 5
+    scenario = small(
+        f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}", "batch=5"
+    )
+    program = scenario.strategy.compile(job(scenario))
+    before = program.dependencies.lists()
+    transfers = np.flatnonzero(program.kind == Kind.TRANSFER)
+    assert len(transfers) == 2 * (stages - 1) * microbatches
+    for row in transfers:
+        made, awaited = before[row]
+        sent = (program.rank[made], program.microbatch[made])
+        assert sent == (program.rank[row], program.microbatch[row])
+        assert program.rank[awaited] == program.peer[row]
+        # the pass that uses it comes next in its lane
+        used = awaited + 1
+        assert row in before[used]
+        assert (program.phase[used], program.microbatch[used]) == (program.phase[made], program.microbatch[made])
+    for stage in range(stages):
+        sent = transfers[program.rank[transfers] == stage]
+        waits = np.flatnonzero((program.rank == stage) & (program.phase == Phase.SEND) & (program.kind == Kind.COMPUTE))
+        assert len(waits) == 1 + turns
+        assert sorted(before[waits[-1]]) == sent.tolist()
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -74,7 +136,7 @@ def test_without_overlap_a_ring_step_is_compute_plus_allreduce(small: Make) -> N
     )
     run = predict(scenario)
     size_bytes = 4 * scenario.model.parameters()
-    allreduce_s = 62 * 20e-6 + 2 * 31 / 32 * size_bytes / 1.25e9
+    allreduce_s = collective_time("all_reduce", size_bytes, 32, scenario.cluster)
     assert run.breakdown_s["exposed_communication"] == pytest.approx(allreduce_s)
     assert run.step_time_s == pytest.approx(run.breakdown_s["compute"] + allreduce_s)
 
@@ -144,8 +206,8 @@ def test_folded_servers_equal_the_same_thing_unfolded(small: Make, placement: st
         for b in node_of_server:
             for source, target in ((a, b), (b, a)):
                 if source != target:
-                    cards[f"node {source} network out"] = cards.get(f"node {source} network out", 0.0) + shard_bytes
-                    cards[f"node {target} network in"] = cards.get(f"node {target} network in", 0.0) + shard_bytes
+                    cards[f"network {source} out"] = cards.get(f"network {source} out", 0.0) + shard_bytes
+                    cards[f"network {target} in"] = cards.get(f"network {target} in", 0.0) + shard_bytes
     modelled = {name: folded[name] for name in folded if "network" in name}
     assert modelled
     for name, size_bytes in modelled.items():

@@ -1,0 +1,119 @@
+"""What a collective costs on a cluster: the algorithm that the library chooses, its latency and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from simulator.cluster.algorithms import ALGORITHMS, Group, Op, names_for
+from simulator.cluster.collectives import Library
+from simulator.cluster.nccl import Nccl, Wires, candidates, facts_of, time_s
+from simulator.cluster.traffic import Traffic, traffic, traffic_by_round
+from simulator.errors import FieldError, InputError
+
+if TYPE_CHECKING:
+    from simulator.cluster import Cluster
+
+# What gloo does (gloo/{allreduce,reduce,broadcast,allgather,gather,scatter,alltoall}.cc; ProcessGroupGloo's reduce_scatter).
+GLOO: Final[dict[Op, str]] = {
+    "all_reduce": "ring",
+    "reduce_scatter": "whole_ring",
+    "all_gather": "ring",
+    "broadcast": "binomial",
+    "reduce": "ring_gather",
+    "alltoall": "pairwise",
+    "sendrecv": "pairwise",
+    "gather": "linear",
+    "scatter": "linear",
+}
+# What a library that is not known is assumed to choose from.
+_PLAIN: Final = ("ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear")
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """seconds: in all, latency_s of them before the busiest wire is busy."""
+
+    algorithm: str
+    latency_s: float
+    seconds: float
+
+
+def library_of(cluster: Cluster) -> Library:
+    """Who chooses the algorithms on a cluster."""
+    if cluster.collectives.library is not None:
+        return cluster.collectives.library
+    if cluster.collectives.nccl or facts_of(cluster.device.name):
+        return "nccl"
+    return "gloo" if cluster.node.cores is not None else "fastest"
+
+
+def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
+    """By NCCL's model on the GPUs that it runs on, elsewhere by latency and bytes of the links, or as `calibrate` measured.
+
+    algorithm: the one to use; the library's choice if absent. Raises InputError for an algorithm that does not suit, FieldError
+    for a link that is missing.
+    """
+    if group.size == 1:
+        return CollectiveCost("none", 0.0, 0.0)
+    _check_links(group, cluster)
+    measured = cluster.collectives.measured_allreduce(group.size) if group.nodes == 1 and op == "all_reduce" else None
+    if measured is not None and algorithm is None:
+        return CollectiveCost("measured", measured.latency_s, measured.latency_s + size_bytes / measured.bandwidth_Bps)
+    library = library_of(cluster)
+    facts = cluster.collectives.nccl or facts_of(cluster.device.name)
+    if library == "nccl" and facts is not None:
+        return _nccl_cost(op, size_bytes, group, cluster, facts, algorithm)
+    names = [algorithm] if algorithm else [GLOO[op]] if library == "gloo" else _suiting(op, group)
+    return _cheapest([_plain_cost(op, size_bytes, group, cluster, name) for name in names])
+
+
+def _check_links(group: Group, cluster: Cluster) -> None:
+    if group.per_node > 1 and cluster.node.link is None:
+        raise FieldError(("cluster", "node", "link"), "several devices and no link between them; give bandwidth and latency")
+    if group.nodes > 1 and cluster.network is None:
+        raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
+
+
+def _suiting(op: Op, group: Group) -> list[str]:
+    return [name for name in names_for(op, _PLAIN) if name != "hierarchical" or group.is_even]
+
+
+def _cheapest(costs: Sequence[CollectiveCost]) -> CollectiveCost:
+    return min(costs, key=lambda cost: cost.seconds)
+
+
+def _nccl_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> CollectiveCost:
+    """An algorithm that NCCL does not have, but is asked for, goes by the links alone."""
+    usable = candidates(op, group, facts)
+    if algorithm is not None and algorithm not in usable:
+        if algorithm.startswith("nvls"):
+            raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
+        usable = []
+    wires = Wires(group, cluster.node, cluster.network)
+    names = [name for name in usable if algorithm in (None, name)] or [algorithm or GLOO[op]]
+    if not usable:
+        return _plain_cost(op, size_bytes, group, cluster, names[0])
+    return _cheapest([CollectiveCost(name, *time_s(op, size_bytes, wires, facts, name)) for name in names])
+
+
+def _plain_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str) -> CollectiveCost:
+    """Latency of the steps that follow one another, plus the time of the busiest wire: of each round, or of all together where
+    data is passed on in pieces."""
+    if algorithm.startswith("nvls") and library_of(cluster) != "nccl":
+        raise InputError(f"{algorithm} needs NVSwitch, which {cluster.device.name} does not have; use another algorithm")
+    known = ALGORITHMS[algorithm]
+    if op in known.pipelined or known.at_once:
+        parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
+    else:
+        parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
+    latency_s = sum(_latency_s(part, cluster) for part in parts)
+    moving_s = size_bytes * sum(max(part.inside_s, part.between_s) for part in parts)
+    return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
+
+
+def _latency_s(part: Traffic, cluster: Cluster) -> float:
+    """A step takes its link's latency, and the overhead of the host that sends it."""
+    inside, between = (link.latency_s + link.overhead_s if link else 0.0 for link in (cluster.node.link, cluster.network))
+    return part.inside_steps * inside + part.between_steps * between + part.further_s

@@ -1,0 +1,82 @@
+"""Whether what replay timed as if nothing were shared ever wanted more than there is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine.replay import Times, rates, servers_of
+from simulator.engine.timeline import Timeline
+from simulator.program import Kind
+from simulator.ragged import Ragged, in_order
+
+# Rates that exceed a capacity by less are float rounding.
+_ROUNDING: Final = 1e-9
+
+
+def is_contended(timeline: Timeline) -> bool:
+    """Whether at some instant tasks together wanted more of a resource than there is, so that sharing would slow them.
+
+    What there is falls with the number of users where a resource suffers from incast.
+    """
+    program = timeline.program
+    routes, resources = program.routes, program.resources
+    task, begin_s, end_s = _moving(timeline)
+    uses = Ragged(routes.resources.offsets, np.arange(len(routes.per_unit))).take(program.route[task])
+    stretch, resource, users = uses.keys(), routes.resources.values[uses.values], routes.per_unit[uses.values]
+    share = rates(program)[task[stretch]] * users / resources.capacity[resource]
+    # what is never short even if everything ran at the same time needs no look at the time
+    count = len(resources.names)
+    most_share, most_users = np.bincount(resource, share, count), np.bincount(resource, users, count)
+    order = in_order(resource)
+    order = order[_is_short(most_share, most_users, resources.incast)[resource[order]]]
+    stretch, resource, share, users = stretch[order], resource[order], share[order], users[order]
+    # by resource and then by begin: neighbours that never overlap mean that nothing else does, and two may do to be short
+    overlap = (resource[1:] == resource[:-1]) & (end_s[stretch[:-1]] > begin_s[stretch[1:]])
+    pairs = share[:-1] + share[1:], users[:-1] + users[1:]
+    if (overlap & _is_short(*pairs, resources.incast[resource[1:]])).any():
+        return True
+    overlaps = np.isin(resource, resource[1:][overlap])
+    stretch, resource, share, users = stretch[overlaps], resource[overlaps], share[overlaps], users[overlaps]
+    return _is_ever_short(begin_s[stretch], end_s[stretch], resource, share, users, resources.incast)
+
+
+def _is_ever_short(
+    begin_s: Times, end_s: Times, resource: NDArray[np.int64], share: Times, users: Times, incast: Times
+) -> bool:
+    """Whether there is an instant at which the uses from begin to end want more of a resource than it has for so many."""
+    order = np.argsort(np.concatenate([begin_s, end_s]))
+    changed = np.tile(resource, 2)[order]
+    by_resource = in_order(changed)
+    order, changed = order[by_resource], changed[by_resource]
+    # every resource's changes add up to zero, so a sum that runs over all of them starts each at zero
+    share, users = (np.cumsum(np.concatenate([change, -change])[order]) for change in (share, users))
+    return bool(_is_short(share, users, incast[changed]).any())
+
+
+def _is_short(share: NDArray[Any], users: NDArray[Any], incast: Times) -> NDArray[np.bool_]:
+    """Whether users that want a share of a resource want more than it has left for so many."""
+    short: NDArray[np.bool_] = share * (1 + incast * np.maximum(0.0, users - 1)) > 1 + _ROUNDING
+    return short
+
+
+def _moving(timeline: Timeline) -> tuple[NDArray[np.int64], Times, Times]:
+    """The stretches in which tasks use resources, by begin: whose, from when, until when; a server's are one of its tasks'."""
+    program = timeline.program
+    sharing = np.flatnonzero((program.route > 0) & (program.kind != Kind.SERVE))
+    task = [np.tile(sharing, len(timeline.start_s))]
+    begin_s = [(timeline.start_s + program.latency_s)[:, sharing].ravel()]
+    end_s = [timeline.end_s[:, sharing].ravel()]
+    for server in servers_of(program):
+        stretches = timeline.server_busy[server.rank]
+        task.append(np.full(len(stretches), server.tasks[0]))
+        begin_s.append(np.array([busy.start_s for busy in stretches]))
+        end_s.append(np.array([busy.end_s for busy in stretches]))
+    tasks, begins_s, ends_s = np.concatenate(task), np.concatenate(begin_s), np.concatenate(end_s)
+    # ends at the instant of a begin, or a rounding error after it, do not overlap it
+    ends_s = np.minimum(ends_s - _ROUNDING * (ends_s - begins_s), np.nextafter(ends_s, 0.0))
+    order = np.argsort(begins_s)
+    order = order[(ends_s > begins_s)[order]]
+    return tasks[order], begins_s[order], ends_s[order]
