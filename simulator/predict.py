@@ -59,7 +59,7 @@ def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
 
 
 def _predict(scenario: Scenario, strategy: Strategy, samples_per_worker: int, unevenness: Unevenness = EVEN) -> Run:
-    program = strategy.compile(_job(scenario, samples_per_worker, unevenness))
+    program = strategy.compile(job_of(scenario, samples_per_worker, unevenness))
     variation = Variation(
         start_s=program.ranks.late_s,
         compute_jitter=unevenness.compute_jitter,
@@ -72,7 +72,8 @@ def _predict(scenario: Scenario, strategy: Strategy, samples_per_worker: int, un
     )
 
 
-def _job(scenario: Scenario, samples_per_worker: int, unevenness: Unevenness = EVEN) -> Job:
+def job_of(scenario: Scenario, samples_per_worker: int, unevenness: Unevenness = EVEN) -> Job:
+    """What a strategy compiles for a scenario, with so many samples for each worker."""
     return Job(
         layers=scenario.model.build_layers(),
         cluster=scenario.cluster,
@@ -88,7 +89,7 @@ def _fewest_stages(scenario: Scenario) -> int:
 
     A lower bound, since activations are not modelled: never more stages than the scenario itself has.
     """
-    job = _job(scenario, scenario.samples_per_worker)
+    job = job_of(scenario, scenario.samples_per_worker)
     parameters = [layer.parameters for layer in job.layers]
     for stages in range(1, scenario.strategy.stages):
         largest = max(sum(parameters[i] for i in layers) for layers in cut_into_stages(job.layers, stages))

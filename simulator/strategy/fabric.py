@@ -115,7 +115,7 @@ class Fabric:
             uses, further_s, alone_Bps = uses + more, max(further_s, hops_s), min(alone_Bps, card_Bps)
         if devices is not None and link.topology.tells_cards_apart:
             uses += self._to_rail(source_node, *devices)
-        elif devices is not None and cards > 1:
+        elif devices is not None and cards > 1 and wiring.access_Bps is not None:
             ends = (source_node, devices[0], wiring.out_of(source_node)), (target_node, devices[1], wiring.into(target_node))
             for node, device, channel in ends:
                 name = f"node {node} card {self._card(device)} {channel[0]}"
@@ -155,7 +155,9 @@ class Fabric:
         for channel, share in route.shares.items():
             count = into_target if channel == wiring.into(target) else out_of_source
             uses.append(Use(self._channel(prefix, link, wiring, channel), share * count))
-        return tuple(uses), route.further_hops * link.topology.hop_latency_s, wiring.alone_Bps(route)
+        # a rank's message to another on its own device passes no link
+        alone_Bps = wiring.alone_Bps(route) if uses else link.bandwidth_Bps
+        return tuple(uses), route.further_hops * link.topology.hop_latency_s, alone_Bps
 
     def _channel(self, prefix: str, link: Link, wiring: Wiring, channel: Channel) -> int:
         own = channel[0] in ("out", "in", "both")

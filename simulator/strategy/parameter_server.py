@@ -157,9 +157,9 @@ class _Rpcs:
         elsewhere_workers = here.each * (here.nodes - same)
         if elsewhere_servers and elsewhere_workers:
             out, into = here.each * elsewhere_servers, there.each * elsewhere_workers
-            devices = (here.device, there.device) if out == into == 1 else None
-            up = self._fabric.between(here.node, there.node, size_bytes, out, into, devices)
-            down = self._fabric.between(there.node, here.node, size_bytes, into, out, devices and devices[::-1])
+            # a server is no device's: messages are spread over all cards
+            up = self._fabric.between(here.node, there.node, size_bytes, out, into)
+            down = self._fabric.between(there.node, here.node, size_bytes, into, out)
             self._rpc(server, elsewhere_workers, up, down)
         if same:
             pairs, names, devices = here.each * there.each, (here.name, there.name), (here.device, there.device)
