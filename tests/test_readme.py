@@ -1,4 +1,4 @@
-"""Every command that README.md shows is run, and what it prints is compared with what the README shows.
+"""Every command that README.md and the pages in docs show is run, and what it prints is compared with what they show.
 
 Blocks marked `console` must match to the letter; in those marked `console measured` the numbers may differ, being times.
 """
@@ -17,12 +17,14 @@ from simulator.errors import ScenarioError
 from simulator.scenario import load
 
 README = Path(__file__).parent.parent / "README.md"
+PAGES = [README, *sorted((README.parent / "docs").glob("*.md"))]
 
 
 def commands() -> list[tuple[str, str, bool]]:
-    """(command, shown output, whether it holds measured numbers) in the README's order."""
+    """(command, shown output, whether it holds measured numbers) in their order."""
     found = []
-    for kind, block in re.findall(r"^```console( measured)?\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL):
+    text = "\n".join(page.read_text() for page in PAGES)
+    for kind, block in re.findall(r"^```console( measured)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
             found.append((command, output.rstrip("\n"), bool(kind)))
@@ -59,7 +61,7 @@ def test_the_readmes_scenario_loads_and_its_error_is_the_one_shown(folder: Path,
 
 
 @pytest.mark.parametrize(("command", "shown", "measured"), commands())
-def test_readme_commands_print_what_is_shown(command: str, shown: str, measured: bool, folder: Path) -> None:
+def test_commands_print_what_is_shown(command: str, shown: str, measured: bool, folder: Path) -> None:
     words = shlex.split(command)
     assert words[0] == "scaleproof"
     done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder)

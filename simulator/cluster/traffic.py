@@ -169,15 +169,15 @@ class _Wires:
         where these are told apart over the receiver's rail; where channels rotate it is spread over all that the group uses."""
         cards, group = self._node_cards, self.group
         of_member, card_of = group.node_numbers[group.node_of], group.device_of * cards // self.node.devices
-        used = min(cards, group.per_node)
+        used = np.unique(card_of).tolist()
         found = []
         for step, c in zip(rounds, crosses, strict=True):
             ends = step.source[c], step.target[c]
             rail = np.where(ends[1] < 0, ends[0], ends[1])
-            for card in range(used) if self.rotate else (None,):
+            for card in used if self.rotate else (None,):
                 at = [(card_of[rail] if self.cards == 1 else card_of[end]) if card is None else card for end in ends]
                 places = (np.where(e < 0, -1, of_member[e] * cards + a) for e, a in zip(ends, at, strict=True))
-                found.append((*places, step.share[c] * step.times / (1 if card is None else used)))
+                found.append((*places, step.share[c] * step.times / (1 if card is None else len(used))))
         source, target, share = (np.concatenate(column) for column in zip(*found, strict=True))
         return source, target, share
 

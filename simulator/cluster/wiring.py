@@ -6,8 +6,8 @@ attached to a switch by a link of its own, or is itself a vertex of the graph (i
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -138,12 +138,17 @@ class Wiring:
                 # sorted, since the order in which sets are gone through differs from process to process
                 following = sorted((after for after in ahead if self.links.has_edge(vertex, after)), key=str)
                 if self.routing == "hashed":
-                    following = [following[zlib.crc32(f"{source} {target} {vertex}".encode()) % len(following)]]
+                    following = [following[_hash(f"{source} {target} {vertex}") % len(following)]]
                 for after in following:
                     shares[vertex, after] = part / len(following)
                     arrived[after] = arrived.get(after, 0.0) + part / len(following)
             at = arrived
         return shares
+
+
+def _hash(text: str) -> int:
+    """The same in every process. No checksum: those are linear, and give flows that follow a pattern ways that follow one."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def shortest_ways(graph: nx.DiGraph[Any], source: Vertex, target: Vertex) -> list[set[Vertex]]:
