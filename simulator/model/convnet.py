@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from simulator.model.layers import Layer, ModelSpec
+from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
+from simulator.model.operators import Convolution, Matmul
 from simulator.spec import Width
 
 # Blocks per group, arXiv 1512.03385 table 1.
@@ -20,8 +21,9 @@ class ResNet(ModelSpec):
     image: Width = 224
     classes: Width = 1000
 
-    def build_layers(self) -> list[Layer]:
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
         """Stem, bottleneck blocks in four groups, head."""
+        refuse_to_shard(self.kind, shard)
         side = _halved(_halved(self.image))
         layers = [self._stem()]
         channels = 64
@@ -35,7 +37,7 @@ class ResNet(ModelSpec):
         head = Layer(
             "head",
             f"resnet.head({channels}x{self.classes})",
-            2.0 * channels * self.classes,
+            (Matmul("linear", 1, self.classes, channels),),
             (channels * self.classes, self.classes),
             self.classes,
             glued=True,
@@ -47,7 +49,7 @@ class ResNet(ModelSpec):
         side = _halved(self.image)
         output = 64 * _halved(side) ** 2
         return Layer(
-            "stem", f"resnet.stem({self.image})", _conv_flops(3, 64, 7, side), (3 * 64 * 49, 64, 64), output, glued=True
+            "stem", f"resnet.stem({self.image})", (_conv(3, 64, 7, 2 * side, side),), (3 * 64 * 49, 64, 64), output, glued=True
         )
 
 
@@ -56,20 +58,22 @@ def _halved(side: int) -> int:
     return (side + 1) // 2
 
 
-def _conv_flops(inputs: int, outputs: int, kernel: int, output_side: int) -> float:
-    return 2.0 * inputs * outputs * kernel * kernel * output_side * output_side
+def _conv(inputs: int, outputs: int, kernel: int, side: int, out_side: int) -> Convolution:
+    return Convolution("convolution", inputs, outputs, (kernel, kernel), out_side * out_side, inputs * side * side)
 
 
 def _bottleneck(name: str, inputs: int, width: int, side: int, stride: int) -> Layer:
     """1×1 reduce, 3×3 (with the stride), 1×1 expand; a 1×1 projection on the shortcut where shapes change."""
     out_side = _halved(side) if stride == 2 else side
     outputs = width * _EXPANSION
-    flops = (
-        _conv_flops(inputs, width, 1, side) + _conv_flops(width, width, 3, out_side) + _conv_flops(width, outputs, 1, out_side)
-    )
+    operators = [
+        _conv(inputs, width, 1, side, side),
+        _conv(width, width, 3, side, out_side),
+        _conv(width, outputs, 1, out_side, out_side),
+    ]
     tensors = [inputs * width, width, width, width * width * 9, width, width, width * outputs, outputs, outputs]
     if stride == 2 or inputs != outputs:
-        flops += _conv_flops(inputs, outputs, 1, out_side)
+        operators.append(_conv(inputs, outputs, 1, side, out_side))
         tensors += [inputs * outputs, outputs, outputs]
     signature = f"resnet.bottleneck({inputs}->{width},side={side},stride={stride})"
-    return Layer(name, signature, flops, tuple(tensors), outputs * out_side * out_side)
+    return Layer(name, signature, tuple(operators), tuple(tensors), outputs * out_side * out_side)

@@ -6,33 +6,65 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from simulator.errors import FieldError
+from simulator.model.operators import Exchange, Kept, Operator
 from simulator.spec import Spec
+
+
+class Shard(NamedTuple):
+    """How layers are divided among ranks that work on the same samples.
+
+    tensor: ranks that share each layer's matrices. sequence: whether they also share what is between the matrices, along the
+    sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts.
+    """
+
+    tensor: int = 1
+    sequence: bool = False
+    expert: int = 1
+
+
+WHOLE: Final = Shard()
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer, the unit in which models are timed and cut.
+    """One layer, the unit in which models are timed and cut; of a sharded model, one rank's share of it.
 
     name: unique within the model.
     signature: equal for layers that cost the same; the key under which a measured time is found.
-    forward_flops: FLOPs of the forward pass for one sample (a multiply-add counts as two).
+    operators: what its forward pass computes for one sample, in order.
     tensors: elements of each parameter tensor, in order of registration; gradient buckets are filled with these.
-    output_elements: elements of the activation handed to the next layer, for one sample.
+    output_elements: elements of the activation handed on, for one sample.
     glued: it always shares a stage with its neighbour (embeddings, stems and heads are not cut off on their own).
+    kept: activations that the backward pass needs. exchanges: collectives among the ranks that share it.
+    inputs: names of the layers whose outputs it reads; the one before it, if None.
     """
 
     name: str
     signature: str
-    forward_flops: float
+    operators: tuple[Operator, ...]
     tensors: tuple[int, ...]
     output_elements: int
     glued: bool = False
+    kept: tuple[Kept, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    inputs: tuple[str, ...] | None = None
 
     @property
     def parameters(self) -> int:
         return sum(self.tensors)
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of the forward pass for one sample (a multiply-add counts as two)."""
+        return sum(operator.forward_flops for operator in self.operators)
+
+    @property
+    def backward_flops(self) -> float:
+        """FLOPs of the backward pass for one sample: the gradients of inputs and of weights."""
+        return sum(operator.backward_flops for operator in self.operators)
 
 
 class ModelSpec(Spec, ABC):
@@ -42,11 +74,20 @@ class ModelSpec(Spec, ABC):
     description: str = ""
 
     @abstractmethod
-    def build_layers(self) -> list[Layer]:
-        """The model's layers in forward order."""
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        """The model's layers in forward order, as one of the ranks that share them has them.
+
+        Raises FieldError where the model cannot be divided so.
+        """
 
     def parameters(self) -> int:
         return sum(layer.parameters for layer in self.build_layers())
+
+
+def refuse_to_shard(kind: str, shard: Shard) -> None:
+    """Raises FieldError where a model that cannot be divided shall be."""
+    if shard != WHOLE:
+        raise FieldError(("strategy", "tensor"), f"a {kind} is not divided among ranks; leave tensor parallelism out")
 
 
 def cut_into_stages(layers: Sequence[Layer], stages: int) -> list[range]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Literal
 
-from simulator.model.layers import Layer, ModelSpec
+from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
+from simulator.model.operators import Kept, Matmul, Memory
 from simulator.spec import Depth, Width
 
 
@@ -22,15 +23,23 @@ class Mlp(ModelSpec):
         """Widths between layers: layers + 1 numbers, input first."""
         return [self.inputs, *[self.hidden] * (self.layers - 1), self.outputs]
 
-    def build_layers(self) -> list[Layer]:
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        refuse_to_shard(self.kind, shard)
         widths = self.widths()
-        return [
-            Layer(f"linear{i}", f"mlp.linear({a}x{b}{_last(i, self)})", 2.0 * a * b, (a * b, b), b)
-            for i, (a, b) in enumerate(itertools.pairwise(widths))
-        ]
+        return [_linear(i, a, b, self) for i, (a, b) in enumerate(itertools.pairwise(widths))]
 
 
-def _last(index: int, mlp: Mlp) -> str:
+def _linear(index: int, inputs: int, outputs: int, mlp: Mlp) -> Layer:
     """The first layer computes no input gradient and the last adds the loss: both cost differently."""
     first, last = index == 0, index == mlp.layers - 1
-    return (",first" if first else "") + (",last" if last else "")
+    role = (",first" if first else "") + (",last" if last else "")
+    # a ReLU keeps its output, which the next layer reads; the loss keeps probabilities
+    after = Memory("loss" if last else "relu", outputs, outputs, 2 * outputs, outputs)
+    return Layer(
+        f"linear{index}",
+        f"mlp.linear({inputs}x{outputs}{role})",
+        (Matmul("linear", 1, outputs, inputs, input_gradient=not first), after),
+        (inputs * outputs, outputs),
+        outputs,
+        kept=(Kept("input", inputs, group="input"), *((Kept("probabilities", outputs),) if last else ())),
+    )

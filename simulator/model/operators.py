@@ -1,0 +1,191 @@
+"""What a layer computes: operators with exact shapes, for one sample, from which FLOPs, bytes and times follow.
+
+A multiply-add counts as two FLOPs. Elements are counted, not bytes: the training precision says how large they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Product(NamedTuple):
+    """`batch` products of an m × k by a k × n matrix."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """`count` products of `rows` × `inner` activations by `inner` × `columns` weights; a batch makes more rows.
+
+    input_gradient: false for what reads the data itself.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    inner: int
+    count: int = 1
+    input_gradient: bool = True
+
+    @property
+    def forward_flops(self) -> float:
+        return self.forward(1)[0].flops
+
+    @property
+    def backward_flops(self) -> float:
+        return sum(product.flops for product in self.backward(1))
+
+    def forward(self, samples: float) -> list[Product]:
+        """The products of the forward pass over `samples` samples."""
+        return [Product(round(self.rows * samples), self.columns, self.inner, self.count)]
+
+    def backward(self, samples: float) -> list[Product]:
+        """Those of the gradients of the input and of the weights."""
+        rows = round(self.rows * samples)
+        weight = Product(self.inner, self.columns, rows, self.count)
+        return [Product(rows, self.inner, self.columns, self.count), weight] if self.input_gradient else [weight]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Softmax attention: scores of `queries` × `keys` for each of `heads`.
+
+    key_heads: of keys and values, which several heads of queries may share. width: of a query and a key; value_width: of a
+    value. causal: half of the scores are masked; FLOPs count them all, as published formulae do, time need not.
+    """
+
+    name: str
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+    causal: bool = True
+
+    @property
+    def scores(self) -> int:
+        """Elements of all score matrices."""
+        return self.heads * self.queries * self.keys
+
+    @property
+    def forward_flops(self) -> float:
+        return 2.0 * self.scores * (self.width + self.value_width)
+
+    @property
+    def backward_flops(self) -> float:
+        return 2 * self.forward_flops
+
+    def forward(self, samples: float) -> list[Product]:
+        """Scores, then weighted values."""
+        batch = max(1, round(self.heads * samples))
+        return [Product(self.queries, self.keys, self.width, batch), Product(self.queries, self.value_width, self.keys, batch)]
+
+    def backward(self, samples: float) -> list[Product]:
+        """The gradients of values and of their weights, then of queries and of keys."""
+        batch = max(1, round(self.heads * samples))
+        return [
+            Product(self.keys, self.value_width, self.queries, batch),
+            Product(self.queries, self.keys, self.value_width, batch),
+            Product(self.queries, self.width, self.keys, batch),
+            Product(self.keys, self.width, self.queries, batch),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A 2-D convolution: `positions` outputs a channel, each from kernel area × inputs values; `groups` apart from one another.
+
+    input_elements: of the activation that it reads.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    kernel: tuple[int, int]
+    positions: int
+    input_elements: int
+    groups: int = 1
+    input_gradient: bool = True
+
+    @property
+    def forward_flops(self) -> float:
+        return self.forward(1)[0].flops
+
+    @property
+    def backward_flops(self) -> float:
+        return sum(product.flops for product in self.backward(1))
+
+    @property
+    def weights(self) -> int:
+        return self.outputs * self._inner
+
+    @property
+    def _inner(self) -> int:
+        return self.inputs // self.groups * self.kernel[0] * self.kernel[1]
+
+    def forward(self, samples: float) -> list[Product]:
+        """The product that it comes to (implicit GEMM)."""
+        return [Product(round(self.positions * samples), self.outputs // self.groups, self._inner, self.groups)]
+
+    def backward(self, samples: float) -> list[Product]:
+        """Those of the gradients of the input and of the weights."""
+        rows, outputs = round(self.positions * samples), self.outputs // self.groups
+        weight = Product(self._inner, outputs, rows, self.groups)
+        return [Product(rows, self._inner, outputs, self.groups), weight] if self.input_gradient else [weight]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bound by memory: norms, activations, dropout, additions, pooling, look-ups, losses.
+
+    read, written: elements of the forward pass; backward_read, backward_written: of the backward pass.
+    """
+
+    name: str
+    read: int
+    written: int
+    backward_read: int
+    backward_written: int
+
+    @property
+    def forward_flops(self) -> float:
+        return 0.0
+
+    @property
+    def backward_flops(self) -> float:
+        return 0.0
+
+
+Operator = Matmul | Attention | Convolution | Memory
+
+
+class Kept(NamedTuple):
+    """An activation that is kept from the forward pass for the backward pass: elements for one sample.
+
+    element_bytes: of each, where it is not the training precision's (dropout masks have one byte, what losses keep four).
+    group: what recomputation can leave out together ("attention" scores; "layer" what a whole layer needs inside;
+    "input" what remains when it is recomputed from its input).
+    """
+
+    name: str
+    elements: int
+    element_bytes: int | None = None
+    group: str = "layer"
+
+
+class Exchange(NamedTuple):
+    """A collective among tensor-parallel ranks in each pass over a layer: elements of the whole buffer, for one sample."""
+
+    op: str
+    elements: int
+    backward: bool
