@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -65,14 +66,15 @@ def sweep_sizes(largest_bytes: int, factor: int = 2) -> list[int]:
 
 def parse_ranks(text: str) -> int | list[int]:
     """How many ranks ('64'), or which ('0,8,16-19'). Raises InputError."""
-    if text.isdigit():
+    if re.fullmatch("[0-9]{1,9}", text):
         return int(text)
     ranks: list[int] = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not (first.isdigit() and (last or first).isdigit()) or int(last or first) - int(first) > 1_000_000:
+        match = re.fullmatch(" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not 0 <= last - first <= 1_000_000:
             raise InputError(f"cannot read the ranks {text!r}; give their number, such as 64, or a list such as 0,8,16-19")
-        ranks += range(int(first), int(last or first) + 1)
+        ranks += range(first, last + 1)
     return ranks
 
 

@@ -28,6 +28,9 @@ NODE_SWITCH: Final = -1
 NETWORK_SWITCH: Final = -2
 
 
+# as many take 2 GiB
+_MOST_AT_ONCE: Final = 8192
+
 _Numbers = Sequence[int] | NDArray[np.int64]
 
 
@@ -47,7 +50,7 @@ class Round:
     def of(cls, source: _Numbers, target: _Numbers, share: float, times: int = 1) -> Round:
         """Alike messages."""
         sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
-        return cls(sources, targets, np.full(len(sources), share), times)
+        return cls(sources, targets, np.broadcast_to(np.float64(share), len(sources)), times)
 
     def back(self) -> Round:
         """The same messages the other way."""
@@ -199,29 +202,40 @@ def hierarchical(op: Op, group: Group) -> list[Round]:
 def in_network(op: Op, group: Group) -> list[Round]:
     """Reduce-scatter inside each node, sums of the parts in the network's switches (SHARP), all-gather inside."""
     inside, everyone = _inside_ring(group), np.arange(group.size)
-    switch = np.full(group.size, NETWORK_SWITCH)
-    up = Round.of(everyone, switch, 1 / group.per_node)
+    if group.nodes == 1:
+        return [*inside, *inside]
+    up = Round.of(everyone, np.full(group.size, NETWORK_SWITCH), 1 / group.per_node)
     return [*inside, up, up.back(), *inside]
 
 
 def nvls(op: Op, group: Group) -> list[Round]:
     """NVSwitch reduces and multicasts: each member sends its buffer once, and its part of the result, and receives alike."""
-    everyone, switch = np.arange(group.size), np.full(group.size, NODE_SWITCH)
     part = 1 / group.per_node
     out = {"all_reduce": 1 + part, "reduce_scatter": 1.0, "all_gather": part}[op]
     into = {"all_reduce": 1 + part, "reduce_scatter": part, "all_gather": 1.0}[op]
-    shares = np.repeat([out, into], group.size)
-    return [Round(np.concatenate([everyone, switch]), np.concatenate([switch, everyone]), shares)]
+    return [_over_node_switch(group, out, into)]
 
 
 def nvls_tree(op: Op, group: Group) -> list[Round]:
-    """NVLS inside the nodes, the two binary trees between them."""
+    """NVSwitch reduces in each node, two binary trees add up between nodes, NVSwitch multicasts."""
     between = [step for step in tree(op, group) if (group.node_of[step.source] != group.node_of[step.target]).any()]
-    return [*nvls(op, group), *between]
+    if group.per_node == 1:
+        return between
+    up = _over_node_switch(group, 1.0, 1 / group.per_node)
+    return [up, *between, up.back()]
+
+
+def _over_node_switch(group: Group, out: float, into: float) -> Round:
+    """Every member sends a share `out` to its node's switch, and gets `into`."""
+    everyone, switch = np.arange(group.size), np.full(group.size, NODE_SWITCH)
+    shares = np.repeat([out, into], group.size)
+    return Round(np.concatenate([everyone, switch]), np.concatenate([switch, everyone]), shares)
 
 
 def pairwise(op: Op, group: Group) -> list[Round]:
     """Every member sends to every other (alltoall), or to the next one (sendrecv); all at once."""
+    if group.size > _MOST_AT_ONCE and op == "alltoall":
+        raise InputError(f"an alltoall over {group.size} ranks; their messages can be counted for {_MOST_AT_ONCE} at most")
     everyone = np.arange(group.size)
     share, distances = (1.0, range(1, 2)) if op == "sendrecv" else (1 / group.size, range(1, group.size))
     return [Round.of(everyone, (everyone + distance) % group.size, share) for distance in distances]

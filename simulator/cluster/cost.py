@@ -63,7 +63,10 @@ def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, a
         return CollectiveCost("measured", measured.latency_s, measured.latency_s + size_bytes / measured.bandwidth_Bps)
     library = library_of(cluster)
     facts = cluster.collectives.nccl or facts_of(cluster.device.name)
-    if library == "nccl" and facts is not None:
+    if library == "nccl":
+        if facts is None:
+            message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
+            raise FieldError(("cluster", "collectives", "library"), message)
         return _nccl_cost(op, size_bytes, group, cluster, facts, algorithm)
     names = [algorithm] if algorithm else [GLOO[op]] if library == "gloo" else _suiting(op, group)
     return _cheapest([_plain_cost(op, size_bytes, group, cluster, name) for name in names])
@@ -109,11 +112,17 @@ def _plain_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algor
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
     latency_s = sum(_latency_s(part, cluster) for part in parts)
-    moving_s = size_bytes * sum(max(part.inside_s, part.between_s) for part in parts)
+    moving_s = sum(_moving_s(part, size_bytes, cluster) for part in parts)
     return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
 
 
 def _latency_s(part: Traffic, cluster: Cluster) -> float:
-    """A step takes its link's latency, and the overhead of the host that sends it."""
-    inside, between = (link.latency_s + link.overhead_s if link else 0.0 for link in (cluster.node.link, cluster.network))
+    inside, between = (link.latency_s if link else 0.0 for link in (cluster.node.link, cluster.network))
     return part.inside_steps * inside + part.between_steps * between + part.further_s
+
+
+def _moving_s(part: Traffic, size_bytes: float, cluster: Cluster) -> float:
+    """Of the busiest wire, or of the host that handles most messages, one after another."""
+    inside_s, between_s = (link.overhead_s if link else 0.0 for link in (cluster.node.link, cluster.network))
+    handled_s = max(part.inside_messages * inside_s, part.between_messages * between_s)
+    return max(size_bytes * part.inside_s, size_bytes * part.between_s, handled_s)

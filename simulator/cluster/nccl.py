@@ -174,7 +174,9 @@ class _Case:
             between_us = steps_us[at] + self.facts.network_latency_s / _US
         if several and self.algorithm == "ring":
             inside_us = max(inside_us, _POST_US[protocol])
-        latency_us = _BASE_US[self.algorithm][at] + traffic.inside_steps * inside_us + traffic.between_steps * between_us
+        # NCCL counts both ways over the switch as one step
+        inside_steps = min(1, traffic.inside_steps) if self.algorithm.startswith("nvls") else traffic.inside_steps
+        latency_us = _BASE_US[self.algorithm][at] + inside_steps * inside_us + traffic.between_steps * between_us
         piece_bytes = self.size_bytes / (self.channels * self.group.size)
         if several and (self.algorithm, protocol, self.op) == ("ring", "simple", "all_reduce") and piece_bytes >= 64:
             latency_us *= 1.9 if self.facts.generation == "volta" else 1.4  # tuning.cc, 'plateau effect of ring'

@@ -69,7 +69,7 @@ class Link(Spec):
 @functools.lru_cache(maxsize=64)
 def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
     apart = cards if link.topology.tells_cards_apart else 1
-    topology = Switch() if link.topology.is_uniform else link.topology
+    topology = Switch() if link.is_uniform else link.topology
     wiring = topology.wire(endpoints * apart, link.bandwidth_Bps / apart, apart)
     wiring.half_duplex = link.duplex == "half"
     for unlike in link.unlike:

@@ -113,7 +113,7 @@ class Direct(Topology):
         return False
 
     def _direct(self, endpoints: int, edges: Edges) -> Wiring:
-        return Wiring(range(endpoints), None, _graph(edges), routing=self.routing)
+        return Wiring(range(endpoints), None, _graph(edges), routing=self.routing, nearest_hops=1)
 
 
 class Mesh(Direct):
@@ -252,11 +252,6 @@ class RailOptimised(SwitchTree):
     spines: Count = 1
 
     @property
-    def has_own_links(self) -> bool:
-        """Whether each endpoint is attached to a switch by a link of its own."""
-        return True
-
-    @property
     def tells_cards_apart(self) -> bool:
         return True
 
@@ -306,18 +301,21 @@ class Torus(Direct):
         """Row after row, every other one backwards, so that each message goes to a neighbour; and the same backwards."""
         if endpoints < self.places:
             return super().rings(endpoints)
+        # an even number of rows ends where it began
+        axes = sorted(range(len(self.dimensions)), key=lambda axis: self.dimensions[axis] % 2)
         way: list[tuple[int, ...]] = [()]
-        for size in self.dimensions:
+        for size in (self.dimensions[axis] for axis in axes):
             turns = [range(size), range(size - 1, -1, -1)]
             way = [(*at, i) for row, at in enumerate(way) for i in turns[row % 2]]
-        order = [self._number(at) for at in way]
+        order = [self._number([at[axes.index(axis)] for axis in range(len(axes))]) for at in way]
         return [order, order[::-1]]
 
 
 class Dragonfly(Topology):
     """Groups of routers, joined with all others of their group (`local`), and one link between any two groups (`global`).
 
-    The links of a group to others are dealt out to its routers in turn (Kim et al. 2008). Messages take the shortest ways.
+    The links of a group to others are dealt out to its routers in turn (Kim et al. 2008). Messages pass one link
+    between groups (minimal routing).
     """
 
     kind: Literal["dragonfly"] = "dragonfly"
@@ -339,8 +337,20 @@ class Dragonfly(Topology):
             for a, b in itertools.combinations(range(self.groups), 2):
                 yield self._gateway(a, b), self._gateway(b, a), self.global_Bps
 
-        routers = (divmod(i // self.per_router, self.routers_per_group) for i in range(endpoints))
-        return self._switched([f"group {group} router {router}" for group, router in routers], bandwidth_Bps, edges())
+        places = [divmod(i // self.per_router, self.routers_per_group) for i in range(endpoints)]
+        attached = [f"group {group} router {router}" for group, router in places]
+        wiring = self._switched(attached, bandwidth_Bps, edges())
+
+        def way(source: int, target: int) -> list[str] | None:
+            one, other = places[source][0], places[target][0]
+            if one == other:
+                return None
+            return list(
+                dict.fromkeys([attached[source], self._gateway(one, other), self._gateway(other, one), attached[target]])
+            )
+
+        wiring.way = way
+        return wiring
 
     def _gateway(self, group: int, other: int) -> str:
         """The router of a group that has the link to another group."""
@@ -361,35 +371,50 @@ class Graph(Direct):
     links: Annotated[tuple[GraphLink, ...], Field(min_length=1, max_length=100_000)]
     routes: Annotated[tuple[Annotated[tuple[int | str, ...], Field(min_length=2)], ...], Field(max_length=100_000)] = ()
 
-    @property
-    def places(self) -> float:
-        return sum(isinstance(vertex, int) for vertex in {vertex for link in self.links for vertex in link.between})
-
     def check(self, endpoints: int) -> None:
         import networkx as nx
 
-        links = self._links()
         for i, link in enumerate(self.links):
+            if link.between[0] == link.between[1]:
+                raise FieldError(("links", i), f"it joins {link.between[0]} with itself; leave it out")
             for vertex in link.between:
                 if isinstance(vertex, int) and not 0 <= vertex < endpoints:
                     raise FieldError(("links", i), f"there is no endpoint {vertex}; they are numbered 0 to {endpoints - 1}")
-        reached = nx.node_connected_component(links.to_undirected(), 0) if 0 in links else set()
+        links = self._links()
+        if bare := [endpoint for endpoint in range(endpoints) if endpoint not in links]:
+            raise FieldError(("links",), f"endpoint {bare[0]} has no link; add one")
+        reached = nx.node_connected_component(links.to_undirected(), 0)
         if apart := [endpoint for endpoint in range(endpoints) if endpoint not in reached]:
             several = ", ".join(map(str, apart[:5])) + (", …" if len(apart) > 5 else "")
             raise FieldError(("links",), f"no way leads from endpoint 0 to {several}; add links that join them")
+        ways: set[tuple[int | str, int | str]] = set()
         for i, way in enumerate(self.routes):
-            if not (isinstance(way[0], int) and isinstance(way[-1], int) and way[0] != way[-1]):
-                raise FieldError(("routes", i), "a route leads from one endpoint, a number, to another")
-            for step in itertools.pairwise(way):
-                if not links.has_edge(*step):
-                    raise FieldError(("routes", i), f"no link joins {step[0]} and {step[1]}; add it, or another route")
+            self._check_way(("routes", i), way, links)
+            if (way[0], way[-1]) in ways:
+                raise FieldError(("routes", i), f"a second route from {way[0]} to {way[-1]}; keep one")
+            ways.add((way[0], way[-1]))
+
+    @staticmethod
+    def _check_way(field: tuple[str, int], way: tuple[int | str, ...], links: nx.DiGraph[Any]) -> None:
+        if not (isinstance(way[0], int) and isinstance(way[-1], int) and way[0] != way[-1]):
+            raise FieldError(field, "a route leads from one endpoint, a number, to another")
+        if len(set(way)) < len(way):
+            raise FieldError(field, "a route passes no place twice; take the circle out")
+        for step in itertools.pairwise(way):
+            if not links.has_edge(*step):
+                raise FieldError(field, f"no link joins {step[0]} and {step[1]}; add it, or another route")
 
     def _links(self) -> nx.DiGraph[Any]:
         return _graph((*link.between, link.bandwidth_Bps) for link in self.links)
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
-        fixed = {(way[0], way[-1]): way for route in self.routes for way in (route, route[::-1])}
-        return Wiring(range(endpoints), None, self._links(), routing=self.routing, fixed=fixed)  # type: ignore[arg-type]
+        ways: dict[tuple[Any, Any], Sequence[Vertex]] = {(way[-1], way[0]): way[::-1] for way in self.routes}
+        ways |= {(way[0], way[-1]): way for way in self.routes}
+        joined = any(isinstance(a, int) and isinstance(b, int) for a, b in (link.between for link in self.links))
+        wiring = self._direct(endpoints, ((*link.between, link.bandwidth_Bps) for link in self.links))
+        wiring.way = lambda source, target: ways.get((source, target))
+        wiring.nearest_hops = 1 if joined else 2
+        return wiring
 
 
 AnyTopology = Annotated[

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,10 @@ from simulator.cluster.network import Link, Node
 from simulator.cluster.wiring import Channel, Wiring
 from simulator.errors import InputError
 
-Members = NDArray[np.int64]
+Numbers = NDArray[np.int64]
+Amounts = NDArray[np.float64]
+# Operations that one member, the first, gives or gets the data of.
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 @dataclass(frozen=True)
@@ -22,14 +26,17 @@ class Traffic:
     """inside_steps, between_steps: messages that follow one another inside a node and between nodes.
 
     inside_s, between_s: seconds that the busiest wire inside a node, and of the network, is busy at its nominal rate, for each
-    byte of the collective's size. further_s: latency of all links beyond the shortest ways. remote: messages that a member
-    sends to other nodes, where all are sent at once.
+    byte of the collective's size. inside_messages, between_messages: most messages that a device, and a node's host, handles.
+    further_s: latency of all links beyond the shortest ways. remote: messages that a member sends to other nodes, where all
+    are sent at once.
     """
 
     inside_steps: int
     between_steps: int
     inside_s: float
     between_s: float
+    inside_messages: int
+    between_messages: int
     further_s: float
     remote: int = 0
 
@@ -41,38 +48,46 @@ def traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | No
     Raises InputError where the algorithm does not suit the group or the links.
     """
     known = ALGORITHMS[algorithm]
-    rounds = known.rounds(op, group)
-    one = _Wires(group, node, network, rotate and not known.at_once).traffic(rounds)
-    if not known.at_once:
-        return one
-    crosses = [_crosses(step, group) for step in rounds]
-    senders = np.concatenate([step.source[c] for step, c in zip(rounds, crosses, strict=True)])
-    return replace(
-        one,
-        inside_steps=int(any((~c).any() for c in crosses)),
-        between_steps=int(any(c.any() for c in crosses)),
-        remote=int(np.bincount(senders).max(initial=0)),
-    )
+    wires = _Wires(op, group, node, network, rotate and not known.at_once)
+    return wires.traffic(known.rounds(op, group), known.at_once)
 
 
 @functools.lru_cache(maxsize=256)
 def traffic_by_round(algorithm: str, op: Op, group: Group, node: Node, network: Link | None) -> tuple[Traffic, ...]:
     """Of each round, all its repeats together. Raises what `traffic` raises."""
-    wires = _Wires(group, node, network, rotate=False)
+    wires = _Wires(op, group, node, network, rotate=False)
     return tuple(wires.traffic([step]) for step in ALGORITHMS[algorithm].rounds(op, group))
 
 
-def channels_of(group: Group, link: Link | None, rotate: bool) -> list[Members]:
+@functools.lru_cache(maxsize=256)
+def network_loads(algorithm: str, op: Op, group: Group, node: Node, network: Link, rotate: bool) -> Mapping[Channel, float]:
+    """What a collective sends over each channel of the network, as a share of its size. Raises what `traffic` raises."""
+    wires = _Wires(op, group, node, network, rotate)
+    rounds = ALGORITHMS[algorithm].rounds(op, group)
+    source, target, share = wires.between(rounds, [_crosses(step, group) for step in rounds])
+    source, target = (np.where(end < 0, -1, end // wires.cards) for end in (source, target))
+    return _loads(wires.wiring, source, target, share)
+
+
+def channels_of(op: Op, group: Group, link: Link | None, rotate: bool) -> list[Numbers]:
     """Orders of the members, node by node, each for an equal part of the data; arrays of shape (size,).
 
-    As the rings of the node's topology pass through its devices; where channels rotate, with each of them first in turn.
+    As the rings of the node's topology pass through its devices, from the first; where channels rotate, with each of them
+    first in turn, but for the root where an operation has one.
     """
     slot = np.arange(group.size) - group.first[group.node_of]
+    base, count = group.first[group.node_of], group.members[group.node_of]
     whole = link is not None and group.is_even and group.per_node == group.devices
     rings = link.topology.rings(group.devices) if link and whole else [list(range(group.per_node))]
-    turns = range(group.per_node) if rotate else range(1)
-    base, count = group.first[group.node_of], group.members[group.node_of]
-    return [base + np.array(ring)[(slot + turn) % count] for ring in rings for turn in turns]
+    rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in rings]
+    root = (group.node_of == 0) & (op in _ROOTED)
+    channels = []
+    for ring in rings:
+        for turn in range(group.per_node) if rotate else range(1):
+            turned = (slot + turn) % count
+            among_others = np.where(slot == 0, 0, 1 + (slot - 1 + turn) % np.maximum(count - 1, 1))
+            channels.append(base + np.array(ring)[np.where(root, among_others, turned)])
+    return channels
 
 
 def _crosses(step: Round, group: Group) -> NDArray[np.bool_]:
@@ -84,75 +99,112 @@ def _crosses(step: Round, group: Group) -> NDArray[np.bool_]:
     return result
 
 
+class _Messages(NamedTuple):
+    """By endpoint, below zero a switch; share: of the collective's size."""
+
+    source: Numbers
+    target: Numbers
+    share: Amounts
+
+
 class _Wires:
     """The wires that a group uses, and the traffic of rounds on them."""
 
-    def __init__(self, group: Group, node: Node, network: Link | None, rotate: bool) -> None:
+    def __init__(self, op: Op, group: Group, node: Node, network: Link | None, rotate: bool) -> None:
         self.group = group
         self.node = node
         self.network = network
         self.rotate = rotate
-        self.channels = channels_of(group, node.link, rotate)
+        self.channels = channels_of(op, group, node.link, rotate)
+        self._node_names = group.node_numbers[group.node_of]
+        self._place = group.node_of * group.devices + group.device_of
 
-    def traffic(self, rounds: Sequence[Round]) -> Traffic:
-        """Of rounds that follow one another."""
+    def traffic(self, rounds: Sequence[Round], at_once: bool = False) -> Traffic:
+        """Of rounds that follow one another, or all go at once."""
+        if not rounds:
+            return Traffic(0, 0, 0.0, 0.0, 0, 0, 0.0)
         crosses = [_crosses(step, self.group) for step in rounds]
+        stays = [~c for c in crosses]
+        inside, between = self._steps(rounds, crosses, at_once)
+        further_s = [step.times * self._further_s(step, c) for step, c in zip(rounds, crosses, strict=True)]
+        remote = [step.source[c & (step.source >= 0)] for step, c in zip(rounds, crosses, strict=True)]
+        return Traffic(
+            inside_steps=inside,
+            between_steps=between,
+            inside_s=self._inside_s(rounds, crosses, at_once),
+            between_s=self._between_s(rounds, crosses, at_once),
+            inside_messages=_handled(rounds, stays, np.arange(self.group.size), at_once),
+            between_messages=_handled(rounds, crosses, self.group.node_of, at_once),
+            further_s=max(further_s) if at_once else sum(further_s),
+            remote=int(np.bincount(np.concatenate(remote)).max(initial=0)) if at_once else 0,
+        )
+
+    def _steps(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> tuple[int, int]:
+        if at_once:
+            return int(any((~c).any() for c in crosses)), int(any(c.any() for c in crosses))
         # a piece of the data crosses as often as the share of messages that do, in full; once in a single round
         between = [
             max(int(c.any()), step.times * int(c.sum()) // max(1, len(c))) for step, c in zip(rounds, crosses, strict=True)
         ]
-        return Traffic(
-            inside_steps=sum(step.times for step in rounds) - sum(between),
-            between_steps=sum(between),
-            inside_s=self._inside_s(rounds, crosses),
-            between_s=self._between_s(rounds, crosses),
-            further_s=sum(step.times * self._further_s(step, c) for step, c in zip(rounds, crosses, strict=True)),
-        )
+        return sum(step.times for step in rounds) - sum(between), sum(between)
 
     def _further_s(self, step: Round, crosses: NDArray[np.bool_]) -> float:
         """Latency of the links beyond the shortest way that the farthest message of a round passes."""
-        group, further_s = self.group, 0.0
-        names, devices = group.node_numbers[group.node_of], self.node.devices
-        for link, chosen, place, endpoints in (
-            (self.node.link, ~crosses, group.device_of, devices),
-            (self.network, crosses, names, int(names[-1]) + 1),
-        ):
-            chosen = chosen & (step.source >= 0) & (step.target >= 0)
-            if link is None or link.topology.hop_latency_s == 0 or not chosen.any():
-                continue
-            cards = min(self.node.cards, devices) if link.topology.tells_cards_apart else 1
-            wiring = link.wiring(endpoints, cards)
-            pairs = np.unique(np.stack([place[step.source[chosen]], place[step.target[chosen]]]) * cards, axis=1)
-            hops = max(wiring.route(*pair).further_hops for pair in pairs.T.tolist())
-            further_s = max(further_s, hops * link.topology.hop_latency_s)
-        return further_s
+        both = (step.source >= 0) & (step.target >= 0)
+        devices, nodes = self.node.devices, int(self.group.node_numbers[-1]) + 1
+        inside = [self.group.device_of[members] for members in self.channels]
+        return max(
+            _farthest_s(self.node.link, devices, 1, step, both & ~crosses, inside),
+            _farthest_s(self.network, nodes, self._node_cards, step, both & crosses, [self._node_names]),
+        )
 
-    def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
-        found = list(self._inside(rounds, crosses))
+    def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
+        found = [messages for messages in self._inside(rounds, crosses) if len(messages.share)]
         if not found or self.node.link is None:
             return 0.0
-        source, target, share = (np.concatenate(column) for column in zip(*found, strict=True))
-        return _busiest_s(self.node.link.wiring(self.node.devices), source, target, share)
+        messages = _Messages(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        incast = self.node.link.incast
+        slowed = _slowed(incast, rounds, [~c for c in crosses], self._place, at_once) if incast else None
+        return _busiest_s(self.node.link.wiring(self.node.devices), messages, slowed)
 
     def _inside(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Iterator[_Messages]:
         """Messages inside nodes, channel by channel; devices are numbered on from node to node."""
-        place = self.group.node_of * self.group.devices + self.group.device_of
-        for step, crossing in zip(rounds, crosses, strict=True):
-            stays = ~crossing
-            for members in self.channels if stays.any() else ():
-                at = place[members]
-                source, target = (np.where(end < 0, -1, at[end]) for end in (step.source[stays], step.target[stays]))
-                yield source, target, step.share[stays] * step.times / len(self.channels)
+        apart = self.network is not None and self.network.topology.tells_cards_apart and not self.rotate
+        for step, c in zip(rounds, crosses, strict=True):
+            for members in self.channels if not c.all() else ():
+                at = self._place[members]
+                source, target = (np.where(end < 0, -1, at[end]) for end in (step.source[~c], step.target[~c]))
+                yield _Messages(source, target, step.share[~c] * step.times / len(self.channels))
+            if apart and c.any():
+                yield self._to_rails(step, c & (step.source >= 0) & (step.target >= 0))
 
-    def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> float:
+    def _to_rails(self, step: Round, crosses: NDArray[np.bool_]) -> _Messages:
+        """The way inside a node to a device on the rail of the rank that a message goes to."""
+        devices, cards = self.node.devices, self._node_cards
+        source, card = step.source[crosses], self._card_of[step.target[crosses]]
+        changes = self._card_of[source] != card
+        there = self.group.node_of[source] * devices + -(-card * devices // cards)
+        return _Messages(self._place[source][changes], there[changes], step.share[crosses][changes] * step.times)
+
+    def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
         if self.network is None or not any(c.any() for c in crosses):
             return 0.0
-        return _busiest_s(self.wiring, *self.between(rounds, crosses), self.cards)
+        slowed = None
+        if incast := self.network.incast:
+            apart = self._node_cards // self.cards
+            place = self._node_names * apart + (self._card_of if apart > 1 else 0)
+            slowed = np.repeat(_slowed(incast, rounds, crosses, place, at_once), self.cards)
+        return _busiest_s(self.wiring, self.between(rounds, crosses), slowed, self.cards)
 
     @property
     def _node_cards(self) -> int:
         """Further cards serve the same devices."""
         return min(self.node.cards, self.node.devices)
+
+    @property
+    def _card_of(self) -> Numbers:
+        """The card that each member's device is nearest to."""
+        return self.group.device_of * self._node_cards // self.node.devices
 
     @property
     def cards(self) -> int:
@@ -167,8 +219,7 @@ class _Wires:
     def between(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> _Messages:
         """Messages between nodes, by card (node · cards + card): a message goes over the cards nearest to its two ranks, or
         where these are told apart over the receiver's rail; where channels rotate it is spread over all that the group uses."""
-        cards, group = self._node_cards, self.group
-        of_member, card_of = group.node_numbers[group.node_of], group.device_of * cards // self.node.devices
+        cards, card_of = self._node_cards, self._card_of
         used = np.unique(card_of).tolist()
         found = []
         for step, c in zip(rounds, crosses, strict=True):
@@ -176,22 +227,53 @@ class _Wires:
             rail = np.where(ends[1] < 0, ends[0], ends[1])
             for card in used if self.rotate else (None,):
                 at = [(card_of[rail] if self.cards == 1 else card_of[end]) if card is None else card for end in ends]
-                places = (np.where(e < 0, -1, of_member[e] * cards + a) for e, a in zip(ends, at, strict=True))
+                places = (np.where(e < 0, -1, self._node_names[e] * cards + a) for e, a in zip(ends, at, strict=True))
                 found.append((*places, step.share[c] * step.times / (1 if card is None else len(used))))
-        source, target, share = (np.concatenate(column) for column in zip(*found, strict=True))
-        return source, target, share
+        return _Messages(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
-def network_loads(algorithm: str, op: Op, group: Group, node: Node, network: Link, rotate: bool) -> dict[Channel, float]:
-    """What a collective sends over each channel of the network, as a share of its size. Raises what `traffic` raises."""
-    wires = _Wires(group, node, network, rotate)
-    rounds = ALGORITHMS[algorithm].rounds(op, group)
-    source, target, share = wires.between(rounds, [_crosses(step, group) for step in rounds])
-    source, target = (np.where(end < 0, -1, end // wires.cards) for end in (source, target))
-    return _loads(wires.wiring, source, target, share)
+def _counts(
+    rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], place: Numbers, ends: Sequence[str]
+) -> Iterator[Numbers]:
+    """For each round, how many of the chosen messages begin or end at each place."""
+    most = int(place.max()) + 1
+    for step, mask in zip(rounds, chosen, strict=True):
+        members = [getattr(step, end)[mask] for end in ends]
+        yield sum((np.bincount(place[end[end >= 0]], minlength=most) for end in members), np.zeros(most, dtype=np.int64))
 
 
-def _loads(wiring: Wiring, source: Members, target: Members, share: NDArray[np.float64]) -> dict[Channel, float]:
+def _handled(rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], place: Numbers, at_once: bool) -> int:
+    """Most of the chosen messages that one place sends and gets, round after round; at once, all together."""
+    counts = list(_counts(rounds, chosen, place, ("source", "target")))
+    if at_once:
+        return int(sum(counts, np.zeros(1, dtype=np.int64)).max())
+    return sum(step.times * int(count.max()) for step, count in zip(rounds, counts, strict=True))
+
+
+def _slowed(
+    incast: float, rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], place: Numbers, at_once: bool
+) -> Amounts:
+    """How many times as long a link takes for what it gets, by place, since several send to it at the same time."""
+    counts = np.array(list(_counts(rounds, chosen, place, ("target",))))
+    senders = counts.sum(axis=0) if at_once else counts.max(axis=0)
+    slowed: Amounts = 1 + incast * np.maximum(0, senders - 1)
+    return slowed
+
+
+def _farthest_s(
+    link: Link | None, endpoints: int, cards: int, step: Round, chosen: NDArray[np.bool_], places: Sequence[Numbers]
+) -> float:
+    """Latency beyond the shortest way of the farthest of the chosen messages; places: the members', by channel."""
+    if link is None or link.topology.hop_latency_s == 0 or not chosen.any():
+        return 0.0
+    apart = cards if link.topology.tells_cards_apart else 1
+    wiring = link.wiring(endpoints, apart)
+    ends = np.stack([step.source[chosen], step.target[chosen]])
+    pairs = np.unique(np.concatenate([place[ends] for place in places], axis=1) * apart, axis=1)
+    return max(wiring.route(*pair).further_hops for pair in pairs.T.tolist()) * link.topology.hop_latency_s
+
+
+def _loads(wiring: Wiring, source: Numbers, target: Numbers, share: Amounts) -> dict[Channel, float]:
     """Bytes over each channel. Below zero is the switch."""
     result: dict[Channel, float] = {}
     if wiring.access_Bps is not None:
@@ -206,20 +288,20 @@ def _loads(wiring: Wiring, source: Members, target: Members, share: NDArray[np.f
     return result
 
 
-_Messages = tuple[Members, Members, NDArray[np.float64]]
-
-
-def _busiest_s(wiring: Wiring, source: Members, target: Members, share: NDArray[np.float64], cards: int = 1) -> float:
+def _busiest_s(wiring: Wiring, messages: _Messages, slowed: Amounts | None, cards: int = 1) -> float:
     """Seconds of the busiest wire. Endpoints of several alike wirings are numbered on; below zero is the switch.
 
-    cards: equal parts of an endpoint's own link, which source and target are numbered by.
+    slowed: how many times as long each endpoint takes for what it gets. cards: equal parts of an endpoint's own link, which
+    source and target are numbered by.
     """
+    source, target, share = messages
     endpoints = len(wiring)
     busiest_s = 0.0
     if wiring.access_Bps is not None:
         most = 1 + int(max(source.max(), target.max()))
         out, into = (np.bincount(end[end >= 0], share[end >= 0], most) for end in (source, target))
-        load = out + into if wiring.half_duplex else np.maximum(out, into)
+        taken = into * (1.0 if slowed is None else slowed[:most])
+        load = out + taken if wiring.half_duplex else np.maximum(out, taken)
         capacity_Bps = wiring.access_Bps[np.arange(most) // cards % endpoints] / cards
         busiest_s = float((load / capacity_Bps).max())
     elif (source < 0).any() or (target < 0).any():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,7 +39,8 @@ class Wiring:
 
     links: directed graph of the other links, with `capacity_Bps` on its edges; None where there is one switch and nothing
     else. routing: spread over all shortest ways, evenly at each switch (adaptive routing, packet spraying), or one of them for
-    each pair of endpoints, by a hash (ECMP). fixed: ways given by hand, as vertices, by pair of endpoints.
+    each pair of endpoints, by a hash (ECMP). way: the vertices that a message passes from one endpoint to another, where the
+    shortest ways are not what counts. nearest_hops: links of the graph between the two nearest endpoints.
     """
 
     attached: Sequence[Vertex]
@@ -47,7 +48,8 @@ class Wiring:
     links: nx.DiGraph[Any] | None = None
     half_duplex: bool = False
     routing: Routing = "spread"
-    fixed: Mapping[tuple[int, int], Sequence[Vertex]] = field(default_factory=dict)
+    way: Callable[[int, int], Sequence[Vertex] | None] = lambda source, target: None
+    nearest_hops: int = 0
 
     def __post_init__(self) -> None:
         self._routes: dict[tuple[Vertex, ...], Mapping[Channel, float]] = {}
@@ -82,8 +84,7 @@ class Wiring:
         between = self._between(source, target)
         for channel, share in between.items():
             shares[self._channel(channel)] = shares.get(self._channel(channel), 0.0) + share
-        hops = round(sum(between.values()))
-        return Route(shares, hops if self.access_Bps is not None else hops - 1)
+        return Route(shares, round(sum(between.values())) - self.nearest_hops)
 
     def out_of(self, endpoint: int) -> Channel:
         """An endpoint's own link, outward."""
@@ -113,7 +114,7 @@ class Wiring:
         return loads
 
     def _route_key(self, source: int, target: int) -> tuple[Vertex, ...]:
-        if self.routing == "hashed" or (source, target) in self.fixed:
+        if self.routing == "hashed" or self.way(source, target) is not None:
             return (source, target)
         return (self.attached[source], self.attached[target])
 
@@ -121,10 +122,9 @@ class Wiring:
         """The part of a message that each edge of the graph carries, from the source's vertex to the target's."""
         key = ("route", *self._route_key(source, target))
         if key not in self._routes:
-            if way := self.fixed.get((source, target)):
-                self._routes[key] = dict.fromkeys(itertools.pairwise(way), 1.0)
-            else:
-                self._routes[key] = self._spread(source, target)
+            way = self.way(source, target)
+            given = None if way is None else dict.fromkeys(itertools.pairwise(way), 1.0)
+            self._routes[key] = self._spread(source, target) if given is None else given
         return self._routes[key]
 
     def _spread(self, source: int, target: int) -> dict[Channel, float]:

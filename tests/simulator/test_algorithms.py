@@ -70,11 +70,6 @@ def test_everyone_who_must_know_can_know(name: str, op: Op) -> None:
             assert all(0 in what for what in known), group
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the switch in each node sends the sums to all before nodes have exchanged theirs",
-)
 def test_everyone_can_know_all_after_an_nvls_tree() -> None:
     for group in groups("nvls_tree"):
         assert known_after(ALGORITHMS["nvls_tree"].rounds("all_reduce", group), group) == [set(range(group.size))] * group.size
@@ -187,7 +182,7 @@ def test_gathers_scatters_and_gloos_reduce_end_at_the_first_member(ranks: int) -
     assert into == pytest.approx([2 - 2 * part] + [1 - part] * (ranks - 1))
 
 
-@pytest.mark.parametrize(("nodes", "devices"), [(1, 4), (2, 1), (2, 8), (4, 3)])
+@pytest.mark.parametrize(("nodes", "devices"), [(2, 1), (2, 8), (4, 3)])
 def test_reducing_inside_first_leaves_a_part_for_the_network(nodes: int, devices: int) -> None:
     group = Group.of(nodes * devices, devices)
     inside, part = 2 * (devices - 1) / devices, 1 / devices

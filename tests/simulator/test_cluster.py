@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from simulator.cluster import Cluster, Device
-from simulator.cluster.collectives import ring_allreduce_bytes, ring_allreduce_steps
 from simulator.cluster.device import state_bytes
 from simulator.model.layers import Layer
+from simulator.model.operators import Matmul
 
-LAYER = Layer("a", "kind a", forward_flops=1e9, tensors=(10, 5), output_elements=3)
+# 2 · 500 · 1000 · 1000 = 1e9 FLOPs forward
+LAYER = Layer("a", "kind a", (Matmul("a", 500, 1000, 1000),), tensors=(10, 5), output_elements=3)
 PLAIN = {"name": "d", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
 
 
@@ -50,8 +51,3 @@ def test_servers_work_at_the_hosts_memory_speed() -> None:
     assert cluster.update_s(1e9, "sgd", "fp32") == pytest.approx(1.2)
     without = Cluster.model_validate(plain | {"node": {}})
     assert without.sum_s(1e9) == pytest.approx(0.03)
-
-
-def test_ring_theory() -> None:
-    assert ring_allreduce_bytes(4, 100.0) == pytest.approx(150.0)
-    assert ring_allreduce_steps(4) == 6

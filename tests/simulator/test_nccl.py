@@ -9,15 +9,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import collective_time, library
-from simulator.cluster import Cluster
+from simulator.cluster import Cluster, Link, Node
+from simulator.cluster.algorithms import OPS, Group, Op
 from simulator.cluster.nccl import Nccl, Wires, candidates, facts_of, time_s
-from simulator.cluster.traffic import OPS, Group, Op
 from simulator.errors import InputError
 from simulator.scenario import load_cluster
 
 HOPPER, AMPERE = Nccl(generation="hopper"), Nccl(generation="ampere")
-H100, A100 = Wires(450e9, 400e9, 8), Wires(300e9, 200e9, 8)
-NODE, TWO = Group(8, 8), Group(16, 8)
+NODE, TWO = Group.of(8, 8), Group.of(16, 8)
+
+
+def wires(group: Group, inside: str, between: str) -> Wires:
+    """Of nodes of eight devices with a card each."""
+    link, network = (Link.model_validate({"bandwidth": bandwidth, "latency": "1 us"}) for bandwidth in (inside, between))
+    return Wires(group, Node(devices=8, cards=8, link=link), network)
+
+
+H100, A100, TWO_A100 = (
+    wires(group, inside, between)
+    for group, inside, between in (
+        (NODE, "450 GB/s", "400 GB/s"),
+        (NODE, "300 GB/s", "200 GB/s"),
+        (TWO, "300 GB/s", "200 GB/s"),
+    )
+)
+
+
+def seconds(size_bytes: float, links: Wires, facts: Nccl, algorithm: str, op: Op = "all_reduce") -> float:
+    return time_s(op, size_bytes, links, facts, algorithm)[1]
 
 
 def cluster(name: str) -> Cluster:
@@ -48,24 +67,25 @@ def test_what_is_no_gpu_of_nccls_has_no_facts() -> None:
 
 def test_the_smallest_sizes_cost_the_published_latency() -> None:
     # LL: base 6.6 us and 14 steps of 0.6 us in a ring of eight; a tree to a second node: 6.8, 2·7 steps of 0.6, 2 of 5.0
-    assert time_s("all_reduce", 8, NODE, A100, AMPERE, "ring") == pytest.approx(15.0e-6, rel=1e-3)
-    assert time_s("all_reduce", 8, TWO, A100, AMPERE, "tree") == pytest.approx(25.2e-6, rel=1e-3)
+    assert seconds(8, A100, AMPERE, "ring") == pytest.approx(15.0e-6, rel=1e-3)
+    assert seconds(8, TWO_A100, AMPERE, "tree") == pytest.approx(25.2e-6, rel=1e-3)
 
 
 def test_a_plugins_latency_counts_for_each_step_between_nodes() -> None:
     slow = AMPERE.model_copy(update={"network_latency_s": 75e-6})
-    more_s = time_s("all_reduce", 8, TWO, A100, slow, "tree") - time_s("all_reduce", 8, TWO, A100, AMPERE, "tree")
+    more_s = seconds(8, TWO_A100, slow, "tree") - seconds(8, TWO_A100, AMPERE, "tree")
     assert more_s == pytest.approx(2 * 75e-6)
 
 
 def test_large_rings_reach_what_a_link_carries() -> None:
-    seconds = time_s("all_reduce", 2**36, NODE, A100, AMPERE, "ring")
-    assert 2**36 * 2 * 7 / 8 / seconds == pytest.approx(12 * 20e9, rel=1e-2)  # twelve NVLinks of 20 GB/s
+    assert 2**36 * 2 * 7 / 8 / seconds(2**36, A100, AMPERE, "ring") == pytest.approx(
+        12 * 20e9, rel=1e-2
+    )  # twelve NVLinks of 20 GB/s
 
 
 def test_a_switch_that_reduces_beats_the_ring_at_large_sizes_and_loses_at_small_ones() -> None:
     for size, faster in ((2**10, "ring"), (2**33, "nvls")):
-        times = {name: time_s("all_reduce", size, NODE, H100, HOPPER, name) for name in ("ring", "nvls")}
+        times = {name: seconds(size, H100, HOPPER, name) for name in ("ring", "nvls")}
         assert min(times, key=lambda name: times[name]) == faster
 
 
@@ -81,7 +101,7 @@ def test_candidates_follow_the_generation_and_the_collective() -> None:
 
 def test_without_ll128_medium_sizes_take_longer() -> None:
     without = AMPERE.model_copy(update={"ll128": False})
-    assert time_s("all_reduce", 2**22, TWO, A100, without, "tree") > time_s("all_reduce", 2**22, TWO, A100, AMPERE, "tree")
+    assert seconds(2**22, TWO_A100, without, "tree") > seconds(2**22, TWO_A100, AMPERE, "tree")
 
 
 @given(st.sampled_from(OPS), st.integers(0, 2**61), st.sampled_from([2, 5, 8, 16, 24, 512]))
@@ -90,8 +110,7 @@ def test_a_larger_size_never_takes_less_time(op: Op, size: int, ranks: int) -> N
     for name in ("dgx-h100", "aws-p4de", "jean-zay-v100"):
         known = cluster(name)
         if ranks <= known.devices:
-            seconds = collective_time(op, size, ranks, known)
-            assert 0 < seconds <= collective_time(op, 2 * size + 1, ranks, known) < float("inf")
+            assert 0 < collective_time(op, size, ranks, known) <= collective_time(op, 2 * size + 1, ranks, known) < float("inf")
 
 
 def test_an_algorithm_that_is_not_there_is_refused_and_one_that_nccl_lacks_costs_its_links() -> None:

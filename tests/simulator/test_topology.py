@@ -231,18 +231,13 @@ def test_a_dragonfly_has_one_link_between_two_groups_and_all_within_one(routers:
     assert all(wiring.route(a, b).further_hops <= 3 for a, b in itertools.permutations(range(routers * groups), 2))
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="some ways are as short through the links of a third group (g, l, g), and taken too",
-)
 def test_messages_of_a_dragonfly_pass_one_link_between_groups() -> None:
     """Minimal routing: within the group, to the other group, within it (Kim et al. 2008, section 4.1)."""
     wiring = dragonfly(2, 3)
     for one, other in itertools.permutations(range(6), 2):
         edges = [edge for edge in wiring.route(one, other).shares if edge[0] not in ("in", "out")]
         crossed = sum(wiring.route(one, other).shares[a, b] for a, b in edges if group_of(str(a)) != group_of(str(b)))
-        assert crossed == pytest.approx(one // 2 != other // 2)
+        assert crossed == pytest.approx(float(one // 2 != other // 2))
 
 
 def test_too_many_links_are_refused_in_words_and_in_time() -> None:
@@ -281,7 +276,7 @@ REFUSED = [
     ("{kind: hypercube}", "8:14: {}network.topology: unknown kind 'hypercube'"),
     ("{kind: mesh, routing: hash}", "8:26: {}network.topology.routing: 'hash' is not known; give 'spread' or 'hashed'"),
     ("{kind: switch, hop_latency: -1 us}", "8:28: {}network.topology.hop_latency: '-1 us' is negative"),
-    (GRAPH, "{}network.topology.links: no way leads from endpoint 0 to 2, 3, 4, 5, 6, …; add links that join them"),
+    (GRAPH, "{}network.topology.links: endpoint 2 has no link; add one"),
     (f"{{kind: graph, links: [{LINE}], routes: [[0, 2]]}}", "{}network.topology.routes.0: no link joins 0 and 2; add it"),
     (f"{{kind: graph, links: [{LINE}], routes: [[0, 1, 0]]}}", "routes.0: a route leads from one endpoint, a number, to"),
     (f"{{kind: graph, links: [{LINE}], routes: [[a, 0]]}}", "routes.0: a route leads from one endpoint, a number, to"),
@@ -321,7 +316,6 @@ def test_what_does_not_fit_is_refused_with_its_place(
     assert message.replace("{}", prefix) in problem
 
 
-@pytest.mark.xfail(raises=AssertionError, strict=True, reason="the kinds are looked for in the parts of a scenario alone")
 def test_an_unknown_kind_is_answered_with_those_there_are(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(CLUSTER.replace("SWITCH", "{kind: hypercube}"))
@@ -329,9 +323,6 @@ def test_an_unknown_kind_is_answered_with_those_there_are(tmp_path: Path) -> Non
         load_cluster(path)
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, strict=True, reason="a tuple without its wrong items is too short, which is told as well"
-)
 @pytest.mark.parametrize(
     "text", [GRAPH.replace("1 GB/s", "0 GB/s"), "{kind: switch}\n  unlike: [{at: [-1], bandwidth: 1 GB/s}]"]
 )
