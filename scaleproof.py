@@ -15,6 +15,7 @@ import gc
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # nearly all objects live until the command ends: looking through them again and again is time lost
     gc.set_threshold(100_000, 50, 50)
+    # a warning is a line on stderr, as an error is
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from reports.results import Case
-from reports.style import BLUE, GREY, INK, ORANGE, PURPLE, SKY, YELLOW, label, marker, render, title
+from reports.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, YELLOW, label, marker, render, title
 from reports.text import CLOSE, FAIR, family_name, milliseconds, percent, spaced
 from simulator.run import BREAKDOWN, Origin, Run
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # more cases than this cannot be read in one figure of bars; the tables have all
 MOST_CASES: Final = 24
-_CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, ORANGE, PURPLE, YELLOW, SKY, GREY), strict=True))
+_CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
 
 
 def scaling(cases: Sequence[Case]) -> bytes | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.results import Case
-from reports.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, WIDTH_IN, YELLOW, label, render, title
+from reports.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, WIDTH_IN, YELLOW, label, render, title
 from reports.text import milliseconds
 from simulator.run import Phase, Run, Spans, Stream
 
@@ -28,9 +28,10 @@ _PHASE_COLOURS: Final = {
     Phase.SEND: VERMILLION,
     Phase.RECEIVE: PURPLE,
     Phase.WAIT: YELLOW,
+    Phase.INPUT: GREY,
 }
 _DARK: Final = {Phase.BACKWARD, Phase.OPTIMIZER, Phase.SEND}
-_PHASE_NAMES: Final = {Phase.WAIT: "waiting for server or workers"}
+_PHASE_NAMES: Final = {Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 _DIGIT_IN: Final = 0.062  # of a microbatch number at its size of 7 points
 
 

@@ -1,14 +1,19 @@
-"""The simulator's commands: predict, collective, schema, list, show. Imports wait until a command runs."""
+"""The simulator's commands: predict, collective, model, schema, list, show. Imports wait until a command runs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from simulator.model.table import Ground
     from simulator.run import Run
+
+# the share of a step from which on a part of it is told
+_NOTICED: Final = 5e-5
 
 
 def mount(commands: Any) -> None:
@@ -34,6 +39,25 @@ def mount(commands: Any) -> None:
         "--messages", action="store_true", help="time every message on its way through the links, with what it shares"
     )
     collective.set_defaults(command=_collective)
+
+    model = commands.add_parser(
+        "model", help="a model's layers: FLOPs, parameters, activations", description="Look at a model."
+    )
+    model.add_argument(
+        "model", metavar="MODEL", help="a name from 'scaleproof list', a YAML file, hf:config.json or python:module:function"
+    )
+    model.add_argument("--seq", type=_positive, metavar="N", help="tokens of a sample")
+    model.add_argument("--samples", type=_positive, default=1, metavar="N", help="in one forward pass (1)")
+    model.add_argument(
+        "--tensor", type=_positive, default=1, metavar="N", help="ranks that share the layers; shows one's share (1)"
+    )
+    model.add_argument("--precision", metavar="NAME", help="such as fp32 (bf16, fp16 or fp32, the first that the device has)")
+    against = model.add_mutually_exclusive_group()
+    against.add_argument("--device", default="h100-80gb-sxm", metavar="NAME", help="held against which (h100-80gb-sxm)")
+    against.add_argument("--cluster", metavar="NAME", help="held against a cluster's device")
+    model.add_argument("--strict", action="store_true", help="refuse operators whose cost is not known, for python:")
+    model.add_argument("--json", action="store_true", help="print the table as JSON")
+    model.set_defaults(command=_model)
 
     schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
     schema.set_defaults(command=_schema)
@@ -88,13 +112,83 @@ def describe(run: Run) -> str:
     ]
     for scaling, value in (run.efficiency or {}).items():
         lines.append(f"  efficiency   {value:.1%} {scaling} scaling, against {(run.baseline or {})[scaling]}")
+    if run.memory_bytes is not None:
+        lines.append(f"  memory       {_describe_memory(run, run.memory_bytes)}")
+    if run.breakdown_s.get("waiting_for_input", 0.0) > _NOTICED * run.step_time_s:
+        lines.append("  bound by its input")
     lines.append("  where a step goes")
     for cause in BREAKDOWN:
-        seconds = run.breakdown_s[cause]
+        seconds = run.breakdown_s.get(cause, 0.0)
         share = seconds / run.step_time_s
-        if abs(share) >= 5e-5:
+        if abs(share) >= _NOTICED:
             lines.append(f"    {cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%}")
     return "\n".join(lines)
+
+
+def _describe_memory(run: Run, holders_bytes: Mapping[str, float]) -> str:
+    """The rank that needs the most: how much, whether that fits, and its three largest holders."""
+    from simulator.units import format_bytes
+
+    total = f"{format_bytes(sum(holders_bytes.values()))} a rank"
+    if not run.fits:
+        return f"{total}, does not fit" + (f"; would with {run.fit_by}" if run.fit_by else "")
+    largest = sorted(holders_bytes, key=holders_bytes.__getitem__, reverse=True)[:3]
+    return f"{total}: " + ", ".join(f"{name.replace('_', ' ')} {format_bytes(holders_bytes[name])}" for name in largest)
+
+
+def _positive(text: str) -> int:
+    """A number of something, for argparse."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _model(options: argparse.Namespace) -> int:
+    import json
+
+    from simulator.errors import FieldError, InputError
+    from simulator.model.layers import Shard
+    from simulator.model.table import as_dict, headline, rows, text
+    from simulator.scenario import load_model
+
+    changes = {"sequence": options.seq} if options.seq else {}
+    model = load_model(options.model, **changes, **({"strict": True} if options.strict else {}))
+    ground = _ground(options)
+    try:
+        found = rows(model.build_layers(Shard(tensor=options.tensor)), ground)
+    except FieldError as error:
+        if error.field != ("strategy", "tensor"):
+            raise
+        raise InputError(f"--tensor {options.tensor}: {error.message}") from None
+    if options.json:
+        print(json.dumps({"model": model.name} | as_dict(found, ground), indent=2))
+    else:
+        print(text(headline(model, options.tensor), found, ground))
+    return 0
+
+
+def _ground(options: argparse.Namespace) -> Ground:
+    """What the model is held against."""
+    from simulator import library
+    from simulator.cluster.device import ELEMENT_BYTES
+    from simulator.errors import InputError
+    from simulator.model.table import Ground
+    from simulator.scenario import load_cluster, load_device
+
+    if options.cluster:
+        device = load_cluster(library.find_part("cluster", options.cluster, Path())).device
+    else:
+        device = load_device(library.find_part("device", options.device, Path()))
+    peaks: dict[str, float] = {str(name): rate for name, rate in device.peak_flops.items()}
+    precision = options.precision or next((usual for usual in ("bf16", "fp16", "fp32") if usual in peaks), "fp32")
+    peak_flops = peaks.get(precision)
+    if not peak_flops:
+        known = ", ".join(sorted(peaks))
+        raise InputError(f"--precision {precision}: {device.name} has no peak rate for it; use one of {known}")
+    if not device.memory_bandwidth_Bps:
+        raise InputError(f"{device.name}: its memory_bandwidth is zero, so that nothing can be held against it; give it")
+    size_bytes = ELEMENT_BYTES[precision]
+    return Ground(device.name, precision, size_bytes, peak_flops, device.memory_bandwidth_Bps, options.samples)
 
 
 def _collective(options: argparse.Namespace) -> int:
@@ -124,7 +218,8 @@ def _schema(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from simulator import library
 
-    for title, folders in (("scenarios", library.SCENARIO_FOLDERS), ("models", ("models",)), ("clusters", ("clusters",))):
+    parts = ((part, (part,)) for part in ("models", "clusters", "devices"))
+    for title, folders in (("scenarios", library.SCENARIO_FOLDERS), *parts):
         print(title)
         for folder in folders:
             for name in library.names(folder):

@@ -1,4 +1,4 @@
-"""What ships: scenarios, models and clusters found by name in the data folder `scenarios`."""
+"""What ships: scenarios, models, clusters and devices found by name in the data folder `scenarios`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from simulator.errors import NotFoundError
 # The data folder lies beside this package, in a checkout and in an installed wheel alike.
 ROOT: Final = Path(__file__).resolve().parent.parent / "scenarios"
 PARTS: Final = {"model": "models", "cluster": "clusters"}
+# Parts of a scenario, and what is part of a cluster.
+_FOLDERS: Final = PARTS | {"device": "devices"}
 SCENARIO_FOLDERS: Final = ("what-if", "demo")
 
 
@@ -19,10 +21,10 @@ def names(folder: str) -> list[str]:
 
 
 def find_part(part: str, reference: str, beside: Path) -> Path:
-    """The file of a model or cluster given by name, or by path relative to the folder `beside`. Raises NotFoundError."""
+    """The file of a model, cluster or device of that name, or at that path from the folder `beside`. Raises NotFoundError."""
     if _is_path(reference):
         return _existing(beside / reference, reference)
-    folder = PARTS[part]
+    folder = _FOLDERS[part]
     path = ROOT / folder / f"{reference}.yaml"
     if not path.is_file():
         raise NotFoundError(_unknown(part, reference, names(folder)))
@@ -42,13 +44,13 @@ def find_scenario(reference: str) -> Path:
 
 
 def find_anything(reference: str) -> Path:
-    """The file of whatever ships under this name: scenario, model or cluster. Raises NotFoundError."""
-    for folder in (*SCENARIO_FOLDERS, *PARTS.values()):
+    """The file of whatever ships under this name: scenario, model, cluster or device. Raises NotFoundError."""
+    for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()):
         path = ROOT / folder / f"{reference}.yaml"
         if path.is_file():
             return path
-    known = [name for folder in (*SCENARIO_FOLDERS, *PARTS.values()) for name in names(folder)]
-    raise NotFoundError(_unknown("scenario, model or cluster", reference, known))
+    known = [name for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()) for name in names(folder)]
+    raise NotFoundError(_unknown("scenario, model, cluster or device", reference, known))
 
 
 def _is_path(reference: str) -> bool:

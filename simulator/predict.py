@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from simulator.engine import Variation, simulate
+from simulator.fitting import fit_by
+from simulator.memory import memory, states
 from simulator.model.layers import cut_into_stages
 from simulator.run import Run
 from simulator.scenario import Scenario
@@ -20,7 +22,7 @@ _STEPS: Final = 2
 
 
 def predict(scenario: Scenario) -> Run:
-    """Step time, throughput, breakdown, and weak and strong scaling efficiency against the smallest baseline.
+    """Step time, throughput, breakdown, memory, and weak and strong scaling efficiency against the smallest baseline.
 
     The baseline is even, whatever the scenario's unevenness.
     """
@@ -33,7 +35,18 @@ def predict(scenario: Scenario) -> Run:
         efficiency[scaling] = run.samples_per_s_per_rank / (per_s / stages)
         held_by = "1 worker" if stages == 1 else f"1 worker of {stages} stages, the fewest that hold the model"
         baseline[scaling] = f"{held_by}, {samples} samples a step, {per_s:.4g} samples/s"
-    return replace(run, efficiency=efficiency, baseline=baseline)
+    return replace(run, efficiency=efficiency, baseline=baseline, **_memory(scenario))
+
+
+def _memory(scenario: Scenario) -> dict[str, Any]:
+    """A run's fields that tell of memory."""
+    held = memory(scenario)
+    return {
+        "memory_bytes_per_rank": held.worst.total_bytes,
+        "memory_bytes": held.worst.holders_bytes,
+        "fits": held.fits,
+        "fit_by": "" if held.fits else fit_by(scenario),
+    }
 
 
 def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
@@ -81,19 +94,22 @@ def job_of(scenario: Scenario, samples_per_worker: int, unevenness: Unevenness =
         precision=scenario.training.precision,
         optimizer=scenario.training.optimizer,
         unevenness=unevenness,
+        recompute=scenario.training.recompute,
+        zero=scenario.training.zero,
+        input=scenario.input,
     )
 
 
 def _fewest_stages(scenario: Scenario) -> int:
     """Stages of the smallest configuration that holds weights, gradients and optimizer state of the model.
 
-    A lower bound, since activations are not modelled: never more stages than the scenario itself has.
+    A lower bound, since activations depend on how many microbatches there are: never more stages than the scenario itself has.
     """
-    job = job_of(scenario, scenario.samples_per_worker)
-    parameters = [layer.parameters for layer in job.layers]
+    layers = scenario.model.build_layers()
     for stages in range(1, scenario.strategy.stages):
-        largest = max(sum(parameters[i] for i in layers) for layers in cut_into_stages(job.layers, stages))
-        if job.state_bytes(largest) <= scenario.cluster.device.memory_bytes:
+        cut = cut_into_stages(layers, stages)
+        most_bytes = max(sum(states([layers[i] for i in stage], scenario.training)) for stage in cut)
+        if most_bytes <= scenario.cluster.device.memory_bytes:
             return stages
     return scenario.strategy.stages
 

@@ -305,6 +305,10 @@ class ProgramBuilder:
             route=route, slot=slot,
         )  # fmt: skip
 
+    def beside(self, rank: int, amount: float, path: Path, phase: int, after: Sequence[int] = ()) -> int:
+        """Something of a rank's that takes no lane of it: `amount`, in the unit of the path's rates, along `path`."""
+        return self._add(after, rank=rank, phase=phase, **self._along(path, amount))
+
     def wait(self, rank: int, phase: int, after: Sequence[int], stage: int = -1, microbatch: int = -1) -> int:
         """Holds the rank's main lane until the tasks `after` have ended; the wait is labelled `phase`."""
         return self.compute(rank, phase, 0.0, after, stage, microbatch)

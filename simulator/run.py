@@ -30,6 +30,7 @@ class Phase(IntEnum):
     SEND = 4
     RECEIVE = 5
     WAIT = 6
+    INPUT = 7
 
     @property
     def label(self) -> str:
@@ -46,9 +47,12 @@ class Stream(IntEnum):
 COMPUTE_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _SUMMARY: Final = (
     "origin", "scenario", "strategy", "ranks", "compute_ranks", "samples", "step_time_s", "samples_per_s", "efficiency",
-    "baseline", "breakdown_s", "phase_s", "memory_bytes_per_rank", "step_times_s", "provenance", "rank_names",
+    "baseline", "breakdown_s", "phase_s", "memory_bytes_per_rank", "memory_bytes", "fits", "fit_by", "step_times_s",
+    "provenance", "rank_names",
 )  # fmt: skip
-BREAKDOWN: Final = ("compute", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks", "other")
+BREAKDOWN: Final = (
+    "compute", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks", "waiting_for_input", "other",
+)  # fmt: skip
 SPAN_COLUMNS: Final[dict[str, type]] = {
     "rank": np.int32,
     "step": np.int32,
@@ -70,7 +74,8 @@ class Spans:
     arrival_s: when the rank was ready for it; start_s: when work or bytes began to move; end_s: when it was done.
     [arrival, start) is waiting for others, [start, end) is doing; compute never waits, so its arrival is its start.
     stage and microbatch are −1 where they do not apply.
-    A WAIT span is waiting for a server from arrival to end. Seconds count from the same zero on all ranks.
+    A WAIT span is waiting for a server from arrival to end, an INPUT span for samples. Seconds count from the same zero on
+    all ranks.
     """
 
     rank: NDArray[np.int32]
@@ -108,7 +113,8 @@ class Run:
     samples: per step, over all workers. step_time_s: slope over steady steps. phase_s: mean seconds per step and training
     rank in each phase on its main stream. breakdown_s: the same time by cause, adding up to step_time_s.
     efficiency and baseline: weak and strong scaling against a named run; absent until there is one.
-    memory_bytes_per_rank: None until it is known.
+    memory_bytes_per_rank: of the training rank that needs the most, at its peak; memory_bytes: the same by what holds it.
+    fits: whether the device has as much. fit_by: what to set so that it does, where it does not. None and "" until known.
     """
 
     origin: Origin
@@ -124,6 +130,9 @@ class Run:
     efficiency: Mapping[str, float] | None = None
     baseline: Mapping[str, str] | None = None
     memory_bytes_per_rank: float | None = None
+    memory_bytes: Mapping[str, float] | None = None
+    fits: bool | None = None
+    fit_by: str = ""
     provenance: Mapping[str, str] = field(default_factory=dict)
     rank_names: tuple[str, ...] = ()
     spans: Spans | None = None
@@ -204,6 +213,7 @@ def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
         "bubble": waiting[peers].sum(),
         "waiting_for_server": (doing + waiting)[server].sum(),
         "waiting_for_ranks": waiting[ranks].sum(),
+        "waiting_for_input": (doing + waiting)[main.phase == Phase.INPUT].sum(),
     }
     return {name: float(value) for name, value in parts.items()}
 

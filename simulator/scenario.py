@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import Field, PositiveFloat, ValidationError, field_validator, model_validator
 
 from simulator import library, yamlfile
 from simulator.cluster import Cluster
-from simulator.cluster.device import Optimizer, Precision
+from simulator.cluster.device import Device, Optimizer, Precision
+from simulator.device_part import resolve_device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
+from simulator.input import Input
 from simulator.model import AnyModel
+from simulator.model.layers import Layer
+from simulator.recompute import NO_RECOMPUTE, AnyRecompute
 from simulator.spec import Count, Spec, Width
 from simulator.strategy import AnyStrategy
 from simulator.unevenness import EVEN, Unevenness
@@ -43,6 +47,9 @@ class Training(Spec):
     learning_rate: PositiveFloat = 0.01
     seed: int = Field(0, ge=0, lt=2**31)
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
+    recompute: AnyRecompute = NO_RECOMPUTE
+    zero: int = Field(0, ge=0, le=3, description="shared out by workers: 1 optimizer states, 2 gradients too, 3 parameters too")
+    offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="what hosts hold for their devices")
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
 
 
@@ -62,6 +69,7 @@ class Scenario(Spec):
     steps: Count = 20
     training: Training = Training()
     unevenness: Unevenness = EVEN
+    input: Input | None = None
 
     @field_validator("name")
     @classmethod
@@ -97,7 +105,9 @@ class Scenario(Spec):
             nearest = max(1, round(self.total_samples / workers)) * workers
             message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
             raise FieldError(("batch",), message)
-        self.strategy.check(self.model.build_layers(), self.samples_per_worker)
+        layers = self.model.build_layers()
+        self.strategy.check(layers, self.samples_per_worker)
+        self._memory_is_saved_where_it_can_be(layers)
         self._devices_suffice()
         self._ranks_exist()
         if self.training.precision not in self.cluster.device.peak_flops:
@@ -105,6 +115,21 @@ class Scenario(Spec):
             message = f"{self.cluster.device.name} has no peak rate for {self.training.precision}; use one of {known}"
             raise FieldError(("training", "precision"), message)
         return self
+
+    def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
+        training = self.training
+        scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
+        if training.recompute.kind == "selective" and not scores:
+            message = f"this {self.model.kind} keeps no attention scores to make again; give full, or {{every: n}}"
+            raise FieldError(("training", "recompute"), message)
+        if training.zero and self.strategy.servers:
+            message = f"servers hold the optimizer states of a {self.strategy.kind}; leave zero out, or train by ring_allreduce"
+            raise FieldError(("training", "zero"), message)
+        if "parameters" in training.offload and training.zero < 3:
+            message = (
+                "only parameters that workers share out are offloaded; set training.zero=3, or offload the optimizer alone"
+            )
+            raise FieldError(("training", "offload"), message)
 
     def _ranks_exist(self) -> None:
         for field, ranks in self.unevenness.named_by_field():
@@ -155,14 +180,25 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
 
 def load_cluster(path: Path) -> Cluster:
     """A cluster file on its own. Raises NotFoundError or ScenarioError."""
-    return _validated(Cluster, yamlfile.read(path))
-
-
-def load_model(path: Path) -> AnyModel:
-    """A model file on its own. Raises NotFoundError or ScenarioError."""
     located = yamlfile.read(path)
-    if isinstance(located.data, dict):
-        located.data.setdefault("name", path.stem)
+    resolve_device(located, (), path.parent)
+    return _validated(Cluster, located)
+
+
+def load_device(path: Path) -> Device:
+    """A device file on its own. Raises NotFoundError or ScenarioError."""
+    return _validated(Device, yamlfile.read(path))
+
+
+def load_model(reference: str | Path, **changes: Any) -> AnyModel:
+    """A model on its own, with some fields changed: the name of one that ships, a path, `hf:` or `python:`.
+
+    Raises NotFoundError or ScenarioError.
+    """
+    located = _read_part("model", str(reference), Path())
+    for field, value in changes.items() if isinstance(located.data, dict) else ():
+        located.data[field] = value
+        located.places[(field,)] = f"{reference} with {field}={value}"
     return _validated(_ModelFile, Located({"model": located.data}, {("model", *k): v for k, v in located.places.items()})).model
 
 
@@ -172,12 +208,25 @@ def _validated(kind: type[_S], located: Located) -> _S:
     except FieldError as error:
         raise ScenarioError([f"{located.place(error.field)}: {error}"]) from None
     except ValidationError as error:
-        raise ScenarioError([_problem(located, detail) for detail in error.errors()]) from None
+        raise ScenarioError([_problem(kind, located, detail) for detail in _told(error)]) from None
+
+
+def _told(error: ValidationError) -> list[Any]:
+    """The problems, but for lists that are too short because of wrong items."""
+    details = error.errors()
+    wrong = [detail["loc"] for detail in details]
+    return [
+        detail
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(len(loc) > len(detail["loc"]) and loc[: len(detail["loc"])] == detail["loc"] for loc in wrong)
+    ]
 
 
 def _resolve_parts(located: Located, folder: Path) -> None:
     for part in library.PARTS:
         _resolve(located, part, folder)
+    resolve_device(located, ("cluster",), folder)
 
 
 def _resolve(located: Located, part: str, folder: Path) -> None:
@@ -186,13 +235,30 @@ def _resolve(located: Located, part: str, folder: Path) -> None:
     if not isinstance(reference, str):
         return
     try:
-        path = library.find_part(part, reference, folder)
+        found = _read_part(part, reference, folder)
     except NotFoundError as error:
         raise ScenarioError([f"{located.place((part,))}: {part}: {error}"]) from None
+    located.graft((part,), found)
+
+
+def _read_part(part: str, reference: str, folder: Path) -> Located:
+    """What a model's or cluster's file says. A model may also be `hf:path/config.json` or `python:module:function`.
+
+    Raises NotFoundError or ScenarioError.
+    """
+    if part == "model" and reference.startswith("hf:"):
+        from simulator.model import huggingface
+
+        return Located(huggingface.read(folder / reference.removeprefix("hf:")))
+    if part == "model" and reference.startswith("python:"):
+        return Located({"kind": "traced", "source": reference, "name": reference.rpartition(":")[2]})
+    path = library.find_part(part, reference, folder)
     found = yamlfile.read(path)
     if isinstance(found.data, dict):
         found.data.setdefault("name", path.stem)
-    located.graft((part,), found)
+    if part == "cluster":
+        resolve_device(found, (), path.parent)
+    return found
 
 
 def _apply(located: Located, override: str) -> None:
@@ -222,6 +288,7 @@ def _apply(located: Located, override: str) -> None:
         parent.pop("total", None)
     if len(path) == 1 and path[0] in library.PARTS:
         _resolve(located, str(path[0]), Path())
+    resolve_device(located, ("cluster",), Path())
 
 
 def _expand_shorthand(located: Located) -> None:
@@ -244,36 +311,34 @@ _MESSAGES: dict[str, str] = {
     "int_type": "expected a whole number, got {input!r}",
     "int_parsing": "expected a whole number, got {input!r}",
     "int_from_float": "expected a whole number, got {input!r}",
+    "too_short": "needs {min_length} at least, got {actual_length}",
+    "too_long": "takes {max_length} at most, got {actual_length}",
     "model_type": "expected a mapping of fields, got {input!r}",
     "model_attributes_type": "expected a mapping of fields, got {input!r}",
 }
 
 
-def _problem(located: Located, detail: Any) -> str:
-    """One pydantic error as `place: field: what; what to do`."""
+def _problem(root: type[Spec], located: Located, detail: Any) -> str:
+    """One pydantic error of a file that holds a `root` as `place: field: what; what to do`."""
     path = tuple(_without_tags(located.data, detail["loc"]))
     is_kind = detail["type"] == "union_tag_invalid"
     place, field = located.place((*path, "kind") if is_kind else path), ".".join(map(str, path)) or "scenario"
     if detail["type"] == "extra_forbidden":
-        return f"{place}: {field}: unknown key; {_suggestion(located, path)}"
+        return f"{place}: {field}: unknown key; {_suggestion(root, located, path)}"
     if detail["type"] == "value_error":
         return f"{place}: {field}: {detail['ctx']['error']}"
     template = _MESSAGES.get(detail["type"])
     if template is None:
         return f"{place}: {field}: {detail['msg']}"
     context = {key: value for key, value in detail.get("ctx", {}).items() if key != "input"}
-    context |= {"input": _short(detail["input"]), "kinds": ", ".join(_kinds_at(path))}
+    context |= {"input": _short(detail["input"]), "kinds": ", ".join(_kinds_at(root, located.data, path))}
     return f"{place}: {field}: {template.format(**context)}"
 
 
-def _kinds_at(path: tuple[str | int, ...]) -> list[str]:
+def _kinds_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> list[str]:
     """What `kind` may be in the part at `path`."""
-    part = Scenario.model_fields.get(str(path[0])) if path else None
-    return [
-        spec.model_fields["kind"].default
-        for spec in _specs_in(part.annotation if part else None)
-        if "kind" in spec.model_fields
-    ]
+    annotation, _ = _found_at(root, data, path)
+    return [spec.model_fields["kind"].default for spec in _specs_in(annotation) if "kind" in spec.model_fields]
 
 
 def _short(value: object) -> object:
@@ -297,26 +362,28 @@ def _without_tags(data: Any, loc: Sequence[str | int]) -> list[str | int]:
     return path
 
 
-def _suggestion(located: Located, path: tuple[str | int, ...]) -> str:
+def _suggestion(root: type[Spec], located: Located, path: tuple[str | int, ...]) -> str:
     """Names the known keys beside an unknown one."""
     import difflib
 
-    fields = _fields_at(located.data, path[:-1])
+    spec = _spec_among(*_found_at(root, located.data, path[:-1]))
+    fields = sorted(field.alias or name for name, field in spec.model_fields.items()) if spec else []
     close = difflib.get_close_matches(str(path[-1]), fields, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(fields)}"
 
 
-def _fields_at(data: Any, path: Sequence[str | int]) -> list[str]:
-    """YAML keys that the schema knows at `path`."""
-    kind: Any = Scenario
+def _found_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> tuple[Any, Any]:
+    """What the schema says of the part at `path`, and the data there."""
+    annotation: Any = root
     for key in path:
-        data = data.get(key) if isinstance(data, dict) else data[int(key)] if isinstance(data, list) else None
-        if isinstance(key, str) and isinstance(kind, type) and issubclass(kind, Spec):
-            by_key = {field.alias or name: field for name, field in kind.model_fields.items()}
-            kind = _spec_among(by_key[key].annotation, data) if key in by_key else None
-    if not (isinstance(kind, type) and issubclass(kind, Spec)):
-        return []
-    return sorted(field.alias or name for name, field in kind.model_fields.items())
+        spec = _spec_among(annotation, data)
+        if isinstance(key, str):
+            by_key = {field.alias or name: field for name, field in spec.model_fields.items()} if spec else {}
+            annotation = by_key[key].annotation if key in by_key else None
+            data = data.get(key) if isinstance(data, dict) else None
+        else:
+            data = data[key] if isinstance(data, list) and key < len(data) else None
+    return annotation, data
 
 
 def _spec_among(annotation: Any, data: Any) -> Any:
@@ -339,11 +406,18 @@ def schema() -> dict[str, Any]:
     result = Scenario.model_json_schema(by_alias=True)
     fields = result["properties"]
     for part in library.PARTS:
-        fields[part] = {"anyOf": [{"type": "string", "description": "name or path"}, _bare(fields[part])]}
+        fields[part] = _named(fields[part])
+    cluster = result["$defs"]["Cluster"]["properties"]
+    changed = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
+    cluster["device"] = {"anyOf": [*_named(cluster["device"])["anyOf"], changed]}
     fields["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, _bare(fields["batch"])]}
     kinds = sorted(result["properties"]["strategy"]["discriminator"]["mapping"])
     fields["strategy"] = {"anyOf": [{"enum": kinds}, _bare(fields["strategy"])]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **result, "title": "scaleproof scenario"}
+
+
+def _named(field: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string", "description": "name or path"}, _bare(field)]}
 
 
 def _bare(field: dict[str, Any]) -> dict[str, Any]:

@@ -7,22 +7,44 @@ from typing import Final
 
 from simulator.errors import InputError
 from simulator.model import Gpt, Mlp
+from simulator.model.transformer import options
+from simulator.recompute import NO_RECOMPUTE
 from simulator.scenario import Scenario
 from simulator.unevenness import EVEN
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16")
+OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 
 
 def check_trainable(scenario: Scenario) -> None:
     """Raises InputError where what `scenario` asks for cannot be trained."""
     if not isinstance(scenario.model, Gpt | Mlp):
         raise InputError(f"model: a {scenario.model.kind} can be predicted but not measured; give a gpt or an mlp")
+    if isinstance(scenario.model, Gpt) and (asked := options(scenario.model)):
+        raise InputError(f"model: a gpt with {asked.strip(', ')} can be predicted but not measured; leave that out")
     precision = scenario.training.precision
     if precision not in PRECISIONS:
         raise InputError(f"training.precision: {precision} is predicted but not measured; give one of {', '.join(PRECISIONS)}")
+    optimizer = scenario.training.optimizer
+    if optimizer not in OPTIMIZERS:
+        raise InputError(f"training.optimizer: {optimizer} is predicted but not measured; give one of {', '.join(OPTIMIZERS)}")
+    _check_plain(scenario)
     if scenario.unevenness != EVEN:
         raise InputError("unevenness: real ranks are as uneven as they are; leave it out to measure")
     _check_data(scenario)
+
+
+def _check_plain(scenario: Scenario) -> None:
+    """Raises InputError where the scenario saves memory or loads its input as real training here does not."""
+    training = scenario.training
+    asked = {
+        "training.recompute": training.recompute != NO_RECOMPUTE,
+        "training.zero": training.zero > 0,
+        "training.offload": bool(training.offload),
+        "input": scenario.input is not None,
+    }
+    for field in (field for field, given in asked.items() if given):
+        raise InputError(f"{field} is predicted but not measured; leave it out to measure")
 
 
 def _check_data(scenario: Scenario) -> None:

@@ -75,7 +75,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of table: the columns that tell it, and the module whose `predict` and `CALIBRATION` it takes."""
+    """A kind of table: the columns that tell it, and the module whose `predict` and `CALIBRATION` it takes.
+
+    `predict` gives a row's prediction, or one for each measurement that the row holds.
+    """
 
     name: str
     columns: frozenset[str]
@@ -91,7 +94,11 @@ TABLES: Final = (
     Table("transformer_training", frozenset({"layers", "hidden", "tp", "pp", "dp", "step_time_s"})),
     Table("data_parallel_scaling", frozenset({"model", "method", "gpus", "servers", "samples_per_s"})),
     Table("pipeline_schedules", frozenset({"schedule", "stages", "microbatches", "step_time_s"})),
-    Table("layer_times", frozenset({"recompute", "tp", "forward_ms", "backward_ms"})),
+    Table(
+        "layer_times",
+        frozenset({"recompute", "tp", "forward_ms", "backward_ms"}),
+        "validator.published_layer_times",
+    ),
 )
 
 
@@ -104,8 +111,10 @@ def score(path: Path) -> Score:
     if not table.module:
         raise InputError(f"{path}: tables of {table.name} cannot be scored yet; give one of {_known(supported=True)}")
     module = importlib.import_module(table.module)
-    predict: Callable[[Row], Prediction] = module.predict
-    return Score(table.name, summarise(predict(row) for row in rows), module.CALIBRATION)
+    predict: Callable[[Row], Prediction | Sequence[Prediction]] = module.predict
+    found = (predict(row) for row in rows)
+    predictions = (one for each in found for one in ([each] if isinstance(each, Prediction) else each))
+    return Score(table.name, summarise(predictions), module.CALIBRATION)
 
 
 def _known(supported: bool = False) -> str:

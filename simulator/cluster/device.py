@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from simulator.cluster.kernels import Kernels, Speed, passes_s
 from simulator.model.layers import Layer
+from simulator.model.operators import Attention
 from simulator.spec import Spec
 from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
-Optimizer = Literal["sgd", "momentum", "adam"]
+Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
 
 ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-# Elements read and written per parameter: sgd reads w and g and writes w; momentum and Adam also read and write states.
-OPTIMIZER_ACCESSES: Final[dict[str, int]] = {"sgd": 3, "momentum": 5, "adam": 7}
-# Bytes of weights, gradients and optimizer state per parameter; 16-bit training keeps 32-bit master copies
-# (arXiv 1910.02054, section 3.1).
-_STATES: Final[dict[str, int]] = {"sgd": 2, "momentum": 3, "adam": 4}
-
-
-def state_bytes(parameters: int, precision: str, optimizer: str) -> float:
-    """Bytes that weights, gradients and optimizer state hold for `parameters` parameters."""
-    size = ELEMENT_BYTES[precision]
-    if size == 2:
-        return parameters * (2 * size + 4 * (_STATES[optimizer] - 1))
-    return parameters * size * _STATES[optimizer]
+# Elements read and written per parameter: sgd reads w and g and writes w; momentum and Adam also read and write states. LAMB
+# writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once more for its sums.
+OPTIMIZER_ACCESSES: Final[dict[str, int]] = {"sgd": 3, "momentum": 5, "adam": 7, "lamb": 12, "adafactor": 4}
 
 
 def optimizer_bytes(parameters: float, optimizer: str, precision: str) -> float:
@@ -64,13 +56,21 @@ class MeasuredOptimizer(Spec):
 
 
 class Device(Spec):
-    """One device. Times come from `measured` where it knows the layer, else from peak rate times efficiency."""
+    """One device. Times come from `measured` where it knows the layer, else from its kernels, else from its peak rate.
+
+    kernels: what bends times away from the peaks. A device without, or one given an efficiency, reaches the same share of
+    its peak in whatever it computes: `efficiency`, which is 1 if absent.
+    """
 
     name: str
+    description: str = ""
     peak_flops: dict[Precision, FlopsPerSecond] = Field(alias="peak", description="dense FLOP/s by precision")
-    efficiency: float = Field(1.0, gt=0, le=1, description="share of the peak that training reaches")
+    kernels: Kernels | None = None
+    efficiency: float | None = Field(
+        None, gt=0, le=1, description="share of the peak that training reaches, in place of kernels"
+    )
     layer_overhead_s: Seconds = Field(
-        0.0, alias="layer_overhead", description="time a layer takes in each pass however small it is"
+        0.0, alias="layer_overhead", description="time a layer takes in each pass however small it is, beside an efficiency"
     )
     memory_bytes: Bytes = Field(alias="memory")
     memory_bandwidth_Bps: BytesPerSecond = Field(alias="memory_bandwidth")
@@ -78,17 +78,53 @@ class Device(Spec):
     measured_layers: tuple[MeasuredLayer, ...] = ()
     measured_optimizers: tuple[MeasuredOptimizer, ...] = ()
 
-    def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float]:
-        """Seconds of the layer's forward and backward pass over `samples` samples.
+    @model_validator(mode="after")
+    def _kernels_can_be_timed(self) -> Self:
+        if self.kernels is not None and self.memory_bandwidth_Bps == 0:
+            raise ValueError("memory_bandwidth: zero, without which kernels cannot be timed; give the data sheet's")
+        if self.kernels is not None and 0 in self.peak_flops.values():
+            raise ValueError("peak: zero for a precision; leave those out that the device cannot compute in")
+        if self.kernels is not None and self.efficiency is None and self.layer_overhead_s:
+            raise ValueError("layer_overhead: goes with an efficiency; kernels have a launch and an issue instead")
+        return self
 
-        Without a measurement the backward pass counts twice the forward FLOPs: one product for the gradient of the
-        input, one for that of the weights. Raises KeyError when the device has no peak rate for `precision`.
+    def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float]:
+        """Seconds of the layer's forward and backward pass over `samples` samples, collectives not among them.
+
+        Raises KeyError when the device has no peak rate for `precision`.
         """
         for measured in self.measured_layers:
             if measured.signature == layer.signature and measured.precision == precision:
                 return measured.forward.at(samples), measured.backward.at(samples)
-        forward_s = layer.forward_flops * samples / (self.peak_flops[precision] * self.efficiency)
+        if self.kernels is not None and self.efficiency is None:
+            return passes_s(self._speed(self.kernels, precision), layer.operators, layer.kept, samples)
+        forward_s = self._flat_s(layer.forward_flops * samples, precision)
+        # one product for the gradient of the input, one for that of the weights
         return self.layer_overhead_s + forward_s, self.layer_overhead_s + 2 * forward_s
+
+    def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
+        """Seconds in which attention's scores are made and used in the forward pass: what selective recomputation does again.
+
+        As a share of the layer's forward pass, so that it fits where that was measured; zero for flash attention.
+        """
+        attention = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
+        if not attention:
+            return 0.0
+        whole_s, _ = self.layer_s(layer, samples, precision)
+        if self.kernels is None or self.efficiency is not None:
+            return whole_s * sum(operator.forward_flops for operator in attention) / layer.forward_flops
+        speed = self._speed(self.kernels, precision)
+        scores_s, _ = passes_s(speed, attention, layer.kept, samples)
+        modelled_s, _ = passes_s(speed, layer.operators, layer.kept, samples)
+        return whole_s * scores_s / modelled_s
+
+    def _speed(self, kernels: Kernels, precision: Precision) -> Speed:
+        size_bytes = ELEMENT_BYTES[precision]
+        return Speed(kernels, self.peak_flops[precision], self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
+
+    def _flat_s(self, flops: float, precision: Precision) -> float:
+        efficiency = 1.0 if self.efficiency is None else self.efficiency
+        return flops / (self.peak_flops[precision] * efficiency)
 
     def optimizer_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> float:
         """Seconds of one optimizer step over `parameters` parameters: measured, else bound by memory bandwidth."""

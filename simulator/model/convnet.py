@@ -1,79 +1,130 @@
-"""Convolutional networks: ResNet with bottleneck blocks."""
+"""Convolutional networks whose layers follow one another: ResNet, VGG, AlexNet."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final, Literal
 
+from simulator.model.image import (
+    Block,
+    Step,
+    average_to,
+    batch_norm,
+    chain,
+    convolution,
+    dropout,
+    identity,
+    layers_of,
+    linear,
+    loss,
+    max_pool,
+    relu,
+    residual,
+    unit,
+)
 from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
-from simulator.model.operators import Convolution, Matmul
 from simulator.spec import Width
 
+
+class Convnet(ModelSpec):
+    """What tells square images of three channels apart."""
+
+    image: Width = 224
+    classes: Width = 1000
+
+    @abstractmethod
+    def blocks(self) -> list[Block]:
+        """The network, step by step."""
+
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        refuse_to_shard(type(self).model_fields["kind"].default, shard)
+        return layers_of(self.blocks(), 3, self.image)
+
+
 # Blocks per group, arXiv 1512.03385 table 1.
-_BLOCKS: Final = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_RESNET_BLOCKS: Final = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _EXPANSION: Final = 4
 
 
-class ResNet(ModelSpec):
+class ResNet(Convnet):
     """ResNet-50/101/152 v1.5: the stride is on the 3×3 convolution, as torchvision and tf_cnn_benchmarks have it."""
 
     kind: Literal["resnet"] = "resnet"
     depth: Literal[50, 101, 152] = 50
-    image: Width = 224
-    classes: Width = 1000
 
-    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+    def blocks(self) -> list[Block]:
         """Stem, bottleneck blocks in four groups, head."""
-        refuse_to_shard(self.kind, shard)
-        side = _halved(_halved(self.image))
-        layers = [self._stem()]
-        channels = 64
-        for group, count in enumerate(_BLOCKS[self.depth]):
-            width = 64 * 2**group
+        blocks = [Block("stem", "resnet.stem", chain(unit(64, 7, stride=2), max_pool(3, 2, padding=1)), glued=True)]
+        for group, count in enumerate(_RESNET_BLOCKS[self.depth]):
             for index in range(count):
-                stride = 2 if group > 0 and index == 0 else 1
-                layers.append(_bottleneck(f"group{group}.block{index}", channels, width, side, stride))
-                side = _halved(side) if stride == 2 else side
-                channels = width * _EXPANSION
-        head = Layer(
-            "head",
-            f"resnet.head({channels}x{self.classes})",
-            (Matmul("linear", 1, self.classes, channels),),
-            (channels * self.classes, self.classes),
-            self.classes,
-            glued=True,
-        )
-        return [*layers, head]
-
-    def _stem(self) -> Layer:
-        """7×7 convolution of stride 2 to 64 channels, batch norm, 3×3 max-pool of stride 2."""
-        side = _halved(self.image)
-        output = 64 * _halved(side) ** 2
-        return Layer(
-            "stem", f"resnet.stem({self.image})", (_conv(3, 64, 7, 2 * side, side),), (3 * 64 * 49, 64, 64), output, glued=True
-        )
+                width, stride = 64 * 2**group, 2 if group > 0 and index == 0 else 1
+                label = f"resnet.bottleneck(width={width},stride={stride})"
+                blocks.append(Block(f"group{group}.block{index}", label, _bottleneck(width, stride, projected=index == 0)))
+        head = chain(average_to(1), linear(self.classes), loss)
+        return [*blocks, Block("head", f"resnet.head({self.classes})", head, glued=True)]
 
 
-def _halved(side: int) -> int:
-    """Output side of a stride-2 convolution or pool with 'same' padding."""
-    return (side + 1) // 2
-
-
-def _conv(inputs: int, outputs: int, kernel: int, side: int, out_side: int) -> Convolution:
-    return Convolution("convolution", inputs, outputs, (kernel, kernel), out_side * out_side, inputs * side * side)
-
-
-def _bottleneck(name: str, inputs: int, width: int, side: int, stride: int) -> Layer:
+def _bottleneck(width: int, stride: int, projected: bool) -> Step:
     """1×1 reduce, 3×3 (with the stride), 1×1 expand; a 1×1 projection on the shortcut where shapes change."""
-    out_side = _halved(side) if stride == 2 else side
     outputs = width * _EXPANSION
-    operators = [
-        _conv(inputs, width, 1, side, side),
-        _conv(width, width, 3, side, out_side),
-        _conv(width, outputs, 1, out_side, out_side),
-    ]
-    tensors = [inputs * width, width, width, width * width * 9, width, width, width * outputs, outputs, outputs]
-    if stride == 2 or inputs != outputs:
-        operators.append(_conv(inputs, outputs, 1, side, out_side))
-        tensors += [inputs * outputs, outputs, outputs]
-    signature = f"resnet.bottleneck({inputs}->{width},side={side},stride={stride})"
-    return Layer(name, signature, tuple(operators), tuple(tensors), outputs * out_side * out_side)
+    body = chain(unit(width, 1), unit(width, 3, stride), convolution(outputs, 1), batch_norm)
+    shortcut = chain(convolution(outputs, 1, stride), batch_norm) if projected else identity
+    return chain(residual(body, shortcut), relu)
+
+
+# 3×3 convolutions before each pool, arXiv 1409.1556 table 1 (D and E).
+_VGG_CONVOLUTIONS: Final = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+
+
+class Vgg(Convnet):
+    """VGG-16 or VGG-19 without batch norm; images of other sizes are averaged to 7×7 before the linear layers (torchvision)."""
+
+    kind: Literal["vgg"] = "vgg"
+    depth: Literal[16, 19] = 16
+
+    def blocks(self) -> list[Block]:
+        """Each convolution with the ReLU and the pool after it, then the classifier."""
+        blocks = []
+        for group, count in enumerate(_VGG_CONVOLUTIONS[self.depth]):
+            outputs = min(64 * 2**group, 512)
+            steps = chain(convolution(outputs, 3, bias=True), relu)
+            for index in range(count - 1):
+                blocks.append(Block(f"group{group}.conv{index}", f"vgg.convolution({outputs})", steps))
+            last = chain(steps, max_pool(2, 2))
+            blocks.append(Block(f"group{group}.conv{count - 1}", f"vgg.convolution({outputs},pool)", last))
+        hidden = chain(linear(4096), relu, dropout)
+        return [
+            *blocks,
+            Block("linear0", "vgg.linear(4096)", chain(average_to(7), hidden)),
+            Block("linear1", "vgg.linear(4096)", hidden),
+            Block("head", f"vgg.head({self.classes})", chain(linear(self.classes), loss)),
+        ]
+
+
+class AlexNet(Convnet):
+    """AlexNet on one device (arXiv 1404.5997), or the original with its convolutions in two groups.
+
+    grouped: the network of "ImageNet Classification with Deep Convolutional Neural Networks" (2012), whose second, fourth and
+    fifth convolution are two apart, without its local response normalisation.
+    """
+
+    kind: Literal["alexnet"] = "alexnet"
+    grouped: bool = False
+
+    def blocks(self) -> list[Block]:
+        """Five convolutions, three linear layers."""
+        widths = (96, 256, 384, 384, 256) if self.grouped else (64, 192, 384, 256, 256)
+        windows = ((11, 4, 2, 1), (5, 1, 2, 2), (3, 1, 1, 1), (3, 1, 1, 2), (3, 1, 1, 2))
+        blocks = []
+        for index, (outputs, (kernel, stride, padding, apart)) in enumerate(zip(widths, windows, strict=True)):
+            groups, pooled = apart if self.grouped else 1, index in (0, 1, 4)
+            steps = chain(convolution(outputs, kernel, stride, padding, groups, bias=True), relu)
+            label = f"alexnet.convolution({outputs},groups={groups}{',pool' if pooled else ''})"
+            blocks.append(Block(f"conv{index}", label, chain(steps, max_pool(3, 2)) if pooled else steps))
+        hidden = chain(dropout, linear(4096), relu)
+        return [
+            *blocks,
+            Block("linear0", "alexnet.linear(4096)", chain(average_to(6), hidden)),
+            Block("linear1", "alexnet.linear(4096)", hidden),
+            Block("head", f"alexnet.head({self.classes})", chain(linear(self.classes), loss)),
+        ]

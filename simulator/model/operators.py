@@ -60,7 +60,8 @@ class Attention:
     """Softmax attention: scores of `queries` × `keys` for each of `heads`.
 
     key_heads: of keys and values, which several heads of queries may share. width: of a query and a key; value_width: of a
-    value. causal: half of the scores are masked; FLOPs count them all, as published formulae do, time need not.
+    value. causal: half of the scores are masked; FLOPs count them all, as published formulae do, time need not. flash: one
+    kernel that never writes the scores to memory (arXiv 2205.14135), else two products with passes over the scores between.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Attention:
     width: int
     value_width: int
     causal: bool = True
+    flash: bool = False
 
     @property
     def scores(self) -> int:

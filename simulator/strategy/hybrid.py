@@ -13,6 +13,7 @@ from simulator.run import Phase
 from simulator.spec import Count
 from simulator.strategy.costs import Job, buckets
 from simulator.strategy.fabric import Fabric
+from simulator.strategy.feeding import Feeding
 from simulator.strategy.pipeline import Pipelined, Replica
 from simulator.units import Bytes
 
@@ -31,12 +32,12 @@ class Hybrid(Pipelined):
     def compile(self, job: Job) -> Program:
         """The pipelines of as many workers as are not alike, and the allreduce of each stage's gradients over all workers."""
         builder = ProgramBuilder()
-        fabric = Fabric(job.cluster, builder)
+        fabric, feeding = Fabric(job.cluster, builder), Feeding(builder, job)
         modelled = self._modelled_workers(job)
         self.check_size(modelled)
         replicas = []
         for worker in range(modelled):
-            replica = Replica(builder, fabric, job, self)
+            replica = Replica(builder, fabric, feeding, job, self)
             replica.add(worker * self.stages, f"worker {worker} stage {{stage}}", self.workers // modelled)
             replicas.append(replica)
         sums = [self._allreduce(builder, fabric, job, replicas, stage) for stage in range(self.stages)]

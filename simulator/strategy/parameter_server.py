@@ -14,6 +14,7 @@ from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job
 from simulator.strategy.fabric import Fabric
+from simulator.strategy.feeding import Feeding
 
 # what runs at the same time by construction: all workers push together, all servers answer together
 _PUSHES: Final = 0
@@ -60,7 +61,9 @@ class ParameterServer(Strategy):
         )
         backward: dict[_Class, int] = {}
         workers = [alike for alike in classes if not alike.is_server]
+        feeding = Feeding(builder, job)
         for here in workers:
+            feeding.add(ranks[here], here.node, here.each, here.nodes * here.each)
             builder.compute(ranks[here], Phase.FORWARD, float(costs.forward_s.sum()))
             backward[here] = builder.compute(ranks[here], Phase.BACKWARD, float(costs.backward_s.sum()))
         for here in workers:

@@ -18,6 +18,7 @@ from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Costs, Job
 from simulator.strategy.fabric import Fabric
+from simulator.strategy.feeding import FIRST_SLOT, Feeding
 from simulator.strategy.schedule import ScheduleName, slots
 
 # stages · microbatches of all replicas that are simulated; as many take 6 s and 0.6 GiB on a 2-core virtual machine
@@ -64,7 +65,7 @@ class Pipeline(Pipelined):
     def compile(self, job: Job) -> Program:
         """The passes of every stage in the schedule's order, with the messages between stages."""
         builder = ProgramBuilder()
-        replica = Replica(builder, Fabric(job.cluster, builder), job, self)
+        replica = Replica(builder, Fabric(job.cluster, builder), Feeding(builder, job), job, self)
         replica.add(first_rank=0)
         replica.add_optimizers([[]] * self.stages)
         return builder.build()
@@ -77,9 +78,10 @@ class Replica:
     and Megatron-LM do it. By stage: `places` (node and device), `ranks`, and `last_rows`, which its optimizer follows.
     """
 
-    def __init__(self, builder: ProgramBuilder, fabric: Fabric, job: Job, strategy: Pipelined) -> None:
+    def __init__(self, builder: ProgramBuilder, fabric: Fabric, feeding: Feeding, job: Job, strategy: Pipelined) -> None:
         self.builder = builder
         self.fabric = fabric
+        self.feeding = feeding
         self.job = job
         self.strategy = strategy
         self.ranges = cut_into_stages(job.layers, strategy.stages)
@@ -101,6 +103,7 @@ class Replica:
             )
             for stage in stages
         ]
+        self.feeding.add(self.ranks[0], self.nodes[0], 1, multiplicity)
         lanes = self._add_lanes()
         last_rows = self.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages)
         sends = self._add_transfers(lanes)
@@ -112,7 +115,8 @@ class Replica:
         """Adds each stage's optimizer step, once `after[stage]` and the stage's sends are done."""
         for stage, rank in enumerate(self.ranks):
             parameters = float(self.costs.parameters[self.ranges[stage]].sum())
-            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(parameters), after[stage], stage)
+            work_s = self.job.optimizer_s(parameters, self.strategy.workers)
+            self.builder.compute(rank, Phase.OPTIMIZER, work_s, after[stage], stage)
 
     def _add_lanes(self) -> _Lanes:
         """The passes of every stage in their order. Before them the step begins and the first receive is posted; where gpipe
@@ -132,7 +136,7 @@ class Replica:
         phase = np.concatenate([np.full(len(part), phase) for phase, part, _ in parts])[order]
         microbatch = np.concatenate([part for _, part, _ in parts])[order]
         # between the slots of passes there is one for messages
-        slot = 2 * np.take_along_axis(slot, order, axis=1) + 2
+        slot = 2 * np.take_along_axis(slot, order, axis=1) + FIRST_SLOT + 2
         work_s = np.take_along_axis(self._work_s(), phase, axis=1)
         ranks = np.array(self.ranks)[:, None]
         rows = self.builder.computes(ranks, phase, work_s, stage=stages, microbatch=microbatch, slot=slot)

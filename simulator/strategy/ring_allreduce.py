@@ -13,6 +13,7 @@ from simulator.spec import Count
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Costs, Job, buckets
 from simulator.strategy.fabric import Fabric
+from simulator.strategy.feeding import Feeding
 from simulator.strategy.placement import Placed, place
 from simulator.units import Bytes
 
@@ -46,11 +47,13 @@ class RingAllreduce(Strategy):
             for alike in placed
         ]
         costs = job.costs()
-        for rank in ranks:
+        feeding = Feeding(builder, job)
+        for rank, alike in zip(ranks, placed, strict=True):
+            feeding.add(rank, alike.node, alike.each, alike.ranks)
             builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
         sums = self._backward(builder, fabric, job, costs, ranks, sorted({alike.node for alike in placed}))
         for rank in ranks:
-            builder.compute(rank, Phase.OPTIMIZER, job.optimizer_s(float(costs.parameters.sum())), sums)
+            builder.compute(rank, Phase.OPTIMIZER, job.optimizer_s(float(costs.parameters.sum()), self.workers), sums)
         return builder.build()
 
     def _backward(

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from simulator.cluster import Cluster, Device
-from simulator.cluster.device import state_bytes
 from simulator.model.layers import Layer
 from simulator.model.operators import Matmul
 
@@ -36,12 +35,6 @@ def test_optimizer_is_bound_by_memory_unless_measured() -> None:
     # read w and g, write w: three accesses of four bytes
     assert device.optimizer_s(1e6, "sgd", "fp32") == pytest.approx(12e6 / 100e9)
     assert device.optimizer_s(1e6, "adam", "fp32") == pytest.approx(3e-3)
-
-
-def test_mixed_precision_adam_holds_sixteen_bytes_a_parameter() -> None:
-    assert state_bytes(1, "bf16", "adam") == 16  # arXiv 1910.02054, section 3.1
-    assert state_bytes(1, "fp32", "adam") == 16
-    assert state_bytes(1, "fp32", "sgd") == 8
 
 
 def test_servers_work_at_the_hosts_memory_speed() -> None:

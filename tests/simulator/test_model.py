@@ -32,7 +32,7 @@ def test_gpt3_has_175_billion_parameters_and_its_flops() -> None:
 
 
 def test_gpt_heads_must_divide_hidden() -> None:
-    with pytest.raises(ValidationError, match="do not divide hidden"):
+    with pytest.raises(ValidationError, match="heads: 3 does not divide hidden 10; give a divisor of it"):
         Gpt(layers=1, hidden=10, heads=3, vocabulary=5, sequence=5)
 
 

@@ -18,7 +18,7 @@ def test_every_shipped_question_has_an_answer(name: str) -> None:
     assert summary["samples_per_s"] == pytest.approx(summary["samples"] / summary["step_time_s"])
     assert set(summary["efficiency"]) == set(summary["baseline"]) == {"weak", "strong"}
     assert sum(summary["breakdown_s"].values()) == pytest.approx(summary["step_time_s"])
-    assert summary["memory_bytes_per_rank"] is None
+    assert summary["memory_bytes_per_rank"] == pytest.approx(sum(summary["memory_bytes"].values()))
 
 
 def test_what_ships_covers_every_family_with_both_models() -> None:

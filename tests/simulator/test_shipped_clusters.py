@@ -17,7 +17,9 @@ from simulator.scenario import load_cluster
 NAMES = library.names("clusters")
 MEASURED = {name for name in NAMES if name.startswith("cpu-")}
 # What a document is called: a paper, a vendor's data sheet or page, or a public repository (owner/name).
-DOCUMENT = re.compile(r"arXiv \d{4}\.\d{5}|data sheet|white paper|\bpage\b|\bblog\b|\bslides\b|\w+/[\w.-]{2,}")
+DOCUMENT = re.compile(
+    r"arXiv \d{4}\.\d{5}|data sheet|white paper|reference architecture|\bpage\b|\bblog\b|\bslides\b|\w+/[\w.-]{2,}"
+)
 # Names of the tables that are no file's, or the file of another GPU's.
 SPELLINGS = {
     ("DGX-1", "V100-16GB"): "dgx1-v100-16gb",

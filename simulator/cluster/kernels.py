@@ -1,0 +1,252 @@
+"""What one operator takes on a device: products by tiles and waves of them, the rest by the bytes that it moves.
+
+A product computes in tiles, as many at once as there are processors, so that a last wave may be nearly empty (NVIDIA's
+"Matrix Multiplication Background User's Guide" names both effects). Writing the result comes after, not under, the last
+tiles' work. All of it is bound by the device's power, which a short product may exceed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
+
+from simulator.model.operators import Attention, Convolution, Kept, Memory, Operator, Product
+from simulator.spec import Count, Spec
+from simulator.units import Seconds
+
+Generation = Literal["kepler", "pascal", "volta", "turing", "ampere", "hopper", "blackwell", "cdna", "tpu", "cpu"]
+
+_SMALL: Final = ((64, 64), (128, 64), (64, 128))
+_USUAL: Final = ((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), *_SMALL)
+_WIDE: Final = ((256, 256), (256, 192), (192, 256), (128, 192), (192, 128), *_USUAL)
+# Rows and columns of the tiles that a generation's libraries compute, the largest first (names of cuBLAS's kernels, which
+# profiles show; systolic arrays of a TPU have 128 × 128, arXiv 2304.01433; registers of a CPU core hold some 6 × 16).
+TILES: Final[dict[Generation, tuple[tuple[int, int], ...]]] = {
+    "kepler": ((128, 128), *_SMALL), "pascal": ((128, 128), *_SMALL), "volta": _USUAL, "turing": _USUAL, "ampere": _USUAL,
+    "hopper": _USUAL, "blackwell": _WIDE, "cdna": _WIDE, "tpu": ((128, 128),), "cpu": ((12, 32), (6, 16)),
+}  # fmt: skip
+# Ways in which the inner dimension is cut, where there are too few tiles for all processors (split-K).
+_SPLITS: Final = (1, 2, 4, 8)
+# Inner elements that a tile takes in one turn; fewer take as long.
+_TURN: Final = 64
+# How sharply the bounds of tiles and of power take over from one another: norm of that order. Chosen, like
+# what is counted as hidden under what, with all shapes of benchmarks/matmul.py in view.
+_SHARPNESS: Final = 6
+# Elements: what smaller tiles lose, by the inverses of their edges. Rounded from fits to the shapes of benchmarks/matmul.py.
+_TILE_EDGE: Final = 64
+# Tensor cores read 16 bytes at a time; NVIDIA's guide shows products slower by steps where rows start at 8, 4 or 2. What a
+# step costs is a round assumption.
+_ALIGNED_BYTES: Final = 16
+_MISALIGNED_STEP: Final = 0.25
+# A flash kernel's queries in one block and the multiple to which it pads a head; its backward pass makes the scores again,
+# five products for the forward pass's two (arXiv 2307.08691, section 3 and 4.1).
+_FLASH_ROWS: Final = 128
+_FLASH_WIDTH: Final = 32
+_FLASH_BACKWARD: Final = 2.5
+# Bytes of an element of a dropout mask.
+_MASK_BYTES: Final = 1
+
+
+class Kernels(Spec):
+    """What bends a device's times away from its peaks. Shares are of the peak rate, or of the peak bandwidth."""
+
+    generation: Generation = Field(description="whose libraries' tiles are used")
+    processors: Count = Field(description="that compute a tile each (streaming multiprocessors, compute units, cores)")
+    tile_share: float = Field(gt=0, le=1, description="of the peak that the largest tiles reach, all processors busy")
+    sustained_share: float = Field(1.0, gt=0, le=1, description="of the peak that the device's power sustains")
+    burst_s: Seconds = Field(0.0, alias="burst", description="a product as long as this may draw twice the sustained power")
+    memory_share: float = Field(gt=0, le=1, description="of the memory's bandwidth that kernels reach")
+    launch_s: Seconds = Field(alias="launch", description="from the end of one kernel to the start of the next")
+    issue_s: Seconds = Field(0.0, alias="issue", description="that the host takes to issue one kernel")
+    flash_forward_share: float = Field(0.4, gt=0, le=1, description="of the peak that flash attention's blocks reach")
+    flash_backward_share: float = Field(0.3, gt=0, le=1)
+
+
+class Speed(NamedTuple):
+    """A device's peaks at one precision. winograd: whether libraries compute 3 × 3 convolutions so, as they do in fp32."""
+
+    kernels: Kernels
+    peak_flops: float
+    memory_Bps: float
+    element_bytes: int
+    winograd: bool = False
+
+    @property
+    def reached_Bps(self) -> float:
+        return self.memory_Bps * self.kernels.memory_share
+
+
+_Touched = tuple[float, float]
+
+
+def products_s(
+    speed: Speed, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike, read_bytes: ArrayLike, written_bytes: ArrayLike
+) -> NDArray[np.float64]:
+    """Seconds of products, each `batch` of m × k by k × n; all arguments of one shape, which the result has.
+
+    read_bytes: of both factors, and of what the result is added to. written_bytes: of the result.
+    """
+    m, n, k, batch = (np.maximum(1.0, value) for value in (m, n, k, batch))  # part of a sample may round to no row
+    kernels = speed.kernels
+    flops = 2 * m * n * k * batch
+    tiles_s = _tiles_s(speed, m, n, k, batch) * _misalignment(speed, n, k)
+    power_s = flops / (speed.peak_flops * kernels.sustained_share)
+    power_s = power_s * power_s / (power_s + kernels.burst_s)
+    busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
+    read_s, written_s = np.asarray(read_bytes) / speed.reached_Bps, np.asarray(written_bytes) / speed.reached_Bps
+    result: NDArray[np.float64] = kernels.launch_s + np.maximum(busy_s, read_s) + written_s
+    return result
+
+
+def _tiles_s(
+    speed: Speed, m: NDArray[np.float64], n: NDArray[np.float64], k: NDArray[np.float64], batch: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Seconds of all waves of tiles, of the tile and the split that take least."""
+    kernels = speed.kernels
+    rows, columns, splits = _choices(kernels.generation)
+    m, n, k, batch = (value[..., None] for value in (m, n, k, batch))
+    waves = np.ceil(batch * np.ceil(m / rows) * np.ceil(n / columns) * splits / kernels.processors)
+    turns = np.ceil(k / splits / _TURN)
+    tile_flops = 2 * rows * columns * _TURN * turns
+    edges = 1 / rows + 1 / columns
+    slower = 1 + _TILE_EDGE * (edges - edges[0])
+    taken_s = waves * tile_flops * slower * kernels.processors / (speed.peak_flops * kernels.tile_share)
+    # parts of a split are added up in 32 bits
+    added_bytes = np.where(splits > 1, 2 * 4 * splits * m * n * batch, 0.0)
+    best: NDArray[np.float64] = (taken_s + added_bytes / speed.reached_Bps).min(axis=-1)
+    return best
+
+
+@functools.cache
+def _choices(generation: Generation) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Rows, columns and splits of what a library chooses from."""
+    rows, columns, splits = np.array([(*tile, split) for tile in TILES[generation] for split in _SPLITS], dtype=np.float64).T
+    return rows, columns, splits
+
+
+def _misalignment(speed: Speed, n: NDArray[np.float64], k: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How much longer a product takes whose rows do not start where tensor cores read."""
+    if speed.element_bytes != 2:
+        return np.ones_like(n)
+    aligned = np.minimum(*(np.gcd(2 * value.astype(np.int64), _ALIGNED_BYTES) for value in (n, k)))
+    slower: NDArray[np.float64] = 1 + _MISALIGNED_STEP * np.log2(_ALIGNED_BYTES / aligned)
+    return slower
+
+
+def _product_s(speed: Speed, product: Product, touched: _Touched | None = None) -> float:
+    """Seconds of a product; `touched`: elements read and written, where they are not those of three matrices."""
+    m, n, k, batch = product
+    read, written = touched or (batch * (m * k + k * n), batch * m * n)
+    return float(products_s(speed, m, n, k, batch, read * speed.element_bytes, written * speed.element_bytes))
+
+
+def _memory_s(speed: Speed, elements: float) -> float:
+    return speed.kernels.launch_s + elements * speed.element_bytes / speed.reached_Bps
+
+
+@functools.lru_cache(maxsize=4096)
+def passes_s(speed: Speed, operators: tuple[Operator, ...], kept: tuple[Kept, ...], samples: float) -> tuple[float, float]:
+    """Seconds of the forward and the backward pass of operators one after another, over `samples` samples.
+
+    kept: what they keep; masks of attention scores tell of dropout between softmax and values. The host issues kernels as
+    the device works: the slower of the two counts.
+    """
+    dropped = sum(item.elements for item in kept if item.group == "attention" and item.element_bytes == _MASK_BYTES)
+    forward = [kernel_s for operator in operators for kernel_s in _forward(operator, samples, speed)]
+    backward = [kernel_s for operator in operators for kernel_s in _backward(operator, samples, speed)]
+    if dropped:
+        forward.append(_dropout_s(speed, dropped * samples))
+        backward.append(_dropout_s(speed, dropped * samples))
+    return _pass_s(forward, speed), _pass_s(backward, speed)
+
+
+def _pass_s(kernels_s: Sequence[float], speed: Speed) -> float:
+    return max(speed.kernels.issue_s * len(kernels_s), sum(kernels_s))
+
+
+def _dropout_s(speed: Speed, elements: float) -> float:
+    """One element read, one written, and the mask."""
+    return _memory_s(speed, elements * (2 + _MASK_BYTES / speed.element_bytes))
+
+
+def _forward(operator: Operator, samples: float, speed: Speed) -> Iterator[float]:
+    """Seconds of each kernel."""
+    if isinstance(operator, Memory):
+        yield _memory_s(speed, (operator.read + operator.written) * samples)
+    elif isinstance(operator, Convolution):
+        yield from _convolution_s(operator, samples, speed, operator.forward(samples), ("input weights output",))
+    elif isinstance(operator, Attention) and operator.flash:
+        yield _flash_s(operator, samples, speed, 1.0, speed.kernels.flash_forward_share)
+    else:
+        yield from (_product_s(speed, product) for product in operator.forward(samples))
+        if isinstance(operator, Attention):  # softmax reads the scores and writes as many
+            yield _memory_s(speed, 2 * operator.scores * samples)
+
+
+def _backward(operator: Operator, samples: float, speed: Speed) -> Iterator[float]:
+    if isinstance(operator, Memory):
+        yield _memory_s(speed, (operator.backward_read + operator.backward_written) * samples)
+    elif isinstance(operator, Convolution):
+        ways = ("output weights input", "input output weights")[0 if operator.input_gradient else 1 :]
+        yield from _convolution_s(operator, samples, speed, operator.backward(samples), ways)
+    elif isinstance(operator, Attention) and operator.flash:
+        yield _flash_s(operator, samples, speed, _FLASH_BACKWARD, speed.kernels.flash_backward_share)
+    else:
+        yield from (_product_s(speed, product) for product in operator.backward(samples))
+        if isinstance(operator, Attention):  # softmax's gradient from its output and the gradient of that
+            yield _memory_s(speed, 3 * operator.scores * samples)
+
+
+def _convolution_s(
+    operator: Convolution, samples: float, speed: Speed, products: Iterable[Product], ways: Sequence[str]
+) -> Iterator[float]:
+    """Each way: what is read, twice, and what is written. A value is read once, however many windows it is in."""
+    elements = {
+        "input": operator.input_elements * samples,
+        "output": operator.positions * operator.outputs * samples,
+        "weights": float(operator.weights),
+    }
+    if speed.winograd and _is_dense_3x3(operator):
+        transformed = _winograd(operator, samples)
+        products = [transformed[way] for way in ways]
+    for product, way in zip(products, ways, strict=True):
+        one, other, written = (elements[name] for name in way.split())
+        yield _product_s(speed, product, (one + other, written))
+
+
+def _is_dense_3x3(operator: Convolution) -> bool:
+    """Of stride 1 and without groups."""
+    return (
+        operator.kernel == (3, 3) and operator.groups == 1 and operator.input_elements == operator.inputs * operator.positions
+    )
+
+
+def _winograd(operator: Convolution, samples: float) -> dict[str, Product]:
+    """The products of F(2 × 2, 3 × 3), 16 over four outputs at a time (arXiv 1509.09308, section 4.1), by their way."""
+    fours = math.ceil(operator.positions * samples / 4)
+    return {
+        "input weights output": Product(fours, operator.outputs, operator.inputs, 16),
+        "output weights input": Product(fours, operator.inputs, operator.outputs, 16),
+        "input output weights": Product(operator.inputs, operator.outputs, fours, 16),
+    }
+
+
+def _flash_s(operator: Attention, samples: float, speed: Speed, work: float, share: float) -> float:
+    """One kernel in blocks of queries, a head each; what a causal mask hides is not computed."""
+    kernels = speed.kernels
+    blocks = math.ceil(operator.queries / _FLASH_ROWS) * operator.heads * samples
+    waves = max(1.0, blocks / kernels.processors)
+    widths = sum(math.ceil(width / _FLASH_WIDTH) * _FLASH_WIDTH for width in (operator.width, operator.value_width))
+    seen = 0.5 if operator.causal else 1.0
+    block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * operator.keys * widths * seen * work
+    busy_s = waves * block_flops * kernels.processors / (speed.peak_flops * share)
+    queries = operator.heads * operator.queries * (operator.width + operator.value_width)
+    keys = operator.key_heads * operator.keys * (operator.width + operator.value_width)
+    moved_bytes = (queries + keys) * samples * work * speed.element_bytes
+    return kernels.launch_s + max(busy_s, moved_bytes / speed.reached_Bps)

@@ -1,0 +1,55 @@
+"""A cluster's device given by name, by path, or as another one with changes: what its file says, put in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simulator import library, yamlfile
+from simulator.errors import NotFoundError, ScenarioError
+from simulator.yamlfile import FieldPath, Located
+
+
+def resolve_device(located: Located, cluster: FieldPath, folder: Path) -> None:
+    """Replaces `device: NAME` and `device: {base: NAME, ...}` of the cluster at `cluster`; `folder`: where paths start.
+
+    What is beside `base` changes what the base says, field by field. Raises ScenarioError.
+    """
+    parent: Any = located.data
+    for key in cluster:
+        parent = parent.get(key) if isinstance(parent, dict) else None
+    device = parent.get("device") if isinstance(parent, dict) else None
+    path = (*cluster, "device")
+    if isinstance(device, str):
+        located.graft(path, _read(located, path, device, folder))
+    elif isinstance(device, dict) and "base" in device:
+        changes = {key: value for key, value in device.items() if key != "base"}
+        places = {own: place for own, place in located.places.items() if own[: len(path)] == path}
+        located.graft(path, _read(located, (*path, "base"), device["base"], folder))
+        parent["device"] = _changed(parent["device"], changes)
+        located.places.update(places)
+
+
+def _read(located: Located, path: FieldPath, reference: object, folder: Path) -> Located:
+    """The file of a device, which has no base itself."""
+    where = f"{located.place(path)}: {'.'.join(map(str, path))}"
+    if not isinstance(reference, str):
+        raise ScenarioError([f"{where}: expected the name or path of a device, got {str(reference)[:60]!r}"])
+    try:
+        file = library.find_part("device", reference, folder)
+    except NotFoundError as error:
+        raise ScenarioError([f"{where}: {error}"]) from None
+    found = yamlfile.read(file)
+    if isinstance(found.data, dict) and "base" in found.data:
+        raise ScenarioError([f"{found.place(('base',))}: base: a device's file says all of it; copy what it has in common"])
+    return found
+
+
+def _changed(base: Any, changes: dict[str, Any]) -> Any:
+    """The base with `changes`, in mappings key by key."""
+    if not isinstance(base, dict):
+        return base
+    merged = dict(base)
+    for key, value in changes.items():
+        merged[key] = _changed(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+    return merged

@@ -1,0 +1,270 @@
+"""Models described by a Hugging Face `config.json`: plain JSON, read without their library.
+
+Field names are those of the configuration classes of `transformers`; absent fields mean what they mean there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from simulator.errors import NotFoundError, ScenarioError
+from simulator.model.encoders import T5, Bert
+from simulator.model.layers import ModelSpec
+from simulator.model.transformer import Gpt, Llama
+
+Config = Mapping[str, Any]
+Fields = dict[str, Any]
+
+_MAX_BYTES: Final = 16 * 2**20
+
+
+class _Family(NamedTuple):
+    """How a `model_type` is read: fields of ours (parts' with a dot) and what they are called there.
+
+    optional: those that may be missing or null. decided: fields that follow from others. alike: fields that must be equal.
+    only: the values that a model here can have of a field.
+    """
+
+    spec: type[ModelSpec]
+    needed: Mapping[str, str]
+    optional: Mapping[str, str] = {}
+    decided: Callable[[Config], Fields] = lambda config: {}
+    alike: Mapping[str, str] = {}
+    only: Mapping[str, object] = {}
+
+
+def read(path: Path) -> Fields:
+    """The fields of a model of ours, `kind` among them, from a config.json or the folder that holds one.
+
+    Raises NotFoundError, or ScenarioError as `file: field: what; what to do`.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    config = _parsed(file)
+    family = _FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        known = ", ".join(sorted(_FAMILIES))
+        given = f"{config['model_type']!r} is not known" if "model_type" in config else "missing"
+        raise ScenarioError([f"{file}: model_type: {given}; give one of {known}"])
+    if problems := _lacking(config, family):
+        raise ScenarioError([f"{file}: {problem}" for problem in problems])
+    fields = _fields(config, family)
+    try:
+        model = family.spec.model_validate(fields)
+    except ValidationError as error:
+        told = dict.fromkeys(_told(detail, family) for detail in error.errors())
+        raise ScenarioError([f"{file}: {problem}" for problem in told]) from None
+    return {"kind": model.model_dump()["kind"], "name": _name(file), **fields}
+
+
+def _parsed(file: Path) -> Config:
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise ScenarioError([f"{file}: more than {_MAX_BYTES} bytes; give a model's config.json"])
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFoundError(f"{file}: {error.strerror}; give hf: and the path of a model's config.json") from None
+    except json.JSONDecodeError as error:
+        raise ScenarioError([f"{file}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"]) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise ScenarioError([f"{file}: not a JSON text; give a model's config.json"]) from None
+    if not isinstance(config, dict):
+        raise ScenarioError([f"{file}: not a JSON object; give a model's config.json"])
+    return config
+
+
+def _name(file: Path) -> str:
+    """What the model is called: the file, or its folder, which tells more than 'config'."""
+    return file.resolve().parent.name if file.stem == "config" else file.stem
+
+
+def _lacking(config: Config, family: _Family) -> list[str]:
+    """What is missing or contradicts itself."""
+    missing = [f"{name}: missing; add it" for name in dict.fromkeys(family.needed.values()) if config.get(name) is None]
+    apart = [
+        f"{name}: {config[name]!r} contradicts {other} {config[other]!r}; make them equal, or leave {name} out"
+        for name, other in family.alike.items()
+        if config.get(name) is not None and other in config and config[name] != config[other]
+    ]
+    unknown = [
+        f"{name}: {config[name]!r} cannot be forecast; only {value!r} can"
+        for name, value in family.only.items()
+        if config.get(name, value) != value
+    ]
+    return missing + apart + unknown
+
+
+def _fields(config: Config, family: _Family) -> Fields:
+    result: Fields = {}
+    for ours, theirs in (*family.needed.items(), *family.optional.items()):
+        if config.get(theirs) is not None:
+            *parts, field = ours.split(".")
+            inner = result.setdefault(parts[0], {}) if parts else result
+            inner[field] = config[theirs]
+    return result | family.decided(config)
+
+
+def _told(detail: Any, family: _Family) -> str:
+    """A problem with a field of ours, told of theirs."""
+    path = [str(key) for key in detail["loc"]]
+    # within a part, fields are called by their last names
+    names = {**family.needed, **family.optional}
+    local = {ours.rpartition(".")[2] if path and ours.startswith(f"{path[0]}.") else ours: names[ours] for ours in names}
+    if detail["type"] == "value_error":
+        pattern = "|".join(sorted(map(re.escape, local), key=len, reverse=True))
+        return re.sub(rf"(?<![\w.])({pattern})(?![\w.])", lambda found: local[found[0]], str(detail["ctx"]["error"]))
+    field = names.get(".".join(path), ".".join(path))
+    message = str(detail["msg"])
+    return f"{field}: {message[:1].lower()}{message[1:]}, got {json.dumps(detail['input'])[:60]}"
+
+
+def _has(config: Config, name: str, default: object) -> bool:
+    """Whether something is on: a flag that is set, a rate that is not zero."""
+    value = config.get(name)
+    return bool(default if value is None else value)
+
+
+_SIZES: Final = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "vocabulary": "vocab_size",
+    "sequence": "max_position_embeddings",
+}
+_LLAMA: Final = {**_SIZES, "feedforward": "intermediate_size"}
+_GROUPED: Final = {"key_heads": "num_key_value_heads", "head_width": "head_dim", "tied": "tie_word_embeddings"}
+_MISTRAL: Final = {**_GROUPED, "window": "sliding_window"}
+
+
+def _llama(config: Config) -> Fields:
+    if _has(config, "mlp_bias", False):
+        return {"biases": "all"}
+    return {"biases": "qkv"} if _has(config, "attention_bias", False) else {}
+
+
+def _qwen2(config: Config) -> Fields:
+    return {"biases": "qkv"} | _qwen_window(config)
+
+
+def _qwen3(config: Config) -> Fields:
+    return {"head_norms": True} | _llama(config) | _qwen_window(config)
+
+
+def _qwen_window(config: Config) -> Fields:
+    """Without `use_sliding_window`, what `sliding_window` says is not used."""
+    used = _has(config, "use_sliding_window", False) and config.get("sliding_window") is not None
+    return {"window": config["sliding_window"]} if used else {}
+
+
+def _gpt2(config: Config) -> Fields:
+    return {
+        "tied": _has(config, "tie_word_embeddings", True),
+        "dropout": _has(config, "resid_pdrop", 0.1),
+    }
+
+
+def _gpt_neox(config: Config) -> Fields:
+    return {
+        "positions": "rotary",
+        "parallel": _has(config, "use_parallel_residual", True),
+        "dropout": _has(config, "hidden_dropout", 0.0),
+    }
+
+
+def _bert(config: Config) -> Fields:
+    return {"dropout": _has(config, "hidden_dropout_prob", 0.1)}
+
+
+def _t5(config: Config) -> Fields:
+    gated = str(config.get("feed_forward_proj", "relu")).startswith("gated")
+    return {
+        "activation": "geglu" if gated else "relu",
+        "tied": _has(config, "tie_word_embeddings", True),
+        "dropout": _has(config, "dropout_rate", 0.1),
+    }
+
+
+_FAMILIES: Final[dict[str, _Family]] = {
+    "llama": _Family(Llama, _LLAMA, _GROUPED, _llama),
+    "mistral": _Family(Llama, _LLAMA, _MISTRAL),
+    "mixtral": _Family(
+        Llama,
+        {
+            **_SIZES,
+            "experts.feedforward": "intermediate_size",
+            "experts.count": "num_local_experts",
+            "experts.active": "num_experts_per_tok",
+        },
+        _MISTRAL,
+    ),
+    "qwen2": _Family(Llama, _LLAMA, _GROUPED, _qwen2),
+    "qwen3": _Family(Llama, _LLAMA, _GROUPED, _qwen3),
+    "qwen3_moe": _Family(
+        Llama,
+        {
+            **_LLAMA,
+            "experts.feedforward": "moe_intermediate_size",
+            "experts.count": "num_experts",
+            "experts.active": "num_experts_per_tok",
+        },
+        _GROUPED,
+        _qwen3,
+        only={"decoder_sparse_step": 1, "mlp_only_layers": []},
+    ),
+    "deepseek_v3": _Family(
+        Llama,
+        {
+            **_LLAMA,
+            "experts.feedforward": "moe_intermediate_size",
+            "experts.count": "n_routed_experts",
+            "experts.active": "num_experts_per_tok",
+            "latent.key_rank": "kv_lora_rank",
+            "latent.width": "qk_nope_head_dim",
+            "latent.rotary_width": "qk_rope_head_dim",
+            "latent.value_width": "v_head_dim",
+        },
+        {
+            "key_heads": "num_key_value_heads",
+            "tied": "tie_word_embeddings",
+            "experts.shared": "n_shared_experts",
+            "experts.dense_layers": "first_k_dense_replace",
+            "latent.query_rank": "q_lora_rank",
+        },
+        only={"moe_layer_freq": 1},
+    ),
+    "gpt2": _Family(
+        Gpt,
+        {
+            "layers": "n_layer",
+            "hidden": "n_embd",
+            "heads": "n_head",
+            "vocabulary": "vocab_size",
+            "sequence": "n_positions",
+            "position_rows": "n_positions",
+        },
+        {"feedforward": "n_inner"},
+        _gpt2,
+        {"n_ctx": "n_positions"},
+    ),
+    "gpt_neox": _Family(Gpt, _LLAMA, {"tied": "tie_word_embeddings"}, _gpt_neox),
+    "bert": _Family(Bert, {**_LLAMA, "position_rows": "max_position_embeddings"}, {"token_types": "type_vocab_size"}, _bert),
+    "t5": _Family(
+        T5,
+        {
+            "layers": "num_layers",
+            "hidden": "d_model",
+            "heads": "num_heads",
+            "head_width": "d_kv",
+            "feedforward": "d_ff",
+            "vocabulary": "vocab_size",
+        },
+        {"sequence": "n_positions", "position_buckets": "relative_attention_num_buckets"},
+        _t5,
+        {"num_decoder_layers": "num_layers"},
+    ),
+}

@@ -1,0 +1,61 @@
+"""Siamese networks: two towers with the same weights, and how far apart they find two inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.model.convnet import AlexNet, ResNet, Vgg
+from simulator.model.inception import InceptionV3
+from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
+from simulator.model.mlp import Mlp
+from simulator.model.operators import Kept, Matmul, Memory
+
+Tower = Annotated[AlexNet | InceptionV3 | Mlp | ResNet | Vgg, Field(discriminator="kind")]
+
+
+class Siamese(ModelSpec):
+    """Two towers joined by a weighted L1 distance (Koch et al., "Siamese neural networks for one-shot image recognition").
+
+    A sample is a pair. tower: its outputs (classes) are the embedding, and its own loss is left out. The towers' weights are
+    the same: the left tower's layers have them, the right tower's have none of their own.
+    """
+
+    kind: Literal["siamese"] = "siamese"
+    tower: Tower
+
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        """The left tower, the right tower and the head that reads both."""
+        refuse_to_shard(self.kind, shard)
+        layers = self.tower.build_layers()
+        layers[-1] = _without_loss(layers[-1])
+        left, right = _named("left", layers), [replace(layer, tensors=()) for layer in _named("right", layers)]
+        return [*left, *right, _distance(layers[-1].output_elements, (left[-1].name, right[-1].name))]
+
+
+def _named(side: str, layers: list[Layer]) -> list[Layer]:
+    """The layers of a tower, the first of which reads no other layer; only what stands at an end of the model is glued."""
+    first, *rest = [replace(layer, name=f"{side}.{layer.name}", glued=False) for layer in layers]
+    return [replace(first, inputs=()), *rest]
+
+
+def _without_loss(layer: Layer) -> Layer:
+    return replace(
+        layer,
+        signature=f"siamese.embedding({layer.signature})",
+        operators=tuple(operator for operator in layer.operators if operator.name != "loss"),
+        kept=tuple(kept for kept in layer.kept if kept.name != "probabilities"),
+    )
+
+
+def _distance(width: int, inputs: tuple[str, str]) -> Layer:
+    """|left − right|, weighted and summed to one number, and its loss."""
+    operators = (
+        Memory("difference", 2 * width, width, 2 * width, 2 * width),
+        Matmul("linear", 1, 1, width),
+        Memory("loss", 1, 1, 2, 1),
+    )
+    kept = (Kept("input", 2 * width, group="input"), Kept("difference", 2 * width), Kept("probabilities", 1))
+    return Layer("head", f"siamese.head({width})", operators, (width, 1), 1, glued=True, kept=kept, inputs=inputs)
