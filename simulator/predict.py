@@ -97,6 +97,7 @@ def job_of(scenario: Scenario, samples_per_worker: int, unevenness: Unevenness =
         recompute=scenario.training.recompute,
         zero=scenario.training.zero,
         input=scenario.input,
+        measured_step=scenario.training.measured_step,
     )
 
 

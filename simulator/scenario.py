@@ -20,6 +20,7 @@ from simulator.model.layers import Layer
 from simulator.recompute import NO_RECOMPUTE, AnyRecompute
 from simulator.spec import Count, Spec, Width
 from simulator.strategy import AnyStrategy
+from simulator.strategy.costs import MeasuredStep
 from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
 
@@ -51,6 +52,7 @@ class Training(Spec):
     zero: int = Field(0, ge=0, le=3, description="shared out by workers: 1 optimizer states, 2 gradients too, 3 parameters too")
     offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="what hosts hold for their devices")
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
+    measured_step: MeasuredStep | None = Field(None, description="of one device alone, in place of a model of it")
 
 
 class _ModelFile(Spec):

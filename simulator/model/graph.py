@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,21 @@ def graph_of(layers: Sequence[Layer]) -> Graph:
 
 def crossing_elements(layers: Sequence[Layer], cut: int) -> int:
     """Elements of one sample that layers[:cut] hand to layers[cut:]; what several layers read is handed over once."""
-    read = {name for inputs in inputs_of(layers)[cut:] for name in inputs}
-    return sum(layer.output_elements for layer in layers[:cut] if layer.name in read)
+    return handed_on(layers)[cut - 1]
+
+
+def handed_on(layers: Sequence[Layer]) -> list[int]:
+    """For each layer the elements of one sample that it, and those before it, hand to layers behind it."""
+    number = {layer.name: i for i, layer in enumerate(layers)}
+    last_reader = list(range(len(layers)))
+    for reader, inputs in enumerate(inputs_of(layers)):
+        for name in inputs:
+            last_reader[number[name]] = max(last_reader[number[name]], reader)
+    change = [0] * (len(layers) + 1)
+    for i, layer in enumerate(layers):
+        change[i] += layer.output_elements
+        change[last_reader[i]] -= layer.output_elements
+    return list(itertools.accumulate(change[:-1]))
 
 
 def branches(layers: Sequence[Layer]) -> list[list[list[Layer]]]:

@@ -7,21 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from simulator.cluster import Cluster
 from simulator.cluster.device import ELEMENT_BYTES, Optimizer, Precision
+from simulator.errors import FieldError
 from simulator.input import Input
+from simulator.model.graph import handed_on
 from simulator.model.layers import Layer
 from simulator.recompute import NO_RECOMPUTE, Recompute
+from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
+from simulator.units import Seconds
 
 
 @dataclass(frozen=True)
 class Costs:
     """Per layer, for one microbatch: arrays of shape (layers,).
 
-    forward_s, backward_s: on a device of its own; what is recomputed counts as backward. output_bytes: activation handed to
-    the next layer, for the microbatch. parameters: elements.
+    forward_s, backward_s: on a device of its own; what is recomputed counts as backward. output_bytes: activations handed to
+    the layers behind it, for the microbatch. parameters: elements.
     """
 
     forward_s: NDArray[np.float64]
@@ -30,11 +35,19 @@ class Costs:
     parameters: NDArray[np.int64]
 
 
+class MeasuredStep(Spec):
+    """What a training step of the whole model took on one device by itself, for so many samples."""
+
+    samples: Width
+    time_s: Seconds = Field(alias="time", gt=0)
+
+
 @dataclass(frozen=True)
 class Job:
     """A model to train on a cluster: what a strategy compiles. samples_per_worker: of one step.
 
-    zero: the stage of ZeRO, from 1 on replicas share the optimizer's step.
+    zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
+    of it, and not the times that the device's model says.
     """
 
     layers: Sequence[Layer]
@@ -46,6 +59,7 @@ class Job:
     recompute: Recompute = NO_RECOMPUTE
     zero: int = 0
     input: Input | None = None
+    measured_step: MeasuredStep | None = None
 
     def apart(self, ranks: int) -> Collection[int]:
         """Ranks that nothing may be folded with: those that are told apart; all, where times are drawn at random."""
@@ -58,15 +72,29 @@ class Job:
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
-        distinct = {layer.signature: layer for layer in self.layers}
-        times_s = {signature: self._layer_s(layer, samples) for signature, layer in distinct.items()}
-        forward_s, backward_s = np.array([times_s[layer.signature] for layer in self.layers]).T
+        forward_s, backward_s = self._layers_s(samples) * self._scale()
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
-            output_bytes=np.array([layer.output_elements for layer in self.layers]) * samples * self.element_bytes,
+            output_bytes=np.array(handed_on(self.layers)) * samples * self.element_bytes,
             parameters=np.array([layer.parameters for layer in self.layers], dtype=np.int64),
         )
+
+    def _layers_s(self, samples: float) -> NDArray[np.float64]:
+        """Seconds of the forward passes and of the backward passes, shape (2, layers)."""
+        distinct = {layer.signature: layer for layer in self.layers}
+        times_s = {signature: self._layer_s(layer, samples) for signature, layer in distinct.items()}
+        return np.array([times_s[layer.signature] for layer in self.layers]).T
+
+    def _scale(self) -> float:
+        """What to multiply the times of layers with so that they make the step that was measured. Raises FieldError."""
+        if self.measured_step is None:
+            return 1.0
+        left_s = self.measured_step.time_s - self.optimizer_s(sum(layer.parameters for layer in self.layers))
+        if left_s <= 0:
+            message = "the optimizer alone takes longer by the device's memory bandwidth; give the time of a whole step"
+            raise FieldError(("training", "measured_step", "time"), message)
+        return left_s / float(self._layers_s(self.measured_step.samples).sum())
 
     def _layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of a layer's forward pass, and of its backward pass with what is recomputed in it."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from simulator import library
+from simulator.errors import FieldError
 from simulator.predict import predict
 from simulator.scenario import Scenario, load
 
@@ -64,3 +65,21 @@ def test_a_long_pipeline_is_told_from_two_shorter_ones(small: Make, schedule: st
 def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
     scenario = small("strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}")
     assert predict(scenario).summary() == predict(scenario).summary()
+
+
+def test_a_measured_step_of_one_device_stands_in_place_of_a_model_of_it(small: Callable[..., Scenario]) -> None:
+    """Alone the step takes what was measured; the strategies take their shares of it."""
+    measured = "training.measured_step={samples: 48, time: 120 ms}"
+    alone = predict(small("strategy.workers=1", "batch=48", measured))
+    assert alone.step_time_s == pytest.approx(0.12, rel=1e-9)
+    two, modelled = (
+        predict(small("strategy={kind: pipeline, stages: 2, microbatches: 4}", *more)) for more in ((measured,), ())
+    )
+    # each half of the layers, three of four microbatches of it hidden behind the other half
+    assert two.breakdown_s["compute"] == pytest.approx(0.06, rel=0.02)
+    assert two.step_time_s > modelled.step_time_s
+
+
+def test_a_measured_step_shorter_than_its_optimizer_is_refused(small: Callable[..., Scenario]) -> None:
+    with pytest.raises(FieldError, match="optimizer alone takes longer"):
+        predict(small("strategy.workers=1", "training.measured_step={samples: 48, time: 1 us}"))
