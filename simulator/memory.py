@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from simulator.cluster.cost import library_of
 from simulator.cluster.device import ELEMENT_BYTES
 from simulator.cluster.nccl import facts_of
-from simulator.model.layers import WHOLE, Layer, Shard, cut_into_stages
+from simulator.model.graph import inputs_of
+from simulator.model.layers import WHOLE, Layer, Shard
 from simulator.model.operators import Attention, Convolution, Kept, Matmul, Operator
 from simulator.model.operators import Memory as MemoryBound
 from simulator.recompute import Recompute
@@ -85,8 +86,11 @@ def memory(scenario: Scenario, shard: Shard = WHOLE) -> Memory:
     Raises FieldError where the model cannot be divided so.
     """
     layers = scenario.model.build_layers(shard)
-    stages = cut_into_stages(layers, scenario.strategy.stages)
-    ranks = tuple(_Stage(scenario, layers, stages, number).memory() for number in range(len(stages)))
+    read = dict(zip((layer.name for layer in layers), inputs_of(layers), strict=True))
+    elements = {layer.name: layer.output_elements for layer in layers}
+    parts = scenario.strategy.parts(layers)
+    entries = [sum(elements[name] for name in read[part[0].name]) for part in parts]
+    ranks = tuple(_Stage(scenario, parts, number, entries[number]).memory() for number in range(len(parts)))
     return Memory(ranks, _server(scenario, layers), _capacity_bytes(scenario))
 
 
@@ -203,12 +207,12 @@ def _entered(layer: Layer, samples: float, is_last: bool) -> tuple[float, float]
 class _Stage:
     """One stage of a scenario: what its rank holds, and when it holds the most."""
 
-    def __init__(self, scenario: Scenario, layers: Sequence[Layer], stages: Sequence[range], number: int) -> None:
+    def __init__(self, scenario: Scenario, parts: Sequence[list[Layer]], number: int, entry_elements: int) -> None:
         strategy, training = scenario.strategy, scenario.training
-        self.scenario, self.number, self.stages = scenario, number, len(stages)
-        self.layers = [layers[i] for i in stages[number]]
-        self.is_last = number == len(stages) - 1
-        self.entry_elements = layers[stages[number].start - 1].output_elements if number else 0
+        self.scenario, self.number, self.stages = scenario, number, len(parts)
+        self.layers = parts[number]
+        self.is_last = number == len(parts) - 1
+        self.entry_elements = entry_elements if number else 0
         self.size = ELEMENT_BYTES[training.precision]
         self.samples = scenario.samples_per_worker / strategy.microbatches
         self.states = states(self.layers, training, strategy.workers)

@@ -107,6 +107,8 @@ def _fewest_stages(scenario: Scenario) -> int:
     A lower bound, since activations depend on how many microbatches there are: never more stages than the scenario itself has.
     """
     layers = scenario.model.build_layers()
+    if not isinstance(scenario.strategy, Pipelined):
+        return 1
     for stages in range(1, scenario.strategy.stages):
         cut = cut_into_stages(layers, stages)
         most_bytes = max(sum(states([layers[i] for i in stage], scenario.training)) for stage in cut)

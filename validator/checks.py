@@ -10,6 +10,7 @@ from simulator.model import Gpt, Mlp
 from simulator.model.transformer import options
 from simulator.recompute import NO_RECOMPUTE
 from simulator.scenario import Scenario
+from simulator.strategy import ModelParallel
 from simulator.unevenness import EVEN
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16")
@@ -20,6 +21,10 @@ def check_trainable(scenario: Scenario) -> None:
     """Raises InputError where what `scenario` asks for cannot be trained."""
     if not isinstance(scenario.model, Gpt | Mlp):
         raise InputError(f"model: a {scenario.model.kind} can be predicted but not measured; give a gpt or an mlp")
+    if isinstance(scenario.strategy, ModelParallel):
+        raise InputError(
+            "strategy: model_parallel can be predicted but not measured; a pipeline of one microbatch does the same"
+        )
     if isinstance(scenario.model, Gpt) and (asked := options(scenario.model)):
         raise InputError(f"model: a gpt with {asked.strip(', ')} can be predicted but not measured; leave that out")
     precision = scenario.training.precision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,25 @@ def handed_on(layers: Sequence[Layer]) -> list[int]:
         change[i] += layer.output_elements
         change[last_reader[i]] -= layer.output_elements
     return list(itertools.accumulate(change[:-1]))
+
+
+def owners_of(layers: Sequence[Layer]) -> dict[int, int]:
+    """For each layer that has the weights of another, that layer; both by number.
+
+    A layer that has none of its own stands for the layer like it: the first for the first of its kind, and so on.
+    """
+    owners: dict[str, list[int]] = {}
+    for i, layer in enumerate(layers):
+        if layer.tensors:
+            owners.setdefault(layer.signature, []).append(i)
+    found: dict[int, int] = {}
+    met: Counter[str] = Counter()
+    for i, layer in enumerate(layers):
+        if not layer.tensors and layer.signature in owners:
+            alike = owners[layer.signature]
+            found[i] = alike[met[layer.signature] % len(alike)]
+            met[layer.signature] += 1
+    return found
 
 
 def branches(layers: Sequence[Layer]) -> list[list[list[Layer]]]:

@@ -8,10 +8,11 @@ from pydantic import Field
 
 from simulator.strategy.base import Strategy
 from simulator.strategy.hybrid import Hybrid
+from simulator.strategy.model_parallel import ModelParallel
 from simulator.strategy.parameter_server import ParameterServer
 from simulator.strategy.pipeline import Pipeline, Pipelined
 from simulator.strategy.ring_allreduce import RingAllreduce
 
-AnyStrategy = Annotated[ParameterServer | RingAllreduce | Pipeline | Hybrid, Field(discriminator="kind")]
+AnyStrategy = Annotated[ParameterServer | RingAllreduce | ModelParallel | Pipeline | Hybrid, Field(discriminator="kind")]
 
-__all__ = ["AnyStrategy", "Hybrid", "ParameterServer", "Pipeline", "Pipelined", "RingAllreduce", "Strategy"]
+__all__ = ["AnyStrategy", "Hybrid", "ModelParallel", "ParameterServer", "Pipeline", "Pipelined", "RingAllreduce", "Strategy"]

@@ -50,6 +50,10 @@ class Strategy(Spec, ABC):
         """Parts in which a worker's samples pass through it."""
         return 1
 
+    def parts(self, layers: Sequence[Layer]) -> list[list[Layer]]:
+        """What of a worker's model each of its stages has."""
+        return [[layers[i] for i in part] for part in cut_into_stages(layers, self.stages)]
+
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Raises FieldError when the model or the batch does not fit the strategy's numbers."""
         cut_into_stages(layers, self.stages)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.strategy import AnyStrategy, Hybrid, ParameterServer, Pipeline, RingAllreduce
+from simulator.errors import InputError
+from simulator.strategy import AnyStrategy, Hybrid, ModelParallel, ParameterServer, Pipeline, RingAllreduce
 from validator.strategy import hybrid, parameter_server, pipeline, ring_allreduce
 from validator.strategy.base import Context, Trainer
 
@@ -18,3 +19,5 @@ def create(context: Context, strategy: AnyStrategy) -> Trainer:
             return pipeline.create(context, strategy)
         case Hybrid():
             return hybrid.create(context, strategy)
+        case ModelParallel():
+            raise InputError("model_parallel is predicted but not measured")
