@@ -26,7 +26,7 @@ def test_what_ships_covers_every_family_with_both_models() -> None:
     scenarios = [load(name) for name in library.names("what-if")]
     pairs = {(s.strategy.kind, s.model.name) for s in scenarios}
     families = ("parameter_server", "ring_allreduce", "pipeline", "hybrid")
-    assert pairs == {(family, model) for family in families for model in ("resnet50", "gpt3-175b")}
+    assert pairs >= {(family, model) for family in families for model in ("resnet50", "gpt3-175b")}
 
 
 def test_the_baseline_is_the_smallest_that_holds_the_model(small: Make) -> None:
