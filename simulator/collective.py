@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import OPS, Group, Op, bus_factor, names_for
-from simulator.cluster.cost import collective_cost
+from simulator.cluster.cost import collective_cost, modelled_cost
 from simulator.errors import FieldError, InputError
 
 _SPELLINGS: Final = {op.replace("_", ""): op for op in OPS}
@@ -35,9 +35,14 @@ def collective_time(
     """
     known = parse_op(op)
     check_algorithm(known, algorithm)
+    check_size(size_bytes)
+    return collective_cost(known, size_bytes, group_on(cluster, ranks), cluster, algorithm).seconds
+
+
+def check_size(size_bytes: float) -> None:
+    """Raises InputError for a size that no collective has."""
     if not 0 <= size_bytes <= 2**63:
         raise InputError(f"a collective of {size_bytes} bytes; give a size of zero or more, up to 2^63")
-    return collective_cost(known, size_bytes, group_on(cluster, ranks), cluster, algorithm).seconds
 
 
 def group_on(cluster: Cluster, ranks: int | Sequence[int]) -> Group:
@@ -58,14 +63,14 @@ def check_algorithm(op: Op, algorithm: str | None) -> None:
 
 def sweep_sizes(largest_bytes: int, factor: int = 2) -> list[int]:
     """8 bytes and on by `factor`, up to `largest_bytes`."""
-    sizes = [8]
+    sizes = [min(8, largest_bytes)]
     while sizes[-1] * factor <= largest_bytes:
         sizes.append(sizes[-1] * factor)
     return sizes
 
 
 def parse_ranks(text: str) -> int | list[int]:
-    """How many ranks ('64'), or which ('0,8,16-19'). Raises InputError."""
+    """How many ranks ('64'), or which ('0,8,16-19', in ascending order). Raises InputError."""
     if re.fullmatch("[0-9]{1,9}", text):
         return int(text)
     ranks: list[int] = []
@@ -96,7 +101,7 @@ def describe_times(
     known = parse_op(op)
     check_algorithm(known, algorithm)
     group = group_on(cluster, ranks)
-    shared = group.size if known in ("all_gather", "reduce_scatter", "alltoall") else 1
+    shared = group.size if known in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter") else 1
     how = "message by message" if messages else "by formula"
     lines = [
         f"# {known} on {group.size} ranks of {cluster.name or 'the cluster'}, {how}",
@@ -104,10 +109,12 @@ def describe_times(
         f"{'(B)':>14} {'(elements)':>14} {'(us)':>12} {'(GB/s)':>9} {'(GB/s)':>9}",
     ]
     for size_bytes in sizes_bytes:
+        check_size(size_bytes)
         cost = collective_cost(known, size_bytes, group, cluster, algorithm)
         seconds = cost.seconds
         if messages and group.size > 1:
-            seconds = message_time(known, size_bytes, group, cluster, algorithm or cost.algorithm)
+            cost = modelled_cost(known, size_bytes, group, cluster, algorithm)
+            seconds = message_time(known, size_bytes, group, cluster, cost.algorithm)
         alg_GBps = size_bytes / seconds / 1e9 if seconds else 0.0
         bus_GBps = alg_GBps * bus_factor(known, group.size)
         columns = (

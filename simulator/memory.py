@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.cluster.cost import library_of
 from simulator.cluster.device import ELEMENT_BYTES
-from simulator.cluster.nccl import facts_of
+from simulator.cluster.nccl import channels, facts_of
 from simulator.model.graph import inputs_of
 from simulator.model.layers import WHOLE, Layer, Shard
 from simulator.model.operators import Attention, Convolution, Kept, Matmul, Operator
@@ -35,11 +35,10 @@ _MASTER_BYTES: Final = 4
 _READ: Final = "input"
 _LOGITS: Final = ("logits", "probabilities")
 
-# NCCL, src/init.cc: buffers of one connection for its three protocols (LL 512 KiB, LL128 4.7 MiB, Simple 4 MiB). Channels
-# as NCCL 2.27 uses them on nodes of eight A100 or H100; every channel receives from one neighbour on the ring and from up to
-# three on the tree.
+# NCCL, src/init.cc: buffers of one connection for its three protocols (LL 512 KiB, LL128 4.7 MiB, Simple 4 MiB). Every
+# channel receives from one neighbour on the ring and from up to three on the tree.
 _NCCL_CONNECTION_BYTES: Final = 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8 + 2**22
-_NCCL_CONNECTIONS: Final = 24 * (1 + 3)
+_NCCL_CONNECTIONS: Final = 1 + 3
 # PyTorch, aten/src/ATen/cuda: cuBLAS 4096 KiB · 2 + 16 KiB · 8, from Hopper on 4096 KiB · 8 (CublasHandlePool.cpp), and
 # cuBLASLt 1 MiB, on Ampere 4 MiB, from Hopper on 32 MiB (CUDABlas.cpp). What cuDNN takes is not counted.
 _WORKSPACE_BYTES: Final = {"volta": 8_519_680 + 2**20, "ampere": 8_519_680 + 2**22, "hopper": 2**26, "blackwell": 2**26}
@@ -224,7 +223,7 @@ class _Stage:
         holders = dict.fromkeys(HOLDERS, 0.0) | always
         for name, held_bytes in self._peak().items():
             holders[name] += held_bytes
-        if _is_cuda(self.scenario):
+        if _is_gpu(self.scenario):
             comes_and_goes = ("gradients", "activations", "logits", "recomputed", "working")
             holders["fragmentation"] = _FRAGMENTATION * sum(holders[name] for name in comes_and_goes)
         name = f"stage {self.number}" if self.stages > 1 else "worker"
@@ -241,8 +240,8 @@ class _Stage:
             "optimizer_states": held.optimizer_states if own else 0.0,
             "activations": self.scenario.samples_per_worker * size_bytes(self.batch, self.size),
             "communication": self._communication_bytes(),
-            "workspace": float(_WORKSPACE_BYTES[self._generation]) if _is_cuda(self.scenario) else 0.0,
-            "context": float(_CONTEXT_BYTES) if _is_cuda(self.scenario) else 0.0,
+            "workspace": float(_WORKSPACE_BYTES[self._generation]) if _is_gpu(self.scenario) else 0.0,
+            "context": float(_CONTEXT_BYTES) if _is_gpu(self.scenario) else 0.0,
         }
 
     @property
@@ -273,8 +272,14 @@ class _Stage:
             total += 2 * self.size * max(layer.parameters for layer in self.layers)
         if library_of(self.scenario.cluster) == "nccl":
             communicators = int(averages) + int(self.stages > 1)
-            total += communicators * _NCCL_CONNECTIONS * _NCCL_CONNECTION_BYTES
+            total += communicators * self._nccl_channels() * _NCCL_CONNECTIONS * _NCCL_CONNECTION_BYTES
         return total
+
+    def _nccl_channels(self) -> int:
+        cluster = self.scenario.cluster
+        facts = cluster.collectives.nccl or facts_of(cluster.device.name)
+        ranks = self.scenario.strategy.workers * self.scenario.strategy.stages
+        return channels(facts, -(-ranks // cluster.node.devices), cluster.node.cards_used) if facts else 0
 
     def _peak(self) -> dict[str, float]:
         """What comes and goes within a step, at the moment when all of it is the most."""
@@ -290,7 +295,7 @@ class _Stage:
         if strategy.microbatches > 1:
             yield passes.fullest(min(flight, strategy.microbatches - 1) - 1, gradients)
         working = 0.0
-        if self.scenario.training.optimizer == "adam" and not _is_cuda(self.scenario) and not strategy.servers:
+        if self.scenario.training.optimizer == "adam" and not _is_gpu(self.scenario) and not strategy.servers:
             # torch's step over one tensor after another makes two of its size; fused ones make none
             working = 2.0 * self.largest_bytes
         yield {"gradients": gradients, "working": working}
@@ -374,8 +379,10 @@ class _Backward:
         }
 
 
-def _is_cuda(scenario: Scenario) -> bool:
-    return facts_of(scenario.cluster.device.name) is not None
+def _is_gpu(scenario: Scenario) -> bool:
+    """By the device's kernels; where it has none, by its name."""
+    device = scenario.cluster.device
+    return device.kernels.generation not in ("cpu", "tpu") if device.kernels else facts_of(device.name) is not None
 
 
 def _server(scenario: Scenario, layers: Sequence[Layer]) -> RankMemory | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import ALGORITHMS, NETWORK_SWITCH, NODE_SWITCH, Group, Op, Round
-from simulator.cluster.cost import library_of
-from simulator.cluster.traffic import channels_of
+from simulator.cluster.cost import library_of, modelled_cost
+from simulator.cluster.traffic import channels_of, node_orders
 from simulator.engine import simulate
 from simulator.errors import InputError
 from simulator.program import Path, Program, ProgramBuilder
@@ -19,21 +20,33 @@ from simulator.strategy.fabric import Fabric
 _MOST_MESSAGES: Final = 500_000
 
 
-# Parts that data is cut into where an algorithm passes it on in parts, if nothing else is said.
-_PIECES: Final = 16
+# Parts that data is cut into at most where an algorithm passes it on in parts.
+_MOST_PIECES: Final = 256
 
 
 def message_time(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str, pieces: int | None = None) -> float:
     """Seconds of a collective from the first message to the last, each timed on its way through the cluster.
 
-    pieces: parts of the data that follow one another; some where the algorithm passes it on in parts, else one, if absent.
+    pieces: parts of the data that follow one another; if absent, as many as is best where the algorithm passes it on in parts,
+    else one.
     Raises what `expand` raises.
     """
     if group.size == 1:
         return 0.0
-    pieces = pieces or (_PIECES if op in ALGORITHMS[algorithm].pipelined else 1)
+    pieces = pieces or _best_pieces(op, size_bytes, group, cluster, algorithm)
     program, steps = expand(op, size_bytes, group, cluster, algorithm, pieces)
     return float(simulate(program, steps).end_s.max())
+
+
+def _best_pieces(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str) -> int:
+    """Where r rounds of latency a pass on data that takes T in all, p pieces take (r − 1 + p) (a + T / p): least at
+    p = √((r − 1) T / a) (Thakur et al. 2005)."""
+    if op not in ALGORITHMS[algorithm].pipelined:
+        return 1
+    rounds = sum(step.times for step in ALGORITHMS[algorithm].rounds(op, group))
+    cost = modelled_cost(op, size_bytes, group, cluster, algorithm)
+    each_s = max(cost.latency_s / rounds, 1e-9)
+    return min(_MOST_PIECES, max(1, round(math.sqrt((rounds - 1) * (cost.seconds - cost.latency_s) / each_s))))
 
 
 def expand(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str, pieces: int = 1) -> tuple[Program, int]:
@@ -48,7 +61,8 @@ def expand(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm:
     steps = sum(step.times for step in rounds) if alike else 1
     repeated = rounds[:1] if alike else [step for step in rounds for _ in range(step.times)]
     rotate = library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
-    channels = channels_of(op, group, cluster.node.link, rotate)
+    inside = channels_of(op, group, cluster.node.link, rotate)
+    channels = [order[members] for order in node_orders(group, cluster.network) for members in inside]
     messages = sum(len(step.source) for step in repeated) * len(channels) * pieces
     if messages > _MOST_MESSAGES:
         raise InputError(f"{messages} messages are too many to time one by one; give at most {_MOST_MESSAGES}")
@@ -116,4 +130,4 @@ class _Sender:
         if source >= 0 and target >= 0:
             return self._fabric.message(self._places[members[source]], self._places[members[target]], size_bytes)
         place = self._places[members[max(source, target)]]
-        return self._fabric.half(place, outward=target < 0, inside=NODE_SWITCH in (source, target))
+        return self._fabric.half(place, size_bytes, outward=target < 0, inside=NODE_SWITCH in (source, target))

@@ -274,6 +274,8 @@ def _apply(located: Located, override: str) -> None:
     except yaml.YAMLError:
         raise ScenarioError([f"{where}: {text!r} is not a value"]) from None
     path = tuple(key.split("."))
+    # a base has been put in the device's place: another one is another device
+    path = path[:-1] if path == ("cluster", "device", "base") else path
     _expand_shorthand(located)
     parent = located.data
     for name in path[:-1]:
@@ -313,6 +315,8 @@ _MESSAGES: dict[str, str] = {
     "int_type": "expected a whole number, got {input!r}",
     "int_parsing": "expected a whole number, got {input!r}",
     "int_from_float": "expected a whole number, got {input!r}",
+    "dict_type": "expected a mapping, got {input!r}",
+    "tuple_type": "expected a list, got {input!r}",
     "too_short": "needs {min_length} at least, got {actual_length}",
     "too_long": "takes {max_length} at most, got {actual_length}",
     "model_type": "expected a mapping of fields, got {input!r}",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from simulator.spec import Spec
 from simulator.units import Seconds
 
-Ranks = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=100_000)]
+
+def _listed(ranks: object) -> object:
+    return (ranks,) if isinstance(ranks, int) else ranks
+
+
+Ranks = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=100_000), BeforeValidator(_listed)]
 Jitter = Annotated[float, Field(ge=0, le=10)]
 
 

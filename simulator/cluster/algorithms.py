@@ -2,7 +2,7 @@
 
 Costs, loads of links and message-by-message programs all come from these descriptions. Sizes are nccl-tests' `size`: of the
 whole buffer, that is of what an all_gather receives and of what a reduce_scatter sends; of what each rank holds in an
-alltoall; of one message in a sendrecv; of the root's buffer in a gather and a scatter (nccl-tests has neither).
+alltoall; of one message in a sendrecv; of the root's buffer in a gather and a scatter.
 """
 
 from __future__ import annotations

@@ -61,6 +61,11 @@ def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, a
     measured = cluster.collectives.measured_allreduce(group.size) if group.nodes == 1 and op == "all_reduce" else None
     if measured is not None and algorithm is None:
         return CollectiveCost("measured", measured.latency_s, measured.latency_s + size_bytes / measured.bandwidth_Bps)
+    return modelled_cost(op, size_bytes, group, cluster, algorithm)
+
+
+def modelled_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
+    """The same for two ranks or more, whatever was measured."""
     library = library_of(cluster)
     facts = cluster.collectives.nccl or facts_of(cluster.device.name)
     if library == "nccl":

@@ -99,8 +99,8 @@ class Device(Spec):
         if self.kernels is not None and self.efficiency is None:
             return passes_s(self._speed(self.kernels, precision), layer.operators, layer.kept, samples)
         forward_s = self._flat_s(layer.forward_flops * samples, precision)
-        # one product for the gradient of the input, one for that of the weights
-        return self.layer_overhead_s + forward_s, self.layer_overhead_s + 2 * forward_s
+        backward_s = self._flat_s(layer.backward_flops * samples, precision)
+        return self.layer_overhead_s + forward_s, self.layer_overhead_s + backward_s
 
     def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
         """Seconds in which attention's scores are made and used in the forward pass: what selective recomputation does again.

@@ -243,8 +243,7 @@ def _flash_s(operator: Attention, samples: float, speed: Speed, work: float, sha
     blocks = math.ceil(operator.queries / _FLASH_ROWS) * operator.heads * samples
     waves = max(1.0, blocks / kernels.processors)
     widths = sum(math.ceil(width / _FLASH_WIDTH) * _FLASH_WIDTH for width in (operator.width, operator.value_width))
-    seen = 0.5 if operator.causal else 1.0
-    block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * operator.keys * widths * seen * work
+    block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * operator.keys * widths * operator.seen * work
     busy_s = waves * block_flops * kernels.processors / (speed.peak_flops * share)
     queries = operator.heads * operator.queries * (operator.width + operator.value_width)
     keys = operator.key_heads * operator.keys * (operator.width + operator.value_width)

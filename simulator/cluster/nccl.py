@@ -47,8 +47,8 @@ class Wires:
 
     @property
     def cards(self) -> int:
-        """Of a node; further cards serve the same devices."""
-        return min(self.node.cards, self.node.devices)
+        """Of a node."""
+        return self.node.cards_used
 
     def traffic(self, algorithm: str, op: Op) -> Traffic:
         """What an algorithm sends over them."""
@@ -99,16 +99,22 @@ _FILL: Final[dict[Protocol, tuple[float, ...]]] = {
 _GENERATIONS: Final[dict[str, Generation]] = {
     r"G?B[123]00": "blackwell",
     r"G?H[128]00|H20\b": "hopper",
-    r"A[18]00|A[34]0\b|A10\b": "ampere",
-    r"V100|P100|K80|M60": "volta",
+    r"A[18]00|A[34]0\b|A10G?\b|L40?S?\b|(?:RTX-?)?A[456]000|RTX": "ampere",
+    r"V100|P100|K80|M60|T4\b": "volta",
 }
 
 
 def facts_of(device: str) -> Nccl | None:
     """What NCCL's model takes from a GPU's name, such as 'H100-80GB-SXM'; None when it is no GPU that NCCL runs on."""
     found = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
-    linked = not re.search(r"PCIe|K80|M60|A[34]0\b|A10\b", device, re.IGNORECASE)
+    linked = not re.search(r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000", device, re.IGNORECASE)
     return Nccl(generation=found[0], interconnect="nvlink" if linked else "pcie") if found else None
+
+
+def channels(facts: Nccl, nodes: int, cards: int) -> int:
+    """Channels over so many nodes, of which each uses so many cards."""
+    most = _CHANNELS[facts.generation]
+    return most if nodes == 1 else min(most, 2 * cards)
 
 
 def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
@@ -152,8 +158,7 @@ class _Case:
 
     @property
     def channels(self) -> int:
-        most = _CHANNELS[self.facts.generation]
-        return most if self.group.nodes == 1 else min(most, 2 * min(self.wires.cards, self.group.per_node))
+        return channels(self.facts, self.group.nodes, min(self.wires.cards, self.group.per_node))
 
     @property
     def scale(self) -> int:

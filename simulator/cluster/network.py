@@ -94,3 +94,8 @@ class Node(Spec):
     memory_bandwidth_Bps: BytesPerSecond | None = Field(
         None, alias="memory_bandwidth", description="of the host, where parameter servers work; the device's if absent"
     )
+
+    @property
+    def cards_used(self) -> int:
+        """Further cards serve the same devices."""
+        return min(self.cards, self.devices)

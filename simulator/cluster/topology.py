@@ -298,7 +298,8 @@ class Torus(Direct):
         return int(np.ravel_multi_index(tuple(at), self.dimensions))
 
     def rings(self, endpoints: int) -> list[list[int]]:
-        """Row after row, every other one backwards, so that each message goes to a neighbour; and the same backwards."""
+        """Row after row, every other one backwards, so that each message goes to a neighbour (where all sizes are odd, all but
+        the last); and the same backwards."""
         if endpoints < self.places:
             return super().rings(endpoints)
         # an even number of rows ends where it began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -90,6 +91,16 @@ def channels_of(op: Op, group: Group, link: Link | None, rotate: bool) -> list[N
     return channels
 
 
+def node_orders(group: Group, network: Link | None) -> list[Numbers]:
+    """Which member stands for each where nodes take turns as the rings of the network's topology pass through them, each for an
+    equal part of the data; arrays of shape (size,). As they are numbered, where the group is not on all of the first nodes."""
+    everyone = np.arange(group.size)
+    if network is None or not group.is_even or group.node_numbers[-1] + 1 != group.nodes:
+        return [everyone]
+    rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in network.topology.rings(group.nodes)]
+    return [np.array(ring)[group.node_of] * group.per_node + everyone % group.per_node for ring in rings]
+
+
 def _crosses(step: Round, group: Group) -> NDArray[np.bool_]:
     """Which messages of a round go between nodes."""
     both = (step.source >= 0) & (step.target >= 0)
@@ -116,6 +127,7 @@ class _Wires:
         self.network = network
         self.rotate = rotate
         self.channels = channels_of(op, group, node.link, rotate)
+        self.orders = node_orders(group, network)
         self._node_names = group.node_numbers[group.node_of]
         self._place = group.node_of * group.devices + group.device_of
 
@@ -155,7 +167,7 @@ class _Wires:
         inside = [self.group.device_of[members] for members in self.channels]
         return max(
             _farthest_s(self.node.link, devices, 1, step, both & ~crosses, inside),
-            _farthest_s(self.network, nodes, self._node_cards, step, both & crosses, [self._node_names]),
+            _farthest_s(self.network, nodes, self.node.cards_used, step, both & crosses, self._nodes_in_order()),
         )
 
     def _inside_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
@@ -163,8 +175,13 @@ class _Wires:
         if not found or self.node.link is None:
             return 0.0
         messages = _Messages(*(np.concatenate(column) for column in zip(*found, strict=True)))
-        incast = self.node.link.incast
-        slowed = _slowed(incast, rounds, [~c for c in crosses], self._place, at_once) if incast else None
+        slowed = None
+        if self.node.link.incast:
+            ends = ("source", "target") if self.node.link.duplex == "half" else ("target",)
+            stays = [~c for c in crosses]
+            counts = list(_counts(rounds, stays, self._place, ends, self.group.nodes * self.group.devices))
+            senders = np.sum(counts, axis=0) if at_once else np.max(counts, axis=0)
+            slowed = 1 + self.node.link.incast * np.maximum(0, senders - 1)
         return _busiest_s(self.node.link.wiring(self.node.devices), messages, slowed)
 
     def _inside(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> Iterator[_Messages]:
@@ -180,7 +197,7 @@ class _Wires:
 
     def _to_rails(self, step: Round, crosses: NDArray[np.bool_]) -> _Messages:
         """The way inside a node to a device on the rail of the rank that a message goes to."""
-        devices, cards = self.node.devices, self._node_cards
+        devices, cards = self.node.devices, self.node.cards_used
         source, card = step.source[crosses], self._card_of[step.target[crosses]]
         changes = self._card_of[source] != card
         there = self.group.node_of[source] * devices + -(-card * devices // cards)
@@ -189,75 +206,74 @@ class _Wires:
     def _between_s(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> float:
         if self.network is None or not any(c.any() for c in crosses):
             return 0.0
-        slowed = None
-        if incast := self.network.incast:
-            apart = self._node_cards // self.cards
-            place = self._node_names * apart + (self._card_of if apart > 1 else 0)
-            slowed = np.repeat(_slowed(incast, rounds, crosses, place, at_once), self.cards)
+        slowed = self._slowed_between(rounds, crosses, at_once) if self.network.incast else None
         return _busiest_s(self.wiring, self.between(rounds, crosses), slowed, self.cards)
 
-    @property
-    def _node_cards(self) -> int:
-        """Further cards serve the same devices."""
-        return min(self.node.cards, self.node.devices)
+    def _slowed_between(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]], at_once: bool) -> Amounts:
+        """How many times as long each card takes for what it gets, since several send to its endpoint at the same time."""
+        assert self.network is not None
+        counts = np.zeros(len(self.wiring))
+        parts = len(self.orders) * (len(np.unique(self._card_of)) if self.rotate and self.cards > 1 else 1)
+        for step, c in zip(rounds, crosses, strict=True):
+            if c.any():
+                source, target, _ = self.between([step], [c])
+                ends = np.concatenate([source, target]) if self.wiring.half_duplex else target
+                count = np.bincount(ends[ends >= 0] // self.cards, minlength=len(counts)) / parts
+                counts = counts + count if at_once else np.maximum(counts, count)
+        return np.repeat(1 + self.network.incast * np.maximum(0, counts - 1), self.cards)
 
     @property
     def _card_of(self) -> Numbers:
         """The card that each member's device is nearest to."""
-        return self.group.device_of * self._node_cards // self.node.devices
+        return self.group.device_of * self.node.cards_used // self.node.devices
 
     @property
     def cards(self) -> int:
         """Cards of an endpoint of the network."""
-        return 1 if self.network and self.network.topology.tells_cards_apart else self._node_cards
+        return 1 if self.network and self.network.topology.tells_cards_apart else self.node.cards_used
 
     @property
     def wiring(self) -> Wiring:
         assert self.network is not None
-        return self.network.wiring(int(self.group.node_numbers[-1]) + 1, self._node_cards)
+        return self.network.wiring(int(self.group.node_numbers[-1]) + 1, self.node.cards_used)
+
+    def _nodes_in_order(self) -> list[Numbers]:
+        """The node of each member, by order of the nodes."""
+        return [self._node_names[order] for order in self.orders]
 
     def between(self, rounds: Sequence[Round], crosses: Sequence[NDArray[np.bool_]]) -> _Messages:
         """Messages between nodes, by card (node · cards + card): a message goes over the cards nearest to its two ranks, or
         where these are told apart over the receiver's rail; where channels rotate it is spread over all that the group uses."""
-        cards, card_of = self._node_cards, self._card_of
+        cards, card_of = self.node.cards_used, self._card_of
         used = np.unique(card_of).tolist()
         found = []
+        choices: Sequence[int | None] = used if self.rotate else (None,)
         for step, c in zip(rounds, crosses, strict=True):
             ends = step.source[c], step.target[c]
             rail = np.where(ends[1] < 0, ends[0], ends[1])
-            for card in used if self.rotate else (None,):
+            share = step.share[c] * step.times / len(choices) / len(self.orders)
+            for nodes, card in itertools.product(self._nodes_in_order(), choices):
                 at = [(card_of[rail] if self.cards == 1 else card_of[end]) if card is None else card for end in ends]
-                places = (np.where(e < 0, -1, self._node_names[e] * cards + a) for e, a in zip(ends, at, strict=True))
-                found.append((*places, step.share[c] * step.times / (1 if card is None else len(used))))
+                places = (np.where(e < 0, -1, nodes[e] * cards + a) for e, a in zip(ends, at, strict=True))
+                found.append((*places, share))
         return _Messages(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _counts(
-    rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], place: Numbers, ends: Sequence[str]
+    rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], place: Numbers, ends: Sequence[str], places: int
 ) -> Iterator[Numbers]:
     """For each round, how many of the chosen messages begin or end at each place."""
-    most = int(place.max()) + 1
     for step, mask in zip(rounds, chosen, strict=True):
         members = [getattr(step, end)[mask] for end in ends]
-        yield sum((np.bincount(place[end[end >= 0]], minlength=most) for end in members), np.zeros(most, dtype=np.int64))
+        yield sum((np.bincount(place[end[end >= 0]], minlength=places) for end in members), np.zeros(places, dtype=np.int64))
 
 
 def _handled(rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], place: Numbers, at_once: bool) -> int:
     """Most of the chosen messages that one place sends and gets, round after round; at once, all together."""
-    counts = list(_counts(rounds, chosen, place, ("source", "target")))
+    counts = list(_counts(rounds, chosen, place, ("source", "target"), int(place.max()) + 1))
     if at_once:
         return int(sum(counts, np.zeros(1, dtype=np.int64)).max())
     return sum(step.times * int(count.max()) for step, count in zip(rounds, counts, strict=True))
-
-
-def _slowed(
-    incast: float, rounds: Sequence[Round], chosen: Sequence[NDArray[np.bool_]], place: Numbers, at_once: bool
-) -> Amounts:
-    """How many times as long a link takes for what it gets, by place, since several send to it at the same time."""
-    counts = np.array(list(_counts(rounds, chosen, place, ("target",))))
-    senders = counts.sum(axis=0) if at_once else counts.max(axis=0)
-    slowed: Amounts = 1 + incast * np.maximum(0, senders - 1)
-    return slowed
 
 
 def _farthest_s(
@@ -300,8 +316,8 @@ def _busiest_s(wiring: Wiring, messages: _Messages, slowed: Amounts | None, card
     if wiring.access_Bps is not None:
         most = 1 + int(max(source.max(), target.max()))
         out, into = (np.bincount(end[end >= 0], share[end >= 0], most) for end in (source, target))
-        taken = into * (1.0 if slowed is None else slowed[:most])
-        load = out + taken if wiring.half_duplex else np.maximum(out, taken)
+        longer = 1.0 if slowed is None else slowed[:most]
+        load = (out + into) * longer if wiring.half_duplex else np.maximum(out, into * longer)
         capacity_Bps = wiring.access_Bps[np.arange(most) // cards % endpoints] / cards
         busiest_s = float((load / capacity_Bps).max())
     elif (source < 0).any() or (target < 0).any():

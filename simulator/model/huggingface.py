@@ -28,7 +28,7 @@ class _Family(NamedTuple):
     """How a `model_type` is read: fields of ours (parts' with a dot) and what they are called there.
 
     optional: those that may be missing or null. decided: fields that follow from others. alike: fields that must be equal.
-    only: the values that a model here can have of a field.
+    only: the values that a model here can have of a field. defaults: what a missing field means, where that is not nothing.
     """
 
     spec: type[ModelSpec]
@@ -37,6 +37,7 @@ class _Family(NamedTuple):
     decided: Callable[[Config], Fields] = lambda config: {}
     alike: Mapping[str, str] = {}
     only: Mapping[str, object] = {}
+    defaults: Mapping[str, object] = {}
 
 
 def read(path: Path) -> Fields:
@@ -51,9 +52,13 @@ def read(path: Path) -> Fields:
         known = ", ".join(sorted(_FAMILIES))
         given = f"{config['model_type']!r} is not known" if "model_type" in config else "missing"
         raise ScenarioError([f"{file}: model_type: {given}; give one of {known}"])
+    config = {**family.defaults, **config}
     if problems := _lacking(config, family):
         raise ScenarioError([f"{file}: {problem}" for problem in problems])
-    fields = _fields(config, family)
+    try:
+        fields = _fields(config, family)
+    except (ValueError, TypeError) as error:
+        raise ScenarioError([f"{file}: {error}"]) from None
     try:
         model = family.spec.model_validate(fields)
     except ValidationError as error:
@@ -64,14 +69,15 @@ def read(path: Path) -> Fields:
 
 def _parsed(file: Path) -> Config:
     try:
-        if file.stat().st_size > _MAX_BYTES:
-            raise ScenarioError([f"{file}: more than {_MAX_BYTES} bytes; give a model's config.json"])
-        config = json.loads(file.read_text(encoding="utf-8"))
+        # what is no file (a pipe, a device) may have no end
+        if file.exists() and not (file.is_file() and file.stat().st_size <= _MAX_BYTES):
+            raise ScenarioError([f"{file}: no file of up to {_MAX_BYTES} bytes; give a model's config.json"])
+        config = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise NotFoundError(f"{file}: {error.strerror}; give hf: and the path of a model's config.json") from None
     except json.JSONDecodeError as error:
         raise ScenarioError([f"{file}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"]) from None
-    except (UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise ScenarioError([f"{file}: not a JSON text; give a model's config.json"]) from None
     if not isinstance(config, dict):
         raise ScenarioError([f"{file}: not a JSON object; give a model's config.json"])
@@ -96,7 +102,12 @@ def _lacking(config: Config, family: _Family) -> list[str]:
         for name, value in family.only.items()
         if config.get(name, value) != value
     ]
-    return missing + apart + unknown
+    mistyped = [
+        f"{name}: expected a whole number, got {json.dumps(config[name])[:60]}"
+        for name in dict.fromkeys(family.needed.values())
+        if config.get(name) is not None and type(config[name]) is not int
+    ]
+    return missing + mistyped + apart + unknown
 
 
 def _fields(config: Config, family: _Family) -> Fields:
@@ -156,9 +167,16 @@ def _qwen3(config: Config) -> Fields:
 
 
 def _qwen_window(config: Config) -> Fields:
-    """Without `use_sliding_window`, what `sliding_window` says is not used."""
+    """Without `use_sliding_window`, what `sliding_window` says is not used; the first `max_window_layers` do without."""
     used = _has(config, "use_sliding_window", False) and config.get("sliding_window") is not None
-    return {"window": config["sliding_window"]} if used else {}
+    first, layers = config.get("max_window_layers", 28), config["num_hidden_layers"]
+    if not used or first >= layers:
+        return {}
+    if first > 0:
+        raise ValueError(
+            f"max_window_layers: a window from layer {first} of {layers} on cannot be forecast; give 0, or {layers}"
+        )
+    return {"window": config["sliding_window"]}
 
 
 def _gpt2(config: Config) -> Fields:
@@ -191,7 +209,7 @@ def _t5(config: Config) -> Fields:
 
 _FAMILIES: Final[dict[str, _Family]] = {
     "llama": _Family(Llama, _LLAMA, _GROUPED, _llama),
-    "mistral": _Family(Llama, _LLAMA, _MISTRAL),
+    "mistral": _Family(Llama, _LLAMA, _MISTRAL, defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
     "mixtral": _Family(
         Llama,
         {
@@ -201,9 +219,10 @@ _FAMILIES: Final[dict[str, _Family]] = {
             "experts.active": "num_experts_per_tok",
         },
         _MISTRAL,
+        defaults={"num_key_value_heads": 8},
     ),
     "qwen2": _Family(Llama, _LLAMA, _GROUPED, _qwen2),
-    "qwen3": _Family(Llama, _LLAMA, _GROUPED, _qwen3),
+    "qwen3": _Family(Llama, _LLAMA, _GROUPED, _qwen3, defaults={"head_dim": 128}),
     "qwen3_moe": _Family(
         Llama,
         {
@@ -251,7 +270,7 @@ _FAMILIES: Final[dict[str, _Family]] = {
         _gpt2,
         {"n_ctx": "n_positions"},
     ),
-    "gpt_neox": _Family(Gpt, _LLAMA, {"tied": "tie_word_embeddings"}, _gpt_neox),
+    "gpt_neox": _Family(Gpt, _LLAMA, {"tied": "tie_word_embeddings"}, _gpt_neox, only={"attention_bias": True}),
     "bert": _Family(Bert, {**_LLAMA, "position_rows": "max_position_embeddings"}, {"token_types": "type_vocab_size"}, _bert),
     "t5": _Family(
         T5,

@@ -60,8 +60,9 @@ class Attention:
     """Softmax attention: scores of `queries` × `keys` for each of `heads`.
 
     key_heads: of keys and values, which several heads of queries may share. width: of a query and a key; value_width: of a
-    value. causal: half of the scores are masked; FLOPs count them all, as published formulae do, time need not. flash: one
-    kernel that never writes the scores to memory (arXiv 2205.14135), else two products with passes over the scores between.
+    value. seen: share of the scores that a mask leaves, a half if causal; FLOPs count them all, as published formulae do.
+    flash: one kernel that never writes the scores to memory (arXiv 2205.14135), else two products with passes over the scores
+    between.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Attention:
     keys: int
     width: int
     value_width: int
-    causal: bool = True
+    seen: float = 0.5
     flash: bool = False
 
     @property

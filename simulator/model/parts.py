@@ -237,19 +237,19 @@ def crossed(stream: Stream, source: Stream, heads: Heads) -> Part:
 def attention(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None = None) -> Part:
     """Attention with its output projection; `read_tokens` keys, as many as queries if None.
 
-    A window bounds the keys that a query sees, so that the causal mask hides next to nothing more.
+    A window bounds the keys that a query sees; the first queries see fewer, which is all that a causal mask hides then.
     """
     queries, keys = stream.tokens, read_tokens or stream.tokens
-    windowed = heads.window is not None and heads.window < keys
+    window = min(heads.window or keys, keys)
     operator = Attention(
         "attention",
         heads.heads,
         heads.key_heads,
         queries,
-        heads.window if windowed and heads.window else keys,
+        window,
         heads.width,
         heads.value_width,
-        heads.causal and not windowed,
+        1 - window / (2 * keys) if heads.causal else 1.0,
         heads.flash,
     )
     mixed = heads.heads * heads.value_width

@@ -133,7 +133,7 @@ class Recorder:
         self._kernel([query, key, value, *masks], result, [query, key, value, *masks, result], query.shape[:-1].numel(), 4)
         heads, key_heads = (self.per_sample(tensor.shape[:-2].numel()) for tensor in (query, key))
         sizes = query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
-        self._add(Attention(self._named("attention"), heads, key_heads, *sizes, causal=causal, flash=True))
+        self._add(Attention(self._named("attention"), heads, key_heads, *sizes, seen=0.5 if causal else 1.0, flash=True))
 
     def dropout(self, image: Any, result: Any) -> None:
         """Takes note of dropout in one kernel, which keeps a mask of one byte for each element."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class Costs:
 
 
 class MeasuredStep(Spec):
-    """What a training step of the whole model took on one device by itself, for so many samples."""
+    """What a training step of the whole model took on one device by itself, for so many samples, without recomputation."""
 
     samples: Width
     time_s: Seconds = Field(alias="time", gt=0)
@@ -94,7 +94,7 @@ class Job:
         if left_s <= 0:
             message = "the optimizer alone takes longer by the device's memory bandwidth; give the time of a whole step"
             raise FieldError(("training", "measured_step", "time"), message)
-        return left_s / float(self._layers_s(self.measured_step.samples).sum())
+        return left_s / float(replace(self, recompute=NO_RECOMPUTE)._layers_s(self.measured_step.samples).sum())
 
     def _layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of a layer's forward pass, and of its backward pass with what is recomputed in it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import ALGORITHMS, Group, bus_factor
 from simulator.cluster.collectives import MeasuredCollective
@@ -54,25 +56,28 @@ class Fabric:
             return self.inside(source[0], *names, size_bytes, devices=(source[1], target[1]))
         return self.between(source[0], target[0], size_bytes, devices=(source[1], target[1]))
 
-    def half(self, place: tuple[int, int], outward: bool, inside: bool) -> Path:
+    def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
         """Of a message between a rank and a switch that takes part itself: inside its node, or of the network."""
         node, device = place
         link = _given(self.cluster.node.link if inside else self.cluster.network)
-        wiring = link.wiring(self.cluster.node.devices) if inside else link.wiring(self.cluster.nodes, self.cluster.node.cards)
+        wiring = (
+            link.wiring(self.cluster.node.devices) if inside else link.wiring(self.cluster.nodes, self.cluster.node.cards_used)
+        )
         if wiring.access_Bps is None:
             raise InputError(
                 f"ranks of a {link.topology.kind} are attached to no switch that could reduce; use another algorithm"
             )
         apart = not inside and link.topology.tells_cards_apart
-        endpoint = device if inside else node * self.cluster.node.cards + self._card(device) if apart else node
+        endpoint = device if inside else node * self.cluster.node.cards_used + self._card(device) if apart else node
         channel = wiring.out_of(endpoint) if outward else wiring.into(endpoint)
         capacity_Bps = wiring.capacity_Bps(channel)
         if inside and wiring.is_switch:
             resource = self._resource(f"node {node} device {device} {channel[0]}", capacity_Bps, _incast(link, channel))
         else:
             resource = self._channel(f"node {node} " if inside else "network ", link, wiring, channel)
-        alone_Bps = capacity_Bps if inside or apart else capacity_Bps / self.cluster.node.cards
-        return Path(link.latency_s / 2, alone_Bps, (Use(resource),), _weight(link))
+        alone_Bps = capacity_Bps if inside or apart else capacity_Bps / self.cluster.node.cards_used
+        host = self._host_use(f"node {node} device {device}" if inside else f"node {node}", link, size_bytes, 1)
+        return Path(link.latency_s / 2, alone_Bps, (Use(resource), *host), _weight(link))
 
     def inside(
         self, node: int, source: str, target: str, size_bytes: float,
@@ -104,15 +109,18 @@ class Fabric:
 
         devices: the ranks', where it is one message; a message goes over the card that its device is nearest to.
         """
-        link, cards = _given(self.cluster.network), self.cluster.node.cards
+        link, cards = _given(self.cluster.network), self.cluster.node.cards_used
         wiring = link.wiring(self.cluster.nodes, cards)
         uses: tuple[Use, ...] = ()
-        further_s, alone_Bps = 0.0, link.bandwidth_Bps / cards
+        further_s, alone_Bps = 0.0, math.inf
         pairs = self._cards(source_node, target_node, devices)
         for source, target in pairs:
             counts = out_of_source / len(pairs), into_target / len(pairs)
             more, hops_s, card_Bps = self._routed(link, wiring, "network ", source, target, *counts)
             uses, further_s, alone_Bps = uses + more, max(further_s, hops_s), min(alone_Bps, card_Bps)
+            if wiring.access_Bps is not None and not link.topology.tells_cards_apart:
+                own_Bps = (wiring.capacity_Bps(channel) for channel in (wiring.out_of(source), wiring.into(target)))
+                alone_Bps = min(alone_Bps, *(Bps / cards for Bps in own_Bps))
         if devices is not None and link.topology.tells_cards_apart:
             uses += self._to_rail(source_node, *devices)
         elif devices is not None and cards > 1 and wiring.access_Bps is not None:
@@ -127,7 +135,7 @@ class Fabric:
 
     def _cards(self, source_node: int, target_node: int, devices: tuple[int, int] | None) -> list[tuple[int, int]]:
         """The endpoints of the network between which messages go: nodes, or cards where they are told apart."""
-        cards = self.cluster.node.cards
+        cards = self.cluster.node.cards_used
         if not _given(self.cluster.network).topology.tells_cards_apart:
             return [(source_node, target_node)]
         used = range(cards) if devices is None else [self._card(devices[1])]
@@ -135,14 +143,14 @@ class Fabric:
 
     def _card(self, device: int) -> int:
         """The card that a device is nearest to."""
-        return device * self.cluster.node.cards // self.cluster.node.devices
+        return device * self.cluster.node.cards_used // self.cluster.node.devices
 
     def _to_rail(self, node: int, device: int, target_device: int) -> tuple[Use, ...]:
         """The way inside a node to a device on the card of the target's rail."""
         rail = self._card(target_device)
         if self._card(device) == rail:
             return ()
-        there = -(-rail * self.cluster.node.devices // self.cluster.node.cards)
+        there = -(-rail * self.cluster.node.devices // self.cluster.node.cards_used)
         names = f"node {node} device {device}", f"node {node} device {there}"
         return self.inside(node, *names, 0.0, devices=(device, there)).uses
 
@@ -153,8 +161,10 @@ class Fabric:
         route = wiring.route(source, target)
         uses = []
         for channel, share in route.shares.items():
-            count = into_target if channel == wiring.into(target) else out_of_source
-            uses.append(Use(self._channel(prefix, link, wiring, channel), share * count))
+            ends = [(wiring.out_of(source), out_of_source), (wiring.into(target), into_target)]
+            # both, where a half-duplex node stands for several that send to one another
+            own = sum(count for end, count in ends if end == channel)
+            uses.append(Use(self._channel(prefix, link, wiring, channel), share * (own or out_of_source)))
         # a rank's message to another on its own device passes no link
         alone_Bps = wiring.alone_Bps(route) if uses else link.bandwidth_Bps
         return tuple(uses), route.further_hops * link.topology.hop_latency_s, alone_Bps
@@ -193,7 +203,7 @@ class Fabric:
         """The network's channels that a collective loads; of alike nodes those of the modelled."""
         link, node = _given(self.cluster.network), self.cluster.node
         rotate = library_of(self.cluster) == "nccl" and not ALGORITHMS[cost.algorithm].at_once
-        wiring = link.wiring(self.cluster.nodes, node.cards)
+        wiring = link.wiring(self.cluster.nodes, node.cards_used)
         loads = network_loads(cost.algorithm, "all_reduce", group, node, link, rotate)
         if link.is_uniform:
             kept = {channel for at in nodes for channel in (wiring.out_of(at), wiring.into(at))}
@@ -204,7 +214,7 @@ class Fabric:
 
 
 def _incast(link: Link, channel: Channel) -> float:
-    return link.incast if channel[0] == "in" else 0.0
+    return link.incast if channel[0] in ("in", "both") else 0.0
 
 
 def _given(link: Link | None) -> Link:

@@ -92,7 +92,7 @@ class ParameterServer(Strategy):
         for node, (workers, servers) in on_node.items():
             own = any(rank in apart for rank in (*workers, *servers))
             alike.setdefault((node,) if own else (len(workers), len(servers)), []).append(node)
-        return [one for nodes in alike.values() for one in _classes_on(nodes, *on_node[nodes[0]], apart)]
+        return [one for nodes in alike.values() for one in _classes_on(nodes, *on_node[nodes[0]], apart, per_node)]
 
 
 class _Class(NamedTuple):
@@ -117,7 +117,9 @@ class _Shard(NamedTuple):
     update_s: float
 
 
-def _classes_on(nodes: Sequence[int], workers: list[int], servers: list[int], apart: Collection[int]) -> list[_Class]:
+def _classes_on(
+    nodes: Sequence[int], workers: list[int], servers: list[int], apart: Collection[int], devices: int
+) -> list[_Class]:
     """The classes on alike nodes, of which the first has these workers and servers."""
     result = []
     for ranks, is_server in ((workers, False), (servers, True)):
@@ -125,7 +127,7 @@ def _classes_on(nodes: Sequence[int], workers: list[int], servers: list[int], ap
         singles = [rank for rank in ranks if rank in apart]
         for members in ([together] if together else []) + [[rank] for rank in singles]:
             first = members[0]
-            result.append(_Class(nodes[0], len(nodes), len(members), first, ranks.index(first), is_server))
+            result.append(_Class(nodes[0], len(nodes), len(members), first, ranks.index(first) % devices, is_server))
     return result
 
 

@@ -41,7 +41,7 @@ def test_spellings_and_sweeps() -> None:
     assert [parse_op(op.replace("_", "")) for op in OPS] == list(OPS)
     assert sweep_sizes(64) == [8, 16, 32, 64]
     assert sweep_sizes(100, 4) == [8, 32]
-    assert sweep_sizes(1) == [8]
+    assert sweep_sizes(1) == [1]
 
 
 def test_ranks_are_how_many_or_which() -> None:

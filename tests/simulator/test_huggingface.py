@@ -146,7 +146,7 @@ def without(name: str, *fields: str) -> dict[str, Any]:
         (without("llama-2-70b", "vocab_size"), "config.json: vocab_size: missing; add it"),
         (CONFIGS["llama-2-70b"] | {"hidden_size": None}, "config.json: hidden_size: missing; add it"),
         (CONFIGS["llama-2-70b"] | {"num_hidden_layers": -3}, "num_hidden_layers: input should be greater than 0, got -3"),
-        (CONFIGS["llama-2-70b"] | {"num_hidden_layers": "many"}, 'num_hidden_layers: input should be a valid integer'),
+        (CONFIGS["llama-2-70b"] | {"num_hidden_layers": "many"}, 'num_hidden_layers: expected a whole number, got "many"'),
         (CONFIGS["mixtral-8x7b"] | {"num_experts_per_tok": 9}, "num_experts_per_tok: 9 is more than num_local_experts 8"),
         (CONFIGS["mixtral-8x7b"] | {"num_local_experts": 0}, "num_local_experts: input should be greater than 0, got 0"),
         (

@@ -35,7 +35,7 @@ def backward_s(on: Speed, *operators: Operator, samples: float = 1, kept: tuple[
 
 
 def attention(flash: bool, causal: bool = True, width: int = 128) -> Attention:
-    return Attention("attention", 16, 16, 2048, 2048, width, width, causal, flash)
+    return Attention("attention", 16, 16, 2048, 2048, width, width, 0.5 if causal else 1.0, flash)
 
 
 SIDES = st.integers(1, 20_000)

@@ -14,6 +14,7 @@ import pytest
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import ALGORITHMS, Group, Op
 from simulator.cluster.cost import collective_cost
+from simulator.collective import describe_times
 from simulator.engine import events, is_contended, replay
 from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
@@ -255,3 +256,39 @@ def test_every_message_is_a_transfer_between_its_ranks() -> None:
         (3, 0),
     ]
     assert math.isclose(program.amount[0], SIZE / 4)
+
+
+@pytest.mark.parametrize("topology", ["switch", "nodes_of_2", "rails", "oversubscribed"])
+@pytest.mark.parametrize(
+    "field", [{"incast": 0.3}, {"duplex": "half"}, {"overhead": "1 ms"}, {"duplex": "half", "incast": 0.3}]
+)
+def test_the_formula_knows_every_field_of_a_link(topology: str, field: dict[str, object]) -> None:
+    """On some of the nodes, too; several receivers on a half-duplex link share it in other ways than the formula's."""
+    plain = CLUSTERS[topology](8).model_dump(by_alias=True, exclude_none=True)
+    network = {"bandwidth": "10 GB/s", "latency": "10 us", "topology": plain["network"]["topology"], **field}
+    devices = plain["node"]["devices"]
+    inside = {"bandwidth": "100 GB/s", "latency": "1 us"}
+    where = Cluster.model_validate(
+        {
+            "nodes": 8 // devices,
+            "node": {"devices": devices, "cards": devices, "link": inside},
+            "network": network,
+            "device": DEVICE,
+        }
+    )
+    for ranks in (8, [0, 1, 2, 4]):
+        group = Group.of(ranks, devices)
+        for algorithm, op in (("ring", "all_gather"), ("linear", "gather"), ("pairwise", "alltoall")):
+            formula_s = collective_cost(op, SIZE, group, where, algorithm).seconds  # type: ignore[arg-type]
+            messages_s = message_time(op, SIZE, group, where, algorithm)  # type: ignore[arg-type]
+            assert messages_s == pytest.approx(formula_s, rel=0.25), (algorithm, ranks)
+
+
+def test_measured_collectives_are_timed_by_the_librarys_algorithm_message_by_message() -> None:
+    measured = {"allreduce": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}], "library": "gloo"}
+    where = Cluster.model_validate(
+        {"node": {"devices": 2, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}, "device": DEVICE, "collectives": measured}
+    )
+    by_formula, by_messages = (describe_times("allreduce", [2**20], 2, where, messages=flag) for flag in (False, True))
+    assert by_formula.endswith("measured")
+    assert by_messages.endswith("ring")

@@ -83,3 +83,17 @@ def test_a_measured_step_of_one_device_stands_in_place_of_a_model_of_it(small: C
 def test_a_measured_step_shorter_than_its_optimizer_is_refused(small: Callable[..., Scenario]) -> None:
     with pytest.raises(FieldError, match="optimizer alone takes longer"):
         predict(small("strategy.workers=1", "training.measured_step={samples: 48, time: 1 us}"))
+
+
+def test_recomputation_takes_time_beside_a_measured_step_as_well(small: Callable[..., Scenario]) -> None:
+    measured = "training.measured_step={samples: 48, time: 120 ms}"
+    plain, again = (
+        predict(small("strategy.workers=1", "batch=48", measured, f"training.recompute={how}")) for how in ("none", "full")
+    )
+    # the blocks' forward passes, a third of their work, are made again
+    assert 1.2 < again.step_time_s / plain.step_time_s < 1.34
+
+
+def test_another_base_is_another_device() -> None:
+    times = [predict(load("resnet50-ring-p100", [f"cluster.device.base={name}"])).step_time_s for name in ("p100-pcie", "k80")]
+    assert times[1] > 1.5 * times[0]

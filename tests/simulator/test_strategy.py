@@ -26,7 +26,8 @@ ONLY_COMPUTE = (
     "cluster.node.link={bandwidth: 1 EB/s, latency: 0}",
     "cluster.device.memory_bandwidth=1 EB/s",
 )
-EVEN = "model={kind: mlp, layers: 12, inputs: 64, hidden: 64, outputs: 64}"
+# of 24 equal blocks; the head is a hundred-thousandth of one
+EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, sequence: 8}"
 Make = Callable[..., Scenario]
 
 
@@ -41,7 +42,7 @@ def test_bubble_of_gpipe_and_1f1b(small: Make, schedule: str, stages: int, micro
     strategy = f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}"
     run = predict(small(EVEN, strategy, *ONLY_COMPUTE, f"batch={microbatches}"))
     theory = (stages - 1) / (microbatches + stages - 1)
-    assert run.breakdown_s["bubble"] / run.step_time_s == pytest.approx(theory, rel=1e-6)
+    assert run.breakdown_s["bubble"] / run.step_time_s == pytest.approx(theory, rel=1e-4)
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.sampled_from(["gpipe", "1f1b"]))

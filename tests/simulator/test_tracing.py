@@ -123,7 +123,7 @@ def test_fused_attention_keeps_no_scores() -> None:
     assert kept_bytes(products) - kept_bytes(fused) == difference, "scores and mask instead of a statistic of each row"
     assert total(products, "forward_flops") == total(fused, "forward_flops")
     [attention] = [operator for operator in fused[1].operators if isinstance(operator, Attention)]
-    assert attention == Attention("attention", heads, heads, sequence, sequence, 16, 16, causal=True, flash=True)
+    assert attention == Attention("attention", heads, heads, sequence, sequence, 16, 16, seen=0.5, flash=True)
 
 
 def test_kernels_that_the_meta_device_takes_apart_are_one(write: Write) -> None:

@@ -355,3 +355,16 @@ def test_pretraining_adds_its_heads_to_bert() -> None:
 def test_fields_that_contradict_one_another(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Llama.model_validate({"layers": 2, "hidden": 64, "heads": 4, "vocabulary": 8, "sequence": 32, **fields})
+
+
+def test_a_window_as_wide_as_the_sequence_hides_what_the_causal_mask_hides() -> None:
+    def seen(window: int) -> float:
+        model = Llama.model_validate(
+            {"layers": 1, "hidden": 64, "heads": 4, "feedforward": 128, "vocabulary": 64, "sequence": 128, "window": window}
+        )
+        attention = next(one for one in model.build_layers()[1].operators if isinstance(one, Attention))
+        return attention.scores * attention.seen
+
+    assert seen(128) == pytest.approx(seen(127), rel=0.01)
+    # of a window of w on s keys a query sees w, but for the first w queries: w · s − w² / 2
+    assert seen(32) == pytest.approx(4 * (32 * 128 - 32**2 / 2))

@@ -126,3 +126,20 @@ def test_slowdowns_multiply_and_delays_add() -> None:
     assert [uneven.slowdown(rank) for rank in range(3)] == [1, 2, 6]
     assert uneven.late_s(2) == 3
     assert uneven.named == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "change", ["cluster.network.duplex=half", "cluster.network.incast=0.2", "cluster.network.overhead=10 us"]
+)
+def test_unfolding_changes_nothing_on_links_of_every_kind(small: Make, change: str) -> None:
+    servers = "strategy={kind: parameter_server, workers: 16, servers: 4, placement: colocated}"
+    one, other = (
+        predict(small(servers, "batch=960", change, *more)) for more in ((), (EVERYONE.format(ranks=[0], slowdown=1),))
+    )
+    assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
+
+
+def test_a_node_may_have_more_servers_than_devices(small: Make) -> None:
+    servers = "strategy={kind: parameter_server, workers: 4, servers: 8, placement: colocated}"
+    times = [predict(small(servers, "batch=960", *more)).step_time_s for more in ((), (EVERYONE.format(ranks=11, slowdown=1),))]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
