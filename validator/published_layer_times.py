@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, get_args
@@ -10,6 +10,7 @@ from typing import Final, get_args
 from simulator import library
 from simulator.cluster import Cluster
 from simulator.cluster.device import ELEMENT_BYTES, Precision
+from simulator.cluster.nccl import channels, facts_of
 from simulator.collective import collective_time
 from simulator.errors import InputError, ScaleproofError
 from simulator.model import Gpt, Layer
@@ -71,8 +72,15 @@ def layer_s(row: Row) -> tuple[float, float]:
 
 
 def _exchanges_s(layer: Layer, backward: bool, sample_bytes: float, ranks: int, cluster: Cluster) -> float:
-    chosen: Iterable[tuple[str, int]] = ((e.op, e.elements) for e in layer.exchanges if e.backward == backward)
-    return sum(collective_time(op, int(elements * sample_bytes), ranks, cluster) for op, elements in chosen)
+    """Those that are waited for take their time; those hidden take as many processors as NCCL has channels, one each."""
+    facts, kernels = facts_of(cluster.device.name), cluster.device.kernels
+    taken = channels(facts, 1, cluster.node.cards_used) / kernels.processors if facts and kernels else 0.0
+    return sum(
+        collective_time(exchange.op, int(exchange.elements * sample_bytes), ranks, cluster)
+        * (taken if exchange.hidden else 1.0)
+        for exchange in layer.exchanges
+        if exchange.backward == backward
+    )
 
 
 @cache

@@ -187,8 +187,12 @@ class Kept(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """A collective among tensor-parallel ranks in each pass over a layer: elements of the whole buffer, for one sample."""
+    """A collective among tensor-parallel ranks in each pass over a layer: elements of the whole buffer, for one sample.
+
+    hidden: it runs beside computation that does not wait for it.
+    """
 
     op: str
     elements: int
     backward: bool
+    hidden: bool = False

@@ -161,7 +161,10 @@ def entered(stream: Stream) -> Part:
     if stream.shard.tensor == 1:
         return Part()
     if stream.shard.sequence:
-        return Part(exchanges=(Exchange("all_gather", stream.whole, False), Exchange("reduce_scatter", stream.whole, True)))
+        # the weights' gradients need all tokens again, which are gathered beside the input's gradient (arXiv 2205.05198, 4.2.2)
+        again = Exchange("all_gather", stream.whole, True, hidden=True)
+        passed = (Exchange("all_gather", stream.whole, False), Exchange("reduce_scatter", stream.whole, True))
+        return Part(exchanges=(*passed, again))
     return Part(exchanges=(Exchange("all_reduce", stream.whole, True),))
 
 
