@@ -234,7 +234,9 @@ def test_sequence_parallelism_sends_in_halves_what_all_reduce_sends(model: Model
     plain, halves = (model.build_layers(Shard(tensor=4, sequence=on)) for on in (False, True))
     for one, other in zip(plain[1:-1], halves[1:-1], strict=True):
         sums = [e for e in one.exchanges if e.op == "all_reduce"]
-        gathered, scattered = ([e for e in other.exchanges if e.op == op and not e.hidden] for op in ("all_gather", "reduce_scatter"))
+        gathered, scattered = (
+            [e for e in other.exchanges if e.op == op and not e.hidden] for op in ("all_gather", "reduce_scatter")
+        )
         assert sum(e.elements for e in sums) == sum(e.elements for e in gathered) == sum(e.elements for e in scattered)
         assert not any(e.op == "all_reduce" for e in other.exchanges)
 
