@@ -85,9 +85,19 @@ def _exchanges_s(layer: Layer, backward: bool, sample_bytes: float, ranks: int, 
 
 @cache
 def _cluster(gpu: str) -> Cluster:
-    if gpu not in _CLUSTERS:
-        raise InputError(f"no cluster for GPU: {gpu}")
-    return load_cluster(library.find_part("cluster", _CLUSTERS[gpu], Path()))
+    """A shipped cluster with that GPU: the one named above, else the first whose device's name has all words of it."""
+    if gpu in _CLUSTERS:
+        return _shipped(_CLUSTERS[gpu])
+    words = set(gpu.split("-"))
+    for name in library.names("clusters"):
+        if words <= set(_shipped(name).device.name.split("-")):
+            return _shipped(name)
+    raise InputError(f"no cluster for GPU: {gpu}")
+
+
+@cache
+def _shipped(name: str) -> Cluster:
+    return load_cluster(library.find_part("cluster", name, Path()))
 
 
 def _precision(text: str) -> Precision:
