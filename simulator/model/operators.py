@@ -5,6 +5,7 @@ A multiply-add counts as two FLOPs. Elements are counted, not bytes: the trainin
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,8 +23,33 @@ class Product(NamedTuple):
         return 2.0 * self.m * self.n * self.k * self.batch
 
 
+class _Weighted(ABC):
+    """A product of activations and weights: the gradients are products of the same sizes, turned round."""
+
+    __slots__ = ()
+    input_gradient: bool
+
+    @abstractmethod
+    def forward(self, samples: float) -> list[Product]:
+        """The product of the forward pass over `samples` samples."""
+
+    def backward(self, samples: float) -> list[Product]:
+        """Those of the gradients of the input, where it has one, and of the weights."""
+        ((rows, columns, inner, batch),) = self.forward(samples)
+        weight = Product(inner, columns, rows, batch)
+        return [Product(rows, inner, columns, batch), weight] if self.input_gradient else [weight]
+
+    @property
+    def forward_flops(self) -> float:
+        return sum(product.flops for product in self.forward(1))
+
+    @property
+    def backward_flops(self) -> float:
+        return sum(product.flops for product in self.backward(1))
+
+
 @dataclass(frozen=True, slots=True)
-class Matmul:
+class Matmul(_Weighted):
     """`count` products of `rows` × `inner` activations by `inner` × `columns` weights; a batch makes more rows.
 
     input_gradient: false for what reads the data itself.
@@ -36,23 +62,8 @@ class Matmul:
     count: int = 1
     input_gradient: bool = True
 
-    @property
-    def forward_flops(self) -> float:
-        return self.forward(1)[0].flops
-
-    @property
-    def backward_flops(self) -> float:
-        return sum(product.flops for product in self.backward(1))
-
     def forward(self, samples: float) -> list[Product]:
-        """The products of the forward pass over `samples` samples."""
         return [Product(round(self.rows * samples), self.columns, self.inner, self.count)]
-
-    def backward(self, samples: float) -> list[Product]:
-        """Those of the gradients of the input and of the weights."""
-        rows = round(self.rows * samples)
-        weight = Product(self.inner, self.columns, rows, self.count)
-        return [Product(rows, self.inner, self.columns, self.count), weight] if self.input_gradient else [weight]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +116,7 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(_Weighted):
     """A 2-D convolution: `positions` outputs a channel, each from kernel area × inputs values; `groups` apart from one another.
 
     input_elements: of the activation that it reads.
@@ -121,14 +132,6 @@ class Convolution:
     input_gradient: bool = True
 
     @property
-    def forward_flops(self) -> float:
-        return self.forward(1)[0].flops
-
-    @property
-    def backward_flops(self) -> float:
-        return sum(product.flops for product in self.backward(1))
-
-    @property
     def weights(self) -> int:
         return self.outputs * self._inner
 
@@ -137,14 +140,8 @@ class Convolution:
         return self.inputs // self.groups * self.kernel[0] * self.kernel[1]
 
     def forward(self, samples: float) -> list[Product]:
-        """The product that it comes to (implicit GEMM)."""
+        """What it comes to (implicit GEMM)."""
         return [Product(round(self.positions * samples), self.outputs // self.groups, self._inner, self.groups)]
-
-    def backward(self, samples: float) -> list[Product]:
-        """Those of the gradients of the input and of the weights."""
-        rows, outputs = round(self.positions * samples), self.outputs // self.groups
-        weight = Product(self._inner, outputs, rows, self.groups)
-        return [Product(rows, self._inner, outputs, self.groups), weight] if self.input_gradient else [weight]
 
 
 @dataclass(frozen=True, slots=True)
