@@ -230,6 +230,7 @@ class _Pairs:
         self._pairs.append((row[given], value[given]))
 
     def ragged(self, rows: int) -> Ragged:
+        """The values of each of `rows` rows."""
         lists = Ragged.of(self._lists)
         keys = np.repeat(np.array(self._rows, dtype=np.int64), lists.counts)
         keys = np.concatenate([keys, *(row for row, _ in self._pairs)])

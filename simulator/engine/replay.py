@@ -186,6 +186,7 @@ class QueuedServer(NamedTuple):
 
 
 def servers_of(program: Program) -> list[QueuedServer]:
+    """A program's servers, each with the rows of its requests and the seconds of its updates."""
     serves = np.flatnonzero(program.kind == Kind.SERVE)
     update_s = program.update_s / rates(program)
     by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
