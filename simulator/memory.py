@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cluster.cost import library_of
+from simulator.cluster.cost import library_of, nccl_facts
 from simulator.cluster.device import ELEMENT_BYTES
 from simulator.cluster.nccl import channels, facts_of
 from simulator.model.graph import inputs_of
@@ -277,7 +277,7 @@ class _Stage:
 
     def _nccl_channels(self) -> int:
         cluster = self.scenario.cluster
-        facts = cluster.collectives.nccl or facts_of(cluster.device.name)
+        facts = nccl_facts(cluster)
         ranks = self.scenario.strategy.workers * self.scenario.strategy.stages
         return channels(facts, -(-ranks // cluster.node.devices), cluster.node.cards_used) if facts else 0
 

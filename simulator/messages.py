@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import ALGORITHMS, NETWORK_SWITCH, NODE_SWITCH, Group, Op, Round
-from simulator.cluster.cost import library_of, modelled_cost
+from simulator.cluster.cost import modelled_cost, rotates
 from simulator.cluster.traffic import channels_of, node_orders
 from simulator.engine import simulate
 from simulator.errors import InputError
@@ -18,8 +18,6 @@ from simulator.strategy.fabric import Fabric
 
 # as many take 10 s to build on a 2-core virtual machine
 _MOST_MESSAGES: Final = 500_000
-
-
 # Parts that data is cut into at most where an algorithm passes it on in parts.
 _MOST_PIECES: Final = 256
 
@@ -60,8 +58,7 @@ def expand(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm:
     alike = pieces == 1 and all(step is rounds[0] for step in rounds)
     steps = sum(step.times for step in rounds) if alike else 1
     repeated = rounds[:1] if alike else [step for step in rounds for _ in range(step.times)]
-    rotate = library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
-    inside = channels_of(op, group, cluster.node.link, rotate)
+    inside = channels_of(op, group, cluster.node.link, rotates(cluster, algorithm))
     channels = [order[members] for order in node_orders(group, cluster.network) for members in inside]
     messages = sum(len(step.source) for step in repeated) * len(channels) * pieces
     if messages > _MOST_MESSAGES:

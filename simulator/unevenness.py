@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
@@ -61,14 +62,27 @@ class Unevenness(Spec):
 
     def slowdown(self, rank: int) -> float:
         """How many times as long the work of a rank takes; what is said several times multiplies."""
-        result = 1.0
-        for straggler in self.stragglers:
-            result *= straggler.slowdown if rank in straggler.ranks else 1.0
-        return result
+        return self._slowdowns.get(rank, 1.0)
 
     def late_s(self, rank: int) -> float:
         """When a rank begins."""
-        return sum(late.delay_s for late in self.late if rank in late.ranks)
+        return self._delays_s.get(rank, 0.0)
+
+    @functools.cached_property
+    def _slowdowns(self) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for straggler in self.stragglers:
+            for rank in set(straggler.ranks):
+                found[rank] = found.get(rank, 1.0) * straggler.slowdown
+        return found
+
+    @functools.cached_property
+    def _delays_s(self) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for late in self.late:
+            for rank in set(late.ranks):
+                found[rank] = found.get(rank, 0.0) + late.delay_s
+        return found
 
 
 EVEN: Final = Unevenness()

@@ -12,6 +12,7 @@ from typing import Final
 from simulator import library
 from simulator.cluster import Cluster, Collectives
 from simulator.cluster.algorithms import bus_factor
+from simulator.cluster.cost import nccl_facts
 from simulator.cluster.nccl import CALIBRATION as NCCL_CALIBRATION
 from simulator.cluster.nccl import Generation, Nccl, facts_of
 from simulator.cluster.network import Link
@@ -160,7 +161,7 @@ def _load(name: str) -> Cluster:
 
 def _fits(shipped: Cluster, facts: Nccl, spans_nodes: bool) -> bool:
     """Whether a system found by its name has the row's GPUs, and the network that the row needs."""
-    own = shipped.collectives.nccl or facts_of(shipped.device.name)
+    own = nccl_facts(shipped)
     return own is not None and own.generation == facts.generation and (shipped.network is not None or not spans_nodes)
 
 

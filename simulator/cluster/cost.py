@@ -44,9 +44,19 @@ def library_of(cluster: Cluster) -> Library:
     """Who chooses the algorithms on a cluster."""
     if cluster.collectives.library is not None:
         return cluster.collectives.library
-    if cluster.collectives.nccl or facts_of(cluster.device.name):
+    if nccl_facts(cluster):
         return "nccl"
     return "gloo" if cluster.node.cores is not None else "fastest"
+
+
+def nccl_facts(cluster: Cluster) -> Nccl | None:
+    """What NCCL's model needs to know: as the cluster says, else as its device's name tells; None where it does not."""
+    return cluster.collectives.nccl or facts_of(cluster.device.name)
+
+
+def rotates(cluster: Cluster, algorithm: str) -> bool:
+    """Whether channels take turns at who is where in a node's order: NCCL's do, where messages follow one another."""
+    return library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
 
 
 def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
@@ -67,8 +77,8 @@ def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, a
 def modelled_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
     """The same for two ranks or more, whatever was measured."""
     library = library_of(cluster)
-    facts = cluster.collectives.nccl or facts_of(cluster.device.name)
     if library == "nccl":
+        facts = nccl_facts(cluster)
         if facts is None:
             message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
             raise FieldError(("cluster", "collectives", "library"), message)
@@ -95,15 +105,12 @@ def _cheapest(costs: Sequence[CollectiveCost]) -> CollectiveCost:
 def _nccl_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> CollectiveCost:
     """An algorithm that NCCL does not have, but is asked for, goes by the links alone."""
     usable = candidates(op, group, facts)
-    if algorithm is not None and algorithm not in usable:
-        if algorithm.startswith("nvls"):
-            raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
-        usable = []
     wires = Wires(group, cluster.node, cluster.network)
-    names = [name for name in usable if algorithm in (None, name)] or [algorithm or GLOO[op]]
-    if not usable:
-        return _plain_cost(op, size_bytes, group, cluster, names[0])
-    return _cheapest([CollectiveCost(name, *time_s(op, size_bytes, wires, facts, name)) for name in names])
+    if names := [name for name in usable if algorithm in (None, name)]:
+        return _cheapest([CollectiveCost(name, *time_s(op, size_bytes, wires, facts, name)) for name in names])
+    if algorithm is not None and algorithm.startswith("nvls"):
+        raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
+    return _plain_cost(op, size_bytes, group, cluster, algorithm or GLOO[op])
 
 
 def _plain_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str) -> CollectiveCost:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 
 from simulator.cluster import Cluster
-from simulator.cluster.algorithms import ALGORITHMS, Group, bus_factor
+from simulator.cluster.algorithms import Group, bus_factor
 from simulator.cluster.collectives import MeasuredCollective
-from simulator.cluster.cost import CollectiveCost, collective_cost, library_of
+from simulator.cluster.cost import CollectiveCost, collective_cost, rotates
 from simulator.cluster.network import Link
 from simulator.cluster.traffic import network_loads
 from simulator.cluster.wiring import Channel, Wiring
 from simulator.errors import InputError
 from simulator.program import Path, ProgramBuilder, Use
+from simulator.unevenness import Unevenness
 
 
 class Fabric:
@@ -32,7 +33,24 @@ class Fabric:
             self._resources[name] = self._builder.resource(name, capacity, incast)
         return self._resources[name]
 
-    def compute_uses(self, node: int, alike: int = 1) -> tuple[Use, ...]:
+    def add_rank(
+        self, name: str, unevenness: Unevenness, rank: int, node: int,
+        each: int = 1, multiplicity: int = 1, is_server: bool = False,
+    ) -> int:  # fmt: skip
+        """Adds a class of ranks to the program, as fast and as late as the first of them, `rank`; returns its number.
+
+        each: ranks of the class on `node`; multiplicity: on all nodes.
+        """
+        return self._builder.rank(
+            name,
+            multiplicity=multiplicity,
+            is_server=is_server,
+            uses=self._compute_uses(node, each),
+            slowdown=unevenness.slowdown(rank),
+            late_s=unevenness.late_s(rank),
+        )
+
+    def _compute_uses(self, node: int, alike: int) -> tuple[Use, ...]:
         """What computing uses when `alike` ranks of the node do it together: its cores, where ranks share them."""
         cores = self.cluster.node.cores
         return () if cores is None else (Use(self._resource(f"node {node} cores", cores), alike),)
@@ -202,9 +220,8 @@ class Fabric:
     def _network_uses(self, group: Group, cost: CollectiveCost, moved_share: float, nodes: list[int]) -> tuple[Use, ...]:
         """The network's channels that a collective loads; of alike nodes those of the modelled."""
         link, node = _given(self.cluster.network), self.cluster.node
-        rotate = library_of(self.cluster) == "nccl" and not ALGORITHMS[cost.algorithm].at_once
         wiring = link.wiring(self.cluster.nodes, node.cards_used)
-        loads = network_loads(cost.algorithm, "all_reduce", group, node, link, rotate)
+        loads = network_loads(cost.algorithm, "all_reduce", group, node, link, rotates(self.cluster, cost.algorithm))
         if link.is_uniform:
             kept = {channel for at in nodes for channel in (wiring.out_of(at), wiring.into(at))}
             loads = {channel: load for channel, load in loads.items() if channel in kept}

@@ -78,12 +78,7 @@ class _Passes:
         self._fabric = Fabric(job.cluster, self.builder)
         self._places = [divmod(device, job.cluster.node.devices) for device in range(devices)]
         self.ranks = [
-            self.builder.rank(
-                f"device {device}",
-                uses=self._fabric.compute_uses(self._places[device][0]),
-                slowdown=job.unevenness.slowdown(device),
-                late_s=job.unevenness.late_s(device),
-            )
+            self._fabric.add_rank(f"device {device}", job.unevenness, device, self._places[device][0])
             for device in range(devices)
         ]
         number = {layer.name: i for i, layer in enumerate(job.layers)}

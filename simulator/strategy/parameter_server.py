@@ -51,7 +51,12 @@ class ParameterServer(Strategy):
         builder = ProgramBuilder()
         fabric = Fabric(job.cluster, builder)
         classes = self._classes(job)
-        ranks = {alike: _add_rank(builder, fabric, job, alike) for alike in classes}
+        ranks = {
+            alike: fabric.add_rank(
+                alike.name, job.unevenness, alike.rank, alike.node, alike.each, alike.nodes * alike.each, alike.is_server
+            )
+            for alike in classes
+        }
         costs = job.costs()
         parameters = float(costs.parameters.sum()) / self.servers
         shard = _Shard(
@@ -129,17 +134,6 @@ def _classes_on(
             first = members[0]
             result.append(_Class(nodes[0], len(nodes), len(members), first, ranks.index(first) % devices, is_server))
     return result
-
-
-def _add_rank(builder: ProgramBuilder, fabric: Fabric, job: Job, alike: _Class) -> int:
-    return builder.rank(
-        alike.name,
-        multiplicity=alike.nodes * alike.each,
-        is_server=alike.is_server,
-        uses=fabric.compute_uses(alike.node, alike.each),
-        slowdown=job.unevenness.slowdown(alike.rank),
-        late_s=job.unevenness.late_s(alike.rank),
-    )
 
 
 class _Rpcs:

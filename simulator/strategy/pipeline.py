@@ -94,12 +94,12 @@ class Replica:
         self.places = [divmod(first_rank + stage, per_node) for stage in stages]
         self.nodes = [node for node, _ in self.places]
         self.ranks = [
-            self.builder.rank(
+            self.fabric.add_rank(
                 name.format(stage=stage),
+                self.job.unevenness,
+                first_rank + stage,
+                self.nodes[stage],
                 multiplicity=multiplicity,
-                uses=self.fabric.compute_uses(self.nodes[stage]),
-                slowdown=self.job.unevenness.slowdown(first_rank + stage),
-                late_s=self.job.unevenness.late_s(first_rank + stage),
             )
             for stage in stages
         ]

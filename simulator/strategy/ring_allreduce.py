@@ -37,14 +37,7 @@ class RingAllreduce(Strategy):
         fabric = Fabric(job.cluster, builder)
         placed = place(self.workers, job.cluster.node.devices, job.apart(self.workers))
         ranks = [
-            builder.rank(
-                _name(alike),
-                multiplicity=alike.ranks,
-                uses=fabric.compute_uses(alike.node, alike.each),
-                slowdown=job.unevenness.slowdown(alike.rank),
-                late_s=job.unevenness.late_s(alike.rank),
-            )
-            for alike in placed
+            fabric.add_rank(_name(alike), job.unevenness, alike.rank, alike.node, alike.each, alike.ranks) for alike in placed
         ]
         costs = job.costs()
         feeding = Feeding(builder, job)
