@@ -26,7 +26,7 @@ FAINT: Final = "#D5D8DD"
 WIDTH_IN: Final = 8.0
 _DPI: Final = 200  # twice what a page shows at this width
 _MARKERS: Final = {
-    "ring_allreduce": (BLUE, "o"),
+    "data_parallel": (BLUE, "o"),
     "parameter_server": (VERMILLION, "s"),
     "pipeline": (GREEN, "^"),
     "hybrid": (PURPLE, "D"),

@@ -14,7 +14,7 @@ FAIR: Final = 0.25
 NOTHING: Final = "–"
 _SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
 _FAMILIES: Final = {
-    "ring_allreduce": "ring allreduce",
+    "data_parallel": "data parallel",
     "parameter_server": "parameter server",
     "pipeline": "pipeline",
     "hybrid": "hybrid",
@@ -95,7 +95,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
 
 
 def family_name(family: str) -> str:
-    """'ring allreduce' from 'ring_allreduce'; unknown families as they are."""
+    """'data parallel' from 'data_parallel'; unknown families as they are."""
     return _FAMILIES.get(family, family or "unnamed family")
 
 

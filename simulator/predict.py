@@ -13,8 +13,8 @@ from simulator.run import Run
 from simulator.scenario import Scenario
 from simulator.strategy.base import Strategy
 from simulator.strategy.costs import Job
+from simulator.strategy.data_parallel import DataParallel
 from simulator.strategy.pipeline import Pipeline, Pipelined
-from simulator.strategy.ring_allreduce import RingAllreduce
 from simulator.unevenness import EVEN, Unevenness
 
 # Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow where nothing is random.
@@ -56,7 +56,7 @@ def _baseline_step_s(scenario: Scenario, stages: int, samples: int) -> float:
     """
     strategy = scenario.strategy
     if not isinstance(strategy, Pipelined):
-        return _predict(scenario, RingAllreduce(), samples).step_time_s
+        return _predict(scenario, DataParallel(), samples).step_time_s
     microbatch = scenario.samples_per_worker // strategy.microbatches
 
     def step_s(microbatches: int) -> float:

@@ -125,7 +125,7 @@ class Scenario(Spec):
             message = f"this {self.model.kind} keeps no attention scores to make again; give full, or {{every: n}}"
             raise FieldError(("training", "recompute"), message)
         if training.zero and self.strategy.servers:
-            message = f"servers hold the optimizer states of a {self.strategy.kind}; leave zero out, or train by ring_allreduce"
+            message = f"servers hold the optimizer states of a {self.strategy.kind}; leave zero out, or train by data_parallel"
             raise FieldError(("training", "zero"), message)
         if "parameters" in training.offload and training.zero < 3:
             message = (
@@ -296,7 +296,7 @@ def _apply(located: Located, override: str) -> None:
 
 
 def _expand_shorthand(located: Located) -> None:
-    """`batch: 256` means `{total: 256}`, `strategy: ring_allreduce` means `{kind: ring_allreduce}`."""
+    """`batch: 256` means `{total: 256}`, `strategy: data_parallel` means `{kind: data_parallel}`."""
     for key, inner, kind in (("batch", "total", int), ("strategy", "kind", str)):
         value = located.data.get(key)
         if isinstance(value, kind) and not isinstance(value, bool):

@@ -16,7 +16,7 @@ cluster:
   node: {devices: 4, link: {bandwidth: 10 GB/s, latency: 5 us}}
   network: {bandwidth: 10 Gbit/s, latency: 20 us}
   device: {name: small, peak: {fp32: 1 TFLOP/s}, memory: 8 GiB, memory_bandwidth: 100 GB/s}
-strategy: {kind: ring_allreduce, workers: 4}
+strategy: {kind: data_parallel, workers: 4}
 batch: 48
 """
 

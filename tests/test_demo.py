@@ -23,5 +23,5 @@ def test_the_demos_median_error_is_at_most_fifteen_percent(tmp_path: Path) -> No
     )
     cases = json.loads((tmp_path / "reconcile.json").read_text())["cases"]
     assert {case["ranks"] for case in cases} == {1, 2, 4}
-    assert {case["family"] for case in cases} == {"parameter_server", "ring_allreduce", "pipeline", "hybrid"}
+    assert {case["family"] for case in cases} == {"parameter_server", "data_parallel", "pipeline", "hybrid"}
     assert statistics.median(abs(case["error"]) for case in cases) <= 0.15

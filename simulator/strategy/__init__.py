@@ -7,12 +7,12 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.strategy.base import Strategy
+from simulator.strategy.data_parallel import DataParallel
 from simulator.strategy.hybrid import Hybrid
 from simulator.strategy.model_parallel import ModelParallel
 from simulator.strategy.parameter_server import ParameterServer
 from simulator.strategy.pipeline import Pipeline, Pipelined
-from simulator.strategy.ring_allreduce import RingAllreduce
 
-AnyStrategy = Annotated[ParameterServer | RingAllreduce | ModelParallel | Pipeline | Hybrid, Field(discriminator="kind")]
+AnyStrategy = Annotated[ParameterServer | DataParallel | ModelParallel | Pipeline | Hybrid, Field(discriminator="kind")]
 
-__all__ = ["AnyStrategy", "Hybrid", "ModelParallel", "ParameterServer", "Pipeline", "Pipelined", "RingAllreduce", "Strategy"]
+__all__ = ["AnyStrategy", "DataParallel", "Hybrid", "ModelParallel", "ParameterServer", "Pipeline", "Pipelined", "Strategy"]

@@ -15,8 +15,8 @@ from simulator.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream, fro
 STEPS = 5
 # scenario, family, training ranks, servers, measured step time, error of the prediction
 CASES = (
-    ("ring-2", "ring_allreduce", 2, 0, 0.0324, 0.031),
-    ("ring-4", "ring_allreduce", 4, 0, 0.0487, -0.062),
+    ("ring-2", "data_parallel", 2, 0, 0.0324, 0.031),
+    ("ring-4", "data_parallel", 4, 0, 0.0487, -0.062),
     ("server-2", "parameter_server", 2, 1, 0.1412, 0.088),
     ("server-4", "parameter_server", 4, 2, 0.2931, -0.144),
     ("pipeline-2", "pipeline", 2, 0, 0.1213, 0.044),
@@ -25,7 +25,7 @@ CASES = (
     ("hybrid-4", "hybrid", 4, 0, 0.1332, 0.072),
 )
 SAMPLES_PER_WORKER = 16
-BASELINE_STEP_S = {"ring_allreduce": 0.028, "parameter_server": 0.071, "pipeline": 0.104, "hybrid": 0.104}
+BASELINE_STEP_S = {"data_parallel": 0.028, "parameter_server": 0.071, "pipeline": 0.104, "hybrid": 0.104}
 Row = tuple[int, Phase, int, int, float, float, float, Stream]
 
 
@@ -140,8 +140,8 @@ def write_results(folder: Path, cases: Sequence[tuple[str, str, int, int, float,
 
 def failed_case(failure: str = "rank 3 (stage 3) was killed by signal 9 in backward of step 4") -> dict[str, Any]:
     """A case that was predicted and could not be measured."""
-    predicted = make_run("predicted", ("ring-8", "ring_allreduce", 8, 0, 0.21, 0.0)).summary()
-    entry = {"scenario": "ring-8", "family": "ring_allreduce", "strategy": "ring_allreduce, 8 workers", "ranks": 8}
+    predicted = make_run("predicted", ("ring-8", "data_parallel", 8, 0, 0.21, 0.0)).summary()
+    entry = {"scenario": "ring-8", "family": "data_parallel", "strategy": "data_parallel, 8 workers", "ranks": 8}
     return entry | {
         "compute_ranks": 8,
         "predicted": predicted,

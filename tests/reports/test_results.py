@@ -50,7 +50,7 @@ def test_a_folder_that_is_not_there_or_holds_nothing_of_ours(tmp_path: Path) -> 
 def test_a_single_run(tmp_path: Path, place: str) -> None:
     save(make_run("predicted", CASES[0]), tmp_path / place)
     (case,) = read(tmp_path).cases
-    assert (case.scenario, case.family, case.measured) == ("ring-2", "ring_allreduce", None)
+    assert (case.scenario, case.family, case.measured) == ("ring-2", "data_parallel", None)
 
 
 def test_predicted_and_measured_side_by_side_are_compared(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ OWN = {"name": "own", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_
 SCENARIO = """\
 model: {kind: mlp, layers: 2, inputs: 8, hidden: 8, outputs: 8}
 cluster: CLUSTER
-strategy: {kind: ring_allreduce, workers: 1}
+strategy: {kind: data_parallel, workers: 1}
 batch: 4
 """
 LINEAR = Matmul("linear", 64, 1024, 1024)

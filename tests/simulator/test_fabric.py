@@ -11,7 +11,7 @@ from simulator.scenario import Scenario
 
 Make = Callable[..., Scenario]
 STRATEGIES = {
-    "ring": "strategy={kind: ring_allreduce, workers: 16}",
+    "ring": "strategy={kind: data_parallel, workers: 16}",
     "servers": "strategy={kind: parameter_server, workers: 16, servers: 4}",
     "colocated": "strategy={kind: parameter_server, workers: 16, servers: 4, placement: colocated}",
     "pipeline": "strategy={kind: pipeline, stages: 6, microbatches: 12}",
@@ -71,7 +71,7 @@ def test_half_duplex_incast_overhead_and_odd_links_only_ever_slow(small: Make, s
 
 def test_half_duplex_halves_what_goes_both_ways(small: Make) -> None:
     """A ring sends and receives all the time."""
-    ring = "strategy={kind: ring_allreduce, workers: 8, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}"
+    ring = "strategy={kind: data_parallel, workers: 8, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}"
     fixed = (
         ring,
         "cluster.node.devices=1",

@@ -20,7 +20,7 @@ from validator.checks import check_trainable
 Make = Callable[..., Scenario]
 
 STRATEGIES = (
-    "{kind: ring_allreduce, workers: 8}",
+    "{kind: data_parallel, workers: 8}",
     "{kind: parameter_server, workers: 8, servers: 2}",
     "{kind: pipeline, stages: 4, microbatches: 8}",
     "{kind: hybrid, workers: 4, stages: 2, microbatches: 4}",
@@ -63,32 +63,31 @@ def test_waiting_for_input_is_a_part_of_its_own(small: Make, strategy: str) -> N
 
 
 def test_without_prefetching_training_waits_for_every_batch(small: Make) -> None:
-    alone = run(small, "{kind: ring_allreduce, workers: 1}")
+    alone = run(small, "{kind: data_parallel, workers: 1}")
     for share in (0.5, 2.0):
         loading_s = share * alone.step_time_s
-        fed = run(small, "{kind: ring_allreduce, workers: 1}", decoding(loading_s, 48, prefetch=0))
+        fed = run(small, "{kind: data_parallel, workers: 1}", decoding(loading_s, 48, prefetch=0))
         assert fed.step_time_s == pytest.approx(alone.step_time_s + loading_s)
 
 
 def test_where_steps_are_alike_one_batch_ahead_does_as_much_as_several(small: Make) -> None:
     times = [
-        run(small, "{kind: ring_allreduce, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
+        run(small, "{kind: data_parallel, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
     ]
     assert times == pytest.approx([times[0]] * 3)
 
 
 def test_where_steps_vary_more_batches_ahead_do_more(small: Make) -> None:
-    alone = run(small, "{kind: ring_allreduce, workers: 1}")
+    alone = run(small, "{kind: data_parallel, workers: 1}")
     vary = ("unevenness={compute_jitter: 0.8, seed: 3}", "steps=400")
     one, four = (
-        run(small, "{kind: ring_allreduce, workers: 1}", decoding(alone.step_time_s, 48, prefetch), *vary)
-        for prefetch in (1, 4)
+        run(small, "{kind: data_parallel, workers: 1}", decoding(alone.step_time_s, 48, prefetch), *vary) for prefetch in (1, 4)
     )
     assert sum(four.step_times_s) < 0.97 * sum(one.step_times_s)
 
 
 def test_what_is_read_and_what_is_decoded_go_on_together(small: Make) -> None:
-    strategy = "{kind: ring_allreduce, workers: 1}"
+    strategy = "{kind: data_parallel, workers: 1}"
     for read_s, decode_s in ((0.02, 0.05), (0.05, 0.02)):
         parts = f"storage: {{sample: 1 MB, bandwidth: {48e6 / read_s!r} B/s}}, decode: {4 * decode_s / 48!r} s, cores: 4"
         assert run(small, strategy, f"input={{{parts}}}").step_time_s == pytest.approx(0.05)
@@ -96,7 +95,7 @@ def test_what_is_read_and_what_is_decoded_go_on_together(small: Make) -> None:
 
 def test_disks_of_nodes_add_up_and_a_shared_file_system_does_not(small: Make) -> None:
     """Eight workers on two nodes of four: each node's disk serves four of them, the file system eight."""
-    strategy = "{kind: ring_allreduce, workers: 8}"
+    strategy = "{kind: data_parallel, workers: 8}"
     by = {
         shared: run(small, strategy, f"input={{storage: {{sample: 1 MB, bandwidth: 100 MB/s, shared_by: {shared}}}}}")
         for shared in ("node", "cluster")
@@ -107,14 +106,14 @@ def test_disks_of_nodes_add_up_and_a_shared_file_system_does_not(small: Make) ->
 
 def test_ranks_of_a_node_share_its_decoding_cores(small: Make) -> None:
     for workers, per_core in ((1, 48), (4, 48), (8, 24)):
-        fed = run(small, f"{{kind: ring_allreduce, workers: {workers}}}", "input={decode: 10 ms, cores: 2}")
+        fed = run(small, f"{{kind: data_parallel, workers: {workers}}}", "input={decode: 10 ms, cores: 2}")
         assert fed.step_time_s == pytest.approx(0.01 * per_core / 2)
 
 
 def test_a_straggler_that_is_told_apart_shares_the_storage_with_the_rest(small: Make) -> None:
     slow = "unevenness={stragglers: [{ranks: [3], slowdown: 1.5}]}"
     storage = "input={storage: {sample: 1 MB, bandwidth: 100 MB/s, shared_by: cluster}}"
-    fed = run(small, "{kind: ring_allreduce, workers: 8}", slow, storage)
+    fed = run(small, "{kind: data_parallel, workers: 8}", slow, storage)
     assert fed.step_time_s == pytest.approx(48e6 / 100e6)
 
 

@@ -15,7 +15,7 @@ from simulator.model.operators import Attention, Kept, Matmul
 from simulator.predict import predict
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Scenario, Training
-from simulator.strategy import Pipeline, RingAllreduce
+from simulator.strategy import DataParallel, Pipeline
 from simulator.strategy.costs import Job
 
 Make = Callable[..., Scenario]
@@ -114,7 +114,7 @@ def test_microbatches_in_flight(stages: int, microbatches: int) -> None:
     assert flights("gpipe") == [microbatches] * stages
     # arXiv 2006.09503: as many as there are stages from this one on
     assert flights("1f1b") == [min(stages - stage, microbatches) for stage in range(stages)]
-    assert in_flight(RingAllreduce(), 0) == 1
+    assert in_flight(DataParallel(), 0) == 1
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -25,7 +25,7 @@ def test_every_shipped_question_has_an_answer(name: str) -> None:
 def test_what_ships_covers_every_family_with_both_models() -> None:
     scenarios = [load(name) for name in library.names("what-if")]
     pairs = {(s.strategy.kind, s.model.name) for s in scenarios}
-    families = ("parameter_server", "ring_allreduce", "pipeline", "hybrid")
+    families = ("parameter_server", "data_parallel", "pipeline", "hybrid")
     assert pairs >= {(family, model) for family in families for model in ("resnet50", "gpt3-175b")}
 
 

@@ -340,7 +340,7 @@ def job(scenario: Scenario) -> Job:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "{kind: ring_allreduce, workers: 12, bucket: 100 KiB, first_bucket: 10 KiB}",
+        "{kind: data_parallel, workers: 12, bucket: 100 KiB, first_bucket: 10 KiB}",
         "{kind: pipeline, stages: 6, microbatches: 12, schedule: gpipe}",
         "{kind: hybrid, workers: 4, stages: 3, microbatches: 6}",
         "{kind: parameter_server, workers: 12, servers: 3}",

@@ -30,7 +30,7 @@ def made(rows: Spans, ends_s: list[float], servers: list[bool], multiplicity: li
         multiplicity=None if multiplicity is None else np.array(multiplicity),
         origin="measured",
         scenario="s",
-        strategy="ring_allreduce",
+        strategy="data_parallel",
         samples=8,
     )
 

@@ -42,7 +42,7 @@ PIPELINE = SMALL.replace(LINES[6], "strategy:\n  kind: pipeline\n  stages: 3\n  
         ("  microbatches: 12", "  microbatches: 7", "strategy.microbatches: 7 microbatches do not divide 48 samples; give 6"),
         ("  microbatches: 12", "  microbatches: 2", "1f1b needs at least as many microbatches as stages, got 2 for 3; give 3"),
         ("kind: pipeline", "kind: pipe", "scenario.yaml:8:3: strategy: unknown kind 'pipe'; give one of parameter_server"),
-        ("  kind: pipeline\n", "", "scenario.yaml:7:1: strategy: missing 'kind'; give one of parameter_server, ring_allreduce"),
+        ("  kind: pipeline\n", "", "scenario.yaml:7:1: strategy: missing 'kind'; give one of parameter_server, data_parallel"),
         ("batch: 48", "", "scenario.yaml:1:1: batch: missing; add it"),
         ("batch: 48", "batch: 0", "scenario.yaml:11:1: batch.total: must be greater than 0, got 0"),
         ("batch: 48", "batch: {total: 8, per_worker: 2}", "batch: give either total or per_worker, not both"),
@@ -114,7 +114,7 @@ def test_overrides_set_any_field(tmp_path: Path) -> None:
 def test_parts_by_name_by_path_and_inline(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("kind: mlp\nlayers: 2\ninputs: 3\nhidden: 4\noutputs: 5\n")
     path = tmp_path / "s.yaml"
-    path.write_text("model: ./mine.yaml\ncluster: dgx1\nstrategy: ring_allreduce\nbatch: {per_worker: 4}\n")
+    path.write_text("model: ./mine.yaml\ncluster: dgx1\nstrategy: data_parallel\nbatch: {per_worker: 4}\n")
     scenario = load(path)
     assert scenario.model.name == "mine"
     assert scenario.cluster.name == "dgx1"
@@ -124,7 +124,7 @@ def test_parts_by_name_by_path_and_inline(tmp_path: Path) -> None:
 
 def test_an_error_in_a_part_names_the_parts_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("kind: mlp\nlayers: 2\ninputs: -3\nhidden: 4\noutputs: 5\n")
-    text = "model: ./mine.yaml\ncluster: dgx1\nstrategy: ring_allreduce\nbatch: 4\n"
+    text = "model: ./mine.yaml\ncluster: dgx1\nstrategy: data_parallel\nbatch: 4\n"
     assert problem(text, tmp_path) == "mine.yaml:3:1: model.inputs: must be greater than 0, got -3"
 
 

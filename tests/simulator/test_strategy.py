@@ -133,7 +133,7 @@ def test_ring_moves_its_theory_through_every_rank(small: Make, workers: int) -> 
 
 def test_without_overlap_a_ring_step_is_compute_plus_allreduce(small: Make) -> None:
     scenario = small(
-        "strategy={kind: ring_allreduce, workers: 32, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}", "batch=64"
+        "strategy={kind: data_parallel, workers: 32, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}", "batch=64"
     )
     run = predict(scenario)
     size_bytes = 4 * scenario.model.parameters()
@@ -143,7 +143,7 @@ def test_without_overlap_a_ring_step_is_compute_plus_allreduce(small: Make) -> N
 
 
 def test_overlap_never_hurts_and_never_beats_the_larger_of_the_two(small: Make) -> None:
-    buckets_of = "strategy={{kind: ring_allreduce, workers: 32, bucket: 200 KiB, first_bucket: 50 KiB, overlap: {}}}"
+    buckets_of = "strategy={{kind: data_parallel, workers: 32, bucket: 200 KiB, first_bucket: 50 KiB, overlap: {}}}"
     apart, together = (predict(small(buckets_of.format(flag), "batch=64")) for flag in ("false", "true"))
     communication_s = apart.breakdown_s["exposed_communication"]
     assert together.step_time_s < apart.step_time_s
@@ -180,7 +180,7 @@ def test_colocated_servers_on_every_node_move_as_much_as_a_ring(small: Make) -> 
         "cluster.node.memory_bandwidth=1 EB/s",
     )
     servers = predict(small("strategy={kind: parameter_server, workers: 8, servers: 8, placement: colocated}", *common))
-    ring = predict(small("strategy={kind: ring_allreduce, workers: 8, overlap: false}", *common))
+    ring = predict(small("strategy={kind: data_parallel, workers: 8, overlap: false}", *common))
     # a worker's own shard moves inside its node, faster, and at the same time
     assert servers.breakdown_s["exposed_communication"] == pytest.approx(ring.breakdown_s["exposed_communication"], rel=1e-6)
 
@@ -234,7 +234,7 @@ def test_hybrid_of_one_worker_is_a_pipeline(small: Make) -> None:
 
 def test_a_faster_network_never_slows_a_step(small: Make) -> None:
     for strategy in (
-        "{kind: ring_allreduce, workers: 8}",
+        "{kind: data_parallel, workers: 8}",
         "{kind: parameter_server, workers: 8, servers: 2}",
         "{kind: pipeline, stages: 6, microbatches: 6}",
         "{kind: hybrid, workers: 4, stages: 3, microbatches: 6}",
@@ -255,7 +255,7 @@ def test_buckets_hold_all_gradients_in_reverse_order() -> None:
 
 def test_breakdown_adds_up_for_every_family(small: Make) -> None:
     for strategy in (
-        "{kind: ring_allreduce, workers: 12}",
+        "{kind: data_parallel, workers: 12}",
         "{kind: parameter_server, workers: 12, servers: 3, placement: colocated}",
         "{kind: pipeline, stages: 5, microbatches: 12, schedule: gpipe}",
         "{kind: hybrid, workers: 2, stages: 3, microbatches: 4}",
@@ -269,7 +269,7 @@ def test_breakdown_adds_up_for_every_family(small: Make) -> None:
 
 
 def test_steps_after_the_first_are_alike(small: Make) -> None:
-    for strategy in ("{kind: ring_allreduce, workers: 12}", "{kind: hybrid, workers: 4, stages: 3, microbatches: 3}"):
+    for strategy in ("{kind: data_parallel, workers: 12}", "{kind: hybrid, workers: 4, stages: 3, microbatches: 3}"):
         scenario = small(f"strategy={strategy}")
         ends_s = simulate(scenario.strategy.compile(job(scenario)), 5).step_ends_s()
         assert np.diff(ends_s) == pytest.approx(np.diff(ends_s)[0])

@@ -18,8 +18,8 @@ from simulator.unevenness import Unevenness
 
 Make = Callable[..., Scenario]
 STRATEGIES = {
-    "ring": "strategy={kind: ring_allreduce, workers: 10}",
-    "ring over two nodes": "strategy={kind: ring_allreduce, workers: 8, overlap: false}",
+    "ring": "strategy={kind: data_parallel, workers: 10}",
+    "ring over two nodes": "strategy={kind: data_parallel, workers: 8, overlap: false}",
     "servers": "strategy={kind: parameter_server, workers: 10, servers: 3}",
     "colocated servers": "strategy={kind: parameter_server, workers: 12, servers: 3, placement: colocated}",
     "pipeline": "strategy={kind: pipeline, stages: 3, microbatches: 6}",
@@ -57,7 +57,7 @@ def test_one_straggler_holds_up_all_and_by_no_more_than_its_own_delay(small: Mak
 
 
 def test_a_data_parallel_step_without_overlap_waits_for_the_slowest(small: Make) -> None:
-    ring = "strategy={kind: ring_allreduce, workers: 8, overlap: false}"
+    ring = "strategy={kind: data_parallel, workers: 8, overlap: false}"
     even, uneven = predict(small(ring)), predict(small(ring, EVERYONE.format(ranks=[5], slowdown=1.5)))
     compute_s = even.breakdown_s["compute"]
     assert uneven.step_time_s - even.step_time_s == pytest.approx(0.5 * compute_s, rel=1e-9)
@@ -80,14 +80,14 @@ def test_jitter_costs_more_the_more_ranks_wait_for_one_another(small: Make) -> N
     jitter = "unevenness={compute_jitter: 0.2, seed: 1}"
     excess = []
     for workers in (2, 8, 32):
-        ring = f"strategy={{kind: ring_allreduce, workers: {workers}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
+        ring = f"strategy={{kind: data_parallel, workers: {workers}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
         even, uneven = (predict(small(ring, "batch={per_worker: 6}", "steps=100", *more)) for more in ((), (jitter,)))
         excess.append((uneven.step_time_s - even.step_time_s) / even.breakdown_s["compute"])
     assert 0 < excess[0] < excess[1] < excess[2]
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(small: Make) -> None:
-    ring = "strategy={kind: ring_allreduce, workers: 8}"
+    ring = "strategy={kind: data_parallel, workers: 8}"
     times = [
         predict(small(ring, f"unevenness={{compute_jitter: 0.1, message_jitter: 0.1, seed: {seed}}}")).step_times_s
         for seed in (1, 1, 2)
@@ -113,7 +113,7 @@ def test_both_engines_take_the_same_unevenness(small: Make, strategy: str) -> No
 
 def test_a_rank_that_is_not_there_is_refused_with_its_place(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"unevenness\.stragglers\.0\.ranks: there is no rank 4"):
-        small("strategy={kind: ring_allreduce, workers: 4}", EVERYONE.format(ranks=[4], slowdown=2))
+        small("strategy={kind: data_parallel, workers: 4}", EVERYONE.format(ranks=[4], slowdown=2))
 
 
 def test_slowdowns_multiply_and_delays_add() -> None:

@@ -21,7 +21,7 @@ def batches(scenario: Scenario, worker: int, steps: int = 3) -> list[Batch]:
 def test_workers_share_the_batch_that_one_worker_has(
     kind: str, make_scenario: MakeScenario, models: dict[str, dict[str, Any]]
 ) -> None:
-    alone, four = (make_scenario({"kind": "ring_allreduce", "workers": n}, models[kind]) for n in (1, 4))
+    alone, four = (make_scenario({"kind": "data_parallel", "workers": n}, models[kind]) for n in (1, 4))
 
     for step, whole in enumerate(batches(alone, 0)):
         parts = [batches(four, worker)[step] for worker in range(4)]
@@ -30,8 +30,8 @@ def test_workers_share_the_batch_that_one_worker_has(
 
 
 def test_steps_and_seeds_differ(make_scenario: MakeScenario) -> None:
-    first, second, _ = batches(make_scenario({"kind": "ring_allreduce", "workers": 1}), 0)
-    other, *_ = batches(make_scenario({"kind": "ring_allreduce", "workers": 1}, seed=1), 0)
+    first, second, _ = batches(make_scenario({"kind": "data_parallel", "workers": 1}), 0)
+    other, *_ = batches(make_scenario({"kind": "data_parallel", "workers": 1}, seed=1), 0)
 
     assert not torch.equal(first.inputs, second.inputs)
     assert not torch.equal(first.inputs, other.inputs)
@@ -41,7 +41,7 @@ def test_the_target_of_a_token_is_the_next_byte_of_the_file(make_scenario: MakeS
     path = tmp_path / "bytes"
     path.write_bytes(bytes(range(100, 140)))
 
-    batch, *_ = batches(make_scenario({"kind": "ring_allreduce", "workers": 1}, data=str(path)), 0)
+    batch, *_ = batches(make_scenario({"kind": "data_parallel", "workers": 1}, data=str(path)), 0)
 
     assert batch.inputs.shape == batch.targets.shape == (16, 8)
     assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
@@ -53,6 +53,6 @@ def test_a_file_of_just_one_sequence_and_a_byte_is_enough(make_scenario: MakeSce
     path = tmp_path / "bytes"
     path.write_bytes(bytes(range(9)))
 
-    batch, *_ = batches(make_scenario({"kind": "ring_allreduce", "workers": 1}, data=str(path)), 0)
+    batch, *_ = batches(make_scenario({"kind": "data_parallel", "workers": 1}, data=str(path)), 0)
 
     assert batch.targets[0].tolist() == list(range(1, 9))

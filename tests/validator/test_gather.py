@@ -12,7 +12,7 @@ from tests.validator.conftest import MakeScenario
 from validator.gather import assemble, finished_steps, rank_names
 from validator.recorder import END_OF_STEP, RAW_SPAN
 
-RING = {"kind": "ring_allreduce", "workers": 2}
+RING = {"kind": "data_parallel", "workers": 2}
 PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 2}
 SERVERS = {"kind": "parameter_server", "workers": 1, "servers": 2}
 

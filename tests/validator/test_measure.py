@@ -21,10 +21,10 @@ from tests.validator.conftest import CLUSTER, GPT, MakeScenario
 from validator.measure import measure
 
 PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 4}
-RING = {"kind": "ring_allreduce", "workers": 2, "bucket": "100 KiB", "first_bucket": "20 KiB"}
+RING = {"kind": "data_parallel", "workers": 2, "bucket": "100 KiB", "first_bucket": "20 KiB"}
 COMPUTE = {"forward", "backward", "optimizer"}
 PHASES_BY_STRATEGY = [
-    ({"kind": "ring_allreduce", "workers": 1}, COMPUTE),
+    ({"kind": "data_parallel", "workers": 1}, COMPUTE),
     (RING, COMPUTE | {"synchronise"}),
     ({**RING, "overlap": False}, COMPUTE | {"synchronise"}),
     ({"kind": "parameter_server", "workers": 2, "servers": 2}, {"forward", "backward", "send", "wait", "receive"}),

@@ -73,7 +73,7 @@ def held_between_steps(module: nn.Module, optimizer: torch.optim.Optimizer) -> i
     ],
 )
 def test_a_workers_peak(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, optimizer: str) -> None:
-    scenario = make_scenario({"kind": "ring_allreduce", "workers": 1}, spec, batch=samples, optimizer=optimizer)
+    scenario = make_scenario({"kind": "data_parallel", "workers": 1}, spec, batch=samples, optimizer=optimizer)
     module = nn.Sequential(*model.build(scenario.model, range(len(scenario.model.build_layers())), seed=0))
     updates = build_optimizer(optimizer, module.parameters(), 0.01)
     inputs, targets = batch_of(scenario)
@@ -133,7 +133,7 @@ def test_the_models_that_ship_are_the_ones_looked_at() -> None:
 def test_what_saves_memory_in_forecasts_alone_is_refused(
     make_scenario: MakeScenario, training: dict[str, Any], message: str
 ) -> None:
-    scenario = make_scenario({"kind": "ring_allreduce", "workers": 2}, **training)
+    scenario = make_scenario({"kind": "data_parallel", "workers": 2}, **training)
     with pytest.raises(InputError) as caught:
         check_trainable(scenario)
     assert message in str(caught.value)

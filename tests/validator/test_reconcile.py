@@ -69,7 +69,7 @@ def test_a_run_of_another_model_is_no_baseline(small: Make) -> None:
 @pytest.mark.parametrize(
     ("strategy", "text"),
     [
-        ("{kind: ring_allreduce, workers: 4}", "ring_allreduce, 4 workers"),
+        ("{kind: data_parallel, workers: 4}", "data_parallel, 4 workers"),
         ("{kind: parameter_server, workers: 1, servers: 2}", "parameter_server, 1 worker + 2 servers"),
         ("{kind: hybrid, workers: 2, stages: 3, microbatches: 3}", "hybrid, 2 workers × 3 stages"),
     ],

@@ -25,7 +25,7 @@ WARMUP_STEPS = 2
 TOLERANCE = 1e-9
 
 PARAMETER_SERVER = {"kind": "parameter_server", "workers": 2}
-RING = {"kind": "ring_allreduce", "workers": 2, "bucket": "4 KiB", "first_bucket": "1 KiB"}
+RING = {"kind": "data_parallel", "workers": 2, "bucket": "4 KiB", "first_bucket": "1 KiB"}
 PIPELINE = {"kind": "pipeline", "microbatches": 4}
 HYBRID = {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2, "bucket": "4 KiB"}
 
@@ -33,7 +33,7 @@ CASES = [
     ({**PARAMETER_SERVER, "servers": 1}, "gpt", "sgd"),
     ({**PARAMETER_SERVER, "servers": 2, "placement": "colocated"}, "gpt", "adam"),
     ({**PARAMETER_SERVER, "workers": 4, "servers": 2}, "mlp", "momentum"),
-    ({"kind": "ring_allreduce", "workers": 1}, "gpt", "adam"),
+    ({"kind": "data_parallel", "workers": 1}, "gpt", "adam"),
     (RING, "gpt", "sgd"),
     ({**RING, "workers": 4}, "gpt", "adam"),
     ({**RING, "overlap": False}, "gpt", "adam"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from simulator.errors import InputError
-from simulator.strategy import AnyStrategy, Hybrid, ModelParallel, ParameterServer, Pipeline, RingAllreduce
-from validator.strategy import hybrid, parameter_server, pipeline, ring_allreduce
+from simulator.strategy import AnyStrategy, DataParallel, Hybrid, ModelParallel, ParameterServer, Pipeline
+from validator.strategy import data_parallel, hybrid, parameter_server, pipeline
 from validator.strategy.base import Context, Trainer
 
 
 def create(context: Context, strategy: AnyStrategy) -> Trainer:
     """This rank's part in training by `strategy`."""
     match strategy:
-        case RingAllreduce():
-            return ring_allreduce.create(context, strategy)
+        case DataParallel():
+            return data_parallel.create(context, strategy)
         case ParameterServer():
             return parameter_server.create(context, strategy)
         case Pipeline():

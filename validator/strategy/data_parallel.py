@@ -10,12 +10,12 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from simulator.run import Phase
-from simulator.strategy import RingAllreduce
+from simulator.strategy import DataParallel
 from validator.strategy.base import Context, Trainer, WholeModel, apply_update
 from validator.strategy.buckets import BucketedAllreduce, allreduce
 
 
-def create(context: Context, strategy: RingAllreduce) -> Trainer:
+def create(context: Context, strategy: DataParallel) -> Trainer:
     """The trainer of this rank's worker."""
     if strategy.workers == 1:
         return Alone(context, context.rank)
@@ -36,7 +36,7 @@ class Alone(WholeModel):
 class AfterBackward(Alone):
     """Buckets are summed once the backward pass is over."""
 
-    def __init__(self, context: Context, strategy: RingAllreduce) -> None:
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, context.rank)
         self.buckets = BucketedAllreduce(
             self.module.parameters(), self.recorder, strategy.first_bucket_bytes, strategy.bucket_bytes
@@ -50,7 +50,7 @@ class AfterBackward(Alone):
 class Overlapped(Alone):
     """Buckets are summed by DistributedDataParallel while the backward pass goes on."""
 
-    def __init__(self, context: Context, strategy: RingAllreduce) -> None:
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, context.rank)
         self.workers = strategy.workers
         self.computed_s = 0.0

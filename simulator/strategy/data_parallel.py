@@ -18,10 +18,10 @@ from simulator.strategy.placement import Placed, place
 from simulator.units import Bytes
 
 
-class RingAllreduce(Strategy):
+class DataParallel(Strategy):
     """Every worker holds the whole model and trains on its share; gradients are averaged around a ring."""
 
-    kind: Literal["ring_allreduce"] = "ring_allreduce"
+    kind: Literal["data_parallel"] = "data_parallel"
     workers_: Count = Field(1, alias="workers")
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket closes")
     first_bucket_bytes: Bytes = Field(2.0**20, alias="first_bucket", description="the same for the first bucket")
