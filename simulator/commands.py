@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simulator.model.table import Ground
     from simulator.run import Run
-
-# the share of a step from which on a part of it is told
-_NOTICED: Final = 5e-5
 
 
 def mount(commands: Any) -> None:
@@ -101,39 +97,9 @@ def _predict(options: argparse.Namespace) -> int:
 
 def describe(run: Run) -> str:
     """A run for people to read."""
-    from simulator.run import BREAKDOWN
-    from simulator.units import format_time_s
+    from simulator.summary import describe
 
-    ranks = f"{run.ranks} rank{'s' if run.ranks > 1 else ''}"
-    lines = [
-        f"{run.scenario}: {run.strategy} on {ranks}, {run.origin}",
-        f"  step time    {format_time_s(run.step_time_s)}",
-        f"  throughput   {run.samples_per_s:,.4g} samples/s ({run.samples} samples a step)",
-    ]
-    for scaling, value in (run.efficiency or {}).items():
-        lines.append(f"  efficiency   {value:.1%} {scaling} scaling, against {(run.baseline or {})[scaling]}")
-    if run.memory_bytes is not None:
-        lines.append(f"  memory       {_describe_memory(run, run.memory_bytes)}")
-    if run.breakdown_s.get("waiting_for_input", 0.0) > _NOTICED * run.step_time_s:
-        lines.append("  bound by its input")
-    lines.append("  where a step goes")
-    for cause in BREAKDOWN:
-        seconds = run.breakdown_s.get(cause, 0.0)
-        share = seconds / run.step_time_s
-        if abs(share) >= _NOTICED:
-            lines.append(f"    {cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%}")
-    return "\n".join(lines)
-
-
-def _describe_memory(run: Run, holders_bytes: Mapping[str, float]) -> str:
-    """The rank that needs the most: how much, whether that fits, and its three largest holders."""
-    from simulator.units import format_bytes
-
-    total = f"{format_bytes(sum(holders_bytes.values()))} a rank"
-    if not run.fits:
-        return f"{total}, does not fit" + (f"; would with {run.fit_by}" if run.fit_by else "")
-    largest = sorted(holders_bytes, key=holders_bytes.__getitem__, reverse=True)[:3]
-    return f"{total}: " + ", ".join(f"{name.replace('_', ' ')} {format_bytes(holders_bytes[name])}" for name in largest)
+    return describe(run)
 
 
 def _positive(text: str) -> int:

@@ -14,12 +14,13 @@ from simulator.cluster.cost import library_of, nccl_facts
 from simulator.cluster.device import ELEMENT_BYTES
 from simulator.cluster.nccl import channels, facts_of
 from simulator.model.graph import inputs_of
-from simulator.model.layers import WHOLE, Layer, Shard
+from simulator.model.layers import Layer
 from simulator.model.operators import Attention, Convolution, Kept, Matmul, Operator
 from simulator.model.operators import Memory as MemoryBound
 from simulator.recompute import Recompute
 from simulator.scenario import Scenario, Training
-from simulator.strategy import Pipelined, Strategy
+from simulator.strategy import Strategy
+from simulator.strategy.schedule import most_held
 
 # In the order in which they are told.
 HOLDERS: Final = (
@@ -79,15 +80,13 @@ class Memory:
         return self.worst.total_bytes <= self.capacity_bytes
 
 
-def memory(scenario: Scenario, shard: Shard = WHOLE) -> Memory:
-    """What each rank of `scenario` holds; `shard` divides the model among ranks that work on the same samples.
-
-    Raises FieldError where the model cannot be divided so.
-    """
-    layers = scenario.model.build_layers(shard)
+def memory(scenario: Scenario) -> Memory:
+    """What each rank of `scenario` holds."""
+    job = scenario.job()
+    layers = job.layers
     read = dict(zip((layer.name for layer in layers), inputs_of(layers), strict=True))
     elements = {layer.name: layer.output_elements for layer in layers}
-    parts = scenario.strategy.parts(layers)
+    parts = scenario.strategy.parts(job)
     entries = [sum(elements[name] for name in read[part[0].name]) for part in parts]
     ranks = tuple(_Stage(scenario, parts, number, entries[number]).memory() for number in range(len(parts)))
     return Memory(ranks, _server(scenario, layers), _capacity_bytes(scenario))
@@ -113,12 +112,11 @@ def size_bytes(activations: Iterable[Kept], element_bytes: int) -> int:
     return sum(one.elements * (one.element_bytes or element_bytes) for one in activations)
 
 
-def in_flight(strategy: Strategy, stage: int) -> int:
-    """Microbatches whose activations a stage holds when its first backward pass begins: all with gpipe (arXiv 1811.06965), as
-    many as there are stages from it on with 1f1b (arXiv 2006.09503)."""
-    if not isinstance(strategy, Pipelined):
-        return 1
-    return strategy.microbatches if strategy.schedule == "gpipe" else min(strategy.stages - stage, strategy.microbatches)
+def in_flight(strategy: Strategy, stage: int) -> float:
+    """The most microbatches whose activations a pipeline rank holds; of those that have passed some of its chunks alone, as
+    many parts of one."""
+    plan = strategy.plan
+    return float(most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks)[stage]) / plan.chunks
 
 
 class States(NamedTuple):
@@ -278,7 +276,7 @@ class _Stage:
     def _nccl_channels(self) -> int:
         cluster = self.scenario.cluster
         facts = nccl_facts(cluster)
-        ranks = self.scenario.strategy.workers * self.scenario.strategy.stages
+        ranks = self.scenario.strategy.training_ranks
         return channels(facts, -(-ranks // cluster.node.devices), cluster.node.cards_used) if facts else 0
 
     def _peak(self) -> dict[str, float]:
@@ -353,7 +351,7 @@ class _Backward:
         self.working = size * working
         self.entry = samples * size * np.array([float(one) for one in entries])
 
-    def fullest(self, others: int, gradients: float) -> dict[str, float]:
+    def fullest(self, others: float, gradients: float) -> dict[str, float]:
         """Holders at the fullest moment, with `others` microbatches waiting for their own backward pass. gradients: bytes that
         are there already, to which this pass adds; it makes them, if zero."""
         before = np.cumsum(self.kept) - self.kept
@@ -400,4 +398,4 @@ def _capacity_bytes(scenario: Scenario) -> float:
     cluster, strategy = scenario.cluster, scenario.strategy
     if cluster.node.cores is None:
         return cluster.device.memory_bytes
-    return cluster.device.memory_bytes / min(strategy.workers * strategy.stages, cluster.node.devices)
+    return cluster.device.memory_bytes / min(strategy.training_ranks, cluster.node.devices)

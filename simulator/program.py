@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simulator.gate import SYNCHRONOUS, Gate, Units
 from simulator.ragged import Ragged, in_order
 
 NO_LANE: Final = -1
@@ -56,12 +57,13 @@ def followers(follows: Sequence[Sequence[int]]) -> list[list[int]]:
 @dataclass(frozen=True)
 class RankClasses:
     """Ranks that do the same are one class. names, multiplicity (how many ranks), is_server, late_s (when they begin their
-    first step): one entry per class."""
+    first step), lockstep (ranks that share each pass, so that the slowest of them sets its pace): one entry per class."""
 
     names: tuple[str, ...]
     multiplicity: NDArray[np.int64]
     is_server: NDArray[np.bool_]
     late_s: NDArray[np.float64]
+    lockstep: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -101,15 +103,18 @@ class Program:
 
     kind: Kind. rank: class that owns the task. peer: receiving class of a TRANSFER, else −1. lane: tasks of one rank and lane
     run in row order; NO_LANE for tasks that wait for their dependencies alone. phase, stage, microbatch: labels for spans.
-    latency_s: passes before anything is used. amount: seconds of work, or bytes. max_rate: work seconds per second (1), or
-    bytes per second. weight: share under contention relative to others. requests, update_s: of SERVE tasks only: how many
-    requests the task stands for, each `amount` seconds, and the seconds of the update once all have come.
+    latency_s: passes before anything is used; of a COMPUTE task it is what the ranks of the class exchange with one another
+    within the work, told as if it came first. amount: seconds of work, or bytes. max_rate: work seconds per second (1), or
+    bytes per second. weight: share under contention relative to others. requests, update_s, bucket: of SERVE tasks only: how
+    many requests the task stands for, each `amount` seconds; the seconds of the update once all have come; which of the
+    server's parameters they are for, the first needed of a step being bucket 0.
     route: number of the route that the task takes; a route that uses nothing limits nothing.
     slot: hint of an order, −1 for none: a number above those of all that the task follows in its step. Engines may save
     themselves the search for an order; a hint that is wrong changes no time.
     together: number of a set of tasks that run at the same time by construction, −1 for none.
     dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
     members: classes that take part in a COLLECTIVE.
+    gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
     """
 
     ranks: RankClasses
@@ -128,15 +133,24 @@ class Program:
     weight: NDArray[np.float64]
     requests: NDArray[np.int32]
     update_s: NDArray[np.float64]
+    bucket: NDArray[np.int32]
     route: NDArray[np.int32]
     slot: NDArray[np.int32]
     together: NDArray[np.int32]
     dependencies: Ragged
     carried: Ragged
     members: Ragged
+    gate: Gate = SYNCHRONOUS
+    units: Units | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every rank takes every step, in an order that is fixed; else each rank has steps of its own, and a task of
+        one step has always ended before the same of the next begins."""
+        return self.gate == SYNCHRONOUS
 
     @property
     def has_servers(self) -> bool:
@@ -205,6 +219,7 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "weight": (np.float64, 1.0),
     "requests": (np.int32, 0),
     "update_s": (np.float64, 0.0),
+    "bucket": (np.int32, 0),
     "route": (np.int32, 0),
     "slot": (np.int32, -1),
     "together": (np.int32, -1),
@@ -240,13 +255,16 @@ class _Pairs:
 
 class ProgramBuilder:
     """Collects tasks; `build` makes the columns. What adds one task returns its row number, what adds a block of them their
-    row numbers, in the shape to which its arguments broadcast."""
+    row numbers, in the shape to which its arguments broadcast. gate, units: as a Program has them."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate = SYNCHRONOUS, units: Units | None = None) -> None:
+        self._gate = gate
+        self._units = units
         self._rank_names: list[str] = []
         self._multiplicity: list[int] = []
         self._is_server: list[bool] = []
         self._late_s: list[float] = []
+        self._lockstep: list[int] = []
         self._slowdown: list[float] = []
         self._rank_routes: list[int] = []
         self._resource_names: list[str] = []
@@ -271,16 +289,18 @@ class ProgramBuilder:
 
     def rank(
         self, name: str, *, multiplicity: int = 1, is_server: bool = False, uses: tuple[Use, ...] = (),
-        slowdown: float = 1.0, late_s: float = 0.0,
+        slowdown: float = 1.0, late_s: float = 0.0, lockstep: int = 1,
     ) -> int:  # fmt: skip
         """Adds a class of `multiplicity` alike ranks that compute on `uses` (nothing shared: none); returns its number.
 
-        slowdown: how many times as long as said their work takes. late_s: when they begin their first step.
+        slowdown: how many times as long as said their work takes. late_s: when they begin their first step. lockstep: how many
+        of them share each pass.
         """
         self._rank_names.append(name)
         self._multiplicity.append(multiplicity)
         self._is_server.append(is_server)
         self._late_s.append(late_s)
+        self._lockstep.append(lockstep)
         self._slowdown.append(slowdown)
         self._rank_routes.append(self._route(uses))
         return len(self._rank_names) - 1
@@ -296,14 +316,17 @@ class ProgramBuilder:
 
     def computes(
         self, rank: ArrayLike, phase: ArrayLike, work_s: ArrayLike, after: Sequence[ArrayLike] = (),
-        stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
+        stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1, exchange_s: ArrayLike = 0.0,
     ) -> Rows:  # fmt: skip
-        """A block of `compute`. after: arrays of rows (below zero: none), each task follows its element of each."""
+        """A block of `compute`. after: arrays of rows (below zero: none), each task follows its element of each.
+
+        exchange_s: what its ranks exchange with one another within it.
+        """
         route = np.where(np.asarray(work_s) > 0, np.array(self._rank_routes)[np.asarray(rank)], 0)
         amount = np.asarray(work_s) * np.array(self._slowdown)[np.asarray(rank)]
         return self._add_block(
             after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch, amount=amount,
-            route=route, slot=slot,
+            route=route, slot=slot, latency_s=exchange_s,
         )  # fmt: skip
 
     def beside(self, rank: int, amount: float, path: Path, phase: int, after: Sequence[int] = ()) -> int:
@@ -325,37 +348,41 @@ class ProgramBuilder:
         )  # fmt: skip
 
     def transfers(
-        self, source: int, target: int, size_bytes: float, path: Path, phase: int, after: Sequence[ArrayLike],
-        stage: int = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
+        self, source: ArrayLike, target: ArrayLike, sizes_bytes: Sequence[float], paths: Sequence[Path], which: Rows,
+        phase: int, after: Sequence[ArrayLike], stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
     ) -> Rows:  # fmt: skip
-        """A block of `transfer` along one path. after: as `computes` has it."""
+        """A block of `transfer`, each of the size and along the path of number `which`. after: as `computes` has it."""
+        kinds = [self._along(path, size_bytes) for path, size_bytes in zip(paths, sizes_bytes, strict=True)]
+        along = {name: np.array([kind[name] for kind in kinds])[which] for name in kinds[0]}
         return self._add_block(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            slot=slot, **self._along(path, size_bytes),
+            slot=slot, **along,
         )  # fmt: skip
 
     def collective(
-        self, members: Sequence[int], size_bytes: float, path: Path, phase: int, after: Sequence[int], stage: int = -1
-    ) -> int:
+        self, members: Sequence[int], size_bytes: float, path: Path, phase: int, after: Sequence[int], stage: int = -1,
+        microbatch: int = -1, slot: int = -1,
+    ) -> int:  # fmt: skip
         """A collective that moves `size_bytes` through each member; collectives of one group follow one another."""
         self._members.add(self._rows, members)
         return self._add(
             after, kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_LANE, phase=phase, stage=stage,
-            **self._along(path, size_bytes),
+            microbatch=microbatch, slot=slot, **self._along(path, size_bytes),
         )  # fmt: skip
 
     def serve(
-        self, server: int, worker: int, phase: int, requests: int, service_s: float, update_s: float, after: Sequence[int]
-    ) -> int:
+        self, server: int, worker: int, phase: int, requests: int, service_s: float, update_s: float, after: Sequence[int],
+        bucket: int = 0,
+    ) -> int:  # fmt: skip
         """`requests` alike requests of a worker class, queued at a server once the tasks `after` have ended.
 
-        Each is served for `service_s` in order of arrival; all end together, once everything that this step brings to the
-        server has been served and the update, `update_s`, is done.
+        Each is served for `service_s` in order of arrival; they end when the gate answers them. With a barrier that is once
+        what this step brings to the server for the bucket has been served and the update, `update_s`, is done.
         """
         slowdown = self._slowdown[server]
         return self._add(
             after, kind=Kind.SERVE, rank=server, peer=worker, phase=phase, requests=requests,
-            amount=service_s * slowdown, update_s=update_s * slowdown, route=self._rank_routes[server],
+            amount=service_s * slowdown, update_s=update_s * slowdown, bucket=bucket, route=self._rank_routes[server],
         )  # fmt: skip
 
     def follow(self, rows: ArrayLike, after: ArrayLike) -> None:
@@ -416,6 +443,7 @@ class ProgramBuilder:
                 np.array(self._multiplicity, dtype=np.int64),
                 np.array(self._is_server),
                 np.array(self._late_s, dtype=np.float64),
+                np.array(self._lockstep, dtype=np.int64),
             ),
             Resources(
                 tuple(self._resource_names),
@@ -427,4 +455,6 @@ class ProgramBuilder:
             dependencies=self._dependencies.ragged(self._rows),
             carried=self._carried.ragged(self._rows),
             members=self._members.ragged(self._rows),
+            gate=self._gate,
+            units=self._units,
         )

@@ -9,13 +9,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulator.intervals import Stretches
 
 Origin = Literal["predicted", "measured"]
 
@@ -45,10 +47,10 @@ class Stream(IntEnum):
 
 
 COMPUTE_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-_SUMMARY: Final = (
-    "origin", "scenario", "strategy", "ranks", "compute_ranks", "samples", "step_time_s", "samples_per_s", "efficiency",
-    "baseline", "breakdown_s", "phase_s", "memory_bytes_per_rank", "memory_bytes", "fits", "fit_by", "step_times_s",
-    "provenance", "rank_names",
+COMMUNICATION_PHASES: Final = (Phase.SYNCHRONISE, Phase.SEND, Phase.RECEIVE)
+# what a summary says beside the fields, since it follows from them
+_DERIVED: Final = (
+    "samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble_fraction",
 )  # fmt: skip
 BREAKDOWN: Final = (
     "compute", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks", "waiting_for_input", "other",
@@ -110,11 +112,17 @@ class Run:
     """One training run, predicted or measured.
 
     scenario: its name. ranks: processes or devices; compute_ranks: those that train (the rest are servers).
-    samples: per step, over all workers. step_time_s: slope over steady steps. phase_s: mean seconds per step and training
-    rank in each phase on its main stream. breakdown_s: the same time by cause, adding up to step_time_s.
-    efficiency and baseline: weak and strong scaling against a named run; absent until there is one.
-    memory_bytes_per_rank: of the training rank that needs the most, at its peak; memory_bytes: the same by what holds it.
-    fits: whether the device has as much. fit_by: what to set so that it does, where it does not. None and "" until known.
+    samples: per step, over all workers; tokens: the same, where the model reads tokens. step_time_s: slope over steady steps.
+    phase_s: mean seconds per step and training rank in each phase on its main stream. breakdown_s: the same time by cause,
+    adding up to step_time_s. communication_s: mean seconds per step and training rank in which something of the rank's was
+    moving: "exposed", when it waited for that, and "hidden", when it computed or waited for something else.
+    model_flops: of a step's forward and backward passes over all samples; hardware_flops: with what is recomputed;
+    peak_flops: FLOP/s of a training rank's device at the training precision.
+    efficiency, speed_up and baseline: by kind of scaling, weak and strong, against a named run; absent until there is one.
+    memory_bytes_per_rank: of the training rank that needs the most, at its peak; memory_bytes: the same by what holds it;
+    memory_by_stage: `name`, `total_bytes` and `holders_bytes` of each kind of training rank; capacity_bytes: what a rank has.
+    fits: whether that is enough. fit_by: what to set so that it is, where it is not. None and "" until known.
+    energy_J, cost_USD: "per_step", "per_million_samples" and, where there are tokens, "per_million_tokens".
     """
 
     origin: Origin
@@ -127,12 +135,22 @@ class Run:
     step_times_s: tuple[float, ...]
     phase_s: Mapping[str, float]
     breakdown_s: Mapping[str, float]
+    communication_s: Mapping[str, float] = field(default_factory=dict)
+    tokens: int | None = None
+    model_flops: float | None = None
+    hardware_flops: float | None = None
+    peak_flops: float | None = None
     efficiency: Mapping[str, float] | None = None
+    speed_up: Mapping[str, float] | None = None
     baseline: Mapping[str, str] | None = None
     memory_bytes_per_rank: float | None = None
     memory_bytes: Mapping[str, float] | None = None
+    memory_by_stage: tuple[Mapping[str, Any], ...] = ()
+    capacity_bytes: float | None = None
     fits: bool | None = None
     fit_by: str = ""
+    energy_J: Mapping[str, float] | None = None
+    cost_USD: Mapping[str, float] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     rank_names: tuple[str, ...] = ()
     spans: Spans | None = None
@@ -145,10 +163,44 @@ class Run:
     def samples_per_s_per_rank(self) -> float:
         return self.samples_per_s / self.compute_ranks
 
+    @property
+    def tokens_per_s(self) -> float | None:
+        return None if self.tokens is None else self.samples_per_s * self.tokens / self.samples
+
+    @property
+    def tokens_per_s_per_rank(self) -> float | None:
+        return None if self.tokens_per_s is None else self.tokens_per_s / self.compute_ranks
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: what the passes need, over what all training ranks could compute meanwhile (arXiv
+        2204.02311, appendix B)."""
+        return self._utilisation(self.model_flops)
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOPs utilisation: the same with what is recomputed (arXiv 2205.05198, section 6.3)."""
+        return self._utilisation(self.hardware_flops)
+
+    def _utilisation(self, flops: float | None) -> float | None:
+        could_flops = self.compute_ranks * (self.peak_flops or 0.0) * self.step_time_s
+        return None if flops is None or could_flops == 0 else flops / could_flops
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Share of a step in which a training rank waits for other stages, mean over ranks."""
+        return self.breakdown_s.get("bubble", 0.0) / self.step_time_s if self.step_time_s > 0 else 0.0
+
     def summary(self) -> dict[str, Any]:
-        """Everything but the spans, as plain data for JSON."""
-        plain = {name: getattr(self, name) for name in _SUMMARY}
-        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in plain.items()}
+        """Everything but the spans, as plain data for JSON, with what follows from it."""
+        names = [one.name for one in fields(self) if one.name != "spans"]
+        return {name: _plain(getattr(self, name)) for name in (*names, *_DERIVED)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 def from_spans(
@@ -167,20 +219,23 @@ def from_spans(
     """
     count = np.ones(len(servers), dtype=np.int64) if multiplicity is None else multiplicity
     step_time_s = slope(step_ends_s)
-    main = spans.where((spans.step >= 1) & (spans.stream == Stream.MAIN) & ~servers[spans.rank])
-    share = count[main.rank] / (count[~servers].sum() * (len(step_ends_s) - 1))
+    steady = spans.where((spans.step >= 1) & ~servers[spans.rank])
     # measured steps vary: parts are scaled to the step they are parts of, which the slope describes best
-    mean_s = float(step_ends_s[-1] - step_ends_s[0]) / (len(step_ends_s) - 1)
-    share = share * (step_time_s / mean_s if mean_s > 0 else 1.0)
-    breakdown = _breakdown_s(main, share)
+    elapsed_s = float(step_ends_s[-1] - step_ends_s[0])
+    share = count / count[~servers].sum() * (step_time_s / elapsed_s if elapsed_s > 0 else 1 / (len(step_ends_s) - 1))
+    main = steady.where(steady.stream == Stream.MAIN)
+    breakdown = _breakdown_s(main, share[main.rank])
     breakdown["other"] = step_time_s - sum(breakdown.values())
+    moving_s = _moving_s(main, steady.where(steady.stream == Stream.COMMUNICATION), share)
+    exposed_s = breakdown["exposed_communication"]
     return Run(
         ranks=int(count.sum()),
         compute_ranks=int(count[~servers].sum()),
         step_time_s=step_time_s,
         step_times_s=tuple(float(t) for t in np.diff(step_ends_s)),
-        phase_s=_phase_s(main, share),
+        phase_s=_phase_s(main, share[main.rank]),
         breakdown_s=breakdown,
+        communication_s={"exposed": exposed_s, "hidden": max(0.0, moving_s - exposed_s)},
         spans=spans,
         **fields,
     )
@@ -218,6 +273,24 @@ def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
     return {name: float(value) for name, value in parts.items()}
 
 
+def _moving_s(main: Spans, communication: Spans, share: NDArray[np.float64]) -> float:
+    """Seconds in which something of a rank's was moving, whether it waited for that or not; overlaps count once.
+
+    share: of each rank. What a rank's last step leaves moving counts where the step before left as much: at the beginning.
+    """
+    begin_s, end_s = np.full((2, len(share)), np.inf) * [[1.0], [-1.0]]
+    np.minimum.at(begin_s, main.rank, main.arrival_s)
+    np.maximum.at(end_s, main.rank, main.end_s)
+    exchanges = main.where(np.isin(main.phase, COMMUNICATION_PHASES))
+    late = communication.where(communication.end_s > end_s[communication.rank])
+    earlier_s = (end_s - begin_s)[late.rank]
+    rank = np.concatenate([exchanges.rank, communication.rank, late.rank])
+    start_s = np.concatenate([exchanges.start_s, communication.start_s, late.start_s - earlier_s])
+    stop_s = np.concatenate([exchanges.end_s, communication.end_s, late.end_s - earlier_s])
+    moving = Stretches(rank, np.maximum(start_s, begin_s[rank]), np.minimum(stop_s, end_s[rank])).union()
+    return float(((moving.end_s - moving.start_s) * share[moving.owner]).sum())
+
+
 def save(run: Run, folder: Path) -> None:
     """Writes `run.json`, and `spans.npz` where the run has spans, each aside and then renamed."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -231,9 +304,10 @@ def save(run: Run, folder: Path) -> None:
 def load_run(folder: Path) -> Run:
     """The run that `save` wrote into `folder`. Raises OSError, ValueError or KeyError when it is not one."""
     plain = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    plain.pop("samples_per_s")
-    for name in ("step_times_s", "rank_names"):
-        plain[name] = tuple(plain[name])
+    for name in _DERIVED:
+        plain.pop(name, None)
+    for name in ("step_times_s", "rank_names", "memory_by_stage"):
+        plain[name] = tuple(plain.get(name, ()))
     spans_file = folder / "spans.npz"
     if spans_file.is_file():
         # through memory, so that a damaged file is not left open

@@ -19,8 +19,8 @@ from simulator.model import AnyModel
 from simulator.model.layers import Layer
 from simulator.recompute import NO_RECOMPUTE, AnyRecompute
 from simulator.spec import Count, Spec, Width
-from simulator.strategy import AnyStrategy
-from simulator.strategy.costs import MeasuredStep
+from simulator.strategy import AnyStrategy, Strategy
+from simulator.strategy.costs import Job, MeasuredStep
 from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
 
@@ -99,6 +99,24 @@ class Scenario(Spec):
     def samples_per_worker(self) -> int:
         return self.total_samples // self.strategy.workers
 
+    def job(
+        self, samples_per_worker: int | None = None, unevenness: Unevenness = EVEN, strategy: Strategy | None = None
+    ) -> Job:
+        """What a strategy compiles, with so many samples for each worker; the scenario's own strategy and number, if None."""
+        training, strategy = self.training, strategy or self.strategy
+        return Job(
+            layers=self.model.build_layers(strategy.plan.shard),
+            cluster=self.cluster,
+            samples_per_worker=self.samples_per_worker if samples_per_worker is None else samples_per_worker,
+            precision=training.precision,
+            optimizer=training.optimizer,
+            unevenness=unevenness,
+            recompute=training.recompute,
+            zero=training.zero,
+            input=self.input,
+            measured_step=training.measured_step,
+        )
+
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         """Rules between parts. FieldError passes through pydantic, and `load` adds the place."""
@@ -107,7 +125,7 @@ class Scenario(Spec):
             nearest = max(1, round(self.total_samples / workers)) * workers
             message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
             raise FieldError(("batch",), message)
-        layers = self.model.build_layers()
+        layers = self.model.build_layers(self.strategy.plan.shard)
         self.strategy.check(layers, self.samples_per_worker)
         self._memory_is_saved_where_it_can_be(layers)
         self._devices_suffice()
@@ -140,7 +158,7 @@ class Scenario(Spec):
                 raise FieldError(("unevenness", *field), message)
 
     def _devices_suffice(self) -> None:
-        cluster, needed = self.cluster, self.strategy.workers * self.strategy.stages
+        cluster, needed = self.cluster, self.strategy.training_ranks
         if needed > cluster.devices:
             nodes = -(-needed // cluster.node.devices)
             message = (

@@ -36,6 +36,8 @@ _UNITS: Final[dict[str, tuple[dict[str, float], str]]] = {
         "'25 Gbit/s' or '3 GB/s'",
     ),
     "compute rate": (_table(("FLOP/s", 1.0), ("FLOPS", 1.0), ("flop/s", 1.0)), "'312 TFLOP/s'"),
+    "power": ({f"{prefix}W": size for prefix, size in _DECIMAL.items()}, "'10.2 kW'"),
+    "price": ({"USD/h": 1 / 3600}, "'32.77 USD/h'"),
 }
 
 
@@ -89,6 +91,16 @@ def parse_flops(value: object) -> float:
     return _parse(value, "compute rate")
 
 
+def parse_W(value: object) -> float:
+    """Watts from text such as '10.2 kW'. Raises UnitError."""
+    return _parse(value, "power")
+
+
+def parse_USD_per_s(value: object) -> float:
+    """US dollars per second from text such as '32.77 USD/h'. Raises UnitError."""
+    return _parse(value, "price")
+
+
 def _field(parse: Any, dimension: str) -> tuple[BeforeValidator, WithJsonSchema]:
     example = _UNITS[dimension][1]
     schema = {"type": ["string", "number"], "description": f"a {dimension} with its unit, such as {example}"}
@@ -106,6 +118,8 @@ Bytes = Annotated[float, *_field(parse_bytes, "size")]
 BytesPerSecond = Annotated[float, *_field(parse_Bps, "bandwidth")]
 PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_positive)]
 FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
+Watts = Annotated[float, *_field(parse_W, "power")]
+DollarsPerSecond = Annotated[float, *_field(parse_USD_per_s, "price")]
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
@@ -133,6 +147,16 @@ def format_Bps(rate_Bps: float) -> str:
     """'25.0 Gbit/s' from 3.125e9: links are sold in bits."""
     steps = [(1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")]
     return _scaled(rate_Bps * 8, steps)
+
+
+def format_energy_J(energy_J: float) -> str:
+    """'1.50 kWh' from 5.4e6: energy is sold in watt-hours."""
+    return _scaled(energy_J / 3600, [(1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1, "Wh"), (1e-3, "mWh")])
+
+
+def format_USD(amount_USD: float) -> str:
+    """'1,234 USD', '0.0712 USD': three significant digits below a thousand."""
+    return f"{amount_USD:,.0f} USD" if amount_USD >= 999.5 else f"{amount_USD:.3g} USD"
 
 
 def format_count(count: float) -> str:

@@ -28,10 +28,10 @@ def read_recorded(path: Path) -> bytes:
 
 
 def rank_names(strategy: Strategy) -> tuple[str, ...]:
-    """What each rank is called: 'worker 1 stage 0', 'server 1'."""
+    """What each rank is called: 'worker 1 stage 0', 'server 1'; the workers of a stage are neighbours."""
     names = []
-    for worker in range(strategy.workers):
-        for stage in range(strategy.stages):
+    for stage in range(strategy.stages):
+        for worker in range(strategy.workers):
             parts = [f"worker {worker}"] if strategy.workers > 1 or strategy.stages == 1 else []
             parts += [f"stage {stage}"] if strategy.stages > 1 else []
             names.append(" ".join(parts))
@@ -51,7 +51,7 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int, provenan
     ends = rows["phase"] == END_OF_STEP
     step_ends_s = np.array([rows["end_s"][ends & (rows["step"] == step)].max() for step in range(steps + 1)])
     spans = rows[~ends & (rows["step"] >= 1)]
-    servers = np.arange(strategy.ranks) >= strategy.workers * strategy.stages
+    servers = np.arange(strategy.ranks) >= strategy.training_ranks
     _start_messages(spans)
     _start_collectives(spans)
     spans = _cut_pulls(spans, servers)

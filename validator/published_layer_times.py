@@ -9,8 +9,8 @@ from typing import Final, get_args
 
 from simulator import library
 from simulator.cluster import Cluster
+from simulator.cluster.cost import processors_taken
 from simulator.cluster.device import ELEMENT_BYTES, Precision
-from simulator.cluster.nccl import channels, facts_of
 from simulator.collective import collective_time
 from simulator.errors import InputError, ScaleproofError
 from simulator.model import Gpt, Layer
@@ -72,9 +72,8 @@ def layer_s(row: Row) -> tuple[float, float]:
 
 
 def _exchanges_s(layer: Layer, backward: bool, sample_bytes: float, ranks: int, cluster: Cluster) -> float:
-    """Those that are waited for take their time; those hidden take as many processors as NCCL has channels, one each."""
-    facts, kernels = facts_of(cluster.device.name), cluster.device.kernels
-    taken = channels(facts, 1, cluster.node.cards_used) / kernels.processors if facts and kernels else 0.0
+    """Those that are waited for take their time; those hidden take processors from what computes."""
+    taken = processors_taken(cluster)
     return sum(
         collective_time(exchange.op, int(exchange.elements * sample_bytes), ranks, cluster)
         * (taken if exchange.hidden else 1.0)

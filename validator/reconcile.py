@@ -105,7 +105,7 @@ def _scaling(scenario: Scenario, base: Scenario) -> str | None:
         return None
     if scenario.total_samples == base.total_samples:
         return "strong"
-    ranks = scenario.strategy.workers * scenario.strategy.stages
+    ranks = scenario.strategy.training_ranks
     return "weak" if scenario.total_samples == base.total_samples * ranks else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,7 @@ class Cluster(Spec):
 
     network: what joins the nodes; its bandwidth is that of all network cards of a node together.
     collectives: measured collectives, where `calibrate` wrote them; without them the ring algorithm is assumed.
+    pue: power usage effectiveness, what the site draws over what its nodes draw (ISO/IEC 30134-2).
     """
 
     name: str = ""
@@ -28,6 +29,7 @@ class Cluster(Spec):
     network: Link | None = Field(None, description="needed when there is more than one node")
     device: Device
     collectives: Collectives = Collectives()
+    pue: Annotated[float, Field(ge=1, le=10)] = 1.0
     provenance: dict[str, str] = Field(default_factory=dict, description="what `calibrate` ran on, when and with what")
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.cluster.algorithms import ALGORITHMS, Group, Op, names_for
 from simulator.cluster.collectives import Library
-from simulator.cluster.nccl import Nccl, Wires, candidates, facts_of, time_s
+from simulator.cluster.nccl import Nccl, Wires, candidates, channels, facts_of, time_s
 from simulator.cluster.traffic import Traffic, traffic, traffic_by_round
 from simulator.errors import FieldError, InputError
 
@@ -52,6 +52,14 @@ def library_of(cluster: Cluster) -> Library:
 def nccl_facts(cluster: Cluster) -> Nccl | None:
     """What NCCL's model needs to know: as the cluster says, else as its device's name tells; None where it does not."""
     return cluster.collectives.nccl or facts_of(cluster.device.name)
+
+
+def processors_taken(cluster: Cluster) -> float:
+    """Share of a device's processors that move data instead of computing: NCCL takes one for each of its channels."""
+    facts, kernels = nccl_facts(cluster), cluster.device.kernels
+    if facts is None or kernels is None:
+        return 0.0
+    return min(1.0, channels(facts, 1, cluster.node.cards_used) / kernels.processors)
 
 
 def rotates(cluster: Cluster, algorithm: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simulator.cluster.kernels import Kernels, Speed, passes_s
+from simulator.cluster.kernels import Kernels, Speed, passes_s, weights_s
 from simulator.model.layers import Layer
-from simulator.model.operators import Attention
+from simulator.model.operators import Attention, Convolution, Matmul, Operator
 from simulator.spec import Spec
 from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
@@ -101,6 +103,25 @@ class Device(Spec):
         forward_s = self._flat_s(layer.forward_flops * samples, precision)
         backward_s = self._flat_s(layer.backward_flops * samples, precision)
         return self.layer_overhead_s + forward_s, self.layer_overhead_s + backward_s
+
+    def weights_s(self, layer: Layer, samples: float, precision: Precision) -> float:
+        """Seconds of the layer's backward pass that are its weights' gradients, on which no other layer waits.
+
+        As a share of the pass, so that it fits where that was measured.
+        """
+        _, whole_s = self.layer_s(layer, samples, precision)
+        if self.kernels is None or self.efficiency is not None:
+            weighted = sum(o.forward_flops for o in layer.operators if isinstance(o, Matmul | Convolution))
+            return whole_s * weighted / layer.backward_flops if layer.backward_flops else 0.0
+        speed = self._speed(self.kernels, precision)
+        _, modelled_s = passes_s(speed, layer.operators, layer.kept, samples)
+        return whole_s * weights_s(speed, layer.operators, samples) / modelled_s if modelled_s else 0.0
+
+    def operators_s(
+        self, layer: Layer, operators: Sequence[Operator], samples: float, precision: Precision
+    ) -> tuple[float, float]:
+        """Seconds that some of a layer's operators take in the forward and in the backward pass."""
+        return self.layer_s(replace(layer, signature="", operators=tuple(operators), kept=()), samples, precision)
 
     def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
         """Seconds in which attention's scores are made and used in the forward pass: what selective recomputation does again.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from simulator.model.operators import Attention, Convolution, Kept, Memory, Operator, Product
+from simulator.model.operators import Attention, Convolution, Kept, Matmul, Memory, Operator, Product
 from simulator.spec import Count, Spec
 from simulator.units import Seconds
 
@@ -164,6 +164,14 @@ def passes_s(speed: Speed, operators: tuple[Operator, ...], kept: tuple[Kept, ..
         forward.append(_dropout_s(speed, dropped * samples))
         backward.append(_dropout_s(speed, dropped * samples))
     return _pass_s(forward, speed), _pass_s(backward, speed)
+
+
+@functools.lru_cache(maxsize=4096)
+def weights_s(speed: Speed, operators: tuple[Operator, ...], samples: float) -> float:
+    """Seconds of those kernels of the backward pass that make gradients of weights, the last of each weighted operator."""
+    return sum(
+        list(_backward(operator, samples, speed))[-1] for operator in operators if isinstance(operator, Matmul | Convolution)
+    )
 
 
 def _pass_s(kernels_s: Sequence[float], speed: Speed) -> float:

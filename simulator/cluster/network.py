@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simulator.cluster.topology import AnyTopology, Switch
 from simulator.cluster.wiring import Wiring
 from simulator.errors import FieldError
 from simulator.spec import Count, Spec
-from simulator.units import BytesPerSecond, PositiveBytesPerSecond, Seconds
+from simulator.units import BytesPerSecond, DollarsPerSecond, PositiveBytesPerSecond, Seconds, Watts
 
 
 class UnlikeLink(Spec):
@@ -85,6 +85,8 @@ class Node(Spec):
     devices: how many ranks compute on it without sharing (GPUs), or how many processes it hosts (CPU nodes).
     link: from one device to the others inside the node (NVLink, PCIe, or the loopback interface).
     cores: given where ranks compute on the host's cores: how many cores' worth of work all of them together get done.
+    power: what the whole node draws while it trains. idle_power: while its ranks wait; as much as otherwise, if absent.
+    price: of renting the whole node.
     """
 
     devices: Count = 1
@@ -94,6 +96,17 @@ class Node(Spec):
     memory_bandwidth_Bps: BytesPerSecond | None = Field(
         None, alias="memory_bandwidth", description="of the host, where parameter servers work; the device's if absent"
     )
+    power_W: Watts | None = Field(None, alias="power", description="of the whole node while it trains")
+    idle_power_W: Watts | None = Field(None, alias="idle_power", description="while its ranks wait; power if absent")
+    price_USD_per_s: DollarsPerSecond | None = Field(None, alias="price", description="of the whole node")
+
+    @model_validator(mode="after")
+    def _powers_fit(self) -> Self:
+        if self.idle_power_W is not None and self.power_W is None:
+            raise ValueError("idle_power: goes with power; give what the node draws while it trains as well")
+        if (self.idle_power_W or 0.0) > (self.power_W or 0.0):
+            raise ValueError("idle_power: more than power; a node that waits draws at most as much as one that trains")
+        return self
 
     @property
     def cards_used(self) -> int:

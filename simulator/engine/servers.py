@@ -1,26 +1,39 @@
-"""Servers: queues that serve requests in order of arrival and release them together after an update."""
+"""Servers: queues that serve requests in order of arrival, one after another, and answer them when their gate says so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+import numpy as np
 import simpy
+from numpy.typing import NDArray
 
+from simulator.gate import Barrier, Clock, Free, Gate
 from simulator.program import Use
 
+# In place of a number of updates: the push was dropped.
+DROPPED: Final = -1
 
-@dataclass(frozen=True)
-class Request:
-    """`count` alike requests of one step, each of `service_s`; `released` is called once the step's update is done."""
 
+class Request(NamedTuple):
+    """`count` alike requests of one step of a worker, each of `service_s`, for one of the server's buckets of parameters.
+
+    instance: what the engine knows it by. update_s: of an update for which it is the last to come.
+    """
+
+    instance: int
     step: int
+    worker: int
+    bucket: int
     count: int
     service_s: float
     update_s: float
     uses: Sequence[Use]
-    began: Callable[[], None]
-    released: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -32,38 +45,227 @@ class Busy:
     end_s: float
 
 
+@dataclass(frozen=True)
+class Applied:
+    """What became of pushes whose gate does not wait for all; shape (steps, tasks).
+
+    applied_s: when the parameters had it, not a number where they have not. behind: updates by others that the parameters had
+    by then, beside those that the worker had read; DROPPED where it was.
+    """
+
+    applied_s: NDArray[np.float64]
+    behind: NDArray[np.int64]
+
+
+class Host(ABC):
+    """What a server works on, and who is told what becomes of requests, each by its instance."""
+
+    @abstractmethod
+    def work(self, seconds: float, uses: Sequence[Use], then: Callable[[], None]) -> None:
+        """Calls `then` once so many seconds of work are done."""
+
+    @abstractmethod
+    def began(self, instance: int) -> None:
+        """It is served from now on."""
+
+    @abstractmethod
+    def applied(self, instance: int, behind: int) -> None:
+        """The parameters have it; behind: as `Applied` has it."""
+
+    @abstractmethod
+    def answered(self, instance: int) -> None:
+        """The parameters are on their way."""
+
+
 class Server:
-    """A synchronous server: it adds up what a step brings, in order of arrival, then updates once and releases all."""
+    """Serves one request after another, in order of arrival."""
 
     def __init__(
-        self, environment: simpy.Environment, work: Callable[[float, Sequence[Use]], simpy.Event], requests_per_step: int
+        self, environment: simpy.Environment, host: Host, gate: Gate, requests: Mapping[int, Mapping[int, int]]
     ) -> None:
-        self._environment = environment
-        self._work = work
-        self._requests_per_step = requests_per_step
-        self._queue: simpy.Store = simpy.Store(environment)
+        """requests: how many a step brings, by bucket and worker."""
         self.busy: list[Busy] = []
-        environment.process(self._serve())
+        self._environment = environment
+        self._host = host
+        self._gates = {bucket: _gate(gate, of_workers) for bucket, of_workers in requests.items()}
+        self._queue: deque[Request] = deque()
+        self._is_busy = False
 
     def request(self, request: Request) -> None:
         """Queues a request."""
-        self._queue.put(request)
+        self._queue.append(request)
+        if not self._is_busy:
+            self._next()
 
-    def _serve(self) -> Generator[simpy.Event, Request, None]:
-        waiting: list[Request] = []
-        while True:
-            request = yield self._queue.get()
-            request.began()
-            yield from self._busy(request.step, request.count * request.service_s, request.uses)
-            waiting.append(request)
-            if len(waiting) == self._requests_per_step:
-                yield from self._busy(request.step, request.update_s, request.uses)
-                for served in waiting:
-                    served.released()
-                waiting.clear()
+    def leave(self, worker: int) -> None:
+        """The worker sends no more requests: nobody waits for it any longer."""
+        for gate in self._gates.values():
+            gate.leave(worker)
+            self._answer(gate)
 
-    def _busy(self, step: int, seconds: float, uses: Sequence[Use]) -> Generator[simpy.Event, Request, None]:
+    def _next(self) -> None:
+        """Begins to serve the next request that counts."""
+        self._is_busy = False
+        while self._queue and not self._is_busy:
+            request = self._queue.popleft()
+            self._host.began(request.instance)
+            if self._gates[request.bucket].is_late(request):
+                self._host.applied(request.instance, DROPPED)
+                self._host.answered(request.instance)
+            else:
+                self._is_busy = True
+                self._serve(request)
+
+    def _serve(self, request: Request) -> None:
+        self._spend(request, request.count * request.service_s, lambda: self._served(request))
+
+    def _served(self, request: Request) -> None:
+        gate = self._gates[request.bucket]
+        if gate.add(request):
+            self._spend(request, request.update_s, lambda: self._updated(gate))
+        else:
+            self._updated(gate)
+
+    def _updated(self, gate: _Gate) -> None:
+        for request, behind in gate.applied():
+            self._host.applied(request.instance, behind)
+        self._answer(gate)
+        self._next()
+
+    def _answer(self, gate: _Gate) -> None:
+        for request in gate.answered():
+            self._host.answered(request.instance)
+
+    def _spend(self, request: Request, seconds: float, then: Callable[[], None]) -> None:
         start_s = self._environment.now
+
+        def done() -> None:
+            self.busy.append(Busy(request.step, start_s, self._environment.now))
+            then()
+
         if seconds > 0:
-            yield self._work(seconds, uses)
-        self.busy.append(Busy(step, start_s, self._environment.now))
+            self._host.work(seconds, request.uses, done)
+        else:
+            done()
+
+
+class _Gate(ABC):
+    """Decides over the requests of one bucket."""
+
+    def is_late(self, request: Request) -> bool:
+        """Whether it comes after the update that it was meant for."""
+        return False
+
+    @abstractmethod
+    def leave(self, worker: int) -> None:
+        """Expects nothing of the worker any longer."""
+
+    @abstractmethod
+    def add(self, request: Request) -> bool:
+        """Takes what has been served; returns whether an update is due."""
+
+    @abstractmethod
+    def applied(self) -> Iterator[tuple[Request, int]]:
+        """What the parameters have now that they had not before, and how far behind each was."""
+
+    @abstractmethod
+    def answered(self) -> Iterator[Request]:
+        """What is answered now; each is given once."""
+
+
+class _Round(_Gate):
+    """Of a barrier: requests of one round wait for all that it needs.
+
+    With backups a worker takes part in the round that follows its last answer, and is late once that has ended.
+    """
+
+    def __init__(self, requests: int, backups: int) -> None:
+        """requests: of a step."""
+        self._needed = requests - backups
+        self._may_be_late = backups > 0
+        self._round = 0
+        self._of_worker: dict[int, int] = {}
+        self._waiting: list[Request] = []
+        self._count = 0
+
+    def is_late(self, request: Request) -> bool:
+        late = self._may_be_late and self._of_worker.get(request.worker, 0) < self._round
+        if late:
+            self._of_worker[request.worker] = self._round
+        return late
+
+    def leave(self, worker: int) -> None:
+        """A round needs as many as before."""
+
+    def add(self, request: Request) -> bool:
+        self._waiting.append(request)
+        self._count += request.count
+        return self._count >= self._needed
+
+    def applied(self) -> Iterator[tuple[Request, int]]:
+        return ((request, 0) for request in self._waiting if self._count >= self._needed)
+
+    def answered(self) -> Iterator[Request]:
+        if self._count < self._needed:
+            return iter(())
+        self._round += 1
+        self._count, done, self._waiting = 0, self._waiting, []
+        self._of_worker.update((request.worker, self._round) for request in done)
+        return iter(done)
+
+
+class _Clocks(_Gate):
+    """Of a clock: applies what it gets, and counts for each worker what of it the parameters have."""
+
+    def __init__(self, workers: Iterable[int], bound: float) -> None:
+        self._bound = bound
+        self._updates = 0
+        self._clock = dict.fromkeys(workers, 0)
+        # how many updates the parameters had that a worker read last
+        self._read = dict(self._clock)
+        self._slowest = 0
+        self._at_slowest = len(self._clock)
+        self._new: list[tuple[Request, int]] = []
+        # by the clock of who asks
+        self._waiting: dict[int, list[Request]] = {}
+
+    def leave(self, worker: int) -> None:
+        if self._clock.pop(worker, None) == self._slowest:
+            self._one_went_on()
+
+    def add(self, request: Request) -> bool:
+        worker = request.worker
+        self._new.append((request, self._updates - self._read[worker]))
+        self._updates += 1
+        clock = self._clock[worker] = self._clock[worker] + 1
+        self._waiting.setdefault(clock, []).append(request)
+        if clock == self._slowest + 1:
+            self._one_went_on()
+        return False
+
+    def _one_went_on(self) -> None:
+        self._at_slowest -= 1
+        if self._at_slowest == 0 and self._clock:
+            self._slowest = min(self._clock.values())
+            self._at_slowest = sum(clock == self._slowest for clock in self._clock.values())
+
+    def applied(self) -> Iterator[tuple[Request, int]]:
+        new, self._new = self._new, []
+        return iter(new)
+
+    def answered(self) -> Iterator[Request]:
+        for clock in [clock for clock in self._waiting if clock <= self._slowest + self._bound]:
+            for request in self._waiting.pop(clock):
+                self._read[request.worker] = self._updates
+                yield request
+
+
+def _gate(gate: Gate, requests: Mapping[int, int]) -> _Gate:
+    """For a bucket; requests: of a step, by worker."""
+    match gate:
+        case Barrier():
+            return _Round(sum(requests.values()), gate.backups)
+        case Clock():
+            return _Clocks(requests, gate.bound)
+        case Free():
+            return _Clocks(requests, math.inf)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from simulator.engine.servers import Busy
-from simulator.program import MAIN_LANE, Kind, Program
+from simulator.intervals import Stretches
+from simulator.program import MAIN_LANE, Kind, Program, Rows
+from simulator.ragged import in_order
 from simulator.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
+
+Times = NDArray[np.float64]
+Block = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -19,8 +24,8 @@ class Timeline:
     """start_s, end_s: shape (steps, tasks). server_busy: what each server class did, by rank class."""
 
     program: Program
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
+    start_s: Times
+    end_s: Times
     server_busy: Mapping[int, Sequence[Busy]] = field(default_factory=dict)
 
     def run(self, **fields: Any) -> Run:
@@ -36,97 +41,123 @@ class Timeline:
             **fields,
         )
 
-    def step_ends_s(self) -> NDArray[np.float64]:
+    def step_ends_s(self) -> Times:
         """When the last training rank ended each step, shape (steps,)."""
         program = self.program
         training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
-        ends: NDArray[np.float64] = self.end_s[:, training].max(axis=1)
+        ends: Times = self.end_s[:, training].max(axis=1)
         return ends
 
     def spans(self) -> Spans:
         """What every rank class did in the steps after the first: its main lane with its waits, and its communication."""
-        rows: list[tuple[float, ...]] = []
+        lanes = _MainLanes(self.program)
+        blocks = list(self._served())
         for step in range(1, len(self.start_s)):
-            self._main_spans(rows, step)
+            blocks += [*self._worked(step, lanes), self._waited(step, lanes), *self._communicated(step)]
+        return Spans.of({name: np.concatenate([block[name] for block in blocks]) for name in SPAN_COLUMNS})
+
+    def _served(self) -> Iterator[Block]:
+        """What servers did."""
         for rank, stretches in self.server_busy.items():
-            for busy in stretches:
-                label = (rank, busy.step, Stream.MAIN, Phase.OPTIMIZER, -1, -1)
-                rows.append((*label, busy.start_s, busy.start_s, busy.end_s, 0.0))
-        main = np.array(rows, dtype=np.float64).reshape(-1, len(SPAN_COLUMNS)).T
-        communication = [self._communication_spans(step) for step in range(1, len(self.start_s))]
-        columns = np.concatenate([main, *communication], axis=1)
-        return Spans.of(dict(zip(SPAN_COLUMNS, columns, strict=True)))
+            step, start_s, end_s = np.array([(busy.step, busy.start_s, busy.end_s) for busy in stretches]).T
+            yield _block(rank, step, Stream.MAIN, Phase.OPTIMIZER, start_s, start_s, end_s)
 
-    def _main_spans(self, rows: list[tuple[float, ...]], step: int) -> None:
-        """Each task of a main lane, and before it the wait for what it depends on."""
-        program = self.program
-        waits = _Waits(program, self.start_s[step].tolist(), self.end_s[step].tolist())
-        free_s = self._lane_free_s(step).tolist()
-        main = np.flatnonzero(program.lane == MAIN_LANE)
-        columns = (program.rank, program.phase, program.stage, program.microbatch, program.amount)
-        for task, rank, phase, *label, amount in zip(main.tolist(), *(c[main].tolist() for c in columns), strict=True):
-            arrival_s, begin_s, done_s = free_s[rank], waits.start_s[task], waits.end_s[task]
-            if begin_s > arrival_s:
-                waited_for = phase if amount == 0 else waits.phase(task, rank)
-                moving_s = begin_s - waits.moving_s(task, arrival_s, begin_s)
-                rows.append((rank, step, Stream.MAIN, waited_for, *label, arrival_s, moving_s, begin_s, 0.0))
-            if amount > 0:
-                rows.append((rank, step, Stream.MAIN, phase, *label, begin_s, begin_s, done_s, 0.0))
-            free_s[rank] = done_s
+    def _worked(self, step: int, lanes: _MainLanes) -> Iterator[Block]:
+        """The tasks of the main lanes: what they exchange with ranks in lockstep, told as if it came first, then their work."""
+        program, start_s, end_s = self.program, self.start_s[step], self.end_s[step]
+        tasks = lanes.tasks[program.latency_s[lanes.tasks] > 0]
+        moved_s = start_s[tasks] + program.latency_s[tasks]
+        yield self._of_tasks(tasks, step, Stream.MAIN, Phase.SYNCHRONISE, start_s[tasks], start_s[tasks], moved_s)
+        tasks = lanes.tasks[program.amount[lanes.tasks] > 0]
+        began_s = start_s[tasks] + program.latency_s[tasks]
+        yield self._of_tasks(tasks, step, Stream.MAIN, program.phase[tasks], began_s, began_s, end_s[tasks])
 
-    def _lane_free_s(self, step: int) -> NDArray[np.float64]:
-        """When each rank's main lane had ended the previous step."""
-        program = self.program
-        free_s = np.zeros(len(program.ranks.names))
-        if step > 0:
-            main = program.lane == MAIN_LANE
-            np.maximum.at(free_s, program.rank[main], self.end_s[step - 1][main])
-        return free_s
+    def _waited(self, step: int, lanes: _MainLanes) -> Block:
+        """Before each task of the main lanes the wait for what it follows: a span for every stretch of it in which something
+        of that was under way, from where the one before ended, and one for what is left."""
+        free_s = np.where(lanes.is_first, self.end_s[step - 1, lanes.previous], self.end_s[step, lanes.previous])
+        start_s = self.start_s[step, lanes.tasks]
+        waits = start_s > free_s
+        tasks, free_s, start_s = lanes.tasks[waits], free_s[waits], start_s[waits]
+        wait, before, began_s, ended_s = self._before(step, tasks)
+        moving = Stretches(wait, np.maximum(began_s, free_s[wait]), np.minimum(ended_s, start_s[wait])).union()
+        span = np.concatenate([moving.owner, np.arange(len(tasks))])
+        order = in_order(span)
+        span = span[order]
+        begin_s, end_s = (np.concatenate([moved_s, start_s])[order] for moved_s in (moving.start_s, moving.end_s))
+        arrival_s = np.roll(end_s, 1)
+        first = np.diff(span, prepend=-1) > 0
+        arrival_s[first] = free_s[span[first]]
+        phase = np.where(self.program.amount[tasks] == 0, self.program.phase[tasks], self._named(tasks, wait, before, ended_s))
+        some = end_s > arrival_s
+        span, times_s = span[some], (arrival_s[some], begin_s[some], end_s[some])
+        return self._of_tasks(tasks[span], step, Stream.MAIN, phase[span], *times_s)
 
-    def _communication_spans(self, step: int) -> NDArray[np.float64]:
-        """Transfers on both sides, collectives on every member; shape (columns, spans)."""
+    def _before(self, step: int, tasks: Rows) -> tuple[Rows, Rows, Times, Times]:
+        """What tasks of a step follow beside their lanes: index of the task, row of what it follows, its start and end."""
+        now, earlier = self.program.dependencies.take(tasks), self.program.carried.take(tasks)
+        start_s, end_s = (
+            np.concatenate([side[step, now.values], side[step - 1, earlier.values]]) for side in (self.start_s, self.end_s)
+        )
+        wait, before = np.concatenate([now.keys(), earlier.keys()]), np.concatenate([now.values, earlier.values])
+        return wait, before, start_s, end_s
+
+    def _named(self, tasks: Rows, wait: Rows, before: Rows, ended_s: Times) -> NDArray[np.int64]:
+        """The phase after which waits before work are named: that of what they wait for, the last to end. Shape (tasks,)."""
         program = self.program
+        order = np.lexsort((-np.arange(len(wait)), ended_s, wait))
+        last = order[np.flatnonzero(np.diff(wait[order], append=-1))]
+        kind, receives = program.kind[before[last]], program.peer[before[last]] == program.rank[tasks[wait[last]]]
+        phase = np.full(len(tasks), int(Phase.WAIT))
+        phase[wait[last]] = np.select(
+            [kind == Kind.COLLECTIVE, (kind == Kind.TRANSFER) & receives, kind == Kind.TRANSFER],
+            [Phase.SYNCHRONISE, Phase.RECEIVE, Phase.SEND],
+            Phase.WAIT,
+        )
+        return phase
+
+    def _communicated(self, step: int) -> Iterator[Block]:
+        """Transfers on both sides, collectives on every member."""
+        program, stream = self.program, Stream.COMMUNICATION
         transfers = np.flatnonzero(program.kind == Kind.TRANSFER)
         collectives = np.flatnonzero(program.kind == Kind.COLLECTIVE)
-        taking_part = np.diff(program.members.offsets)[collectives]
-        members = program.members.values
-        tasks = np.concatenate([transfers, transfers, np.repeat(collectives, taking_part)])
-        ranks = np.concatenate([program.rank[transfers], program.peer[transfers], members])
-        phases = np.repeat([Phase.SEND, Phase.RECEIVE, Phase.SYNCHRONISE], [len(transfers), len(transfers), len(members)])
-        start_s = self.start_s[step][tasks]
-        same = np.ones(len(tasks))
-        columns = (
-            ranks, step * same, Stream.COMMUNICATION * same, phases, program.stage[tasks], program.microbatch[tasks],
-            start_s, start_s, self.end_s[step][tasks], program.amount[tasks],
-        )  # fmt: skip
-        return np.array(columns, dtype=np.float64)
+        members = program.members.take(collectives)
+        sides = (
+            (transfers, program.rank[transfers], Phase.SEND),
+            (transfers, program.peer[transfers], Phase.RECEIVE),
+            (collectives[members.keys()], members.values, Phase.SYNCHRONISE),
+        )
+        for tasks, ranks, phase in sides:
+            start_s, end_s = self.start_s[step, tasks], self.end_s[step, tasks]
+            moved = {"rank": ranks, "size_bytes": program.amount[tasks]}
+            yield self._of_tasks(tasks, step, stream, phase, start_s, start_s, end_s) | moved
+
+    def _of_tasks(
+        self, tasks: Rows, step: int, stream: Stream, phase: ArrayLike, arrival_s: Times, start_s: Times, end_s: Times
+    ) -> Block:
+        """A span of each task, on the rank that owns it."""
+        program = self.program
+        labels = program.stage[tasks], program.microbatch[tasks]
+        return _block(program.rank[tasks], step, stream, phase, arrival_s, start_s, end_s, *labels)
 
 
-class _Waits:
-    """What the tasks of one step waited for."""
+def _block(
+    rank: ArrayLike, step: ArrayLike, stream: Stream, phase: ArrayLike, arrival_s: Times, start_s: Times, end_s: Times,
+    stage: ArrayLike = -1, microbatch: ArrayLike = -1,
+) -> Block:  # fmt: skip
+    """Columns of spans, as long as the times."""
+    columns = (rank, step, stream, phase, stage, microbatch, arrival_s, start_s, end_s, 0.0)
+    return {name: np.broadcast_to(column, len(end_s)) for name, column in zip(SPAN_COLUMNS, columns, strict=True)}
 
-    def __init__(self, program: Program, start_s: list[float], end_s: list[float]) -> None:
-        self.start_s = start_s
-        self.end_s = end_s
-        self._dependencies = program.dependencies.lists()
-        self._kind = program.kind.tolist()
-        self._peer = program.peer.tolist()
 
-    def phase(self, task: int, rank: int) -> int:
-        """A wait before work is named after the dependency that ended last."""
-        last = max(self._dependencies[task], key=self.end_s.__getitem__)
-        match self._kind[last]:
-            case Kind.TRANSFER:
-                return Phase.RECEIVE if self._peer[last] == rank else Phase.SEND
-            case Kind.COLLECTIVE:
-                return Phase.SYNCHRONISE
-            case _:
-                return Phase.WAIT
+class _MainLanes:
+    """The tasks of all main lanes, one lane after another. is_first: of its lane. previous: the task before it in its lane;
+    before the first its last, of the step before."""
 
-    def moving_s(self, task: int, begin_s: float, end_s: float) -> float:
-        """How long, of the wait from begin to end, what the task depends on was under way (overlaps count once)."""
-        covered_s, until_s = 0.0, begin_s
-        for start_s, stop_s in sorted((self.start_s[d], self.end_s[d]) for d in self._dependencies[task]):
-            covered_s += max(0.0, min(stop_s, end_s) - max(until_s, start_s))
-            until_s = max(until_s, min(stop_s, end_s))
-        return covered_s
+    def __init__(self, program: Program) -> None:
+        tasks = np.flatnonzero(program.lane == MAIN_LANE)
+        self.tasks: Rows = tasks[in_order(program.rank[tasks])]
+        rank = program.rank[self.tasks]
+        self.is_first = np.diff(rank, prepend=-1) > 0
+        self.previous = np.roll(self.tasks, 1)
+        self.previous[self.is_first] = self.tasks[np.diff(rank, append=len(program.ranks.names)) > 0]

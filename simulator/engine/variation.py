@@ -15,7 +15,8 @@ class Variation:
     """start_s: when each rank class begins its first step, shape (ranks,); all at once if absent.
 
     compute_jitter, message_jitter: relative standard deviation of the time of each pass (or service), and of each message (or
-    collective) past its latency: factors of mean 1, lognormal, drawn anew for every step, task and sample.
+    collective) past its latency: factors of mean 1, lognormal, drawn anew for every step, task and sample. Of ranks in lockstep
+    the slowest counts.
     """
 
     start_s: NDArray[np.float64] | None = None
@@ -30,6 +31,11 @@ class Variation:
         # a lognormal's relative variance is exp(sigma²) − 1
         sigma = np.sqrt(np.log1p(np.where(moves, self.message_jitter, self.compute_jitter) ** 2))[:, None]
         normal = np.random.default_rng([self.seed, step]).standard_normal((len(program), self.samples))
+        lockstep = np.where(moves, 1, program.ranks.lockstep[program.rank])
+        for ranks in np.unique(lockstep[lockstep > 1]).tolist():
+            tasks = np.flatnonzero(lockstep == ranks)
+            others = np.random.default_rng([self.seed, step, ranks]).standard_normal((len(tasks), self.samples, ranks - 1))
+            normal[tasks] = np.maximum(normal[tasks], others.max(axis=2))
         factors: NDArray[np.float64] = np.exp(sigma * normal - sigma**2 / 2)
         return factors
 

@@ -127,7 +127,7 @@ class T5(ModelSpec):
             layer("embedding", f"t5.embedding{end}", looked_up(source, words, None), source.here, glued=True),
             *self._encoder(source, end),
             *self._decoder(target, source, looked_up(target, words, None), end),
-            layer("head", f"t5.head{end}", head, self.target_sequence * words, glued=True),
+            layer("head", f"t5.head{end}", head, target.tokens * words, glued=True),
         ]
 
     def _encoder(self, stream: Stream, end: str) -> list[Layer]:

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from simulator.errors import FieldError
 from simulator.model.operators import Exchange, Kept, Operator
@@ -17,12 +17,16 @@ class Shard(NamedTuple):
     """How layers are divided among ranks that work on the same samples.
 
     tensor: ranks that share each layer's matrices. sequence: whether they also share what is between the matrices, along the
-    sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts.
+    sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts. context: ranks that each have a part of every
+    sample's tokens, beginnings and ends so that causal attention is balanced; keys and values pass around a ring while
+    attention computes (arXiv 2310.01889), or are gathered before it.
     """
 
     tensor: int = 1
     sequence: bool = False
     expert: int = 1
+    context: int = 1
+    context_by: Literal["ring", "all_gather"] = "ring"
 
 
 WHOLE: Final = Shard()
@@ -40,6 +44,7 @@ class Layer:
     glued: it always shares a stage with its neighbour (embeddings, stems and heads are not cut off on their own).
     kept: activations that the backward pass needs. exchanges: collectives among the ranks that share it.
     inputs: names of the layers whose outputs it reads; the one before it, if None.
+    expert_parameters: how many of its parameters are experts', of which expert-parallel ranks have different ones.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Layer:
     kept: tuple[Kept, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     inputs: tuple[str, ...] | None = None
+    expert_parameters: int = 0
 
     @property
     def parameters(self) -> int:
@@ -90,16 +96,22 @@ def refuse_to_shard(kind: str, shard: Shard) -> None:
         raise FieldError(("strategy", "tensor"), f"a {kind} is not divided among ranks; leave tensor parallelism out")
 
 
-def cut_into_stages(layers: Sequence[Layer], stages: int) -> list[range]:
-    """Contiguous layer ranges, one per stage, with block counts that differ by at most one (the first stages get more).
-
-    Leading and trailing glued layers go with the first and the last stage. Raises FieldError for more stages than blocks.
-    """
+def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:
+    """Where the blocks begin and end between the glued layers that lead and trail."""
     first, last = 0, len(layers)
     while first < last and layers[first].glued:
         first += 1
     while last > first and layers[last - 1].glued:
         last -= 1
+    return first, last
+
+
+def cut_into_stages(layers: Sequence[Layer], stages: int) -> list[range]:
+    """Contiguous layer ranges, one per stage, with block counts that differ by at most one (the first stages get more).
+
+    Leading and trailing glued layers go with the first and the last stage. Raises FieldError for more stages than blocks.
+    """
+    first, last = glued_ends(layers)
     blocks = last - first
     if not 1 <= stages <= blocks:
         raise FieldError(("strategy", "stages"), f"{stages} stages for {blocks} layers; give at most {blocks}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Product(NamedTuple):
@@ -183,13 +183,19 @@ class Kept(NamedTuple):
     group: str = "layer"
 
 
-class Exchange(NamedTuple):
-    """A collective among tensor-parallel ranks in each pass over a layer: elements of the whole buffer, for one sample.
+Axis = Literal["tensor", "context", "expert"]
 
-    hidden: it runs beside computation that does not wait for it.
+
+class Exchange(NamedTuple):
+    """A collective among ranks that share a layer, in each pass over it: elements of the whole buffer, for one sample.
+
+    hidden: it runs beside computation that does not wait for it. axis: which of the degrees those ranks differ in. beside: name
+    of the operator that it runs beside, if it is hidden; all of the pass, if empty.
     """
 
     op: str
     elements: int
     backward: bool
     hidden: bool = False
+    axis: Axis = "tensor"
+    beside: str = ""

@@ -7,6 +7,7 @@ statistics nor biases, which are small; kernels are fused where training framewo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
@@ -30,6 +31,7 @@ class Part:
     tensors: tuple[int, ...] = ()
     kept: tuple[Kept, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
+    expert_parameters: int = 0
 
     def __add__(self, other: Part) -> Part:
         return Part(
@@ -37,6 +39,7 @@ class Part:
             self.tensors + other.tensors,
             self.kept + other.kept,
             self.exchanges + other.exchanges,
+            self.expert_parameters + other.expert_parameters,
         )
 
 
@@ -54,6 +57,7 @@ class Stream(NamedTuple):
         cls, tokens: int, hidden: int, shard: Shard, norm: Norm, dropout: bool, experts: Experts | None = None
     ) -> Stream:
         """One that can be divided so. Raises FieldError where it cannot."""
+        tokens = even_share("sequence", tokens, shard.context, "context")
         if shard.sequence:
             even_share("sequence", tokens, shard.tensor)
         if experts is not None:
@@ -103,12 +107,23 @@ class Experts(Spec):
     feedforward: Width = Field(description="width of one expert")
     shared: int = Field(0, ge=0, le=1_000_000, description="experts that all tokens pass, beside those that they are sent to")
     dense_layers: int = Field(0, ge=0, le=100_000, description="first layers, which have an MLP and no experts")
+    capacity: float | None = Field(
+        None, gt=0, le=1e3, description="room of an expert over its even share, filled or not; more tokens are dropped"
+    )
+    imbalance: float = Field(1.0, ge=1, le=1e3, description="tokens of the busiest rank over the mean, with nothing dropped")
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
         if self.active > self.count:
             raise ValueError(f"active: {self.active} is more than count {self.count}; a token goes to an expert once")
+        if self.capacity is not None and self.imbalance > 1:
+            raise ValueError("imbalance: beside a capacity, to which every rank's room is the same; leave one of them out")
         return self
+
+    @property
+    def room(self) -> float:
+        """What the rank that others wait for computes and sends, over an even share."""
+        return self.imbalance if self.capacity is None else self.capacity
 
 
 def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> Part:
@@ -238,11 +253,13 @@ def crossed(stream: Stream, source: Stream, heads: Heads) -> Part:
 
 
 def attention(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None = None) -> Part:
-    """Attention with its output projection; `read_tokens` keys, as many as queries if None.
+    """Attention with its output projection; the rank has `read_tokens` keys, as many as queries if None.
 
-    A window bounds the keys that a query sees; the first queries see fewer, which is all that a causal mask hides then.
+    Ranks that share a sample's tokens read one another's keys and values. A window bounds the keys that a query sees; the first
+    queries see fewer, which is all that a causal mask hides then.
     """
-    queries, keys = stream.tokens, read_tokens or stream.tokens
+    queries, own_keys = stream.tokens, read_tokens or stream.tokens
+    keys = own_keys * stream.shard.context
     window = min(heads.window or keys, keys)
     operator = Attention(
         "attention",
@@ -255,15 +272,25 @@ def attention(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None 
         1 - window / (2 * keys) if heads.causal else 1.0,
         heads.flash,
     )
-    mixed = heads.heads * heads.value_width
+    mixed, widths = heads.heads * heads.value_width, heads.width + heads.value_width
     kept = (
         Kept("queries", queries * heads.heads * heads.width),
-        Kept("keys", keys * heads.key_heads * heads.width),
-        Kept("values", keys * heads.key_heads * heads.value_width),
+        Kept("keys", own_keys * heads.key_heads * heads.width),
+        Kept("values", own_keys * heads.key_heads * heads.value_width),
         *_scores(operator, stream.dropout),
         Kept("attention output", queries * mixed),
     )
-    return Part((operator,), kept=kept) + linear("projection", queries, stream.hidden, mixed, bias)
+    part = Part((operator,), kept=kept, exchanges=_passed_around(stream.shard, operator.name, keys * heads.key_heads * widths))
+    return part + linear("projection", queries, stream.hidden, mixed, bias)
+
+
+def _passed_around(shard: Shard, attention: str, elements: int) -> tuple[Exchange, ...]:
+    """Keys and values of all ranks that share the tokens, `elements` of them; backward once more, and their gradients back."""
+    if shard.context == 1:
+        return ()
+    hidden = shard.context_by == "ring"
+    ways = (("all_gather", False), ("all_gather", True), ("reduce_scatter", True))
+    return tuple(Exchange(op, elements, backward, hidden, "context", attention) for op, backward in ways)
 
 
 def _scores(operator: Attention, dropped: bool) -> tuple[Kept, ...]:
@@ -301,14 +328,14 @@ def _activation(elements: int, activation: Activation) -> Part:
 
 
 def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
-    """Router, experts and shared experts. Tokens are spread evenly: each expert gets active / count of them, rounded up.
+    """Router, experts and shared experts. Each expert gets active / count of the tokens, rounded up, times the room for them.
 
     Ranks that share the experts send each other their tokens, and get them back, in both passes.
     """
     tokens, hidden, shard = stream.tokens, stream.hidden, stream.shard
     here = experts.count // shard.expert
     feedforward = experts.feedforward // shard.tensor
-    sent = tokens * experts.active
+    sent = math.ceil(tokens * experts.active * experts.room)
     each = -(-sent * shard.expert // experts.count)
     wide = feedforward * _fan(activation)
     routing = (
@@ -322,12 +349,14 @@ def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
     )
     part = Part(routing, (hidden * experts.count,), kept)
     part += Part((Matmul("expert up", each, wide, hidden, here),)) + _activation(sent * feedforward, activation)
-    part += Part((Matmul("expert down", each, hidden, feedforward, here),), (hidden * wide, hidden * feedforward) * here)
+    weights = (hidden * wide, hidden * feedforward) * here
+    part += Part((Matmul("expert down", each, hidden, feedforward, here),), weights, expert_parameters=sum(weights))
     part += Part((Memory("unpermute", sent * hidden, stream.whole, stream.whole + sent * hidden, sent * hidden),))
     if experts.shared:
         part += mlp(stream, experts.shared * feedforward, activation, False)
     if shard.expert > 1:
-        part += Part(exchanges=tuple(Exchange("alltoall", sent * hidden, backward) for backward in (False, False, True, True)))
+        both = (False, False, True, True)
+        part += Part(exchanges=tuple(Exchange("alltoall", sent * hidden, backward, axis="expert") for backward in both))
     return part
 
 

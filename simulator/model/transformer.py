@@ -99,7 +99,7 @@ class Transformer(ModelSpec):
         return [
             layer("embedding", f"{self.kind}.embedding({h},{v},{s}{end}", first, stream.here, glued=True),
             *blocks,
-            layer("head", f"{self.kind}.head({h},{v},{s}{end}", last, self._words(shard) * self.sequence, glued=True),
+            layer("head", f"{self.kind}.head({h},{v},{s}{end}", last, self._words(shard) * stream.tokens, glued=True),
         ]
 
     def active_parameters(self) -> int:
@@ -165,7 +165,8 @@ def layer(
     name: str, signature: str, part: Part, output: int, glued: bool = False, inputs: tuple[str, ...] | None = None
 ) -> Layer:
     """A layer made of one part."""
-    return Layer(name, signature, part.operators, part.tensors, output, glued, part.kept, part.exchanges, inputs)
+    rest = part.kept, part.exchanges, inputs, part.expert_parameters
+    return Layer(name, signature, part.operators, part.tensors, output, glued, *rest)
 
 
 def repeated(name: str, first: int, count: int, signature: str, part: Part, output: int) -> Sequence[Layer]:

@@ -11,13 +11,15 @@ from simulator.model.layers import Layer, cut_into_stages
 from simulator.program import Program
 from simulator.spec import Spec
 from simulator.strategy.costs import Job
+from simulator.strategy.plan import Plan
 
 
 class Strategy(Spec, ABC):
     """A way to train on several ranks.
 
-    A worker is one replica of the model; it takes `stages` ranks. Servers are ranks of their own. Families that let users
-    set such a number have a field with a trailing underscore for it, which YAML writes without (`workers_`: workers).
+    A worker is one replica of the model; it takes `stages` pipeline ranks, each of as many ranks as share its layers. Servers
+    are ranks of their own. Families that let users set such a number have a field with a trailing underscore for it, which
+    YAML writes without (`workers_`: workers).
     """
 
     kind: str
@@ -38,25 +40,34 @@ class Strategy(Spec, ABC):
         return 0
 
     @property
-    def ranks(self) -> int:
-        return self.workers * self.stages + self.servers
-
-    def nodes_needed(self, cluster: Cluster) -> int:
-        """Nodes of `cluster` that the ranks take."""
-        return -(-self.workers * self.stages // cluster.node.devices)
-
-    @property
     def microbatches(self) -> int:
         """Parts in which a worker's samples pass through it."""
         return 1
 
-    def parts(self, layers: Sequence[Layer]) -> list[list[Layer]]:
+    @property
+    def plan(self) -> Plan:
+        """How replicas are divided and scheduled."""
+        return Plan(workers=self.workers, stages=self.stages, microbatches=self.microbatches)
+
+    @property
+    def training_ranks(self) -> int:
+        """All but the servers."""
+        return self.plan.ranks
+
+    @property
+    def ranks(self) -> int:
+        return self.training_ranks + self.servers
+
+    def nodes_needed(self, cluster: Cluster) -> int:
+        """Nodes of `cluster` that the ranks take."""
+        return -(-self.training_ranks // cluster.node.devices)
+
+    def parts(self, job: Job) -> list[list[Layer]]:
         """What of a worker's model each of its stages has."""
-        return [[layers[i] for i in part] for part in cut_into_stages(layers, self.stages)]
+        return [[job.layers[i] for i in part] for part in cut_into_stages(job.layers, self.stages)]
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Raises FieldError when the model or the batch does not fit the strategy's numbers."""
-        cut_into_stages(layers, self.stages)
         if samples_per_worker % self.microbatches:
             nearest = _nearest_divisor(samples_per_worker, self.microbatches)
             message = f"{self.microbatches} microbatches do not divide {samples_per_worker} samples; give {nearest}"

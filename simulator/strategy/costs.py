@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from simulator.errors import FieldError
 from simulator.input import Input
 from simulator.model.graph import handed_on
 from simulator.model.layers import Layer
+from simulator.model.operators import Exchange
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
@@ -25,12 +27,15 @@ from simulator.units import Seconds
 class Costs:
     """Per layer, for one microbatch: arrays of shape (layers,).
 
-    forward_s, backward_s: on a device of its own; what is recomputed counts as backward. output_bytes: activations handed to
-    the layers behind it, for the microbatch. parameters: elements.
+    forward_s, backward_s: of compute; what is recomputed counts as backward. forward_exchange_s, backward_exchange_s: of the
+    collectives among ranks that share a layer, as far as the rank waits for them. output_bytes: activations handed to the
+    layers behind it, for the microbatch. parameters: elements.
     """
 
     forward_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
+    forward_exchange_s: NDArray[np.float64]
+    backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
     parameters: NDArray[np.int64]
 
@@ -42,12 +47,19 @@ class MeasuredStep(Spec):
     time_s: Seconds = Field(alias="time", gt=0)
 
 
+class Exchanging(Protocol):
+    """How ranks that share layers exchange what they must."""
+
+    def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
+        """Seconds for which the layer's pass is held up by one of its exchanges, for so many samples."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A model to train on a cluster: what a strategy compiles. samples_per_worker: of one step.
 
     zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
-    of it, and not the times that the device's model says.
+    of it, and not the times that the device's model says. exchange: how ranks that share layers exchange what they must.
     """
 
     layers: Sequence[Layer]
@@ -60,6 +72,7 @@ class Job:
     zero: int = 0
     input: Input | None = None
     measured_step: MeasuredStep | None = None
+    exchange: Exchanging | None = None
 
     def apart(self, ranks: int) -> Collection[int]:
         """Ranks that nothing may be folded with: those that are told apart; all, where times are drawn at random."""
@@ -72,19 +85,43 @@ class Job:
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
-        forward_s, backward_s = self._layers_s(samples) * self._scale()
+        forward_s, backward_s = self._of_layers(self._layer_s, samples) * self._scale()
+        forward_exchange_s, backward_exchange_s = self._of_layers(self._exchanges_s, samples)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
+            forward_exchange_s=forward_exchange_s,
+            backward_exchange_s=backward_exchange_s,
             output_bytes=np.array(handed_on(self.layers)) * samples * self.element_bytes,
             parameters=np.array([layer.parameters for layer in self.layers], dtype=np.int64),
         )
 
-    def _layers_s(self, samples: float) -> NDArray[np.float64]:
-        """Seconds of the forward passes and of the backward passes, shape (2, layers)."""
+    def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:
+        """Seconds of each layer's backward pass that are gradients of weights, shape (layers,)."""
+        samples = self.samples_per_worker / microbatches
+
+        def of_layer(layer: Layer, samples: float) -> tuple[float]:
+            return (self.cluster.device.weights_s(layer, samples, self.precision),)
+
+        result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * self._scale()
+        return result
+
+    def _of_layers(self, of_layer: Callable[[Layer, float], tuple[float, ...]], samples: float) -> NDArray[np.float64]:
+        """What `of_layer` says of each layer, shape (values, layers); it is asked once about those that are alike."""
         distinct = {layer.signature: layer for layer in self.layers}
-        times_s = {signature: self._layer_s(layer, samples) for signature, layer in distinct.items()}
-        return np.array([times_s[layer.signature] for layer in self.layers]).T
+        values = {signature: of_layer(layer, samples) for signature, layer in distinct.items()}
+        return np.array([values[layer.signature] for layer in self.layers]).T
+
+    def _exchanges_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds of a layer's exchanges in both passes; what is recomputed exchanges again."""
+        if self.exchange is None or not layer.exchanges:
+            return 0.0, 0.0
+        forward_s, backward_s = (
+            sum(self.exchange.seconds(one, layer, samples, self) for one in layer.exchanges if one.backward == backward)
+            for backward in (False, True)
+        )
+        again_s = forward_s if self.recompute.kind == "full" and not layer.glued else 0.0
+        return forward_s, backward_s + again_s
 
     def _scale(self) -> float:
         """What to multiply the times of layers with so that they make the step that was measured. Raises FieldError."""
@@ -94,7 +131,8 @@ class Job:
         if left_s <= 0:
             message = "the optimizer alone takes longer by the device's memory bandwidth; give the time of a whole step"
             raise FieldError(("training", "measured_step", "time"), message)
-        return left_s / float(replace(self, recompute=NO_RECOMPUTE)._layers_s(self.measured_step.samples).sum())
+        plain = replace(self, recompute=NO_RECOMPUTE)
+        return left_s / float(plain._of_layers(plain._layer_s, self.measured_step.samples).sum())
 
     def _layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of a layer's forward pass, and of its backward pass with what is recomputed in it."""
@@ -111,20 +149,29 @@ class Job:
         return self.cluster.device.optimizer_s(own, self.optimizer, self.precision)
 
 
-def buckets(layers: Sequence[Layer], element_bytes: int, first_bytes: float, bucket_bytes: float) -> list[tuple[int, float]]:
-    """Gradient buckets as DistributedDataParallel fills them: (layer whose backward completes it, bytes), in order.
+class Bucket(NamedTuple):
+    """Gradients that are summed together. layer: number of the one that completes it. tensors: elements of each."""
+
+    layer: int
+    tensors: tuple[int, ...]
+
+
+def buckets(layers: Sequence[Layer], element_bytes: int, first_bytes: float, bucket_bytes: float) -> list[Bucket]:
+    """Gradient buckets as DistributedDataParallel fills them, in order.
 
     Tensors are taken in reverse order; a bucket closes once it holds its limit or more; the first has a limit of its own,
     so that communication starts early.
     """
-    result: list[tuple[int, float]] = []
+    result: list[Bucket] = []
+    filled: list[int] = []
     filled_bytes, limit_bytes = 0.0, first_bytes
     for index in range(len(layers) - 1, -1, -1):
         for tensor in reversed(layers[index].tensors):
+            filled.append(tensor)
             filled_bytes += tensor * element_bytes
             if filled_bytes >= limit_bytes:
-                result.append((index, filled_bytes))
-                filled_bytes, limit_bytes = 0.0, bucket_bytes
+                result.append(Bucket(index, tuple(filled)))
+                filled, filled_bytes, limit_bytes = [], 0.0, bucket_bytes
     if filled_bytes > 0:
-        result.append((0, filled_bytes))
+        result.append(Bucket(0, tuple(filled)))
     return result

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from simulator.cluster import Cluster
-from simulator.cluster.algorithms import Group, bus_factor
+from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.collectives import MeasuredCollective
 from simulator.cluster.cost import CollectiveCost, collective_cost, rotates
 from simulator.cluster.network import Link
@@ -35,19 +36,22 @@ class Fabric:
 
     def add_rank(
         self, name: str, unevenness: Unevenness, rank: int, node: int,
-        each: int = 1, multiplicity: int = 1, is_server: bool = False,
+        each: int = 1, multiplicity: int = 1, is_server: bool = False, lockstep: Sequence[int] = (),
     ) -> int:  # fmt: skip
         """Adds a class of ranks to the program, as fast and as late as the first of them, `rank`; returns its number.
 
-        each: ranks of the class on `node`; multiplicity: on all nodes.
+        each: ranks of the class on `node`; multiplicity: on all nodes. lockstep: all that go in lockstep with the first, which
+        is as slow and as late as the slowest and latest of them.
         """
+        together = lockstep or (rank,)
         return self._builder.rank(
             name,
             multiplicity=multiplicity,
             is_server=is_server,
             uses=self._compute_uses(node, each),
-            slowdown=unevenness.slowdown(rank),
-            late_s=unevenness.late_s(rank),
+            slowdown=max(map(unevenness.slowdown, together)),
+            late_s=max(map(unevenness.late_s, together)),
+            lockstep=len(together),
         )
 
     def _compute_uses(self, node: int, alike: int) -> tuple[Use, ...]:
@@ -192,15 +196,18 @@ class Fabric:
         name = f"{prefix}{channel[1]} {channel[0]}" if own else f"{prefix}{channel[0]} to {channel[1]}"
         return self._resource(name, wiring.capacity_Bps(channel), _incast(link, channel))
 
-    def allreduce(self, group: Group, size_bytes: float, nodes: list[int]) -> tuple[float, Path]:
-        """Bytes through each member and their path, for an allreduce of `size_bytes` over a group, as the library does it.
+    def collective(
+        self, op: Op, group: Group, size_bytes: float, nodes: Sequence[int], alike: int = 1, algorithm: str | None = None
+    ) -> tuple[float, Path]:
+        """Bytes through each member and their path, for a collective over a group, as the library does it.
 
-        nodes: those whose resources are modelled (alike nodes may be folded away).
+        nodes: those whose resources are modelled (alike nodes may be folded away). alike: groups like it on other devices of
+        the same nodes, at the same time. algorithm: the library's choice, if None.
         """
         if group.size == 1:
             return 0.0, Path(0.0, 1.0)
-        cost = collective_cost("all_reduce", size_bytes, group, self.cluster)
-        moved_bytes = bus_factor("all_reduce", group.size) * size_bytes
+        cost = collective_cost(op, size_bytes, group, self.cluster, algorithm)
+        moved_bytes = bus_factor(op, group.size) * size_bytes
         moving_s = cost.seconds - cost.latency_s
         max_Bps = moved_bytes / moving_s if moving_s else 1.0
         measured = self.cluster.collectives.measured_allreduce(group.size)
@@ -208,25 +215,31 @@ class Fabric:
             scale = moved_bytes / size_bytes if size_bytes else 1.0
             uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
             return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
-        uses = self._network_uses(group, cost, moved_bytes / size_bytes, nodes) if group.nodes > 1 and size_bytes else ()
+        crosses = group.nodes > 1 and size_bytes > 0
+        uses = self._network_uses(op, group, cost, moved_bytes / size_bytes, nodes, alike) if crosses else ()
         links = [self.cluster.network] if group.nodes > 1 else []
         links += [self.cluster.node.link] if group.per_node > 1 else []
         for node in nodes:
             for link in links:
-                sends = group.per_node if link is self.cluster.node.link else 1
+                sends = alike * (group.per_node if link is self.cluster.node.link else 1)
                 uses += self._core_use(node, _given(link).cores_busy, _given(link).bandwidth_Bps, sends)
         return moved_bytes, Path(cost.latency_s, max_Bps, uses, min(_weight(_given(link)) for link in links))
 
-    def _network_uses(self, group: Group, cost: CollectiveCost, moved_share: float, nodes: list[int]) -> tuple[Use, ...]:
-        """The network's channels that a collective loads; of alike nodes those of the modelled."""
+    def _network_uses(
+        self, op: Op, group: Group, cost: CollectiveCost, moved_share: float, nodes: Sequence[int], alike: int
+    ) -> tuple[Use, ...]:
+        """The network's channels that a collective and those like it load; of alike nodes those of the modelled."""
         link, node = _given(self.cluster.network), self.cluster.node
         wiring = link.wiring(self.cluster.nodes, node.cards_used)
-        loads = network_loads(cost.algorithm, "all_reduce", group, node, link, rotates(self.cluster, cost.algorithm))
+        loads = network_loads(cost.algorithm, op, group, node, link, rotates(self.cluster, cost.algorithm))
+        if link.topology.tells_cards_apart:
+            # groups of other devices have other cards, as far as there are any
+            alike = min(alike, -(-node.devices // node.cards_used))
         if link.is_uniform:
             kept = {channel for at in nodes for channel in (wiring.out_of(at), wiring.into(at))}
             loads = {channel: load for channel, load in loads.items() if channel in kept}
         return tuple(
-            Use(self._channel("network ", link, wiring, channel), load / moved_share) for channel, load in loads.items()
+            Use(self._channel("network ", link, wiring, channel), alike * load / moved_share) for channel, load in loads.items()
         )
 
 

@@ -1,71 +1,56 @@
-"""Hybrid: pipelines as workers, their gradients averaged over the workers by ring allreduce after the last microbatch."""
+"""Hybrid: replicas, pipelines, and layers, tokens and experts divided among ranks, by degrees that multiply."""
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.cluster.algorithms import Group
-from simulator.program import Program, ProgramBuilder
-from simulator.run import Phase
 from simulator.spec import Count
-from simulator.strategy.costs import Job, buckets
-from simulator.strategy.fabric import Fabric
-from simulator.strategy.feeding import Feeding
-from simulator.strategy.pipeline import Pipelined, Replica
-from simulator.units import Bytes
+from simulator.strategy.balance import Balance
+from simulator.strategy.grid import ORDER, Axis
+from simulator.strategy.plan import Plan
+from simulator.strategy.replicated import Averaged, Replicated, Staged, averaging, staging
 
 
-class Hybrid(Pipelined):
-    """`workers` replicas, each a pipeline of `stages`; the stages of one replica have neighbouring ranks."""
+class Hybrid(Averaged, Staged, Replicated):
+    """`workers` · `stages` · `tensor` · `context` ranks, numbered along the axes of `order`, the innermost first."""
 
     kind: Literal["hybrid"] = "hybrid"
-    workers_: Count = Field(1, alias="workers")
-    bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a gradient bucket closes")
+    microbatches_: Count = Field(1, alias="microbatches")
+    overlap: bool = Field(False, description="sum buckets while the last microbatch's backward pass goes on")
+    tensor: Count = Field(1, description="ranks that share each layer's matrices")
+    sequence_parallel: bool = Field(False, description="they also share what is between the matrices (arXiv 2205.05198)")
+    overlap_tensor: bool = Field(False, description="their collectives move beside the products around them")
+    context: Count = Field(1, description="ranks that each have a part of every sample's tokens")
+    context_by: Literal["ring", "all_gather"] = Field("ring", description="how they read one another's keys and values")
+    expert: Count = Field(1, description="workers that share a mixture's experts; divides workers")
+    order: Annotated[tuple[Axis, ...], Field(max_length=4)] = ORDER
+    split_sends: bool = Field(False, description="tensor-parallel ranks each send a part of an activation to the next stage")
+    overlap_gather: bool = Field(False, description="gather updated parameters beside the next forward pass (zero 1 and 2)")
+    gradient_bytes: Literal[2, 4, 8] | None = Field(None, description="of an element that is summed; the precision's if absent")
 
     @property
     def workers(self) -> int:
         return self.workers_
 
-    def compile(self, job: Job) -> Program:
-        """The pipelines of as many workers as are not alike, and the allreduce of each stage's gradients over all workers."""
-        builder = ProgramBuilder()
-        fabric, feeding = Fabric(job.cluster, builder), Feeding(builder, job)
-        modelled = self._modelled_workers(job)
-        self.check_size(modelled)
-        replicas = []
-        for worker in range(modelled):
-            replica = Replica(builder, fabric, feeding, job, self)
-            replica.add(worker * self.stages, f"worker {worker} stage {{stage}}", self.workers // modelled)
-            replicas.append(replica)
-        sums = [self._allreduce(builder, fabric, job, replicas, stage) for stage in range(self.stages)]
-        for replica in replicas:
-            replica.add_optimizers(sums)
-        return builder.build()
+    @property
+    def stages(self) -> int:
+        return self.stages_
 
-    def _modelled_workers(self, job: Job) -> int:
-        """Replicas after which the placement on nodes repeats: the others are alike and folded away."""
-        per_node = job.cluster.node.devices
-        if job.apart(self.ranks) or not job.cluster.is_uniform:
-            return self.workers
-        if self.workers * self.stages <= per_node:
-            return self.workers
-        period = math.lcm(self.stages, per_node) // self.stages
-        return period if self.workers % period == 0 else self.workers
+    @property
+    def microbatches(self) -> int:
+        return self.microbatches_
 
-    def _allreduce(self, builder: ProgramBuilder, fabric: Fabric, job: Job, replicas: list[Replica], stage: int) -> list[int]:
-        """Rows that average a stage's gradients over all workers, bucket after bucket."""
-        if self.workers == 1:
-            return []
-        nodes = sorted({replica.nodes[stage] for replica in replicas})
-        group = Group(range(stage, self.workers * self.stages, self.stages), job.cluster.node.devices)
-        layers = [job.layers[i] for i in replicas[0].ranges[stage]]
-        members = [replica.ranks[stage] for replica in replicas]
-        ready = [replica.last_rows[stage] for replica in replicas]
-        rows = []
-        for _, size_bytes in buckets(layers, job.element_bytes, self.bucket_bytes, self.bucket_bytes):
-            moved_bytes, path = fabric.allreduce(group, size_bytes, nodes)
-            rows.append(builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, ready, stage))
-        return rows
+    @property
+    def balance_of(self) -> Balance:
+        return self.balance
+
+    @property
+    def plan(self) -> Plan:
+        names = (
+            "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "order", "split_sends",
+            "overlap_gather", "gradient_bytes",
+        )  # fmt: skip
+        own = {name: getattr(self, name) for name in names} | {"first_bucket_bytes": self.bucket_bytes}
+        return Plan(microbatches=self.microbatches_, **averaging(self), **staging(self), **own)

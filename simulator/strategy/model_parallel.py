@@ -37,9 +37,9 @@ class ModelParallel(Strategy):
             message = f"{self.stages} devices for a model with {devices} branches; give at most {devices}"
             raise FieldError(("strategy", "stages"), message)
 
-    def parts(self, layers: Sequence[Layer]) -> list[list[Layer]]:
-        device_of = self._device_of(layers)
-        own = with_own_weights(layers, device_of)
+    def parts(self, job: Job) -> list[list[Layer]]:
+        device_of = self._device_of(job.layers)
+        own = with_own_weights(job.layers, device_of)
         return [[layer for layer, at in zip(own, device_of, strict=True) if at == device] for device in range(self.stages)]
 
     def _device_of(self, layers: Sequence[Layer]) -> list[int]:
@@ -142,7 +142,7 @@ class _Passes:
     def _average(self, devices: Sequence[int], parameters: int) -> int:
         group = Group.of(list(devices), self.job.cluster.node.devices)
         nodes = sorted({self._places[device][0] for device in devices})
-        moved_bytes, path = self._fabric.allreduce(group, float(parameters * self.job.element_bytes), nodes)
+        moved_bytes, path = self._fabric.collective("all_reduce", group, float(parameters * self.job.element_bytes), nodes)
         last = [min(i for i in self._backward if self.device_of[i] == device) for device in devices]
         ready = [self._backward[i] for i in last]
         return self.builder.collective([self.ranks[device] for device in devices], moved_bytes, path, Phase.SYNCHRONISE, ready)

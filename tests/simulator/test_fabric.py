@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator.predict import job_of, predict
+from simulator.predict import predict
 from simulator.scenario import Scenario
 
 Make = Callable[..., Scenario]
@@ -103,7 +103,7 @@ def test_a_host_that_is_slow_to_handle_messages_bounds_small_ones(small: Make) -
 def test_alike_nodes_stay_folded_where_the_network_is_one_switch_in_effect(small: Make) -> None:
     def classes(*overrides: str) -> int:
         scenario = small(STRATEGIES["colocated"], "batch=960", *overrides)
-        return len(scenario.strategy.compile(job_of(scenario, scenario.samples_per_worker)).ranks.names)
+        return len(scenario.strategy.compile(scenario.job(scenario.samples_per_worker)).ranks.names)
 
     assert classes() == classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2}") == 2
     assert classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2, oversubscription: 2}") == 20

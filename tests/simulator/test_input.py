@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulator.commands import describe
 from simulator.engine import events, replay
 from simulator.errors import InputError, ScenarioError
-from simulator.predict import job_of, predict
+from simulator.predict import predict
 from simulator.run import Run
 from simulator.scenario import Scenario
 from validator.checks import check_trainable
@@ -132,7 +132,7 @@ def test_both_engines_agree_where_nothing_is_shared_by_unlike_ranks(strategy: st
         "strategy": yaml.safe_load(strategy),
     }
     scenario = Scenario.model_validate(fields)
-    program = scenario.strategy.compile(job_of(scenario, scenario.samples_per_worker))
+    program = scenario.strategy.compile(scenario.job(scenario.samples_per_worker))
     ends = [engine.simulate(program, 4).step_ends_s() for engine in (replay, events)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-9)
 

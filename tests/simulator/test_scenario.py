@@ -40,7 +40,7 @@ PIPELINE = SMALL.replace(LINES[6], "strategy:\n  kind: pipeline\n  stages: 3\n  
         ("  stages: 3", "  stages: -1", "scenario.yaml:9:3: strategy.stages: must be greater than 0, got -1"),
         ("  stages: 3", "  stages: many", "scenario.yaml:9:3: strategy.stages: expected a whole number, got 'many'"),
         ("  microbatches: 12", "  microbatches: 7", "strategy.microbatches: 7 microbatches do not divide 48 samples; give 6"),
-        ("  microbatches: 12", "  microbatches: 2", "1f1b needs at least as many microbatches as stages, got 2 for 3; give 3"),
+        ("  microbatches: 12", "  microbatches: 5", "5 microbatches do not divide 48 samples; give 4"),
         ("kind: pipeline", "kind: pipe", "scenario.yaml:8:3: strategy: unknown kind 'pipe'; give one of parameter_server"),
         ("  kind: pipeline\n", "", "scenario.yaml:7:1: strategy: missing 'kind'; give one of parameter_server, data_parallel"),
         ("batch: 48", "", "scenario.yaml:1:1: batch: missing; add it"),

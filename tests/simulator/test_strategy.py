@@ -17,7 +17,8 @@ from simulator.predict import predict
 from simulator.program import Kind
 from simulator.run import Phase
 from simulator.scenario import Scenario
-from simulator.strategy.costs import Job, buckets
+from simulator.strategy.costs import Bucket, Job, buckets
+from simulator.strategy.plan import Plan
 from simulator.strategy.schedule import ScheduleName, slots
 
 # a network and devices on which nothing but bytes takes time, and one on which nothing but compute does
@@ -215,14 +216,31 @@ def test_folded_servers_equal_the_same_thing_unfolded(small: Make, placement: st
         assert size_bytes == pytest.approx(cards[name]), name
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8])
-def test_folded_pipelines_equal_all_of_them(small: Make, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from simulator.strategy.hybrid import Hybrid
+FOLDED = (
+    "workers: 2, stages: 2, microbatches: 4",
+    "workers: 8, stages: 2, microbatches: 4",
+    "workers: 8, stages: 4, microbatches: 4, order: [stages, tensor, context, workers]",
+    "workers: 16, stages: 2, microbatches: 2, overlap: false",
+    "workers: 8, stages: 2, tensor: 2, microbatches: 4",
+    "workers: 4, stages: 2, tensor: 4, microbatches: 2",
+    "workers: 2, stages: 2, tensor: 2, context: 2, microbatches: 2, order: [tensor, workers, context, stages]",
+    "workers: 12, stages: 2, microbatches: 2",
+    "workers: 32, stages: 1",
+)
 
-    scenario = small(f"strategy={{kind: hybrid, workers: {workers}, stages: 2, microbatches: 4}}", "batch={per_worker: 4}")
+
+@pytest.mark.parametrize("numbers", FOLDED)
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_folded_replicas_equal_all_of_them(small: Make, numbers: str, zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alike workers are modelled once; each on its own they take as long."""
+    scenario = small(
+        f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", f"training={{zero: {zero}}}", "cluster.nodes=16"
+    )
     folded = predict(scenario)
-    monkeypatch.setattr(Hybrid, "_modelled_workers", lambda self, job: self.workers)
-    assert folded.step_time_s == pytest.approx(predict(scenario).step_time_s, rel=1e-9)
+    monkeypatch.setattr(Plan, "classes", lambda self, job: self._each_alone(self.grid(job.cluster.node.devices)))
+    alone = predict(scenario)
+    assert folded.step_time_s == pytest.approx(alone.step_time_s, rel=1e-9)
+    assert folded.ranks == alone.ranks == scenario.strategy.ranks
 
 
 def test_hybrid_of_one_worker_is_a_pipeline(small: Make) -> None:
@@ -248,9 +266,13 @@ def test_a_faster_network_never_slows_a_step(small: Make) -> None:
 
 def test_buckets_hold_all_gradients_in_reverse_order() -> None:
     layers = [Layer(str(i), str(i), 0.0, tensors, 1) for i, tensors in enumerate([(100, 10), (50,), (300, 30)])]
-    assert buckets(layers, 4, first_bytes=100, bucket_bytes=1000) == [(2, 120.0), (2, 1200.0), (0, 640.0)]
-    assert sum(size for _, size in buckets(layers, 4, 1, 1)) == 490 * 4
-    assert buckets(layers, 4, 1e9, 1e9) == [(0, 1960.0)]
+    assert buckets(layers, 4, first_bytes=100, bucket_bytes=1000) == [
+        Bucket(2, (30,)),
+        Bucket(2, (300,)),
+        Bucket(0, (50, 10, 100)),
+    ]
+    assert sum(sum(bucket.tensors) for bucket in buckets(layers, 4, 1, 1)) == 490
+    assert buckets(layers, 4, 1e9, 1e9) == [Bucket(0, (30, 300, 50, 10, 100))]
 
 
 def test_breakdown_adds_up_for_every_family(small: Make) -> None:

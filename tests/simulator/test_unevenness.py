@@ -10,7 +10,7 @@ import pytest
 from simulator import engine
 from simulator.engine import Variation
 from simulator.errors import ScenarioError
-from simulator.predict import job_of, predict
+from simulator.predict import predict
 from simulator.program import Kind
 from simulator.scenario import Scenario
 from simulator.strategy.placement import place
@@ -37,7 +37,7 @@ def test_unfolding_a_folded_program_changes_nothing(small: Make, strategy: str) 
     """Ranks that are named, and as fast as the others, are classes of their own."""
     folded = small(STRATEGIES[strategy], "batch=960")
     unfolded = small(STRATEGIES[strategy], "batch=960", with_slowdown(folded, 1.0))
-    classes = [len(s.strategy.compile(job_of(s, s.samples_per_worker, s.unevenness)).ranks.names) for s in (folded, unfolded)]
+    classes = [len(s.strategy.compile(s.job(s.samples_per_worker, s.unevenness)).ranks.names) for s in (folded, unfolded)]
     assert classes[1] == folded.strategy.ranks >= classes[0]
     one, other = predict(folded), predict(unfolded)
     assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
@@ -100,7 +100,7 @@ def test_both_engines_take_the_same_unevenness(small: Make, strategy: str) -> No
     """Late starts, stragglers and jitter: where nothing is shared by more than it can carry, replay is events."""
     uneven = "unevenness={stragglers: [{ranks: [1], slowdown: 1.3}], late: [{ranks: [0], delay: 5 ms}], compute_jitter: 0.1}"
     scenario = small(STRATEGIES[strategy], "batch=960", uneven)
-    program = scenario.strategy.compile(job_of(scenario, scenario.samples_per_worker, scenario.unevenness))
+    program = scenario.strategy.compile(scenario.job(scenario.samples_per_worker, scenario.unevenness))
     variation = Variation(program.ranks.late_s, compute_jitter=0.1, message_jitter=0.05, seed=3, samples=3)
     for sample in range(3):
         replayed = engine.replay.simulate(program, 3, variation, sample)

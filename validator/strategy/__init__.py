@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.errors import InputError
-from simulator.strategy import AnyStrategy, DataParallel, Hybrid, ModelParallel, ParameterServer, Pipeline
+from simulator.strategy import AnyStrategy, DataParallel, Hybrid, ParameterServer, Pipeline
 from validator.strategy import data_parallel, hybrid, parameter_server, pipeline
 from validator.strategy.base import Context, Trainer
 
@@ -19,5 +19,5 @@ def create(context: Context, strategy: AnyStrategy) -> Trainer:
             return pipeline.create(context, strategy)
         case Hybrid():
             return hybrid.create(context, strategy)
-        case ModelParallel():
-            raise InputError("model_parallel is predicted but not measured")
+        case _:
+            raise InputError(f"{strategy.kind} is predicted but not measured")

@@ -11,7 +11,7 @@ from validator.strategy.pipeline import StageTrainer
 
 
 def create(context: Context, strategy: Hybrid) -> Trainer:
-    """The trainer of this rank's stage: the stages of a worker have neighbouring ranks."""
+    """The trainer of this rank's stage: the workers of a stage have neighbouring ranks."""
     return HybridTrainer(context, strategy)
 
 
@@ -19,9 +19,9 @@ class HybridTrainer(StageTrainer):
     """One stage of one worker, and its peers of the same stage in the other workers."""
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
-        names = ("worker", "stage")
-        mesh = init_device_mesh(context.device.type, (strategy.workers, strategy.stages), mesh_dim_names=names)
-        worker, stage = divmod(context.rank, strategy.stages)
+        names = ("stage", "worker")
+        mesh = init_device_mesh(context.device.type, (strategy.stages, strategy.workers), mesh_dim_names=names)
+        stage, worker = divmod(context.rank, strategy.workers)
         super().__init__(context, strategy, worker, stage, mesh.get_group("stage"))
         size_bytes = strategy.bucket_bytes
         peers = mesh.get_group("worker")

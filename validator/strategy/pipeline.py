@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from simulator.model import cut_into_stages
 from simulator.run import Phase
-from simulator.strategy import Pipeline, Pipelined
+from simulator.strategy import Hybrid, Pipeline
 from validator import model
 from validator.recorder import Recorder
 from validator.strategy.base import Context, Trainer, apply_update, name_parameters
@@ -28,7 +28,7 @@ class StageTrainer(Trainer):
     """One stage of one worker's pipeline. group: the ranks of that worker in stage order, all ranks if None."""
 
     def __init__(
-        self, context: Context, strategy: Pipelined, worker: int, stage: int, group: dist.ProcessGroup | None = None
+        self, context: Context, strategy: Pipeline | Hybrid, worker: int, stage: int, group: dist.ProcessGroup | None = None
     ) -> None:
         super().__init__(context)
         self.stage = stage

@@ -1,0 +1,86 @@
+"""Accounting: what a run comes to in tokens, FLOPs, energy and money. The same for predicted and measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from simulator.cluster import Cluster
+from simulator.model.layers import Layer, ModelSpec
+from simulator.model.operators import Attention
+from simulator.recompute import Recompute
+from simulator.run import Run
+from simulator.scenario import Scenario
+
+_MILLION = 1e6
+
+
+def accounted(run: Run, scenario: Scenario) -> Run:
+    """`run` of `scenario` with its tokens, FLOPs, energy and cost; None where the scenario does not tell."""
+    layers, training = scenario.model.build_layers(), scenario.training
+    model_flops = sum(layer.forward_flops + layer.backward_flops for layer in layers) * run.samples
+    tokens = tokens_per_sample(scenario.model)
+    counted = replace(
+        run,
+        tokens=None if tokens is None else tokens * run.samples,
+        model_flops=model_flops,
+        hardware_flops=model_flops + recomputed_flops(layers, training.recompute) * run.samples,
+        peak_flops=scenario.cluster.device.peak_flops[training.precision],
+    )
+    return replace(counted, **_bill(counted, scenario.cluster, scenario.strategy.nodes_needed(scenario.cluster)))
+
+
+def tokens_per_sample(model: ModelSpec) -> int | None:
+    """Tokens of a sample that the model reads, and writes where it has a decoder; None where it reads something else."""
+    read: int | None = getattr(model, "sequence", None)
+    return None if read is None else read + getattr(model, "target_sequence", 0)
+
+
+def recomputed_flops(layers: Sequence[Layer], recompute: Recompute) -> float:
+    """FLOPs that a backward pass over one sample makes again: forward passes of all that is not glued with full
+    recomputation, attention's scores and what is made of them with selective (arXiv 2205.05198, section 5). What flash
+    kernels make again inside is not counted, as is usual."""
+    match recompute.kind:
+        case "full":
+            return sum(layer.forward_flops for layer in layers if not layer.glued)
+        case "selective":
+            return sum(
+                operator.forward_flops
+                for layer in layers
+                if not layer.glued
+                for operator in layer.operators
+                if isinstance(operator, Attention) and not operator.flash
+            )
+        case _:
+            return 0.0
+
+
+def _bill(run: Run, cluster: Cluster, nodes: int) -> dict[str, Any]:
+    """Energy and cost of a run on so many nodes, each powered and paid for as a whole, idle devices included."""
+    node, bill = cluster.node, {}
+    if node.power_W is not None:
+        bill["energy_J"] = _by_unit(run, nodes * cluster.pue * _mean_power_W(run, node.power_W, node.idle_power_W))
+    if node.price_USD_per_s is not None:
+        bill["cost_USD"] = _by_unit(run, nodes * node.price_USD_per_s)
+    return bill
+
+
+def _mean_power_W(run: Run, power_W: float, idle_power_W: float | None) -> float:
+    """Of a node: its full power throughout, or its idle power for the share of a step in which its ranks wait.
+
+    Assumption: computing and communicating draw full power.
+    """
+    if idle_power_W is None or run.step_time_s == 0:
+        return power_W
+    busy = (run.breakdown_s["compute"] + run.breakdown_s["exposed_communication"]) / run.step_time_s
+    return busy * power_W + (1 - busy) * idle_power_W
+
+
+def _by_unit(run: Run, per_s: float) -> dict[str, float]:
+    """What goes by the second, by what it is told for."""
+    per_step = per_s * run.step_time_s
+    result = {"per_step": per_step, "per_million_samples": per_step / run.samples * _MILLION}
+    if run.tokens:
+        result["per_million_tokens"] = per_step / run.tokens * _MILLION
+    return result

@@ -1,0 +1,168 @@
+"""Baseline: the smallest configuration that holds a scenario's model, against which its scaling is told."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from simulator.engine import simulate
+from simulator.memory import states
+from simulator.model.layers import Shard, cut_into_stages
+from simulator.run import Run, slope
+from simulator.scenario import Scenario
+from simulator.strategy.hybrid import Hybrid
+from simulator.strategy.replicated import Replicated
+from simulator.unevenness import EVEN
+
+# Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow where nothing is random.
+STEPS: Final = 2
+# predictions that share a model and a cluster share baselines
+_KEPT: Final = 4096
+
+
+class Degrees(NamedTuple):
+    """Ranks along each axis; expert: how many of the workers share a mixture's experts."""
+
+    workers: int = 1
+    stages: int = 1
+    tensor: int = 1
+    expert: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.workers * self.stages * self.tensor
+
+    def __str__(self) -> str:
+        """'1 worker of 5 stages × 8 tensor-parallel ranks, the fewest that hold the model'."""
+        text = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        parts = [f"{self.stages} stages"] if self.stages > 1 else []
+        parts += [f"{self.tensor} tensor-parallel ranks"] if self.tensor > 1 else []
+        text += f" of {' × '.join(parts)}" if parts else ""
+        return text if self.ranks == 1 else f"{text}, the fewest that hold the model"
+
+
+class _Most(NamedTuple):
+    """What a baseline has at most, and how it trains. workers: 1, unless they share what one alone need not hold."""
+
+    degrees: Degrees
+    schedule: str
+    sequence_parallel: bool
+    overlap_tensor: bool
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """The parts of a scenario that a baseline depends on, beside its strategy; `text` is all that is compared."""
+
+    text: str
+    scenario: Scenario = field(compare=False)
+
+
+def compared(run: Run, scenario: Scenario) -> Run:
+    """`run` of `scenario` with its weak and strong scaling efficiency, its speed-up, and what these are against.
+
+    The baseline takes microbatches of the scenario's size, on even ranks whatever the scenario's unevenness: in weak scaling
+    as many as leave each rank as many samples as in the scenario, in strong scaling all samples of a step.
+    """
+    ground = _Ground(scenario.model_dump_json(include={"model", "cluster", "training", "input"}), scenario)
+    most, plan = _most(scenario), scenario.strategy.plan
+    degrees = _smallest(ground, most)
+    microbatch = scenario.samples_per_worker // plan.microbatches
+    share = degrees.stages * degrees.tensor / (plan.stages * plan.lockstep)
+    counts = {
+        "weak": max(1, round(plan.microbatches * share)),
+        "strong": scenario.total_samples // (microbatch * degrees.workers),
+    }
+    efficiency, speed_up, baseline = {}, {}, {}
+    for scaling, microbatches in counts.items():
+        samples = degrees.workers * microbatches * microbatch
+        itself = run.ranks == degrees.ranks and samples == run.samples and scenario.unevenness == EVEN
+        per_s = run.samples_per_s if itself else samples / _step_s(ground, most, degrees, microbatches, microbatch)
+        speed_up[scaling] = run.samples_per_s / per_s
+        efficiency[scaling] = speed_up[scaling] * degrees.ranks / run.compute_ranks
+        baseline[scaling] = f"{degrees}, {samples} samples a step, {per_s:.4g} samples/s"
+    return replace(run, efficiency=efficiency, speed_up=speed_up, baseline=baseline)
+
+
+def _most(scenario: Scenario) -> _Most:
+    plan = scenario.strategy.plan
+    if not isinstance(scenario.strategy, Replicated):
+        return _Most(Degrees(), "1f1b", False, False)
+    shares = scenario.training.zero > 0 or plan.expert > 1
+    degrees = Degrees(plan.workers if shares else 1, plan.stages, plan.tensor, plan.expert)
+    return _Most(degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor)
+
+
+@functools.lru_cache(_KEPT)
+def _smallest(ground: _Ground, most: _Most) -> Degrees:
+    """The fewest ranks that hold weights, gradients and optimizer state of the model.
+
+    A lower bound, since activations depend on how many microbatches there are: never more than the scenario itself has, and
+    where those do not hold it either one of its workers.
+    """
+    for degrees in _ladder(most.degrees):
+        if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.memory_bytes:
+            return degrees
+    return most.degrees._replace(workers=1, expert=1)
+
+
+def _ladder(most: Degrees) -> Iterator[Degrees]:
+    """What may hold a model, the fewest ranks first: tensor-parallel ranks, then stages of them, then workers that share."""
+    for tensor in _divisors(most.tensor):
+        yield Degrees(tensor=tensor)
+    for stages in range(2, most.stages + 1):
+        yield Degrees(1, stages, most.tensor)
+    for workers in _divisors(most.workers)[1:]:
+        yield most._replace(workers=workers, expert=math.gcd(workers, most.expert))
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _held_bytes(ground: _Ground, degrees: Degrees) -> float:
+    """Bytes of states that the fullest rank holds."""
+    each_bytes = _states_bytes(ground, degrees.tensor, degrees.expert, degrees.workers)
+    total_bytes = np.concatenate([[0.0], np.cumsum(each_bytes)])
+    cut = cut_into_stages(ground.scenario.model.build_layers(), degrees.stages)
+    return max(float(total_bytes[part.stop] - total_bytes[part.start]) for part in cut)
+
+
+@functools.lru_cache(_KEPT)
+def _states_bytes(ground: _Ground, tensor: int, expert: int, workers: int) -> list[float]:
+    """Of each layer on a rank."""
+    scenario = ground.scenario
+    layers = scenario.model.build_layers(Shard(tensor=tensor, expert=expert))
+    return [sum(states([layer], scenario.training, workers)) for layer in layers]
+
+
+def _step_s(ground: _Ground, most: _Most, degrees: Degrees, microbatches: int, microbatch: int) -> float:
+    """Step time for so many microbatches a worker, of `microbatch` samples each.
+
+    A full pipeline takes the same time for every further microbatch, so a long step is told from two shorter ones.
+    """
+    filled, more = 2 * degrees.stages, 3 * degrees.stages
+    if microbatches <= more:
+        return _simulated_s(ground, most, degrees, microbatches, microbatch)
+    filled_s, more_s = (_simulated_s(ground, most, degrees, count, microbatch) for count in (filled, more))
+    return filled_s + (microbatches - filled) / (more - filled) * (more_s - filled_s)
+
+
+@functools.lru_cache(_KEPT)
+def _simulated_s(ground: _Ground, most: _Most, degrees: Degrees, microbatches: int, microbatch: int) -> float:
+    strategy = Hybrid.model_validate(
+        degrees._asdict()
+        | {
+            "microbatches": microbatches,
+            "schedule": most.schedule,
+            "sequence_parallel": most.sequence_parallel and degrees.tensor > 1,
+            "overlap_tensor": most.overlap_tensor,
+        }
+    )
+    program = strategy.compile(ground.scenario.job(microbatches * microbatch, strategy=strategy))
+    return slope(simulate(program, STEPS).step_ends_s())

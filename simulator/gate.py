@@ -1,0 +1,42 @@
+"""Gates: when servers answer, the one thing in which synchronous, stale synchronous and asynchronous programs differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Synchronous: a step's pushes are summed; once all but `backups` of them are, the server updates and answers all of them.
+
+    A push that comes later is dropped and answered at once (backup workers, arXiv 1604.00981).
+    """
+
+    backups: int = 0
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Stale synchronous: each push is applied as it comes, and answered once nobody has had more than `bound` fewer pushes
+    applied than the one that asks (Ho et al., NIPS 2013)."""
+
+    bound: int
+
+
+@dataclass(frozen=True)
+class Free:
+    """Asynchronous: each push is applied as it comes and answered at once."""
+
+
+Gate = Barrier | Clock | Free
+SYNCHRONOUS: Final = Barrier()
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a run of `count` steps, each of one worker, consists of: taken one by one by whoever is free, if `shared`, or in
+    parts that differ by one at most, the first workers having more."""
+
+    count: int
+    shared: bool

@@ -1,0 +1,105 @@
+"""Balance: where the model is cut into stages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from simulator.cluster.device import optimizer_bytes
+from simulator.errors import FieldError
+from simulator.model.layers import Layer, cut_into_stages, glued_ends
+from simulator.spec import Width
+from simulator.strategy.costs import Job
+from simulator.strategy.plan import Plan
+from simulator.strategy.schedule import most_held
+
+_Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]
+Balance = Literal["layers", "time", "memory"] | _Blocks
+_Weights = Callable[[int], NDArray[np.float64]]
+
+
+def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
+    """The layers of each stage of the model, stages · chunks of them.
+
+    balance: the same number of blocks everywhere; or so that the stage that takes the most time, or memory, takes as little as
+    can be, with what embedding and loss take at the ends; or the numbers of blocks, from the first stage on. Raises FieldError.
+    """
+    layers, stages = job.layers, plan.stages * plan.chunks
+    by_blocks = cut_by_blocks(layers, stages, balance)
+    if isinstance(balance, tuple) or balance == "layers" or stages == 1:
+        return by_blocks
+    return _cut_evenly(layers, stages, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
+
+
+def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance) -> list[range]:
+    """As many blocks in every stage, if not said otherwise. Raises FieldError where there are more stages than blocks."""
+    if not isinstance(blocks, tuple):
+        return cut_into_stages(layers, stages)
+    first, last = glued_ends(layers)
+    if len(blocks) != stages:
+        raise FieldError(("strategy", "balance"), f"{len(blocks)} numbers for {stages} stages of the model; give one for each")
+    if sum(blocks) != last - first:
+        message = f"they add up to {sum(blocks)} blocks, the model has {last - first}; give as many"
+        raise FieldError(("strategy", "balance"), message)
+    bounds = [first, *(first + np.cumsum(blocks)).tolist()]
+    bounds[0], bounds[-1] = 0, len(layers)
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def _seconds(job: Job, plan: Plan) -> _Weights:
+    """Of both passes over each layer, the same on every stage."""
+    costs = job.costs(plan.microbatches)
+    total = costs.forward_s + costs.backward_s + costs.forward_exchange_s + costs.backward_exchange_s
+    return lambda _: total
+
+
+def _bytes(job: Job, plan: Plan) -> _Weights:
+    """Of each layer: what is held for its parameters, and its activations for the microbatches that its stage has in flight."""
+    samples = job.samples_per_worker / plan.microbatches
+    states = np.array(
+        [
+            layer.parameters * 2.0 * job.element_bytes + optimizer_bytes(layer.parameters, job.optimizer, job.precision)
+            for layer in job.layers
+        ]
+    )
+    kept = np.array(
+        [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
+    )
+    held = most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks) / plan.chunks
+    rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
+    return lambda stage: states + samples * float(held[rank_of[stage]]) * kept
+
+
+def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list[range]:
+    """Contiguous stages of which the heaviest is as light as can be: the bound is bisected, stages are filled up to it."""
+    first, last = glued_ends(layers)
+    sums = [np.concatenate([[0.0], np.cumsum(weights(stage))]) for stage in range(stages)]
+
+    def filled(bound: float) -> list[int] | None:
+        """Where stages begin that weigh at most `bound`; None where they do not hold all layers."""
+        begins, at = [0], 0
+        for stage in range(stages - 1):
+            most = int(np.searchsorted(sums[stage], sums[stage][at] + bound, side="right")) - 1
+            # each stage has a block, and leaves one for each that follows
+            earliest = max(at, first) + 1
+            at = min(max(most, earliest), last - (stages - 1 - stage))
+            if most < earliest:
+                return None
+            begins.append(at)
+        return begins if sums[-1][-1] - sums[-1][at] <= bound else None
+
+    low, high = 0.0, max(float(total[-1]) for total in sums)
+    best = [stage.start for stage in cut_into_stages(layers, stages)]
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = filled(middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    return [range(a, b) for a, b in itertools.pairwise([*best, len(layers)])]

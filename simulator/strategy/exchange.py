@@ -1,0 +1,56 @@
+"""What ranks that share layers exchange within a pass, and for how long a pass is held up by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from simulator.cluster import Cluster
+from simulator.cluster.algorithms import Group, Op
+from simulator.cluster.cost import collective_cost, processors_taken
+from simulator.model.layers import Layer
+from simulator.model.operators import Exchange, Matmul
+from simulator.strategy.costs import Job
+from simulator.strategy.grid import Grid
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """expert: workers that share a mixture's experts. overlap_tensor: whether collectives of tensor-parallel ranks are cut into
+    pieces that move while the products before or after them compute (arXiv 2305.06942)."""
+
+    grid: Grid
+    expert: int = 1
+    overlap_tensor: bool = False
+
+    def group(self, axis: Literal["tensor", "context", "expert"]) -> Group:
+        """The ranks that exchange along an axis, of which rank 0 is one."""
+        if axis == "expert":
+            return self.grid.along("workers", self.expert)
+        return self.grid.along(axis, self.grid.tensor if axis == "tensor" else self.grid.context)
+
+    def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
+        """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than that."""
+        group = self.group(exchange.axis)
+        moved_s = crowded_s(cast(Op, exchange.op), exchange.elements * samples * job.element_bytes, group, job.cluster)
+        if exchange.hidden:
+            beside = [o for o in layer.operators if exchange.beside in ("", o.name)]
+            beside_s = job.cluster.device.operators_s(layer, beside, samples, job.precision)[exchange.backward]
+            return max(moved_s * processors_taken(job.cluster), moved_s - beside_s)
+        if self.overlap_tensor and exchange.axis == "tensor" and exchange.op in ("all_gather", "reduce_scatter"):
+            # the first piece to come, or the last to go, has nothing to move beside
+            products = [o for o in layer.operators if isinstance(o, Matmul)]
+            products_s = job.cluster.device.operators_s(layer, products, samples, job.precision)[exchange.backward]
+            shown = sum(not one.hidden and one.backward == exchange.backward for one in layer.exchanges)
+            return max(moved_s / group.size, moved_s - products_s / shown)
+        return moved_s
+
+
+def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
+    """Seconds of a collective that all ranks of its nodes take part in, each in a group of its own like `group`."""
+    cost = collective_cost(op, size_bytes, group, cluster)
+    if group.nodes <= 1:
+        return cost.seconds
+    cards, devices = cluster.node.cards_used, cluster.node.devices
+    wanted = devices / group.per_node * min(group.per_node, cards)
+    return cost.latency_s + max(1.0, wanted / cards) * (cost.seconds - cost.latency_s)

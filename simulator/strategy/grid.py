@@ -1,0 +1,69 @@
+"""Grid: the ranks of replicas by their place on the axes of parallelism, and which of them form groups."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from simulator.cluster.algorithms import Group
+
+Axis = Literal["tensor", "context", "workers", "stages"]
+# Innermost first: neighbouring ranks exchange the most (Megatron-LM's order, arXiv 2104.04473, section 3).
+ORDER: Final[tuple[Axis, ...]] = ("tensor", "context", "workers", "stages")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Ranks are numbered along the axes of `order`, the innermost first; `devices` of them fill a node."""
+
+    workers: int
+    stages: int
+    tensor: int
+    context: int
+    devices: int
+    order: tuple[Axis, ...] = ORDER
+
+    @property
+    def lockstep(self) -> int:
+        """Ranks that share every layer of a stage, and so go from pass to pass together."""
+        return self.tensor * self.context
+
+    def stride(self, axis: Axis) -> int:
+        """From a rank to the next along an axis."""
+        inner = self.order[: self.order.index(axis)]
+        return math.prod(self._size(one) for one in inner)
+
+    def rank(self, worker: int, stage: int) -> int:
+        """The first of the ranks that have a stage of a worker."""
+        return worker * self.stride("workers") + stage * self.stride("stages")
+
+    def members(self, worker: int, stage: int) -> list[int]:
+        """All ranks that have a stage of a worker."""
+        first = self.rank(worker, stage)
+        across, along = self.stride("context"), self.stride("tensor")
+        return [first + c * across + t * along for c in range(self.context) for t in range(self.tensor)]
+
+    def place(self, worker: int, stage: int) -> tuple[int, int]:
+        """Node and device of that first rank."""
+        return divmod(self.rank(worker, stage), self.devices)
+
+    def replicas_of(self, stage: int, first: int = 0, count: int | None = None, step: int = 1) -> Group:
+        """The ranks with the same parameters as rank (0, stage) has: of workers first, first + step, … and all context ranks.
+
+        count: how many workers; as many as there are from the first on, if None.
+        """
+        last = self.workers if count is None else first + count * step
+        across = self.stride("context")
+        starts = (self.rank(worker, stage) for worker in range(first, last, step))
+        return Group.of([start + c * across for start in starts for c in range(self.context)], self.devices)
+
+    def along(self, axis: Axis, size: int) -> Group:
+        """The first `size` ranks along an axis from rank 0 on."""
+        return Group.of([index * self.stride(axis) for index in range(size)], self.devices)
+
+    def _size(self, axis: Axis) -> int:
+        sizes: dict[Axis, int] = {
+            "tensor": self.tensor, "context": self.context, "workers": self.workers, "stages": self.stages,
+        }  # fmt: skip
+        return sizes[axis]

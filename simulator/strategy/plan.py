@@ -1,0 +1,145 @@
+"""Plan: everything that says how replicas of a model are divided, scheduled and kept alike; what replica strategies have in
+common, and what is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from simulator.errors import FieldError
+from simulator.model.layers import Shard
+from simulator.strategy.compression import Compression
+from simulator.strategy.costs import Job
+from simulator.strategy.grid import ORDER, Axis, Grid
+from simulator.strategy.placement import Placed, place
+from simulator.strategy.schedule import ScheduleName, stage_of
+from simulator.strategy.shares import place_shares
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Replicas: `workers` of `stages` pipeline ranks, each with `chunks` stages of the model, of `tensor` · `context` ranks.
+
+    order: axes of the ranks' numbers, the innermost first. expert: workers that share a mixture's experts. sequence_parallel,
+    context_by: as in `Shard`. overlap_tensor: as in `Exchanges`. overlap_sends: whether a rank goes on while what it has sent
+    is under way. split_sends: tensor-parallel ranks send a part each of what all of them have (arXiv 2104.04473, section 4.1).
+    bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
+    backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
+    forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
+    forward pass. shard_over: workers that share states, all if None; groups of them average (hybrid sharding).
+    gradient_bytes: of an element that is summed; the training precision's, if None. shares: samples of each worker, where they
+    differ.
+    """
+
+    workers: int = 1
+    stages: int = 1
+    chunks: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    order: tuple[Axis, ...] = ORDER
+    sequence_parallel: bool = False
+    context_by: Literal["ring", "all_gather"] = "ring"
+    overlap_tensor: bool = False
+    microbatches: int = 1
+    schedule: ScheduleName = "1f1b"
+    overlap_sends: bool = True
+    split_sends: bool = False
+    bucket_bytes: float = math.inf
+    first_bucket_bytes: float = math.inf
+    overlap: bool = False
+    overlap_gather: bool = False
+    prefetch: int = 1
+    reshard: bool = True
+    shard_over: int | None = None
+    gradient_bytes: int | None = None
+    algorithm: str | None = None
+    compression: Compression | None = None
+    shares: tuple[int, ...] | None = None
+
+    @property
+    def lockstep(self) -> int:
+        """Ranks that share a stage of a worker."""
+        return self.tensor * self.context
+
+    @property
+    def ranks(self) -> int:
+        return self.workers * self.stages * self.lockstep
+
+    @property
+    def shard(self) -> Shard:
+        """How each layer is divided."""
+        return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by)
+
+    @property
+    def sharing(self) -> int:
+        """Workers among which states are shared out, where they are."""
+        return self.shard_over or self.workers
+
+    @cached_property
+    def stage_of(self) -> list[list[int]]:
+        """The stage of the model that each chunk of each rank is."""
+        return [
+            [stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(self.chunks)] for rank in range(self.stages)
+        ]
+
+    def grid(self, devices: int) -> Grid:
+        """The ranks on nodes of so many devices."""
+        return Grid(self.workers, self.stages, self.tensor, self.context, devices, self.order)
+
+    def samples_of(self, worker: int, job: Job) -> int:
+        """Of a step."""
+        return self.shares[worker] if self.shares else job.samples_per_worker
+
+    def classes(self, job: Job) -> list[Placed]:
+        """Alike workers, of which the first of each class is modelled; `node` and `each` are its first stage's."""
+        cluster, grid = job.cluster, self.grid(job.cluster.node.devices)
+        apart_ranks = set(job.apart(self.ranks))
+        scattered = grid.stride("workers") % self.lockstep or grid.stride("stages") % self.lockstep
+        if not cluster.is_uniform or scattered or (self.shares and self.ranks > self.workers):
+            return self._each_alone(grid)
+        per_node, rest = divmod(grid.devices, self.lockstep)
+        aligned = (rest == 0 and self.order.index("workers") < self.order.index("stages")) or self.stages == 1
+        if aligned and per_node and (self.stages == 1 or self.workers % per_node == 0):
+            apart = {rank // grid.stride("workers") % self.workers for rank in apart_ranks}
+            return place_shares(self.shares, per_node, apart) if self.shares else place(self.workers, per_node, apart)
+        period = math.lcm(grid.stride("workers"), grid.devices) // grid.stride("workers")
+        if apart_ranks or self.ranks <= grid.devices or self.workers % period:
+            return self._each_alone(grid)
+        if self.order.index("workers") < self.order.index("stages") and self.workers * self.lockstep % grid.devices:
+            return self._each_alone(grid)
+        return [Placed(grid.place(w, 0)[0], self.workers // period, 1, w) for w in range(period)]
+
+    def _each_alone(self, grid: Grid) -> list[Placed]:
+        return [Placed(grid.place(worker, 0)[0], 1, 1, worker) for worker in range(self.workers)]
+
+    def check(self, experts: bool) -> None:
+        """Raises FieldError where degrees do not go together."""
+        _check_divides("expert", self.expert, "workers", self.workers)
+        if self.shard_over is not None:
+            _check_divides("shard_over", self.shard_over, "workers", self.workers)
+        if self.expert > 1 and not experts:
+            raise FieldError(("strategy", "expert"), "there are no experts to divide; leave expert parallelism out")
+        if sorted(self.order) != sorted(ORDER):
+            raise FieldError(("strategy", "order"), f"needs each of {', '.join(ORDER)} once, the innermost first")
+        if self.chunks > 1 and self.stages == 1:
+            raise FieldError(("strategy", "chunks"), f"{self.chunks} chunks on a rank that has no others beside it; give 1")
+        if self.sequence_parallel and self.tensor == 1:
+            message = "sequence parallelism divides what tensor-parallel ranks have; set strategy.tensor, or leave it out"
+            raise FieldError(("strategy", "sequence_parallel"), message)
+
+
+def _check_divides(field: str, number: int, other: str, of: int) -> None:
+    if of % number:
+        below = max(divisor for divisor in range(1, number) if of % divisor == 0)
+        above = next(divisor for divisor in range(number, of + 1) if of % divisor == 0)
+        message = f"{number} does not divide {of} {other}; give {below} or {above}"
+        raise FieldError(("strategy", field), message)
+
+
+def counted(name: str, placed: Placed, ranks: Sequence[int]) -> str:
+    """The name of a class: what it is, and how many it stands for."""
+    return name if placed.ranks * len(ranks) == 1 else f"{placed.ranks * len(ranks)} ranks like {name}"

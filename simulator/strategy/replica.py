@@ -1,0 +1,193 @@
+"""Replica: the ranks of one worker, or of several that are alike: their passes, and the messages between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.program import Path, ProgramBuilder, Rows
+from simulator.run import Phase
+from simulator.strategy.costs import Costs, Job
+from simulator.strategy.exchange import crowded_s
+from simulator.strategy.fabric import Fabric
+from simulator.strategy.feeding import Feeding
+from simulator.strategy.grid import Grid
+from simulator.strategy.lanes import TURN, Lanes
+from simulator.strategy.placement import Placed
+from simulator.strategy.plan import Plan
+from simulator.strategy.schedule import Pass
+
+_BACK: Final = (Pass.BACKWARD, Pass.INPUT)
+# the phases of passes, then of TURN and BEGIN, which count from the end
+_PHASES: Final = np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.SEND, Phase.WAIT])
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What all replicas of a program are made with. ranges: the layers of each stage of the model."""
+
+    builder: ProgramBuilder
+    fabric: Fabric
+    feeding: Feeding
+    plan: Plan
+    grid: Grid
+    ranges: Sequence[range]
+    lanes: Lanes
+
+
+class Replica:
+    """Adds a class of alike workers to a program.
+
+    A receive is posted when its rank gets to it, and data moves once both sides are ready, as torch.distributed.pipelining
+    and Megatron-LM do it. ranks: rank classes, by pipeline rank. rows: the program's row of each task of the lanes.
+    last_rows: by pipeline rank, what ends its passes.
+    """
+
+    def __init__(self, shop: Shop, job: Job, placed: Placed) -> None:
+        """job: with the samples that one of these workers has."""
+        self.shop, self.job, self.placed = shop, job, placed
+        self.costs: Costs = job.costs(shop.plan.microbatches)
+        plan, stages = shop.plan, range(shop.plan.stages)
+        self.places = [shop.grid.place(placed.rank, stage) for stage in stages]
+        self.ranks = [self._add_rank(stage) for stage in stages]
+        node, _ = self.places[0]
+        shop.feeding.add(self.ranks[0], node, placed.each, placed.ranks)
+        self.rows: Rows = self._add_tasks()
+        last = shop.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
+        if plan.stages > 1:
+            sends = self._add_messages()
+            self._wait_for_sends(sends)
+            shop.builder.follow(last[shop.lanes.rank], sends)
+        self.last_rows: list[int] = last.tolist()
+
+    @property
+    def alike(self) -> int:
+        """Ranks of a stage that are on the same node and send together."""
+        return self.placed.each * self.shop.plan.lockstep
+
+    def _add_rank(self, stage: int) -> int:
+        placed, grid = self.placed, self.shop.grid
+        members = grid.members(placed.rank, stage)
+        return self.shop.fabric.add_rank(
+            self._name(stage), self.job.unevenness, members[0], self.places[stage][0],
+            each=min(self.alike, grid.devices), multiplicity=placed.ranks * len(members), lockstep=members,
+        )  # fmt: skip
+
+    def _name(self, stage: int) -> str:
+        """Of a rank class, by the first of its workers."""
+        plan, placed = self.shop.plan, self.placed
+        worker = f"worker {placed.rank}" if placed.ranks == 1 else f"{placed.ranks} workers like {placed.rank}"
+        if plan.stages == 1:
+            return worker
+        return f"{worker} stage {stage}" if plan.workers > 1 else f"stage {stage}"
+
+    def _add_tasks(self) -> Rows:
+        """The passes of every stage in their order."""
+        tasks, costs = self.shop.lanes, self.costs
+        forward, weight = tasks.kind == Pass.FORWARD, tasks.kind == Pass.WEIGHT
+        work_s = np.where(forward, _over(costs.forward_s, tasks), _over(costs.backward_s, tasks))
+        exchange_s = np.where(forward, _over(costs.forward_exchange_s, tasks), _over(costs.backward_exchange_s, tasks))
+        if weight.any():
+            weights_s = _over(self.job.weights_s(self.shop.plan.microbatches), tasks)
+            work_s = np.where(weight, weights_s, np.where(tasks.kind == Pass.INPUT, work_s - weights_s, work_s))
+            exchange_s[weight] = 0.0
+        waits = tasks.kind < 0
+        work_s[waits] = exchange_s[waits] = 0.0
+        return self.shop.builder.computes(
+            np.array(self.ranks)[tasks.rank], _PHASES[tasks.kind], work_s, stage=self._labels(),
+            microbatch=tasks.microbatch, slot=tasks.slot, exchange_s=exchange_s,
+        )  # fmt: skip
+
+    def _labels(self) -> NDArray[np.int64]:
+        """The stage that spans are labelled with: none where there is one."""
+        plan, tasks = self.shop.plan, self.shop.lanes
+        return tasks.stage if plan.stages > 1 else np.full_like(tasks.stage, -1)
+
+    def _add_messages(self) -> Rows:
+        """Activations to the next stage and their gradients back, each once made on one side and awaited on the other.
+
+        Returns the row of the message that each task of the lanes sends, −1 for none.
+        """
+        plan, tasks = self.shop.plan, self.shop.lanes
+        stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
+        rank_of = np.empty(stages, dtype=np.int64)
+        rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
+        crossing = np.flatnonzero(rank_of[:-1] != rank_of[1:])
+        sends = np.full(len(tasks.rank), -1)
+        for step, kinds in ((1, (Pass.FORWARD,)), (-1, _BACK)):
+            sources = crossing if step > 0 else crossing + 1
+            made = tasks.table(tasks.last, *counts, *kinds)[sources]
+            used = tasks.table(tasks.first, *counts, *kinds)[sources + step]
+            # a receive is posted where the lane has got to just before it
+            awaited = used - 1
+            sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
+            ends = zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True)
+            paths = [self._path(*end) for end in ends]
+            ranks = np.array(self.ranks)
+            rows = self.shop.builder.transfers(
+                ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], sizes_bytes, paths,
+                np.arange(len(sources))[:, None], Phase.SEND, (self.rows[made], self.rows[awaited]),
+                stage=sources[:, None], microbatch=np.arange(plan.microbatches),
+                slot=np.maximum(tasks.slot[made], tasks.slot[awaited]) + 1,
+            )  # fmt: skip
+            self.shop.builder.follow(self.rows[used], rows)
+            sends[made] = rows
+        return sends
+
+    def _sent_bytes(self, boundary: int) -> float:
+        """What each of a stage's ranks sends, for a microbatch."""
+        whole = float(self.costs.output_bytes[self.shop.ranges[boundary][-1]])
+        return whole / self.shop.plan.tensor if self.splits else whole
+
+    def _path(self, source: int, target: int, size_bytes: float) -> Path:
+        """Between two pipeline ranks: of the messages of all alike ranks at once."""
+        (node, device), (to_node, to_device) = self.places[source], self.places[target]
+        plan, fabric = self.shop.plan, self.shop.fabric
+        if self.alike == 1:
+            return fabric.message((node, device), (to_node, to_device), size_bytes)
+        if node == to_node:
+            names = f"node {node} device {device}", f"node {node} device {to_device}"
+            path = fabric.inside(node, *names, size_bytes, together=self.alike, devices=(device, to_device))
+        else:
+            count = min(self.alike, self.shop.grid.devices)
+            path = fabric.between(node, to_node, size_bytes, count, count)
+        if self.splits:
+            # what each has a part of is put together again inside the node
+            group = self.shop.grid.along("tensor", plan.tensor)
+            together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, self.job.cluster)
+            path = replace(path, latency_s=path.latency_s + together_s)
+        return path
+
+    @property
+    def splits(self) -> bool:
+        """Whether tensor-parallel ranks send a part each of what all of them have."""
+        return self.shop.plan.split_sends and not self.shop.plan.sequence_parallel
+
+    def _wait_for_sends(self, sends: Rows) -> None:
+        """A rank waits for what it has sent: before its next task where sends are not overlapped, else gpipe when it turns from
+        forward to backward, 1f1b whenever it turns."""
+        plan, tasks, builder = self.shop.plan, self.shop.lanes, self.shop.builder
+        same = tasks.rank[1:] == tasks.rank[:-1]
+        if not plan.overlap_sends:
+            builder.follow(self.rows[1:][same], sends[:-1][same])
+        elif plan.schedule == "gpipe":
+            turns = np.flatnonzero(tasks.kind == TURN)
+            forward = np.where(tasks.kind == Pass.FORWARD, sends, -1)
+            row_of = np.full(plan.stages, -1)
+            row_of[tasks.rank[turns]] = self.rows[turns]
+            given = row_of[tasks.rank] >= 0
+            builder.follow(row_of[tasks.rank][given], forward[given])
+        elif plan.schedule == "1f1b":
+            turned = same & (tasks.kind[1:] != tasks.kind[:-1])
+            builder.follow(self.rows[1:][turned], sends[:-1][turned])
+
+
+def _over(values: NDArray[np.float64], tasks: Lanes) -> NDArray[np.float64]:
+    """Sums over the layers that each task passes, of values by layer."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    result: NDArray[np.float64] = total[tasks.end] - total[tasks.begin]
+    return result

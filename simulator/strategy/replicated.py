@@ -1,0 +1,95 @@
+"""What strategies of replicas have in common: fields, rules, and that a plan says all of it."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from simulator.cluster.algorithms import ALGORITHMS
+from simulator.errors import FieldError
+from simulator.model.layers import Layer
+from simulator.program import Program
+from simulator.spec import Count, Spec
+from simulator.strategy import schedule as schedules
+from simulator.strategy.balance import Balance, cut, cut_by_blocks
+from simulator.strategy.base import Strategy
+from simulator.strategy.compression import AnyCompression
+from simulator.strategy.costs import Job
+from simulator.strategy.replicas import check_size, compile_plan
+from simulator.strategy.schedule import ScheduleName
+from simulator.strategy.shares import Shares, check_shares
+from simulator.units import Bytes
+
+
+class Staged(Spec):
+    """Fields of what is cut into pipeline stages."""
+
+    stages_: Count = Field(1, alias="stages", description="pipeline ranks of a worker")
+    chunks: Count = Field(1, description="stages of the model on each rank (virtual stages)")
+    schedule: ScheduleName = "1f1b"
+    balance: Balance = Field("layers", description="what stages have alike, or how many blocks each has")
+    overlap_sends: bool = Field(True, description="go on while activations are sent")
+
+
+class Averaged(Spec):
+    """Fields of what averages gradients over workers."""
+
+    workers_: Count = Field(1, alias="workers", description="replicas of the model")
+    bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes")
+    overlap: bool = Field(True, description="sum buckets while the backward pass goes on")
+    algorithm: str | None = Field(None, description="of the allreduce; the library's choice if absent")
+    compression: AnyCompression | None = Field(None, description="what workers exchange in place of their gradients")
+    prefetch: int = Field(1, ge=0, le=1000, description="layers that are gathered ahead, where parameters are shared out")
+    reshard: bool = Field(True, description="drop gathered parameters after the forward pass")
+    shard_over: Count | None = Field(None, description="workers that share states; all if absent (hybrid sharding)")
+
+
+class Replicated(Strategy, ABC):
+    """Strategies whose plan says everything."""
+
+    @property
+    def balance_of(self) -> Balance:
+        """How the model is cut into stages."""
+        return "layers"
+
+    def ranges(self, job: Job) -> list[range]:
+        """The layers of each stage of the model. Raises FieldError where it cannot be cut so."""
+        return cut(job, self.plan, self.balance_of)
+
+    def parts(self, job: Job) -> list[list[Layer]]:
+        ranges = self.ranges(job)
+        return [[job.layers[i] for stage in stages for i in ranges[stage]] for stages in self.plan.stage_of]
+
+    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        plan = self.plan
+        cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of)
+        super().check(layers, samples_per_worker)
+        check_size(plan)
+        plan.check(any(layer.expert_parameters for layer in layers))
+        if plan.stages > 1 or plan.chunks > 1:
+            schedules.check(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
+        if plan.algorithm is not None and plan.algorithm not in ALGORITHMS:
+            message = f"unknown algorithm {plan.algorithm!r}; give one of {', '.join(sorted(ALGORITHMS))}"
+            raise FieldError(("strategy", "algorithm"), message)
+        if plan.shares is not None:
+            check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
+
+    def compile(self, job: Job) -> Program:
+        return compile_plan(self.plan, job, self.ranges(job))
+
+
+def averaging(fields: Averaged) -> dict[str, Any]:
+    """What the fields of averaging say of a plan."""
+    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "shard_over")
+    return {"workers": fields.workers_} | {name: getattr(fields, name) for name in names}
+
+
+def staging(fields: Staged) -> dict[str, Any]:
+    """What the fields of stages say of a plan."""
+    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in ("chunks", "schedule", "overlap_sends")}
+
+
+__all__ = ["Averaged", "Replicated", "Shares", "Staged", "averaging", "staging"]

@@ -1,0 +1,104 @@
+"""A run in words, as the console prints it: how fast it is, where the time goes, what it compares with, what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from simulator.run import BREAKDOWN, Run
+from simulator.units import format_bytes, format_count, format_energy_J, format_time_s, format_USD
+
+# the share of a step from which on a part of it is told
+_NOTICED: Final = 5e-4
+_BAR_WIDTH: Final = 24
+_LARGEST_HOLDERS: Final = 3
+
+
+def describe(run: Run) -> str:
+    """A run for people to read, in one screen."""
+    ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
+    lines = [f"{run.scenario}: {run.strategy} on {ranks}, {run.origin}"]
+    for title, rows in (
+        ("step time", _step_time(run)),
+        ("throughput", _throughput(run)),
+        ("utilisation", _utilisation(run)),
+        ("where it goes", _parts(run)),
+        ("communication", _communication(run)),
+        ("efficiency", _efficiency(run)),
+        ("memory", _memory(run)),
+        ("energy", _bill(run.energy_J, format_energy_J)),
+        ("cost", _bill(run.cost_USD, format_USD)),
+    ):
+        lines += [f"  {'' if number else title:<13}  {row}" for number, row in enumerate(rows)]
+    return "\n".join(lines)
+
+
+def _step_time(run: Run) -> Iterator[str]:
+    tokens = f", {format_count(run.tokens)} tokens" if run.tokens else ""
+    yield f"{format_time_s(run.step_time_s)} for {run.samples:,} sample{'s' if run.samples > 1 else ''}{tokens}"
+
+
+def _throughput(run: Run) -> Iterator[str]:
+    tokens = ""
+    if run.tokens_per_s and run.tokens_per_s_per_rank:
+        tokens = f", {_number(run.tokens_per_s)} tokens/s, {_number(run.tokens_per_s_per_rank)} tokens/s a rank"
+    yield f"{_number(run.samples_per_s)} samples/s{tokens}"
+
+
+def _utilisation(run: Run) -> Iterator[str]:
+    if run.mfu is not None and run.hfu is not None:
+        yield f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of {format_count(run.peak_flops or 0.0)}FLOP/s a rank"
+
+
+def _parts(run: Run) -> Iterator[str]:
+    """The step time by cause, the share of each as a bar."""
+    for cause in BREAKDOWN:
+        seconds = run.breakdown_s.get(cause, 0.0)
+        share = seconds / run.step_time_s if run.step_time_s else 0.0
+        if abs(share) >= _NOTICED:
+            bar = "█" * round(share * _BAR_WIDTH)
+            yield f"{cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%} {bar}".rstrip()
+
+
+def _communication(run: Run) -> Iterator[str]:
+    if any(seconds > _NOTICED * run.step_time_s for seconds in run.communication_s.values()):
+        yield ", ".join(f"{format_time_s(seconds)} {name}" for name, seconds in run.communication_s.items())
+    if run.breakdown_s.get("waiting_for_input", 0.0) > _NOTICED * run.step_time_s:
+        yield "bound by its input"
+
+
+def _efficiency(run: Run) -> Iterator[str]:
+    for scaling, value in (run.efficiency or {}).items():
+        times = f"{run.speed_up[scaling]:.3g} times" if run.speed_up else "against"
+        yield f"{value:.1%} {scaling}, {times} {(run.baseline or {})[scaling]}"
+
+
+def _memory(run: Run) -> Iterator[str]:
+    """What ranks need at most and at least, of what they have; what holds most of it; what to do where it does not fit."""
+    if run.memory_bytes is None:
+        return
+    of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
+    need = f"{format_bytes(sum(run.memory_bytes.values()))}{of} a rank"
+    if len(run.memory_by_stage) > 1:
+        most, least = (pick(run.memory_by_stage, key=lambda stage: float(stage["total_bytes"])) for pick in (max, min))
+        need += f" at {most['name']}, {format_bytes(least['total_bytes'])} at {least['name']}"
+    yield need
+    yield ", ".join(_largest(run.memory_bytes))
+    if not run.fits:
+        yield "does not fit" + (f"; would with {run.fit_by}" if run.fit_by else "")
+
+
+def _largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:
+    for name in sorted(holders_bytes, key=holders_bytes.__getitem__, reverse=True)[:_LARGEST_HOLDERS]:
+        yield f"{name.replace('_', ' ')} {format_bytes(holders_bytes[name])}"
+
+
+def _bill(bill: Mapping[str, float] | None, text: Callable[[float], str]) -> Iterator[str]:
+    if bill:
+        unit = "per_million_tokens" if "per_million_tokens" in bill else "per_million_samples"
+        yield f"{text(bill['per_step'])} a step, {text(bill[unit])} {unit.replace('_', ' ')}"
+
+
+def _number(value: float) -> str:
+    """Four significant digits, all before the point: '2,349', '37.76'."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"
