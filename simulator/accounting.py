@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,15 +19,14 @@ _MILLION = 1e6
 
 def accounted(run: Run, scenario: Scenario) -> Run:
     """`run` of `scenario` with its tokens, FLOPs, energy and cost; None where the scenario does not tell."""
-    layers, training = scenario.model.build_layers(), scenario.training
-    model_flops = sum(layer.forward_flops + layer.backward_flops for layer in layers) * run.samples
     tokens = tokens_per_sample(scenario.model)
+    model_flops, recomputed_flops = flops_per_sample(scenario.model.build_layers(), scenario.training.recompute)
     counted = replace(
         run,
         tokens=None if tokens is None else tokens * run.samples,
-        model_flops=model_flops,
-        hardware_flops=model_flops + recomputed_flops(layers, training.recompute) * run.samples,
-        peak_flops=scenario.cluster.device.peak_flops[training.precision],
+        model_flops=model_flops * run.samples,
+        hardware_flops=(model_flops + recomputed_flops) * run.samples,
+        peak_flops=scenario.cluster.device.peak_flops[scenario.training.precision],
     )
     return replace(counted, **_bill(counted, scenario.cluster, scenario.strategy.nodes_needed(scenario.cluster)))
 
@@ -37,23 +37,26 @@ def tokens_per_sample(model: ModelSpec) -> int | None:
     return None if read is None else read + getattr(model, "target_sequence", 0)
 
 
-def recomputed_flops(layers: Sequence[Layer], recompute: Recompute) -> float:
-    """FLOPs that a backward pass over one sample makes again: forward passes of all that is not glued with full
-    recomputation, attention's scores and what is made of them with selective (arXiv 2205.05198, section 5). What flash
-    kernels make again inside is not counted, as is usual."""
-    match recompute.kind:
-        case "full":
-            return sum(layer.forward_flops for layer in layers if not layer.glued)
-        case "selective":
-            return sum(
-                operator.forward_flops
-                for layer in layers
-                if not layer.glued
-                for operator in layer.operators
-                if isinstance(operator, Attention) and not operator.flash
-            )
-        case _:
-            return 0.0
+def flops_per_sample(layers: Sequence[Layer], recompute: Recompute) -> tuple[float, float]:
+    """FLOPs of the forward and the backward pass over one sample, and those that the backward pass makes again."""
+    alike = Counter((layer.signature, layer.glued) for layer in layers)
+    model_flops = recomputed_flops = 0.0
+    for layer in {(layer.signature, layer.glued): layer for layer in layers}.values():
+        count = alike[layer.signature, layer.glued]
+        model_flops += count * (layer.forward_flops + layer.backward_flops)
+        recomputed_flops += count * _recomputed_flops(layer, recompute)
+    return model_flops, recomputed_flops
+
+
+def _recomputed_flops(layer: Layer, recompute: Recompute) -> float:
+    """The whole forward pass of all that is not glued with full recomputation, attention's scores and what is made of them with
+    selective (arXiv 2205.05198, section 5). What flash kernels make again inside is not counted, as is usual."""
+    if recompute.kind == "none" or layer.glued:
+        return 0.0
+    if recompute.kind == "full":
+        return layer.forward_flops
+    scores = (operator for operator in layer.operators if isinstance(operator, Attention) and not operator.flash)
+    return sum(operator.forward_flops for operator in scores)
 
 
 def _bill(run: Run, cluster: Cluster, nodes: int) -> dict[str, Any]:

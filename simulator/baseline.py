@@ -89,12 +89,18 @@ def compared(run: Run, scenario: Scenario) -> Run:
     return replace(run, efficiency=efficiency, speed_up=speed_up, baseline=baseline)
 
 
+def forget() -> None:
+    """Drops the baselines that are kept from one prediction to the next."""
+    for kept in (_smallest, _states_bytes, _simulated_s):
+        kept.cache_clear()
+
+
 def _most(scenario: Scenario) -> _Most:
     plan = scenario.strategy.plan
     if not isinstance(scenario.strategy, Replicated):
         return _Most(Degrees(), "1f1b", False, False)
-    shares = scenario.training.zero > 0 or plan.expert > 1
-    degrees = Degrees(plan.workers if shares else 1, plan.stages, plan.tensor, plan.expert)
+    sharing = plan.sharing if scenario.training.zero else plan.expert
+    degrees = Degrees(sharing, plan.stages, plan.tensor, plan.expert)
     return _Most(degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor)
 
 

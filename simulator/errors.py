@@ -8,7 +8,8 @@ ScaleproofError                 what the command line prints as one line, never 
 │   └── NotFoundError           no part or file of that name
 └── RunError                    the input was right and the work failed (exit code 1)
     ├── RankError               a rank died or hung while measuring
-    └── MissingDependencyError  an optional package is not installed
+    ├── MissingDependencyError  an optional package is not installed
+    └── PluginError             a package that brings a strategy is broken
 """
 
 from __future__ import annotations
@@ -66,3 +67,7 @@ class RankError(RunError):
 
 class MissingDependencyError(RunError):
     """A package that an extra installs is missing."""
+
+
+class PluginError(RunError):
+    """A package that brings a strategy is broken: says which, what, and what to do."""

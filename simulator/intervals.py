@@ -23,8 +23,8 @@ class Stretches(NamedTuple):
         owner = np.concatenate([self.owner[keep]] * 2)
         time_s = np.concatenate([self.start_s[keep], self.end_s[keep]])
         change = np.repeat([1, -1], len(owner) // 2)
-        # where one ends as another starts, the start comes first, so that they are one stretch
-        order = np.lexsort((-change, time_s))
+        # where one ends as another starts, the start stays first, so that they are one stretch
+        order = np.argsort(time_s, kind="stable")
         order = order[in_order(owner[order])]
         owner, time_s, change = owner[order], time_s[order], change[order]
         # every owner's changes add up to zero, so a sum that runs over all of them starts each at zero

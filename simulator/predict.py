@@ -10,8 +10,9 @@ from simulator.baseline import STEPS, compared
 from simulator.engine import Variation, simulate
 from simulator.fitting import fit_by
 from simulator.memory import memory
-from simulator.run import Run
+from simulator.run import Run, divided
 from simulator.scenario import Scenario
+from simulator.strategy.local_sgd import LocalSgd
 
 
 def predict(scenario: Scenario) -> Run:
@@ -32,7 +33,8 @@ def _timed(scenario: Scenario) -> Run:
     )
     steps = 1 + max(2, scenario.steps) if unevenness.is_random else STEPS
     timeline = simulate(program, steps, variation)
-    return timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
+    run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
+    return divided(run, strategy.program_steps) if isinstance(strategy, LocalSgd) else run
 
 
 def _memory(scenario: Scenario) -> dict[str, Any]:

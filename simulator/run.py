@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -238,6 +238,17 @@ def from_spans(
         communication_s={"exposed": exposed_s, "hidden": max(0.0, moving_s - exposed_s)},
         spans=spans,
         **fields,
+    )
+
+
+def divided(run: Run, count: int) -> Run:
+    """A run each of whose steps is `count` training steps, told by one of those: times are means over them."""
+    parts = {name: getattr(run, name) for name in ("phase_s", "breakdown_s", "communication_s")}
+    return replace(
+        run,
+        step_time_s=run.step_time_s / count,
+        step_times_s=tuple(seconds / count for seconds in run.step_times_s),
+        **{part: {name: seconds / count for name, seconds in times.items()} for part, times in parts.items()},
     )
 
 

@@ -19,7 +19,7 @@ from simulator.model import AnyModel
 from simulator.model.layers import Layer
 from simulator.recompute import NO_RECOMPUTE, AnyRecompute
 from simulator.spec import Count, Spec, Width
-from simulator.strategy import AnyStrategy, Strategy
+from simulator.strategy import KINDS, AnyStrategy, Strategy
 from simulator.strategy.costs import Job, MeasuredStep
 from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
@@ -362,6 +362,8 @@ def _problem(root: type[Spec], located: Located, detail: Any) -> str:
 def _kinds_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> list[str]:
     """What `kind` may be in the part at `path`."""
     annotation, _ = _found_at(root, data, path)
+    if annotation is Strategy:
+        return KINDS.names()
     return [spec.model_fields["kind"].default for spec in _specs_in(annotation) if "kind" in spec.model_fields]
 
 
@@ -412,8 +414,10 @@ def _found_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> tuple[A
 
 def _spec_among(annotation: Any, data: Any) -> Any:
     """The Spec class within an annotation; of several, the one whose `kind` the data names."""
-    found = _specs_in(annotation)
     kind = data.get("kind") if isinstance(data, dict) else None
+    if annotation is Strategy:
+        return KINDS.find(kind)
+    found = _specs_in(annotation)
     named = [spec for spec in found if "kind" in spec.model_fields and spec.model_fields["kind"].default == kind]
     return (named or found or [None])[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -10,6 +11,7 @@ from simulator.units import format_bytes, format_count, format_energy_J, format_
 
 # the share of a step from which on a part of it is told
 _NOTICED: Final = 5e-4
+_WIDTH: Final = 95
 _BAR_WIDTH: Final = 24
 _LARGEST_HOLDERS: Final = 3
 
@@ -24,12 +26,14 @@ def describe(run: Run) -> str:
         ("utilisation", _utilisation(run)),
         ("where it goes", _parts(run)),
         ("communication", _communication(run)),
+        ("input", _input(run)),
         ("efficiency", _efficiency(run)),
         ("memory", _memory(run)),
         ("energy", _bill(run.energy_J, format_energy_J)),
         ("cost", _bill(run.cost_USD, format_USD)),
     ):
-        lines += [f"  {'' if number else title:<13}  {row}" for number, row in enumerate(rows)]
+        wrapped = [line for row in rows for line in textwrap.wrap(row, _WIDTH, subsequent_indent="  ")]
+        lines += [f"  {'' if number else title:<13}  {line}" for number, line in enumerate(wrapped)]
     return "\n".join(lines)
 
 
@@ -62,7 +66,11 @@ def _parts(run: Run) -> Iterator[str]:
 
 def _communication(run: Run) -> Iterator[str]:
     if any(seconds > _NOTICED * run.step_time_s for seconds in run.communication_s.values()):
-        yield ", ".join(f"{format_time_s(seconds)} {name}" for name, seconds in run.communication_s.items())
+        parts = (f"{format_time_s(seconds) if seconds else 'none'} {name}" for name, seconds in run.communication_s.items())
+        yield ", ".join(parts)
+
+
+def _input(run: Run) -> Iterator[str]:
     if run.breakdown_s.get("waiting_for_input", 0.0) > _NOTICED * run.step_time_s:
         yield "bound by its input"
 

@@ -93,7 +93,11 @@ TABLES: Final = (
     ),
     Table("transformer_training", frozenset({"layers", "hidden", "tp", "pp", "dp", "step_time_s"})),
     Table("data_parallel_scaling", frozenset({"model", "method", "gpus", "servers", "samples_per_s"})),
-    Table("pipeline_schedules", frozenset({"schedule", "stages", "microbatches", "step_time_s"})),
+    Table(
+        "pipeline_schedules",
+        frozenset({"schedule", "stages", "microbatches", "step_time_s"}),
+        "validator.published_pipeline_schedules",
+    ),
     Table(
         "layer_times",
         frozenset({"recompute", "tp", "forward_ms", "backward_ms"}),

@@ -1,19 +1,18 @@
-"""Published scaling of data-parallel training, predicted: a set's run on the fewest GPUs tells what one device does, the model
-tells the rest.
+"""Published scaling of data-parallel training, predicted: the run on the fewest GPUs tells what one device does, the model the rest.
 
-Rows that differ in the number of GPUs alone are one series. Its base, the run on the fewest, says how long one device computes
-for a step: as long as makes the prediction of the base what was measured, communication included. The base is not scored.
+Rows that differ in the number of GPUs alone are one series. Its base, the run on the fewest, says for how long one device works on
+a step: for as long as makes the prediction of the base itself, communication included, what was measured. It is not scored.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, get_args
 
 from pydantic import ValidationError
@@ -23,18 +22,271 @@ from simulator.cluster import Cluster
 from simulator.cluster.device import Optimizer, Precision
 from simulator.errors import InputError, ScaleproofError
 from simulator.memory import memory
-from simulator.predict import predict as predict_scenario
+from simulator.model import AnyModel
+from simulator.predict import predict as run
 from simulator.scenario import Scenario, load_cluster, load_model
-from validator.published import Prediction, read
+from validator.published import Prediction
 
 Row = Mapping[str, str]
 
-_SERIES: Final = ("source_set", "model", "cluster", "gpu", "batch_per_gpu", "seq_len", "precision", "software")
-# Systems that no shipped file is called after, by name and GPU.
-_SYSTEMS: Final = {
-    ("DGX-1", "V100-16GB"): "dgx1-v100-16gb", ("DGX-1", "V100-32GB"): "dgx1-v100", ("DGX A100", "A100-40GB"): "dgx-a100-40gb",
-    ("DGX A100", "A100-80GB"): "dgx-a100", ("DGX A100 cluster", "A100-80GB"): "dgx-a100", ("AWS p2.8xlarge", "K80"): "ec2d",
-}  # fmt: skip
-_PRECISIONS: Final = {"mixed fp16": "fp16", "mixed bf16": "bf16", "amp": "fp16"}
-_LARGEST_BATCH: Final = 1024
 CALIBRATION: Final[tuple[str, ...]] = ()
+_SERIES: Final = ("source_set", "model", "cluster", "gpu", "batch_per_gpu", "seq_len", "precision", "software")
+_SHAPE: Final = ("gpus", "nodes", "method", "servers", "grad_accum", "optimizer")
+# Systems that no shipped file is called after, by name and the first words of the GPU's.
+_SYSTEMS: Final = {
+    ("dgx-1", "V100-16GB"): "dgx1-v100-16gb", ("dgx-1", "V100-32GB"): "dgx1-v100", ("dgx-1", "P100"): "dgx1",
+    ("dgx-a100", "A100-40GB"): "dgx-a100-40gb", ("dgx-a100-cluster", "A100-80GB"): "dgx-a100",
+    ("dgx-a100-cluster", "A100-40GB"): "dgx-a100-40gb", ("aws-p2-8xlarge", "K80"): "ec2d",
+}  # fmt: skip
+_PRECISIONS: Final[dict[str, Precision]] = {"mixed fp16": "fp16", "mixed": "fp16", "amp": "fp16", "mixed bf16": "bf16"}
+_LARGEST_BATCH: Final = 1024
+# Of Horovod's fusion buffer (its documentation on tensor fusion).
+_FUSED: Final = "64 MiB"
+
+
+def predict(row: Row) -> Prediction:
+    """A row of the shipped table, whose base is there."""
+    return predict_among(row, _shipped_rows())
+
+
+def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
+    """The samples per second of a row, whose base is among `rows`. What cannot be predicted is skipped with its reason."""
+    source = row.get("source_set") or "not named"
+    try:
+        gpus, measured = _number(row, "gpus"), _rate(row)
+        base, base_per_s = _base(row, rows)
+        if gpus == _number(base, "gpus"):
+            return Prediction(source, skipped="the base that the rest is predicted from")
+        device_s = _device_s(_hashable(base), base_per_s)
+        predicted = run(_scenario(row, device_s)).samples_per_s
+    except ScaleproofError as error:
+        return Prediction(source, skipped=str(error).partition(";")[0])
+    except ValidationError as error:
+        return Prediction(source, skipped=f"no scenario: {error.errors()[0]['msg']}")
+    inputs = tuple(row.get(column, "") for column in (*_SERIES, *_SHAPE))
+    return Prediction(source, predicted, measured, "", _assumed(row), inputs, (row.get("model", ""), row["gpus"], row.get("seq_len", "")))
+
+
+def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
+    """The row of the series on the fewest GPUs, and its samples per second: their mean, of several. Raises InputError."""
+    series = [other for other in rows if all(other.get(column, "") == row.get(column, "") for column in _SERIES)]
+    known = [(int(other["gpus"]), other) for other in series if re.fullmatch("[1-9][0-9]{0,6}", other.get("gpus", ""))]
+    fewest = min((gpus for gpus, _ in known), default=0)
+    bases = [other for gpus, other in known if gpus == fewest]
+    if not bases:
+        raise InputError("no run on fewer GPUs to predict it from")
+    return bases[0], fmean(_rate(base) for base in bases)
+
+
+@cache
+def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> float:
+    """Seconds for which one device works on its batch, such that the base takes as long as it was measured to. Raises InputError."""
+    base = dict(base_row)
+    passes = _passes(base)
+    measured_s = _number(base, "gpus") * _batch(base) * passes / samples_per_s
+    device_s = measured_s / passes
+    for _ in range(2):
+        device_s -= (run(_scenario(base, device_s)).step_time_s - measured_s) / passes
+        if device_s <= 0:
+            raise InputError("what the base communicates is predicted to take longer than its step")
+    return device_s
+
+
+def _scenario(row: Row, device_s: float) -> Scenario:
+    """The row's training, where one device works on a batch for `device_s`. Raises ScaleproofError or pydantic's error."""
+    gpus, batch = _number(row, "gpus"), _batch(row)
+    cluster = _cluster(row)
+    strategy = _strategy(row, cluster)
+    measured = {"samples": batch, "time": f"{device_s} s"}
+    return Scenario.model_validate({
+        "model": _model(row.get("model", ""), row.get("seq_len", "")),
+        "cluster": _as_used(cluster, row, strategy),
+        "strategy": strategy,
+        "batch": {"total": gpus * batch * _passes(row)},
+        "training": {"precision": _precision(row), "optimizer": _optimizer(row)[0], "measured_step": measured},
+    })  # fmt: skip
+
+
+def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
+    """The strategy that the row's method is. Raises InputError."""
+    method, gpus = row.get("method", "").lower(), _number(row, "gpus")
+    if "parameter_server" in method or "distributed_replicated" in method or "no nccl" in method:
+        return _servers(method, row, cluster)
+    if not any(word in method for word in ("nccl", "allreduce", "horovod", "ddp")):
+        raise InputError(f"unknown method: {method or 'none stated'}")
+    strategy: dict[str, Any] = {"kind": "data_parallel", "workers": gpus, "microbatches": _passes(row)}
+    if "gradient accumulation" in method:
+        # NVIDIA/DeepLearningExamples: gradients are summed after the last pass; the PyTorch script makes them one bucket
+        return strategy | {"overlap": False}
+    if "replicated" in method:
+        # each variable's by itself; TensorFlow's contrib/nccl lets NCCL wait for all that the host has issued to the device, which
+        # is the whole backward pass
+        return strategy | {"bucket": "1 B", "first_bucket": "1 B", "overlap": False}
+    return strategy if "ddp" in method else strategy | {"bucket": _FUSED, "first_bucket": _FUSED}
+
+
+def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
+    """tf_cnn_benchmarks' ways of keeping variables at parameter servers, or sharing them out to GPUs as if they were.
+
+    Gradients are sent as they are made, and variables as they are needed. Whole tensors are dealt out to servers, or to GPUs, by
+    size. A worker of several GPUs sums their gradients first where these are replicated, and waits for all workers' sums; with
+    parameter_server on several machines each worker's gradients are applied as they come. Every GPU reaches its host's memory
+    over a link of its own, as if an equal part of the variables lay at the end of each.
+    """
+    gpus = _number(row, "gpus")
+    servers: dict[str, Any] = {"kind": "parameter_server", "workers": gpus, "placement": "colocated", "overlap": True}
+    if _is_local(row):
+        return servers | {"servers": gpus, "shard": "bytes" if " cpu" in method else "tensor"}
+    machines = -(-gpus // cluster.node.devices)
+    servers |= {"servers": _count(row.get("servers")) or machines, "shard": "tensor"}
+    replicated = "distributed_replicated" in method
+    return servers | {"mode": "synchronous" if replicated else "asynchronous", "two_level": cluster.node.devices > 1}
+
+
+def _is_local(row: Row) -> bool:
+    """Whether variables stay on the one machine that there is."""
+    return not row.get("servers") and _count(row.get("nodes")) <= 1
+
+
+def _as_used(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:
+    """As many nodes as the row's GPUs need; its own memory where a GPU sums, a part of the host's where several servers are one."""
+    node, gpus = cluster.node, _number(row, "gpus")
+    if strategy["kind"] == "parameter_server" and _is_local(row):
+        host_Bps = node.memory_bandwidth_Bps
+        shared_Bps = host_Bps / gpus if host_Bps and strategy["shard"] == "bytes" else None
+        node = node.model_copy(update={"memory_bandwidth_Bps": shared_Bps})
+    return cluster.model_copy(update={"node": node, "nodes": -(-gpus // node.devices)})
+
+
+def _cluster(row: Row) -> Cluster:
+    """The shipped cluster of the row's name, else one with such GPUs and as many of them in a node. Raises InputError."""
+    shipped = _shipped_cluster(row.get("cluster", ""), row.get("gpu", ""))
+    per_node, gpus = _count(row.get("gpus_per_node")), _number(row, "gpus")
+    if shipped is None:
+        words = _words(row.get("gpu", ""))
+        alike = (load for name in library.names("clusters") if words <= _words((load := _load_cluster(name)).device.name))
+        shipped = next((cluster for cluster in alike if not per_node or cluster.node.devices == per_node), None)
+    if shipped is None:
+        raise InputError(f"no cluster like {row.get('cluster') or 'one that is not named'} with {row.get('gpu') or 'unknown GPUs'}")
+    if gpus > shipped.node.devices and shipped.network is None:
+        raise InputError(f"no network between nodes of {row.get('cluster')}")
+    return shipped
+
+
+@cache
+def _shipped_cluster(name: str, gpu: str) -> Cluster | None:
+    """The file called after a system, where its GPUs are the row's."""
+    plain = re.sub(r"[ .]", "-", name).lower()
+    known = next((file for (system, words), file in _SYSTEMS.items() if system == plain and _words(words) <= _words(gpu)), plain)
+    if known not in library.names("clusters"):
+        return None
+    cluster = _load_cluster(known)
+    return cluster if _words(gpu) & _words(cluster.device.name) else None
+
+
+def _words(gpu: str) -> set[str]:
+    """Of a GPU's name, what is in brackets aside."""
+    return set(re.split(r"[- ]+", re.sub(r"\(.*\)", "", gpu).strip()))
+
+
+@cache
+def _load_cluster(name: str) -> Cluster:
+    return load_cluster(library.find_part("cluster", name, Path()))
+
+
+@cache
+def _model(name: str, seq_len: str) -> AnyModel:
+    """The shipped model of that name, whatever its hyphens. Raises InputError, or what `load_model` does."""
+    plain = re.sub(r"v1\.5|[^a-z0-9]", "", name.lower())
+    reference = next((known for known in library.names("models") if known.replace("-", "") == plain), None)
+    if reference is None:
+        raise InputError(f"unknown model: {name or 'none stated'}")
+    changes: dict[str, Any] = {"sequence": int(seq_len)} if _count(seq_len) else {}
+    # tf_cnn_benchmarks leaves Inception's second classifier out
+    return load_model(reference, **changes | ({"auxiliary": False} if reference.startswith("inception") else {}))
+
+
+def _precision(row: Row) -> Precision:
+    text = row.get("precision", "").lower()
+    found = _PRECISIONS.get(text) or next((known for known in get_args(Precision) if known == text), None)
+    if found is None:
+        raise InputError(f"unknown precision: {text or 'none stated'}")
+    return found
+
+
+def _optimizer(row: Row) -> tuple[Optimizer, bool]:
+    """The optimizer, and whether the row says it: in its column, or in the method's words. Else momentum is assumed."""
+    text = f"{row.get('optimizer', '')} {row.get('method', '')}".lower()
+    found = next((known for known in get_args(Optimizer) if re.search(rf"\b{known}\b", text)), None)
+    return found or "momentum", found is not None
+
+
+def _passes(row: Row) -> int:
+    """Passes whose gradients are added up in a step."""
+    return _count(row.get("grad_accum")) or 1
+
+
+def _batch(row: Row) -> int:
+    """Samples of a pass; where it is not said, the largest power of two that fits into the device's memory."""
+    return _count(row.get("batch_per_gpu")) or _largest_batch(_hashable(row))
+
+
+@cache
+def _largest_batch(row: tuple[tuple[str, str], ...]) -> int:
+    given = dict(row)
+    cluster, batch = _cluster(given).model_copy(update={"nodes": 1}), 1
+
+    def fits(samples: int) -> bool:
+        return memory(Scenario.model_validate({
+            "model": _model(given.get("model", ""), given.get("seq_len", "")), "cluster": cluster, "batch": {"total": samples},
+            "strategy": {"kind": "data_parallel"}, "training": {"precision": _precision(given), "optimizer": _optimizer(given)[0]},
+        })).fits  # fmt: skip
+
+    while batch < _LARGEST_BATCH and fits(2 * batch):
+        batch *= 2
+    return batch
+
+
+def _assumed(row: Row) -> tuple[str, ...]:
+    """Columns that are blank and matter."""
+    several = _number(row, "gpus") > _cluster(row).node.devices
+    blanks = {
+        "batch_per_gpu": not _count(row.get("batch_per_gpu")),
+        "optimizer": not _optimizer(row)[1],
+        "inter_node": several and ("not stated" in row.get("inter_node", "not stated") or not row.get("inter_node")),
+        "cluster": _shipped_cluster(row.get("cluster", ""), row.get("gpu", "")) is None,
+    }
+    return tuple(column for column, is_blank in blanks.items() if is_blank)
+
+
+def _number(row: Row, column: str) -> int:
+    """A whole number above zero. Raises InputError."""
+    found = _count(row.get(column))
+    if not found:
+        raise InputError(f"no number of {column}")
+    return found
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text and re.fullmatch("[0-9]{1,7}", text) else 0
+
+
+def _rate(row: Row) -> float:
+    """Samples per second as measured. Raises InputError."""
+    try:
+        per_s = float(row.get("samples_per_s", ""))
+    except ValueError:
+        per_s = math.nan
+    if not 0 < per_s < math.inf:
+        raise InputError("no samples per second")
+    return per_s
+
+
+def _hashable(row: Row) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(row.items()))
+
+
+@cache
+def _shipped_rows() -> tuple[Row, ...]:
+    with (library.ROOT / "published" / "data_parallel_scaling.csv").open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))

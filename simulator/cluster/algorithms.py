@@ -110,7 +110,7 @@ class Group:
     def nodes(self) -> int:
         return len(self.node_numbers)
 
-    @property
+    @functools.cached_property
     def per_node(self) -> int:
         """The most members that a node has."""
         return int(self.members.max())

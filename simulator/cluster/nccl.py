@@ -7,6 +7,7 @@ Steps and bytes come from `traffic`, where NCCL counts coarser: so that NVLS dep
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ _GENERATIONS: Final[dict[str, Generation]] = {
 }
 
 
+@functools.lru_cache(maxsize=256)
 def facts_of(device: str) -> Nccl | None:
     """What NCCL's model takes from a GPU's name, such as 'H100-80GB-SXM'; None when it is no GPU that NCCL runs on."""
     found = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]

@@ -194,6 +194,10 @@ class SwitchTree(Topology):
     def is_uniform(self) -> bool:
         return self.oversubscription <= 1 and self.routing == "spread" and self.hop_latency_s == 0
 
+    def _apart(self, alike: int) -> int:
+        """How many of `alike` switches messages tell apart: spread over all of them evenly they use them as one."""
+        return alike if self.routing == "hashed" else 1
+
 
 class LeafSpine(SwitchTree):
     """Leaf switches of `per_leaf` endpoints, each joined with every spine."""
@@ -204,8 +208,9 @@ class LeafSpine(SwitchTree):
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         leaves = range(-(-endpoints // self.per_leaf))
-        up_Bps = self.per_leaf * bandwidth_Bps / self.oversubscription / self.spines
-        edges = ((f"leaf {leaf}", f"spine {spine}", up_Bps) for leaf in leaves for spine in range(self.spines))
+        spines = self._apart(self.spines)
+        up_Bps = self.per_leaf * bandwidth_Bps / self.oversubscription / spines
+        edges = ((f"leaf {leaf}", f"spine {spine}", up_Bps) for leaf in leaves for spine in range(spines))
         return self._switched([f"leaf {i // self.per_leaf}" for i in range(endpoints)], bandwidth_Bps, edges)
 
 
@@ -229,14 +234,14 @@ class FatTree(SwitchTree):
         pod_up_Bps = leaf_up_Bps * self.leaves_per_pod / self.pod_oversubscription
         leaves = -(-endpoints // self.per_leaf)
         pods = -(-leaves // self.leaves_per_pod)
+        spines, cores = range(self._apart(self.spines_per_pod)), range(self._apart(self.cores))
 
         def edges() -> Edges:
-            spines = range(self.spines_per_pod)
             for leaf, spine in itertools.product(range(leaves), spines):
                 pod = leaf // self.leaves_per_pod
-                yield f"leaf {leaf}", f"pod {pod} spine {spine}", leaf_up_Bps / self.spines_per_pod
-            for pod, spine, core in itertools.product(range(pods), spines, range(self.cores)):
-                yield f"pod {pod} spine {spine}", f"core {core}", pod_up_Bps / self.spines_per_pod / self.cores
+                yield f"leaf {leaf}", f"pod {pod} spine {spine}", leaf_up_Bps / len(spines)
+            for pod, spine, core in itertools.product(range(pods), spines, cores):
+                yield f"pod {pod} spine {spine}", f"core {core}", pod_up_Bps / len(spines) / len(cores)
 
         return self._switched([f"leaf {i // self.per_leaf}" for i in range(endpoints)], bandwidth_Bps, edges())
 
@@ -257,10 +262,11 @@ class RailOptimised(SwitchTree):
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         attached = [f"group {i // cards // self.nodes_per_group} rail {i % cards}" for i in range(endpoints)]
-        up_Bps = self.nodes_per_group * bandwidth_Bps / self.oversubscription / self.spines
+        spines = self._apart(self.spines)
+        up_Bps = self.nodes_per_group * bandwidth_Bps / self.oversubscription / spines
         rails = dict.fromkeys(attached)
         return self._switched(
-            attached, bandwidth_Bps, ((rail, f"spine {spine}", up_Bps) for rail in rails for spine in range(self.spines))
+            attached, bandwidth_Bps, ((rail, f"spine {spine}", up_Bps) for rail in rails for spine in range(spines))
         )
 
 

@@ -3,98 +3,142 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simulator.engine.fairqueue import TOGETHER
 from simulator.engine.flows import Allocator
-from simulator.engine.servers import Request, Server
+from simulator.engine.replay import rates
+from simulator.engine.servers import DROPPED, Applied, Host, Request, Server
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
-from simulator.program import Kind, Program, Use, followers
+from simulator.program import MAIN_LANE, Kind, Program, Use, followers
+from simulator.ragged import Ragged
+
+# Where ranks take steps each on its own, none takes more than so many times those asked for.
+_MOST_AHEAD: Final = 10
+_NEVER: Final = float("nan")
 
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
     """Runs `steps` steps of a program, one after another as its lanes allow; deterministic.
 
-    sample: which of the variation's samples to run, counted from zero.
+    In a program that is not static ranks begin steps until its units are taken, or else `steps` steps of each on average; what
+    is never begun has no time. sample: which of the variation's samples to run, counted from zero.
     """
-    return _Execution(program, steps, _amounts(program, steps, variation, sample), variation.start_s).run()
+    return _Execution(program, steps, _amounts(program, variation, sample), variation.start_s).run()
 
 
-def _amounts(program: Program, steps: int, variation: Variation, sample: int) -> list[list[float]]:
+def _amounts(program: Program, variation: Variation, sample: int) -> Callable[[int], list[float]]:
     """What each task has to do in each step."""
     if not (variation.compute_jitter or variation.message_jitter):
-        return [program.amount.tolist()] * steps
-    return [(program.amount * variation.factors(program, step)[:, sample]).tolist() for step in range(steps)]
+        alike = program.amount.tolist()
+        return lambda step: alike
+    return lambda step: (program.amount * variation.factors(program, step)[:, sample]).tolist()
 
 
-class _Execution:
+class _Execution(Host):
     """State of one simulation. A task instance is numbered step · tasks + row."""
 
     def __init__(
-        self, program: Program, steps: int, amounts: list[list[float]], rank_starts_s: NDArray[np.float64] | None
+        self,
+        program: Program,
+        steps: int,
+        amounts: Callable[[int], list[float]],
+        rank_starts_s: NDArray[np.float64] | None,
     ) -> None:
         self.program = program
-        self.steps = steps
         self.environment = simpy.Environment()
         self.allocator = Allocator(self.environment, program.resources.capacity, program.resources.incast)
         self.tasks = len(program)
-        self.start_s = np.zeros(steps * self.tasks)
-        self.end_s = np.zeros(steps * self.tasks)
         self.ready: deque[int] = deque()
         self.draining = False
+        self.takers = None if program.is_static else _Takers(self, steps)
+        self.rank_starts_s = [0.0] * len(program.ranks.names) if rank_starts_s is None else rank_starts_s.tolist()
         self._link()
-        if rank_starts_s is not None:
-            self._hold_back(rank_starts_s)
         # plain lists: reading single numbers out of numpy arrays costs ten times as much
         self.amounts = amounts
         self.latency_s = program.latency_s.tolist()
-        self.max_rate = program.max_rate.tolist()
         self.weight = program.weight.tolist()
-        self.uses = program.uses()
-        serves = program.kind == Kind.SERVE
-        self.serves = serves.tolist()
-        self.servers = {
-            rank: Server(self.environment, self._work, int((serves & (program.rank == rank)).sum()))
-            for rank in np.unique(program.rank[serves]).tolist()
-        }
+        self.uses, self.max_rate = _sharing(program)
+        self.serves = (program.kind == Kind.SERVE).tolist()
+        self.servers = self._servers()
+        # of each step what its tasks have to do and wait for; of each instance its times
+        self.to_do: list[list[float]] = []
+        self.pending: list[int] = []
+        self.start_s: list[float] = []
+        self.end_s: list[float] = []
+        self.applied_s: list[float] = []
+        self.behind: list[int] = []
+        for _ in range(steps if program.is_static else 1):
+            self._open()
 
     def _link(self) -> None:
-        """Who waits for whom: successors within a step, and from one step to the next."""
+        """Who waits for whom: successors within a step, and from one step to the next; how much a task waits for in the first
+        step and in later ones."""
         follows, carried = self.program.follows(), self.program.carried_with_lanes()
         self.after, self.after_in_next_step = followers(follows), followers(carried)
-        waits = [len(before) for before in follows]
-        later = [wait + len(before) for wait, before in zip(waits, carried, strict=True)]
-        self.pending = waits + later * (self.steps - 1)
-
-    def _hold_back(self, rank_starts_s: NDArray[np.float64]) -> None:
-        """No task of the first step starts before its rank does."""
-        for rank, start_s in enumerate(rank_starts_s.tolist()):
+        self.waits = [len(before) for before in follows]
+        self.later_waits = [wait + len(before) for wait, before in zip(self.waits, carried, strict=True)]
+        for task in self.takers.first.values() if self.takers else ():
+            self.waits[task] += 1
+            self.later_waits[task] += 1
+        for rank, start_s in enumerate(self.rank_starts_s):
             if start_s > 0:
-                tasks = np.flatnonzero(self.program.rank == rank).tolist()
-                for task in tasks:
-                    self.pending[task] += 1
-                self.environment.timeout(start_s).callbacks.append(partial(self._begin, tasks))
+                self._hold_back(rank, start_s)
 
-    def _begin(self, tasks: Sequence[int], _: simpy.Event) -> None:
+    def _hold_back(self, rank: int, start_s: float) -> None:
+        """No task of the first step starts before its rank does."""
+        tasks = np.flatnonzero(self.program.rank == rank).tolist()
         for task in tasks:
-            self._arrived(task)
+            self.waits[task] += 1
+        self.environment.timeout(start_s).callbacks.append(partial(self._begin, rank, tasks))
+
+    def _begin(self, rank: int, tasks: Sequence[int], _: simpy.Event) -> None:
+        if self.takers and rank in self.takers.first:
+            self.takers.ask(rank, 0)
+        for task in tasks:
+            self.arrived(task)
         self._drain()
+
+    def _servers(self) -> dict[int, Server]:
+        """The server of each rank class that is one."""
+        requests: dict[int, dict[int, dict[int, int]]] = {}
+        program = self.program
+        for row in np.flatnonzero(program.kind == Kind.SERVE):
+            of_bucket = requests.setdefault(int(program.rank[row]), {}).setdefault(int(program.bucket[row]), {})
+            worker = int(program.peer[row])
+            of_bucket[worker] = of_bucket.get(worker, 0) + int(program.requests[row])
+        return {rank: Server(self.environment, self, program.gate, of_rank) for rank, of_rank in requests.items()}
+
+    def _open(self) -> None:
+        """Makes room for one step more."""
+        first = len(self.pending)
+        waits = self.later_waits if first else self.waits
+        self.pending += waits
+        self.to_do.append(self.amounts(first // self.tasks))
+        for times in (self.start_s, self.end_s, self.applied_s):
+            times += [_NEVER] * self.tasks
+        self.behind += [DROPPED] * self.tasks
+        self.ready.extend(first + task for task, pending in enumerate(waits) if pending == 0)
 
     def run(self) -> Timeline:
-        """Runs all steps to their end."""
-        for instance, pending in enumerate(self.pending):
-            if pending == 0:
-                self.ready.append(instance)
+        """Runs to the end."""
+        if self.takers:
+            for rank in (rank for rank in self.takers.first if self.rank_starts_s[rank] == 0):
+                self.takers.ask(rank, 0)
         self._drain()
         self.environment.run()
-        shape = (self.steps, self.tasks)
+        shape = (-1, self.tasks)
+        start_s, end_s, applied_s = (np.array(times).reshape(shape) for times in (self.start_s, self.end_s, self.applied_s))
         busy = {rank: server.busy for rank, server in self.servers.items()}
-        return Timeline(self.program, self.start_s.reshape(shape), self.end_s.reshape(shape), busy)
+        applied = Applied(applied_s, np.array(self.behind).reshape(shape)) if self.takers else None
+        return Timeline(self.program, start_s, end_s, busy, applied)
 
     def _drain(self) -> None:
         """Starts all that is ready; a loop, not recursion, since chains of zero-time tasks can be long."""
@@ -118,7 +162,7 @@ class _Execution:
 
     def _move(self, instance: int, task: int) -> None:
         """Work or bytes proper, after the latency."""
-        amount = self.amounts[instance // self.tasks][task]
+        amount = self.to_do[instance // self.tasks][task]
         if amount == 0:
             self._complete(instance)
             return
@@ -130,47 +174,98 @@ class _Execution:
             timer = self.environment.timeout(amount / self.max_rate[task])
             timer.callbacks.append(lambda _: self._complete(instance))
 
-    def _work(self, seconds: float, uses: Sequence[Use]) -> simpy.Event:
-        """A server's work: `seconds` on what it uses."""
-        if not uses:
-            return self.environment.timeout(seconds)
-        done = self.environment.event()
-
-        def finished() -> None:
-            done.succeed()
-
-        self.allocator.start(seconds, 1.0, 1.0, uses, finished)
-        return done
-
     def _serve(self, instance: int, task: int) -> None:
-        step = instance // self.tasks
+        step, program = instance // self.tasks, self.program
+        request = Request(
+            instance, step, int(program.peer[task]), int(program.bucket[task]), int(program.requests[task]),
+            self.to_do[step][task], float(program.update_s[task]), self.uses[task],
+        )  # fmt: skip
+        self.servers[int(program.rank[task])].request(request)
 
-        def began() -> None:
-            self.start_s[instance] = self.environment.now
+    def work(self, seconds: float, uses: Sequence[Use], then: Callable[[], None]) -> None:
+        if uses:
+            self.allocator.start(seconds, 1.0, 1.0, uses, then)
+        else:
+            self.environment.timeout(seconds).callbacks.append(lambda _: then())
 
-        self.servers[int(self.program.rank[task])].request(
-            Request(
-                step=step,
-                count=int(self.program.requests[task]),
-                service_s=self.amounts[step][task],
-                update_s=float(self.program.update_s[task]),
-                uses=self.uses[task],
-                began=began,
-                released=lambda: self._complete(instance),
-            )
-        )
+    def began(self, instance: int) -> None:
+        self.start_s[instance] = self.environment.now
+
+    def applied(self, instance: int, behind: int) -> None:
+        self.applied_s[instance] = self.environment.now
+        self.behind[instance] = behind
+
+    def answered(self, instance: int) -> None:
+        self._complete(instance)
 
     def _complete(self, instance: int) -> None:
         self.end_s[instance] = self.environment.now
         step, task = divmod(instance, self.tasks)
         for successor in self.after[task]:
-            self._arrived(step * self.tasks + successor)
-        if step + 1 < self.steps:
-            for successor in self.after_in_next_step[task]:
-                self._arrived((step + 1) * self.tasks + successor)
+            self.arrived(step * self.tasks + successor)
+        following = self.after_in_next_step[task]
+        if following and (self.takers or step + 1 < len(self.to_do)):
+            if step + 1 == len(self.to_do):
+                self._open()
+            for successor in following:
+                self.arrived((step + 1) * self.tasks + successor)
+        if self.takers and task in self.takers.last:
+            self.takers.ask(self.takers.last[task], step + 1)
         self._drain()
 
-    def _arrived(self, instance: int) -> None:
+    def arrived(self, instance: int) -> None:
+        """One less of what an instance waits for."""
         self.pending[instance] -= 1
         if self.pending[instance] == 0:
             self.ready.append(instance)
+
+
+class _Takers:
+    """Ranks that take steps each on its own: the main lane of a rank needs leave to begin another.
+
+    first: the first task of each training rank's main lane. last: the ranks by their last.
+    """
+
+    def __init__(self, execution: _Execution, steps: int) -> None:
+        program = execution.program
+        training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
+        lanes = [lane for lane in program.lanes().lists() if training[lane[0]]]
+        self.first = {int(program.rank[lane[0]]): lane[0] for lane in lanes}
+        self.last = {lane[-1]: int(program.rank[lane[0]]) for lane in lanes}
+        self._execution = execution
+        self._left = program.units.count if program.units else steps * len(lanes)
+        self._most = dict.fromkeys(self.first, _MOST_AHEAD * steps)
+        if program.units:
+            each, more = divmod(self._left, len(lanes))
+            for number, rank in enumerate(self.first):
+                self._most[rank] = self._left if program.units.shared else each + (number < more)
+
+    def ask(self, rank: int, step: int) -> None:
+        """Gives the rank leave to begin a step, if there is one left for it; else nobody waits for it any longer."""
+        if step < self._most[rank] and self._left > 0:
+            self._left -= 1
+            self._execution.arrived(step * self._execution.tasks + self.first[rank])
+        else:
+            for server in self._execution.servers.values():
+                server.leave(rank)
+
+
+def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
+    """What each task has to share with others, and its highest rate.
+
+    Where tasks of one step never meet those of another, a resource is never short that carries all its tasks at once, each at
+    the rate that it has alone: nothing of it needs working out.
+    """
+    if program.is_static:
+        return program.uses(), program.max_rate.tolist()
+    routes, alone, resources = program.routes, rates(program), program.resources
+    uses = Ragged(routes.resources.offsets, np.arange(len(routes.per_unit))).take(program.route)
+    used, user, count = routes.resources.values[uses.values], uses.keys(), len(resources.names)
+    wanted = np.bincount(used, alone[user] * routes.per_unit[uses.values], count)
+    # what a task that is several messages loses to incast is in the rate that it has alone
+    ample = (wanted <= resources.capacity * (1 + TOGETHER)) & (resources.incast == 0)
+    ample |= np.bincount(used, minlength=count) == 1
+    # a server's work is told by its seconds, not by its rate
+    ample[used[program.kind[user] == Kind.SERVE]] = False
+    shared = [[use for use in route if not ample[use.resource]] for route in routes.lists()]
+    return [shared[route] for route in program.route.tolist()], alone.tolist()

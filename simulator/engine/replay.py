@@ -138,10 +138,23 @@ def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times])
             served_s = began_s + seconds[server.tasks, 0]
             # of those that begin together all but the last take no time
             order = np.lexsort((served_s, began_s))
-            began_s, served_s = began_s[order], served_s[order]
-            stretches += [Busy(step, *times) for times in zip(began_s.tolist(), served_s.tolist(), strict=True)]
-            stretches.append(Busy(step, float(served_s[-1]), float(end_s[step, server.tasks[0]])))
+            updated_s = end_s[step, server.tasks]
+            is_last = _last_of_buckets(server.bucket[order][:, None])[:, 0]
+            for task, last in zip(order.tolist(), is_last.tolist(), strict=True):
+                stretches.append(Busy(step, float(began_s[task]), float(served_s[task])))
+                if last:
+                    stretches.append(Busy(step, float(served_s[task]), float(updated_s[task])))
     return busy
+
+
+def _last_of_buckets(bucket: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which of requests in the order in which they are served is the last for its bucket, shape (requests, samples)."""
+    last = np.zeros(bucket.shape, dtype=np.bool_)
+    backward = bucket[::-1]
+    for one in np.unique(bucket):
+        place = len(bucket) - 1 - np.argmax(backward == one, axis=0)
+        last[place, np.arange(bucket.shape[1])] = True
+    return last
 
 
 def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) -> Iterator[tuple[Times, Times]]:
@@ -178,10 +191,12 @@ def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) 
 
 
 class QueuedServer(NamedTuple):
-    """A server class: its tasks, and the seconds of the update after each, shape (tasks of the server,)."""
+    """A server class: its tasks, and of each its bucket and the seconds of the update after it if it is the bucket's last, all
+    of shape (tasks of the server,)."""
 
     rank: int
     tasks: NDArray[np.int64]
+    bucket: NDArray[np.int32]
     update_s: Times
 
 
@@ -190,11 +205,11 @@ def servers_of(program: Program) -> list[QueuedServer]:
     serves = np.flatnonzero(program.kind == Kind.SERVE)
     update_s = program.update_s / rates(program)
     by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
-    return [QueuedServer(rank, tasks, update_s[tasks]) for rank, tasks in by_rank]
+    return [QueuedServer(rank, tasks, program.bucket[tasks], update_s[tasks]) for rank, tasks in by_rank]
 
 
 class _Queue:
-    """A synchronous server's queue: first come, first served; all are released once the last is served and an update done."""
+    """A synchronous server's queue: first come, first served; a bucket is released after its last request and an update."""
 
     def __init__(self, server: QueuedServer, places: NDArray[np.int64], release: int) -> None:
         """release: its row."""
@@ -205,21 +220,26 @@ class _Queue:
         self.free_s: Times | float = 0.0
 
     def serve(self, start: Times, end: Times, seconds: Times) -> None:
-        """Sets start and end of its tasks, and its release; arrivals are in `end`; each of shape (rows, samples)."""
+        """Sets start and end of its tasks, whose arrivals are in `end`; each of shape (rows, samples)."""
         arrival_s = end[self.places]
         if (arrival_s < self.arrived_s).any():
             raise ValueError("a server's request overtakes one of the step before, which only the events engine follows")
         self.arrived_s = arrival_s.max(axis=0)
         order = np.argsort(arrival_s, axis=0, kind="stable")
         ready_s = np.maximum(np.take_along_axis(arrival_s, order, axis=0), self.free_s)
+        bucket, sample = self.server.bucket[order], np.arange(order.shape[1])
+        is_last = _last_of_buckets(bucket)
         service_s = np.take_along_axis(seconds[self.server.tasks], order, axis=0)
+        service_s = service_s + np.where(is_last, self.server.update_s[order], 0.0)
         # a request ends at the latest, over those before it and itself, of its arrival and all services from there on
         total_s = np.cumsum(service_s, axis=0)
         served_s = total_s + np.maximum.accumulate(ready_s - total_s + service_s, axis=0)
-        began_s = np.maximum(ready_s, np.concatenate([ready_s[:1], served_s[:-1]]))
-        self.free_s = served_s[-1] + self.server.update_s[order[-1]]
-        start[self.places[order], np.arange(start.shape[1])] = began_s
-        end[self.places] = end[self.release] = self.free_s
+        start[self.places[order], sample] = np.maximum(ready_s, np.concatenate([ready_s[:1], served_s[:-1]]))
+        for one in np.unique(self.server.bucket):
+            end[self.places[self.server.bucket == one]] = served_s.max(axis=0, where=is_last & (bucket == one), initial=0.0)
+        # it is there for the order alone
+        end[self.release] = 0.0
+        self.free_s = served_s[-1]
 
 
 class _Level(NamedTuple):
@@ -237,9 +257,9 @@ class _Level(NamedTuple):
 class _Order:
     """A program's tasks in an order in which they can be timed: by level.
 
-    A server's release has a row of its own after the tasks: it follows the server's tasks, and what follows them follows it.
-    rows: the task or release at each place. places: where each row is, and last what holds nothing up. place: where the tasks
-    are, as an index.
+    A server's release has a row of its own after the tasks: it follows the server's tasks, and what follows them follows it
+    too. rows: the task or release at each place. places: where each row is, and last what holds nothing up. place: where the
+    tasks are, as an index.
     """
 
     def __init__(self, program: Program) -> None:
@@ -305,12 +325,17 @@ class _Latest:
 def _with_releases(program: Program, servers: Sequence[QueuedServer]) -> Ragged:
     """What each task and each release of a server follows in its step."""
     before = program.predecessors()
-    release = np.arange(len(program))
+    if not servers:
+        return before
+    release = np.full(len(program), -1)
     for number, server in enumerate(servers, len(program)):
         release[server.tasks] = number
-    counts = np.concatenate([before.counts, [len(server.tasks) for server in servers]])
-    values = np.concatenate([release[before.values], *(server.tasks for server in servers)])
-    return Ragged(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), values)
+    after = before.keys()[release[before.values] >= 0]
+    released = release[before.values][release[before.values] >= 0]
+    own = [np.full(len(server.tasks), number) for number, server in enumerate(servers, len(program))]
+    keys = np.concatenate([before.keys(), after, *own])
+    values = np.concatenate([before.values, released, *(server.tasks for server in servers)])
+    return Ragged.grouped(keys, values, len(program) + len(servers))
 
 
 def _filled(before: Ragged, nothing: int) -> Ragged:

@@ -21,7 +21,7 @@ DROPPED: Final = -1
 
 
 class Request(NamedTuple):
-    """`count` alike requests of one step of a worker, each of `service_s`, for one of the server's buckets of parameters.
+    """`requests` alike requests of one step of a worker, each of `service_s`, for one of the server's buckets of parameters.
 
     instance: what the engine knows it by. update_s: of an update for which it is the last to come.
     """
@@ -30,7 +30,7 @@ class Request(NamedTuple):
     step: int
     worker: int
     bucket: int
-    count: int
+    requests: int
     service_s: float
     update_s: float
     uses: Sequence[Use]
@@ -117,7 +117,7 @@ class Server:
                 self._serve(request)
 
     def _serve(self, request: Request) -> None:
-        self._spend(request, request.count * request.service_s, lambda: self._served(request))
+        self._spend(request, request.requests * request.service_s, lambda: self._served(request))
 
     def _served(self, request: Request) -> None:
         gate = self._gates[request.bucket]
@@ -199,7 +199,7 @@ class _Round(_Gate):
 
     def add(self, request: Request) -> bool:
         self._waiting.append(request)
-        self._count += request.count
+        self._count += request.requests
         return self._count >= self._needed
 
     def applied(self) -> Iterator[tuple[Request, int]]:

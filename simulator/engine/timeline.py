@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.engine.servers import Busy
+from simulator.engine.servers import Applied, Busy
 from simulator.intervals import Stretches
 from simulator.program import MAIN_LANE, Kind, Program, Rows
 from simulator.ragged import in_order
@@ -21,12 +21,17 @@ Block = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Timeline:
-    """start_s, end_s: shape (steps, tasks). server_busy: what each server class did, by rank class."""
+    """start_s, end_s: shape (steps, tasks). server_busy: what each server class did, by rank class.
+
+    applied: what became of pushes, where the program is not static; not all ranks then took all steps, and what did not end has
+    no time (not a number).
+    """
 
     program: Program
     start_s: Times
     end_s: Times
     server_busy: Mapping[int, Sequence[Busy]] = field(default_factory=dict)
+    applied: Applied | None = None
 
     def run(self, **fields: Any) -> Run:
         """The steps after the first as a predicted Run; `fields` are what a program does not know, such as its scenario."""
@@ -147,7 +152,10 @@ def _block(
 ) -> Block:  # fmt: skip
     """Columns of spans, as long as the times."""
     columns = (rank, step, stream, phase, stage, microbatch, arrival_s, start_s, end_s, 0.0)
-    return {name: np.broadcast_to(column, len(end_s)) for name, column in zip(SPAN_COLUMNS, columns, strict=True)}
+    return {
+        name: np.asarray(column) if np.ndim(column) else np.full(len(end_s), column)
+        for name, column in zip(SPAN_COLUMNS, columns, strict=True)
+    }
 
 
 class _MainLanes:
@@ -156,7 +164,7 @@ class _MainLanes:
 
     def __init__(self, program: Program) -> None:
         tasks = np.flatnonzero(program.lane == MAIN_LANE)
-        self.tasks: Rows = tasks[in_order(program.rank[tasks])]
+        self.tasks: Rows = tasks[in_order(program.rank[tasks].astype(np.int64))]
         rank = program.rank[self.tasks]
         self.is_first = np.diff(rank, prepend=-1) > 0
         self.previous = np.roll(self.tasks, 1)

@@ -68,6 +68,7 @@ class Agreement:
         """job: any replica's. found: the units of each stage of the model."""
         self.shop, self.job, self.plan = shop, job, shop.plan
         self.units, self.replicas = found, replicas
+        self._groups: dict[tuple[int, str], Group] = {}
         self._paths: dict[tuple[Op, str, int, float], tuple[float, Path]] = {}
 
     def add(self) -> None:
@@ -174,10 +175,16 @@ class Agreement:
             nodes = sorted({replica.places[rank][0] for replica in self.replicas})
             alike = min(self.plan.tensor, self.shop.grid.devices)
             algorithm = self.plan.algorithm if op == "all_reduce" and group == "replicas" else None
-            self._paths[key] = self.shop.fabric.collective(op, self._group(rank, group), size_bytes, nodes, alike, algorithm)
+            found = self._group(rank, group)
+            self._paths[key] = self.shop.fabric.collective(op, found, size_bytes, nodes, alike, algorithm)
         return self._paths[key]
 
     def _group(self, stage: int, group: str) -> Group:
+        if (stage, group) not in self._groups:
+            self._groups[stage, group] = self._make_group(stage, group)
+        return self._groups[stage, group]
+
+    def _make_group(self, stage: int, group: str) -> Group:
         plan, grid = self.plan, self.shop.grid
         match group:
             case "sharing":

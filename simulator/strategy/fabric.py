@@ -28,6 +28,7 @@ class Fabric:
         self.cluster = cluster
         self._builder = builder
         self._resources: dict[str, int] = {}
+        self._costs: dict[tuple[object, ...], CollectiveCost] = {}
 
     def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         if name not in self._resources:
@@ -206,7 +207,7 @@ class Fabric:
         """
         if group.size == 1:
             return 0.0, Path(0.0, 1.0)
-        cost = collective_cost(op, size_bytes, group, self.cluster, algorithm)
+        cost = self._cost(op, group, size_bytes, algorithm)
         moved_bytes = bus_factor(op, group.size) * size_bytes
         moving_s = cost.seconds - cost.latency_s
         max_Bps = moved_bytes / moving_s if moving_s else 1.0
@@ -224,6 +225,14 @@ class Fabric:
                 sends = alike * (group.per_node if link is self.cluster.node.link else 1)
                 uses += self._core_use(node, _given(link).cores_busy, _given(link).bandwidth_Bps, sends)
         return moved_bytes, Path(cost.latency_s, max_Bps, uses, min(_weight(_given(link)) for link in links))
+
+    def _cost(self, op: Op, group: Group, size_bytes: float, algorithm: str | None) -> CollectiveCost:
+        """Of groups of one shape, wherever they are, where any two devices and nodes are joined like any other two."""
+        at: object = (group.members.tobytes(), group.device_of.tobytes()) if self.cluster.is_uniform else group
+        key = op, size_bytes, algorithm, at
+        if key not in self._costs:
+            self._costs[key] = collective_cost(op, size_bytes, group, self.cluster, algorithm)
+        return self._costs[key]
 
     def _network_uses(
         self, op: Op, group: Group, cost: CollectiveCost, moved_share: float, nodes: Sequence[int], alike: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 from simulator.cluster.algorithms import Group
@@ -31,8 +32,14 @@ class Grid:
 
     def stride(self, axis: Axis) -> int:
         """From a rank to the next along an axis."""
-        inner = self.order[: self.order.index(axis)]
-        return math.prod(self._size(one) for one in inner)
+        return self._strides[axis]
+
+    @cached_property
+    def _strides(self) -> dict[Axis, int]:
+        sizes: dict[Axis, int] = {
+            "tensor": self.tensor, "context": self.context, "workers": self.workers, "stages": self.stages,
+        }  # fmt: skip
+        return {axis: math.prod(sizes[one] for one in self.order[:number]) for number, axis in enumerate(self.order)}
 
     def rank(self, worker: int, stage: int) -> int:
         """The first of the ranks that have a stage of a worker."""
@@ -61,9 +68,3 @@ class Grid:
     def along(self, axis: Axis, size: int) -> Group:
         """The first `size` ranks along an axis from rank 0 on."""
         return Group.of([index * self.stride(axis) for index in range(size)], self.devices)
-
-    def _size(self, axis: Axis) -> int:
-        sizes: dict[Axis, int] = {
-            "tensor": self.tensor, "context": self.context, "workers": self.workers, "stages": self.stages,
-        }  # fmt: skip
-        return sizes[axis]

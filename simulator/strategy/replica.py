@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +37,13 @@ class Shop:
     grid: Grid
     ranges: Sequence[range]
     lanes: Lanes
+    _costs: dict[int, Costs] = field(default_factory=dict)
+
+    def costs(self, job: Job) -> Costs:
+        """Of a microbatch of a job that differs from others in its samples alone."""
+        if job.samples_per_worker not in self._costs:
+            self._costs[job.samples_per_worker] = job.costs(self.plan.microbatches)
+        return self._costs[job.samples_per_worker]
 
 
 class Replica:
@@ -50,7 +57,7 @@ class Replica:
     def __init__(self, shop: Shop, job: Job, placed: Placed) -> None:
         """job: with the samples that one of these workers has."""
         self.shop, self.job, self.placed = shop, job, placed
-        self.costs: Costs = job.costs(shop.plan.microbatches)
+        self.costs = shop.costs(job)
         plan, stages = shop.plan, range(shop.plan.stages)
         self.places = [shop.grid.place(placed.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]

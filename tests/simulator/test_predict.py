@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from simulator import library
+from simulator.baseline import forget
 from simulator.errors import FieldError
 from simulator.predict import predict
 from simulator.scenario import Scenario, load
@@ -20,6 +22,10 @@ def test_every_shipped_question_has_an_answer(name: str) -> None:
     assert set(summary["efficiency"]) == set(summary["baseline"]) == {"weak", "strong"}
     assert sum(summary["breakdown_s"].values()) == pytest.approx(summary["step_time_s"])
     assert summary["memory_bytes_per_rank"] == pytest.approx(sum(summary["memory_bytes"].values()))
+    assert summary["memory_bytes_per_rank"] == max(stage["total_bytes"] for stage in summary["memory_by_stage"])
+    assert summary["fits"] == (summary["memory_bytes_per_rank"] <= summary["capacity_bytes"])
+    assert 0 < summary["mfu"] <= summary["hfu"] < 1
+    json.dumps(summary, allow_nan=False)
 
 
 def test_what_ships_covers_every_family_with_both_models() -> None:
@@ -40,14 +46,54 @@ def test_the_baseline_is_the_smallest_that_holds_the_model(small: Make) -> None:
     assert tight.baseline["strong"].startswith("1 worker of 2 stages, the fewest that hold the model, 48 samples")
 
 
+def test_the_smallest_has_fewer_tensor_parallel_ranks_then_fewer_stages(small: Make) -> None:
+    """About 0.35 M parameters, eight bytes each."""
+    strategy = "strategy={kind: hybrid, workers: 2, stages: 3, tensor: 4, sequence_parallel: true, microbatches: 6}"
+    for memory_MB, named in (
+        (8, "1 worker, "),
+        (1.6, "1 worker of 2 tensor-parallel ranks, the fewest"),
+        (0.5, "1 worker of 2 stages × 4 tensor-parallel ranks, the fewest"),
+    ):
+        baseline = predict(small(strategy, f"cluster.device.memory={memory_MB} MB")).baseline
+        assert baseline is not None
+        assert baseline["weak"].startswith(named)
+
+
+def test_workers_that_share_states_are_as_many_as_hold_the_model(small: Make) -> None:
+    tight = "cluster.device.memory=1 MB"
+    alone, shared = (predict(small("strategy.workers=8", tight, f"training.zero={zero}")) for zero in (0, 3))
+    assert alone.baseline is not None
+    assert shared.baseline is not None
+    assert alone.baseline["strong"].startswith("1 worker, 48 samples")
+    assert shared.baseline["strong"].startswith("4 workers, the fewest that hold the model, 48 samples")
+    assert shared.baseline["weak"].startswith("4 workers, the fewest that hold the model, 24 samples")
+
+
 def test_efficiency_is_throughput_per_rank_against_the_baseline(small: Make) -> None:
-    scenario = small("strategy.workers=8")
-    alone = predict(small("strategy.workers=1"))
-    run = predict(scenario)
+    """All samples of a step pass through one worker in microbatches of as many as each worker has."""
+    alone = predict(small("strategy={kind: data_parallel, workers: 1, microbatches: 8}"))
+    run = predict(small("strategy.workers=8"))
     assert run.efficiency is not None
+    assert run.speed_up is not None
     assert run.efficiency["strong"] == pytest.approx(run.samples_per_s / 8 / alone.samples_per_s)
+    assert run.speed_up["strong"] == pytest.approx(run.samples_per_s / alone.samples_per_s)
     weak = predict(small("strategy.workers=1", "batch=6"))
     assert run.efficiency["weak"] == pytest.approx(run.samples_per_s / 8 / weak.samples_per_s)
+
+
+def test_the_baseline_is_its_own(small: Make) -> None:
+    run = predict(small("strategy.workers=1"))
+    assert run.efficiency == run.speed_up == {"weak": 1, "strong": 1}
+
+
+def test_baselines_are_not_taken_from_another_scenario(small: Make) -> None:
+    """They are kept from one prediction to the next; what they depend on tells them apart."""
+    changes = ("cluster.device.peak.fp32=2 TFLOP/s", "training.optimizer=adam", "model.hidden=128", "input={decode: 10 ms}")
+    first = [predict(small("strategy.workers=8", *more)).baseline for more in ((), *((change,) for change in changes))]
+    forget()
+    again = [predict(small("strategy.workers=8", *more)).baseline for more in ((), *((change,) for change in changes))]
+    assert first == again
+    assert len({str(baseline) for baseline in first}) == len(first)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -60,6 +106,14 @@ def test_a_long_pipeline_is_told_from_two_shorter_ones(small: Make, schedule: st
     assert many.baseline is not None
     assert "1 worker of 4 stages" in many.baseline["strong"]
     assert f"{full.samples_per_s:.4g} samples/s" in many.baseline["strong"]
+
+
+def test_a_step_of_local_sgd_is_one_of_its_period(small: Make) -> None:
+    """Averages are told as a mean over the period, so that a longer one costs less a step."""
+    short, long = (predict(small(f"strategy={{kind: local_sgd, workers: 8, period: {period}}}")) for period in (1, 10))
+    assert short.samples == long.samples == 48
+    assert long.breakdown_s["compute"] == pytest.approx(short.breakdown_s["compute"])
+    assert long.communication_s["exposed"] == pytest.approx(short.communication_s["exposed"] / 10)
 
 
 def test_the_same_scenario_gives_the_same_run(small: Make) -> None:

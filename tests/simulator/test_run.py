@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.run import BREAKDOWN, Phase, Run, Spans, Stream, from_spans, load_run, save, slope
+from simulator.run import BREAKDOWN, Phase, Run, Spans, Stream, divided, from_spans, load_run, save, slope
 
 
-def spans(*rows: tuple[float, ...]) -> Spans:
-    """Spans from (rank, step, phase, arrival, start, end) on the main stream."""
+def spans(*rows: tuple[float, ...], beside: int = 0) -> Spans:
+    """Spans from (rank, step, phase, arrival, start, end) on the main stream, the last `beside` on the other."""
     rank, step, phase, arrival_s, start_s, end_s = zip(*rows, strict=True)
     none = [-1] * len(rows)
+    stream = [Stream.MAIN] * (len(rows) - beside) + [Stream.COMMUNICATION] * beside
     return Spans.of(
         {
-            "rank": rank, "step": step, "stream": [Stream.MAIN] * len(rows), "phase": phase, "stage": none, "microbatch": none,
+            "rank": rank, "step": step, "stream": stream, "phase": phase, "stage": none, "microbatch": none,
             "arrival_s": arrival_s, "start_s": start_s, "end_s": end_s, "size_bytes": [0.0] * len(rows),
         }
     )  # fmt: skip
@@ -88,8 +90,64 @@ def test_breakdown_adds_up_to_the_step_time_also_where_steps_vary() -> None:
     assert run.breakdown_s["other"] == pytest.approx(0)
 
 
-def test_a_run_survives_the_disk(tmp_path: Path) -> None:
+def test_communication_is_hidden_while_a_rank_computes_or_waits_for_something_else() -> None:
+    rows = spans(
+        (0, 1, Phase.FORWARD, 0, 0, 4),
+        (0, 1, Phase.RECEIVE, 4, 7, 8),
+        # beside the main stream: two sends at once, of which one goes on through the bubble, and what is waited for
+        (0, 1, Phase.SEND, 1, 1, 3),
+        (0, 1, Phase.SEND, 2, 2, 5),
+        (0, 1, Phase.RECEIVE, 7, 7, 8),
+        beside=3,
+    )
+    run = made(rows, [0, 8], [False])
+    assert run.communication_s == {"exposed": 1, "hidden": 4}
+    assert run.bubble_fraction == 3 / 8
+
+
+def test_communication_that_outlasts_a_step_is_in_the_next() -> None:
+    rows = spans(
+        (0, 1, Phase.SYNCHRONISE, 0, 0, 2),
+        (0, 1, Phase.FORWARD, 2, 2, 10),
+        # begins in this step as it did in the one before, whose last two seconds this one waits for
+        (0, 1, Phase.SYNCHRONISE, 7, 7, 12),
+        beside=1,
+    )
+    assert made(rows, [0, 10], [False]).communication_s == {"exposed": 2, "hidden": 3}
+
+
+def test_communication_of_alike_ranks_is_their_mean() -> None:
+    rows = spans(
+        (0, 1, Phase.FORWARD, 0, 0, 4), (1, 1, Phase.FORWARD, 0, 0, 4), (2, 1, Phase.OPTIMIZER, 0, 0, 4),
+        (0, 1, Phase.SEND, 0, 0, 4), (2, 1, Phase.RECEIVE, 0, 0, 4), beside=2,
+    )  # fmt: skip
+    assert made(rows, [0, 4], [False, False, True], [3, 1, 1]).communication_s == {"exposed": 0, "hidden": 3}
+
+
+def test_utilisation_is_flops_over_what_all_training_ranks_could_compute() -> None:
+    run = replace(made(ONE, [0, 10], [False]), compute_ranks=4, peak_flops=100.0, model_flops=2000.0, hardware_flops=3000.0)
+    assert (run.mfu, run.hfu) == (0.5, 0.75)
+    assert replace(run, peak_flops=0.0).mfu is None
+    assert replace(run, model_flops=None).mfu is None
+
+
+def test_tokens_go_with_samples() -> None:
+    run = replace(made(ONE, [0, 10], [False]), compute_ranks=4, tokens=800)
+    assert (run.samples_per_s, run.tokens_per_s, run.tokens_per_s_per_rank) == (0.8, 80, 20)
+    assert made(ONE, [0, 10], [False]).tokens_per_s is None
+
+
+def test_a_run_told_by_one_of_several_steps_keeps_its_shares() -> None:
     run = made(ONE, [0, 12], [False])
+    one = divided(run, 4)
+    assert one.step_time_s == 3
+    assert sum(one.breakdown_s.values()) == 3
+    assert one.bubble_fraction == run.bubble_fraction
+
+
+def test_a_run_survives_the_disk(tmp_path: Path) -> None:
+    memory = ({"name": "stage 0", "total_bytes": 3.0, "holders_bytes": {"parameters": 3.0}},)
+    run = replace(made(ONE, [0, 12], [False]), memory_by_stage=memory, tokens=8, energy_J={"per_step": 2.0})
     save(run, tmp_path / "x")
     again = load_run(tmp_path / "x")
     assert again.summary() == run.summary()

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simulator import collective_time
 from simulator.engine.events import simulate
@@ -19,7 +17,6 @@ from simulator.run import Phase
 from simulator.scenario import Scenario
 from simulator.strategy.costs import Bucket, Job, buckets
 from simulator.strategy.plan import Plan
-from simulator.strategy.schedule import ScheduleName, slots
 
 # a network and devices on which nothing but bytes takes time, and one on which nothing but compute does
 ONLY_COMPUTE = (
@@ -44,37 +41,6 @@ def test_bubble_of_gpipe_and_1f1b(small: Make, schedule: str, stages: int, micro
     run = predict(small(EVEN, strategy, *ONLY_COMPUTE, f"batch={microbatches}"))
     theory = (stages - 1) / (microbatches + stages - 1)
     assert run.breakdown_s["bubble"] / run.step_time_s == pytest.approx(theory, rel=1e-4)
-
-
-@given(st.integers(1, 6), st.integers(1, 12), st.sampled_from(["gpipe", "1f1b"]))
-def test_every_pass_has_a_slot_of_its_stage_after_all_that_it_needs(stages: int, extra: int, schedule: ScheduleName) -> None:
-    forward, backward = slots(schedule, stages, stages + extra)
-    for own in np.concatenate([forward, backward], axis=1):
-        assert len(own) == len(set(own))
-    assert (np.diff(forward, axis=0) > 0).all(), "from stage to stage forward"
-    assert (np.diff(backward, axis=0) < 0).all(), "and back"
-    assert (backward > forward).all()
-    assert (np.diff(forward, axis=1) > 0).all(), "microbatches in order"
-    assert (np.diff(backward, axis=1) > 0).all()
-
-
-@given(st.integers(1, 6), st.integers(1, 12))
-def test_slots_leave_the_bubble_of_theory(stages: int, extra: int) -> None:
-    """2·(m + p − 1) slots from the first pass to the last; gpipe has one more in which it waits for its sends."""
-    microbatches = stages + extra
-    assert slots("1f1b", stages, microbatches).backward.max() + 1 == 2 * (microbatches + stages - 1)
-    assert slots("gpipe", stages, microbatches).backward.max() == 2 * (microbatches + stages - 1)
-
-
-def held(schedule: ScheduleName, stage: int) -> int:
-    """The most microbatches that a stage of four has passed forward and not yet backward, of 32."""
-    forward, backward = (part[stage] for part in slots(schedule, 4, 32))
-    return max(int((forward <= now).sum() - (backward < now).sum()) for now in forward)
-
-
-def test_1f1b_holds_at_most_as_many_activations_as_stages() -> None:
-    assert [held("1f1b", stage) for stage in range(4)] == [4, 3, 2, 1]
-    assert held("gpipe", 0) == 32
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

@@ -242,7 +242,7 @@ def test_messages_of_a_dragonfly_pass_one_link_between_groups() -> None:
 
 def test_too_many_links_are_refused_in_words_and_in_time() -> None:
     with pytest.raises(InputError, match=r"more than 500000 links between switches; give fewer"):
-        topology("leaf_spine", per_leaf=1, spines=1000).wire(1000, BANDWIDTH)
+        topology("leaf_spine", per_leaf=1, spines=1000, routing="hashed").wire(1000, BANDWIDTH)
 
 
 CLUSTER = """\

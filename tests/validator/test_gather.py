@@ -120,7 +120,7 @@ def test_steps_that_a_rank_did_not_finish_do_not_count() -> None:
         (SERVERS, ("worker 0", "server 0", "server 1")),
         (
             {"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2},
-            ("worker 0 stage 0", "worker 0 stage 1", "worker 1 stage 0", "worker 1 stage 1"),
+            ("worker 0 stage 0", "worker 1 stage 0", "worker 0 stage 1", "worker 1 stage 1"),
         ),
     ],
 )

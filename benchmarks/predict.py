@@ -1,0 +1,59 @@
+"""What a prediction takes in process once everything is warm: GPT-3 175B as a hybrid on 1,024 GPUs, and its parts.
+
+Run: python benchmarks/predict.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from simulator.accounting import accounted
+from simulator.baseline import STEPS, compared, forget
+from simulator.engine import simulate
+from simulator.memory import memory
+from simulator.predict import predict
+from simulator.scenario import load
+
+_RUNS = 20
+_STRATEGY = "{kind: hybrid, tensor: 8, sequence_parallel: true, stages: 16, workers: 8, microbatches: 32, bucket: 200 MiB}"
+_CHANGES = (f"strategy={_STRATEGY}", "batch=256", "training.zero=1", "training.recompute=full")
+
+
+def fastest_ms(run: Callable[[], object], times: int = _RUNS) -> float:
+    """Milliseconds of the fastest of several runs."""
+    best_s = float("inf")
+    for _ in range(times):
+        start_s = time.perf_counter()
+        run()
+        best_s = min(best_s, time.perf_counter() - start_s)
+    return 1e3 * best_s
+
+
+def main() -> None:
+    """Prints a line for the whole, and one for each part."""
+    scenario = load("gpt3-175b-hybrid-selene", _CHANGES)
+
+    def forgetful() -> None:
+        forget()
+        predict(scenario)
+
+    program = scenario.strategy.compile(scenario.job())
+    timeline = simulate(program, STEPS)
+    run = predict(scenario)
+    print(f"{scenario.strategy.ranks:,} GPUs, {len(program):,} tasks, {len(run.spans or ()):,} spans")
+    for name, part in {
+        "predict": lambda: predict(scenario),
+        "predict, baselines anew": forgetful,
+        "  compile": lambda: scenario.strategy.compile(scenario.job()),
+        "  simulate": lambda: simulate(program, STEPS),
+        "  spans, breakdown, communication": lambda: timeline.run(scenario="", strategy="", samples=1),
+        "  efficiency": lambda: compared(run, scenario),
+        "  tokens, FLOPs, energy, cost": lambda: accounted(run, scenario),
+        "  memory": lambda: memory(scenario),
+    }.items():
+        print(f"{name:<34} {fastest_ms(part):8.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A run in words: what a person reads first, and that nothing is told that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from simulator.predict import predict
+from simulator.scenario import Scenario
+from simulator.summary import describe
+
+Make = Callable[..., Scenario]
+HYBRID = "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The lines under each title."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines()[1:]:
+        title, row = line[2:15].strip(), line[17:]
+        found.setdefault(title or list(found)[-1], []).append(row)
+    return found
+
+
+def test_a_screen_tells_speed_parts_baseline_memory_energy_and_cost(small: Make) -> None:
+    run = predict(small(HYBRID, "cluster.node.power=6 kW", "cluster.node.price=36 USD/h"))
+    text = describe(run)
+    told = rows(text)
+    assert text.startswith("small: hybrid on 6 ranks, predicted\n")
+    assert list(told) == [
+        "step time", "throughput", "utilisation", "where it goes", "communication", "efficiency", "memory", "energy", "cost",
+    ]  # fmt: skip
+    assert told["step time"][0].endswith("for 48 samples, 1.54 k tokens")
+    assert told["throughput"][0].count("tokens/s") == 2
+    assert told["utilisation"][0].startswith(f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of 1.00 TFLOP/s")
+    assert [row.split()[0] for row in told["where it goes"]][:3] == ["compute", "exposed", "bubble"]
+    assert "weak" in told["efficiency"][0]
+    assert "times 1 worker, 48 samples a step" in told["efficiency"][1]
+    assert told["energy"][0].endswith("per million tokens")
+    assert "USD a step" in told["cost"][0]
+    assert len(text.splitlines()) < 24
+    assert max(map(len, text.splitlines())) <= 112
+
+
+def test_bars_are_as_long_as_their_shares(small: Make) -> None:
+    told = rows(describe(predict(small(HYBRID))))
+    shares = [float(row.split("%")[0].split()[-1]) for row in told["where it goes"]]
+    bars = [row.count("█") for row in told["where it goes"]]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert bars == [pytest.approx(share * 24 / 100, abs=0.6) for share in shares]
+
+
+def test_memory_is_told_as_a_range_and_what_would_make_it_fit(small: Make) -> None:
+    told = rows(describe(predict(small(HYBRID))))["memory"]
+    assert " of 8.00 GiB a rank at stage " in told[0]
+    assert len(told) == 2
+    tight = rows(describe(predict(small("strategy.workers=1", "cluster.device.memory=20 MB"))))["memory"]
+    assert tight[-1].startswith("does not fit")
+
+
+def test_what_is_not_known_is_left_out(small: Make) -> None:
+    run = predict(small())
+    bare = replace(run, tokens=None, model_flops=None, efficiency=None, baseline=None, speed_up=None, memory_bytes=None)
+    assert list(rows(describe(bare))) == ["step time", "throughput", "where it goes", "communication"]
+
+
+def test_a_run_bound_by_its_input_says_so(small: Make) -> None:
+    assert "bound by its input" in describe(predict(small("input={decode: 50 ms}")))

@@ -1,0 +1,197 @@
+"""Published training runs of transformers, predicted: each row as the scenario that its framework makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from simulator import library
+from simulator.baseline import STEPS
+from simulator.cluster import Cluster
+from simulator.cluster.device import Precision
+from simulator.engine import simulate
+from simulator.errors import InputError, ScaleproofError
+from simulator.memory import memory
+from simulator.model import AnyModel, Gpt, Llama
+from simulator.scenario import Scenario, load_cluster
+from validator.framework_times import Work, device_for
+from validator.frameworks import Framework, framework_of
+from validator.published import Prediction
+
+Row = Mapping[str, str]
+
+CALIBRATION: Final[tuple[str, ...]] = ()
+# What a row says of itself, and of what came of it.
+_NO_INPUTS: Final = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
+# What a blank is taken for: words, what most of the tables' runs did, and what a vendor's guides recommend.
+_ASSUMED: Final = {
+    "vocab": "51200", "precision": "bf16", "recompute": "none", "microbatch_seqs": "", "zero_stage": "0", "optimizer": "adam",
+}  # fmt: skip
+_BLANK: Final = ("", "?")
+_PRECISIONS: Final[dict[str, Precision]] = {"fp8": "bf16", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "tf32"}
+
+
+def predict(row: Row) -> list[Prediction]:
+    """A row's step time, and its memory and whether it fits where the row says so; nothing is fitted."""
+    return list(_predictions(row, None))
+
+
+def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
+    """Predictions with the framework that the row names, or with another. What cannot be predicted is skipped with its reason."""
+    name = row.get("source_set") or "not named"
+    inputs = tuple(value for column, value in row.items() if column not in _NO_INPUTS)
+    pairs = row.get("model", ""), row.get("gpus", "")
+    try:
+        run = _read(row, framework or framework_of(row.get("software", "")))
+        scenario = run.scenario()
+    except ScaleproofError as error:
+        yield Prediction(name, skipped=str(error).partition(";")[0])
+        return
+    except (KeyError, ValueError):
+        yield Prediction(name, skipped="no run that can be read")
+        return
+    held = memory(scenario)
+    if row.get("fits") == "no":
+        yield Prediction(name, skipped="ran out of memory")
+    elif not row.get("step_time_s"):
+        yield Prediction(name, skipped="no time")
+    else:
+        yield Prediction(name, step_s(scenario), float(row["step_time_s"]), "", run.assumed, inputs, pairs)
+    if row.get("memory_GiB"):
+        measured_bytes = float(row["memory_GiB"]) * 2**30
+        yield Prediction(f"{name} memory", held.worst.total_bytes, measured_bytes, "", run.assumed, inputs, pairs)
+    if row.get("fits") in ("yes", "no"):
+        right = held.fits == (row["fits"] == "yes")
+        # an error is 0 or 1, and its mean the share of rows that are wrong
+        yield Prediction(f"fits: {row['fits']}", 1.0 if right else 2.0, 1.0, inputs=inputs)
+
+
+def step_s(scenario: Scenario) -> float:
+    """Seconds of a steady step."""
+    timeline = simulate(scenario.strategy.compile(scenario.job()), STEPS)
+    return timeline.run(scenario="", strategy=scenario.strategy.kind, samples=scenario.total_samples).step_time_s
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a row describes. microbatch: sequences, None for as many as fit. assumed: columns that were blank."""
+
+    framework: Framework
+    model: AnyModel
+    cluster: Cluster
+    strategy: Mapping[str, Any]
+    batch: int
+    microbatch: int | None
+    work: Work
+    zero: int
+    assumed: tuple[str, ...]
+
+    def scenario(self) -> Scenario:
+        """Raises ScaleproofError where it cannot be so."""
+        if self.microbatch is not None:
+            return self._of(self.microbatch)
+        workers = self.strategy["workers"]
+        each = self.batch // workers
+        sizes = [size for size in range(each, 0, -1) if each % size == 0 and each // size >= self.strategy.get("stages", 1)]
+        fitting = (scenario for size in sizes if memory(scenario := self._of(size)).fits)
+        return next(fitting, self._of(1))
+
+    def _of(self, microbatch: int) -> Scenario:
+        """With microbatches of so many sequences, timed as the framework computes them."""
+        workers = self.strategy["workers"]
+        microbatches, rest = divmod(self.batch, workers * microbatch)
+        if rest or not microbatches:
+            raise InputError("microbatches do not divide the batch")
+        plain = self._with(microbatches, self.cluster)
+        job = plain.job()
+        work = replace(self.work, samples=microbatch)
+        device = device_for(self.cluster.device, self.framework, job.layers, work)
+        return self._with(microbatches, self.cluster.model_copy(update={"device": device}))
+
+    def _with(self, microbatches: int, cluster: Cluster) -> Scenario:
+        # selective recomputation is of scores where there are any; else the framework's times have it
+        kept = self.work.recompute if self.work.recompute != "selective" or self.framework.attention == "scores" else "none"
+        return Scenario(
+            model=self.model,
+            cluster=cluster,
+            strategy={**self.strategy, "microbatches": microbatches},
+            batch={"total": self.batch},
+            training={
+                "precision": self.work.precision, "optimizer": self.work.optimizer, "zero": self.zero, "recompute": kept,
+            },
+        )  # fmt: skip
+
+
+def _read(row: Row, framework: Framework) -> _Run:
+    """Raises KeyError and ValueError where a row cannot be read, ScaleproofError for what is not known."""
+    assumed = tuple(column for column in _ASSUMED if row[column] in _BLANK)
+    row = {**row, **{column: _ASSUMED[column] for column in assumed}}
+    if row["precision"] not in _PRECISIONS:
+        raise InputError(f"unknown precision: {row['precision']}")
+    if _whole(row, "ep") > 1:
+        raise InputError("experts that the table does not describe")
+    selective = row["recompute"] == "selective"
+    work = Work(
+        samples=1,
+        precision=_PRECISIONS[row["precision"]],
+        optimizer=row["optimizer"],  # type: ignore[arg-type]
+        recompute="none" if selective and framework.attention == "scores" else row["recompute"],
+        fp8=row["precision"] == "fp8",
+    )
+    return _Run(
+        framework,
+        _model(row, framework),
+        _cluster(row["cluster"], -(-_whole(row, "gpus") // _whole(row, "gpus_per_node", 8))),
+        _strategy(row, framework),
+        _whole(row, "global_batch_seqs"),
+        int(row["microbatch_seqs"]) if row["microbatch_seqs"] else None,
+        work,
+        max(_whole(row, "zero_stage", 0), framework.zero),
+        assumed,
+    )
+
+
+def _whole(row: Row, column: str, blank: int = 1) -> int:
+    return int(row[column] or blank)
+
+
+def _model(row: Row, framework: Framework) -> AnyModel:
+    """Gated MLPs tell a Llama; the rest are GPTs, whose details are the framework's."""
+    fields: dict[str, Any] = {
+        "layers": int(row["layers"]), "hidden": int(row["hidden"]), "heads": int(row["heads"]),
+        "key_heads": _whole(row, "kv_heads", int(row["heads"])), "vocabulary": int(row["vocab"]),
+        "feedforward": _whole(row, "ffn_hidden", 4 * int(row["hidden"])), "sequence": int(row["seq_len"]),
+    }  # fmt: skip
+    if row["gated_mlp"] == "yes":
+        return Llama(**fields, flash=framework.attention != "scores")
+    return Gpt(**fields | framework.model)
+
+
+@cache
+def _cluster(name: str, nodes: int) -> Cluster:
+    """A shipped cluster of at least so many nodes."""
+    cluster = load_cluster(library.find_part("cluster", name, Path()))
+    return cluster.model_copy(update={"nodes": max(nodes, cluster.nodes)})
+
+
+def _strategy(row: Row, framework: Framework) -> dict[str, Any]:
+    tensor, stages, context = (_whole(row, column) for column in ("tp", "pp", "cp"))
+    chunks = _whole(row, "virtual_stages")
+    return {
+        "kind": "hybrid",
+        "workers": _whole(row, "dp"),
+        "stages": stages,
+        "tensor": tensor,
+        "context": context,
+        "chunks": chunks,
+        "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
+        "sequence_parallel": row["sequence_parallel"] == "yes" and tensor > 1,
+        "overlap": framework.overlap,
+        "overlap_gather": framework.overlap_gather,
+        "overlap_tensor": framework.overlap_tensor and tensor > 1,
+        "split_sends": framework.split_sends and tensor > 1,
+        "gradient_bytes": framework.gradient_bytes,
+    }
