@@ -34,6 +34,10 @@ _LIKE = {
     "NVIDIA A100 SXM": "NVIDIA A100 PCIe", "NVIDIA GH200 SXM": "NVIDIA A100 PCIe", "AMD MI300X": "NVIDIA A100 PCIe",
     "NVIDIA H100 SXM (H200 same)": "NVIDIA A100 PCIe", "NVIDIA GB200 SXM": "NVIDIA B200 SXM",
 }  # fmt: skip
+# Watts and peaks of GPUs made in the same process as the B200, whose power sustains as much for each watt (NVIDIA's data
+# sheets; the last as pytorch/torchtitan's benchmark page says).
+_B200_W = 1000
+_HOPPERS = {"H100 SXM, H200": (700, 989e12), "H100 held to 500 W": (500, 989e12)}
 # Errors are counted as they are beyond about this, and squared below.
 _ROBUST = 0.03
 
@@ -122,6 +126,9 @@ def main() -> None:
     for gpu, like in _LIKE.items():
         tile, sustained, _ = curves[like] * shares[gpu] / shares[like]
         print(f"{gpu}, as {like}: tile_share {tile:.3f}, sustained_share {min(1.0, sustained):.3f}")
+    sustained_flops = curves["NVIDIA B200 SXM"][1] * _GPUS["NVIDIA B200 SXM"][2]
+    for gpu, (watts, peak_flops) in _HOPPERS.items():
+        print(f"{gpu}, by its power: sustained_share {sustained_flops * watts / _B200_W / peak_flops:.3f}")
 
 
 if __name__ == "__main__":

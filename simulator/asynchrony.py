@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.gate import Barrier
+from simulator.gate import DROPPED, Barrier
 from simulator.program import MAIN_LANE, Kind, Program, Rows
+from simulator.ragged import Ragged
 from simulator.run import Phase, Run, Spans, divided, from_spans
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ def _before_the_first(timeline: Timeline) -> Timeline:
 
 def _cut(spans: Spans, window: Window) -> Spans:
     """What of spans lies in the window."""
-    cut = {
-        name: np.clip(getattr(spans, name), window.begin_s, window.end_s) for name in ("arrival_s", "start_s", "end_s")
-    }
+    cut = {name: np.clip(getattr(spans, name), window.begin_s, window.end_s) for name in ("arrival_s", "start_s", "end_s")}
     return replace(spans, **cut).where(cut["end_s"] > cut["arrival_s"])
 
 
@@ -153,6 +151,166 @@ def summary(timeline: Timeline) -> dict[str, Any] | None:
     if not program.has_servers:
         return None
     window = window_of(timeline)
-    pushes = _Pushes(timeline)
-    busy = {"server CPU": pushes.utilisation(window)[1], **_links(timeline, window), **_lanes(timeline, window)}
-    ...
+    queues = [_Queue(timeline, rank, window) for rank in timeline.server_busy]
+    servers = [int(program.ranks.multiplicity[rank]) for rank in timeline.server_busy]
+    serving = [queue.busy_share() for queue in queues]
+    busy = {"server CPU": max(serving)} | _links(timeline, window) | _lanes(timeline, window)
+    behind, dropped = _staleness(timeline, window)
+    return {
+        "clock_gap": _clock_gap(timeline, window),
+        "version_staleness": behind,
+        "dropped": dropped,
+        "updates_per_s": _updates(timeline, window) / window.length_s,
+        "utilisation": {"mean": float(np.average(serving, weights=servers)), "max": max(serving)},
+        "queue_length": {
+            "mean": float(np.average([queue.mean_length() for queue in queues], weights=servers)),
+            "max": max(queue.longest() for queue in queues),
+        },
+        "busy": busy,
+        "bottleneck": max(busy, key=busy.__getitem__),
+    }
+
+
+def _distribution(values: NDArray[np.int64], weights: NDArray[np.integer]) -> dict[str, Any]:
+    """Of whole numbers from zero on."""
+    count = np.bincount(values, weights)
+    total, below = max(1.0, count.sum()), np.cumsum(count)
+    present = np.flatnonzero(count).tolist()
+    return {
+        "mean": float(count @ np.arange(len(count))) / total,
+        **{f"p{percent}": int(np.searchsorted(below, percent / 100 * total)) if present else 0 for percent in (50, 95)},
+        "max": max(present, default=0),
+        "histogram": {str(value): int(count[value]) for value in present},
+    }
+
+
+def _applied_s(timeline: Timeline) -> Times:
+    """When the parameters had each push, or it was dropped; shape (steps, tasks)."""
+    return timeline.end_s if timeline.applied is None else timeline.applied.applied_s
+
+
+def _clock_gap(timeline: Timeline, window: Window) -> dict[str, Any]:
+    program = timeline.program
+    # a step begins with the parameters of the first bucket
+    serves = np.flatnonzero((program.kind == Kind.SERVE) & (program.bucket == 0))
+    slowest_s = np.nan_to_num(_applied_s(timeline)[:, serves], nan=np.inf).max(axis=1)
+    worked = [next(task for task in lane if program.amount[task] > 0) for lane in _training_lanes(program)]
+    begin_s = timeline.start_s[:, worked]
+    step, lane = np.nonzero((begin_s >= window.begin_s) & (begin_s < window.end_s))
+    gap = step - np.searchsorted(slowest_s, begin_s[step, lane], side="right")
+    return _distribution(gap, program.ranks.multiplicity[program.rank[worked]][lane])
+
+
+def _staleness(timeline: Timeline, window: Window) -> tuple[dict[str, Any], float]:
+    """Of pushes that were applied; and the share of those that were dropped."""
+    program = timeline.program
+    serves = np.flatnonzero(program.kind == Kind.SERVE)
+    step, serve = np.nonzero(window.has(_applied_s(timeline)[:, serves]))
+    requests = program.requests[serves][serve]
+    if timeline.applied is None:
+        return _distribution(np.zeros(len(step), dtype=np.int64), requests), 0.0
+    behind = timeline.applied.behind[step, serves[serve]]
+    counts = behind != DROPPED
+    return _distribution(behind[counts], requests[counts]), float(1 - np.average(counts)) if len(counts) else 0.0
+
+
+def _updates(timeline: Timeline, window: Window) -> float:
+    """Updates of the parameters: rounds of a barrier, and else what any worker pushes."""
+    if isinstance(timeline.program.gate, Barrier):
+        return window.steps
+    pushers = len(np.unique(timeline.program.peer[timeline.program.kind == Kind.SERVE]))
+    return window.steps * pushers
+
+
+class _Queue:
+    """What waits at a server class, and what it serves."""
+
+    def __init__(self, timeline: Timeline, rank: int, window: Window) -> None:
+        program = timeline.program
+        serves = np.flatnonzero((program.kind == Kind.SERVE) & (program.rank == rank))
+        before = program.dependencies.take(serves)
+        arrived_s = np.full((len(timeline.end_s), len(serves)), -np.inf)
+        np.maximum.at(arrived_s.T, before.keys(), timeline.end_s[:, before.values].T)
+        began_s = timeline.start_s[:, serves]
+        arrived_s = np.where(np.isfinite(arrived_s), arrived_s, began_s)
+        came = np.isfinite(arrived_s)
+        self.window = window
+        self.busy = timeline.server_busy[rank]
+        self.arrived_s, self.began_s = arrived_s[came], began_s[came]
+        self.requests, self.service_s = (
+            np.broadcast_to(column[serves], came.shape)[came] for column in (program.requests, program.amount)
+        )
+
+    def busy_share(self) -> float:
+        start_s, end_s = np.array([(one.start_s, one.end_s) for one in self.busy]).reshape(-1, 2).T
+        return float(self.window.covers_s(start_s, end_s).sum()) / self.window.length_s
+
+    def mean_length(self) -> float:
+        """Of alike requests that come together each waits for those before it."""
+        waited_s = self.requests * self.window.covers_s(self.arrived_s, self.began_s)
+        waited_s += self.window.has(self.began_s) * self.service_s * self.requests * (self.requests - 1) / 2
+        return float(waited_s.sum()) / self.window.length_s
+
+    def longest(self) -> int:
+        """Looked at whenever a request comes: those that have come, less those whose service has begun."""
+        now_s = np.sort(self.arrived_s)
+        come = np.cumsum(self.requests[np.argsort(self.arrived_s, kind="stable")])
+        come = come[np.searchsorted(now_s, now_s, side="right") - 1]
+        order = np.argsort(self.began_s, kind="stable")
+        began_s, requests, service_s = self.began_s[order], self.requests[order], self.service_s[order]
+        served = np.concatenate([[0], np.cumsum(requests)])
+        current = np.searchsorted(began_s, now_s, side="right") - 1
+        busy = np.maximum(current, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            begun = np.nan_to_num((now_s - began_s[busy]) / service_s[busy], nan=np.inf) + 1
+        begun = np.where(current < 0, 0, served[busy] + np.minimum(requests[busy], np.floor(begun)))
+        return int((come - begun)[self.window.has(now_s)].max(initial=0))
+
+
+def _links(timeline: Timeline, window: Window) -> dict[str, float]:
+    """Share of what it could carry that the busiest link of a server carries, and of a worker.
+
+    A link is whose it serves most: of a push the way out is the worker's and the way in the server's, of a pull the reverse.
+    """
+    program = timeline.program
+    moved = np.where(program.kind == Kind.TRANSFER, window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
+    used = _Used(program, moved)
+    is_end = np.array([name.rpartition(" ")[2] in _ENDS for name in program.resources.names], dtype=np.bool_)[used.resource]
+    task, resource, share = used.task[is_end], used.resource[is_end], used.share[is_end] / window.length_s
+    # on the way out of its source, then into its target
+    number = np.arange(len(task)) - np.searchsorted(task, task)
+    is_servers = program.ranks.is_server[program.rank[task]] == (number % 2 == 0)
+    count = len(program.resources.names)
+    total, of_servers = np.bincount(resource, share, count), np.bincount(resource, share * is_servers, count)
+    mostly = of_servers >= total / 2
+    return {
+        "server NIC": float(total[mostly].max(initial=0.0)),
+        "worker NIC": float(total[~mostly].max(initial=0.0)),
+    }
+
+
+def _lanes(timeline: Timeline, window: Window) -> dict[str, float]:
+    """Share of the time in which the busiest worker computes; in which it makes samples, or the busiest of what loads them
+    does so."""
+    program = timeline.program
+    took = window.covers_s(timeline.start_s, timeline.end_s).sum(axis=0) * (program.amount > 0) / window.length_s
+    took[(program.lane != MAIN_LANE) | program.ranks.is_server[program.rank]] = 0.0
+    is_input, ranks = program.phase == Phase.INPUT, len(program.ranks.names)
+    computes, makes = (np.bincount(program.rank, took * which, ranks).max() for which in (~is_input, is_input))
+    loaded = np.where(is_input & (program.lane != MAIN_LANE), window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
+    used = _Used(program, loaded)
+    loads = np.bincount(used.resource, used.share).max(initial=0.0) / window.length_s
+    return {"compute": float(computes), "input": float(max(makes, loads))}
+
+
+class _Used:
+    """Seconds of a resource's whole capacity that tasks use to get so much done; columns, one entry for each use of a task."""
+
+    def __init__(self, program: Program, done: Times) -> None:
+        """done: in the unit of a task's amount, shape (tasks,); those that get nothing done use nothing."""
+        routes, capacity = program.routes, program.resources.capacity
+        busy = np.flatnonzero(done)
+        uses = Ragged(routes.resources.offsets, np.arange(len(routes.per_unit))).take(program.route[busy])
+        self.task: Rows = busy[uses.keys()]
+        self.resource: Rows = routes.resources.values[uses.values]
+        self.share: Times = done[self.task] * routes.per_unit[uses.values] / capacity[self.resource]

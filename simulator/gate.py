@@ -32,6 +32,9 @@ class Free:
 Gate = Barrier | Clock | Free
 SYNCHRONOUS: Final = Barrier()
 
+# In place of how many updates by others the parameters had when a push was applied: it was dropped.
+DROPPED: Final = -1
+
 
 @dataclass(frozen=True)
 class Units:

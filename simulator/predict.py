@@ -31,7 +31,7 @@ def _timed(scenario: Scenario) -> Run:
         message_jitter=unevenness.message_jitter,
         seed=unevenness.seed,
     )
-    steps = 1 + max(2, scenario.steps) if unevenness.is_random else STEPS
+    steps = 1 + max(2, scenario.steps) if unevenness.is_random or not program.is_static else STEPS
     timeline = simulate(program, steps, variation)
     run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
     return divided(run, strategy.program_steps) if isinstance(strategy, LocalSgd) else run

@@ -123,6 +123,7 @@ class Run:
     memory_by_stage: `name`, `total_bytes` and `holders_bytes` of each kind of training rank; capacity_bytes: what a rank has.
     fits: whether that is enough. fit_by: what to set so that it is, where it is not. None and "" until known.
     energy_J, cost_USD: "per_step", "per_million_samples" and, where there are tokens, "per_million_tokens".
+    servers: what became of parameter servers and those who wait for them, as `simulator.asynchrony.summary` has it.
     """
 
     origin: Origin
@@ -151,6 +152,7 @@ class Run:
     fit_by: str = ""
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None
+    servers: Mapping[str, Any] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     rank_names: tuple[str, ...] = ()
     spans: Spans | None = None
@@ -241,14 +243,19 @@ def from_spans(
     )
 
 
-def divided(run: Run, count: int) -> Run:
+def divided(run: Run, count: float) -> Run:
     """A run each of whose steps is `count` training steps, told by one of those: times are means over them."""
-    parts = {name: getattr(run, name) for name in ("phase_s", "breakdown_s", "communication_s")}
+
+    def each(times_s: Mapping[str, float]) -> dict[str, float]:
+        return {name: seconds / count for name, seconds in times_s.items()}
+
     return replace(
         run,
         step_time_s=run.step_time_s / count,
         step_times_s=tuple(seconds / count for seconds in run.step_times_s),
-        **{part: {name: seconds / count for name, seconds in times.items()} for part, times in parts.items()},
+        phase_s=each(run.phase_s),
+        breakdown_s=each(run.breakdown_s),
+        communication_s=each(run.communication_s),
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from simulator.run import BREAKDOWN, Run
 from simulator.units import format_bytes, format_count, format_energy_J, format_time_s, format_USD
 
 # the share of a step from which on a part of it is told
 _NOTICED: Final = 5e-4
-_WIDTH: Final = 95
+_WIDTH: Final = 100
 _BAR_WIDTH: Final = 24
 _LARGEST_HOLDERS: Final = 3
 
@@ -27,6 +27,7 @@ def describe(run: Run) -> str:
         ("where it goes", _parts(run)),
         ("communication", _communication(run)),
         ("input", _input(run)),
+        ("servers", _servers(run.servers)),
         ("efficiency", _efficiency(run)),
         ("memory", _memory(run)),
         ("energy", _bill(run.energy_J, format_energy_J)),
@@ -75,10 +76,26 @@ def _input(run: Run) -> Iterator[str]:
         yield "bound by its input"
 
 
+def _servers(servers: Mapping[str, Any] | None) -> Iterator[str]:
+    """What holds a run with servers up, and how far apart its workers are where they go each on its own."""
+    if servers is None:
+        return
+    busiest, queue = servers["bottleneck"], servers["queue_length"]
+    yield (
+        f"busiest: {busiest}, {servers['busy'][busiest]:.1%}; servers serve {servers['utilisation']['mean']:.1%} of the time, "
+        f"{queue['mean']:.2g} wait on average, {queue['max']} at most"
+    )
+    apart = [(name, servers[name]) for name in ("clock_gap", "version_staleness") if servers[name]["max"] > 0]
+    told = [f"{name.replace('_', ' ')} {gap['mean']:.3g} on average, {gap['max']} at most" for name, gap in apart]
+    told += [f"{servers['dropped']:.1%} of pushes dropped"] if servers["dropped"] > 0 else []
+    if told:
+        yield "; ".join(told)
+
+
 def _efficiency(run: Run) -> Iterator[str]:
     for scaling, value in (run.efficiency or {}).items():
-        times = f"{run.speed_up[scaling]:.3g} times" if run.speed_up else "against"
-        yield f"{value:.1%} {scaling}, {times} {(run.baseline or {})[scaling]}"
+        times = f": {run.speed_up[scaling]:.3g} times as fast" if run.speed_up else ""
+        yield f"{value:.1%} {scaling} scaling, against {(run.baseline or {})[scaling]}{times}"
 
 
 def _memory(run: Run) -> Iterator[str]:

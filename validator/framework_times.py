@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 from simulator.cluster.device import Device, Linear, MeasuredLayer, MeasuredOptimizer, Optimizer, Precision
@@ -13,14 +14,18 @@ from validator.frameworks import FLASH, Framework
 
 # What products reach in 8 bits over what they reach in 16: the best of a GH200 in both, published/gpu_matmul_efficiency.csv.
 _FP8_OVER_BF16: Final = 1535 / 828.6
+# Standard deviation of the speeds of alike GPUs: they differ by 8 % of it over a cluster (arXiv 2208.11035), taken for the
+# range of a few hundred.
+_SPEEDS_DEVIATION: Final = 0.015
 # Bytes: an input is read and written in 8 bits as it is and transposed; so is an output's gradient.
 _CAST_BYTES: Final = 4
 
 
 @dataclass(frozen=True)
 class Work:
-    """How a rank passes layers: samples of a microbatch; fp8: whether blocks' products are in 8 bits. recompute: as in a row."""
+    """How ranks pass layers: samples of a microbatch; fp8: whether blocks' products are in 8 bits. recompute: as in a row."""
 
+    ranks: int
     samples: int
     precision: Precision
     optimizer: Optimizer
@@ -37,7 +42,7 @@ def device_for(device: Device, framework: Framework, layers: Sequence[Layer], wo
         return device
     timer = _Timer(device, framework, work)
     distinct = {layer.signature: layer for layer in layers}
-    per_parameter_s = framework.optimizer_bytes * framework.constants.kernels / timer.reached_Bps
+    per_parameter_s = framework.optimizer_bytes * timer.scale / timer.reached_Bps
     optimizer = MeasuredOptimizer.model_construct(
         optimizer=work.optimizer, precision=work.precision, base_s=0.0, per_parameter_s=per_parameter_s
     )
@@ -73,13 +78,15 @@ class _Timer:
         self.fp8_device = self.device.model_copy(update={"peak_flops": peaks})
         self.reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
         self.framework, self.work = framework, work
+        self.scale = framework.constants.kernels * slowest(work.ranks)
 
     def layer_s(self, layer: Layer) -> tuple[float, float]:
-        """Seconds of both passes; a full recomputation's forward pass is added elsewhere, any other is in the second."""
+        """Seconds of both passes. What is recomputed is in the second, but for a whole forward pass, or attention's scores, which
+        strategies add."""
         again = self.work.recompute if not layer.glued else "none"
         forward_s, backward_s = self._kernels_s(layer)
         host_forward_s, host_backward_s = self._host_s(layer)
-        if again == "selective":
+        if again == "selective" and self.framework.attention != "scores":
             backward_s += self._again_s(layer)
         passed_s = self._passed_s(forward_s, host_forward_s)
         if again == "full":
@@ -104,8 +111,8 @@ class _Timer:
                 elements = written(operator) * work.samples
                 forward_bytes += extra.forward * elements
                 backward_bytes += extra.backward * elements
-        scale = framework.constants.kernels
-        return scale * (forward_s + forward_bytes / self.reached_Bps), scale * (backward_s + backward_bytes / self.reached_Bps)
+        forward_s, backward_s = forward_s + forward_bytes / self.reached_Bps, backward_s + backward_bytes / self.reached_Bps
+        return self.scale * forward_s, self.scale * backward_s
 
     def _saved_by_fp8_s(self, layer: Layer) -> tuple[float, float]:
         """Seconds by which products in 8 bits are shorter, less those of turning what they read into 8 bits."""
@@ -129,7 +136,7 @@ class _Timer:
                 extra = framework.extras.get(operator.name)
                 moved_bytes = extra.forward * written(operator) * work.samples if extra else 0.0
                 total_s += share * (alone_s + moved_bytes / self.reached_Bps)
-        return total_s * framework.constants.kernels
+        return total_s * self.scale
 
     def _host_s(self, layer: Layer) -> tuple[float, float]:
         framework = self.framework
@@ -140,6 +147,14 @@ class _Timer:
             for count, number in zip(kernels, sent, strict=True)
         )
         return forward_s, backward_s
+
+
+def slowest(ranks: int) -> float:
+    """How much longer than the mean the slowest of so many devices takes, for which all wait.
+
+    The expected largest of normal deviates, by Blom's approximation (Statistical Estimates and Transformed Beta-Variables, 1958).
+    """
+    return 1 + _SPEEDS_DEVIATION * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
 def written(operator: Operator) -> int:

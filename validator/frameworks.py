@@ -1,7 +1,7 @@
 """Frameworks: what training software does beyond a model's mathematics: kernels it does not fuse, copies, host work, overlap.
 
 A record says what a version of a framework does, each from its source code or its documents; none of it is fitted, but for
-`Constants`, which `benchmarks/frameworks.py` finds on named rows.
+`Constants`: `validator.framework_constants` has those that `benchmarks/frameworks.py` finds on named rows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Constants(NamedTuple):
 
 @dataclass(frozen=True)
 class Framework:
-    """model: fields that the software decides. attention: how it is computed. extras: by operator. again: shares of operators'
+    """family: frameworks that share constants. model: fields that the software decides. attention: how it is computed. extras: by operator. again: shares of operators'
     forward pass that selective recomputation does again, which is attention's scores if empty.
     block_kernels, end_kernels: of a transformer block, and of what is before and behind all of them; kernel_host_s: of the host
     for each; exchange_host_s: for a collective. blocking: whether the host waits for each kernel.
@@ -64,6 +64,7 @@ class Framework:
     """
 
     name: str
+    family: str
     model: Mapping[str, Any] = field(default_factory=dict)
     attention: Attention = "flash 2"
     extras: Mapping[str, Extra] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Framework:
     overlap_tensor: bool = False
     split_sends: bool = True
     zero: int = 0
+    context_by: Literal["ring", "all_gather"] = "ring"
     constants: Constants = Constants()
 
     def with_constants(self, constants: Constants) -> Framework:
@@ -111,22 +113,30 @@ _MEGATRON_LOSS: Final = Extra(6 + 4 + 8 + 8 + 4 + 8 - 4, 8 + 6 - 4)
 # added by a kernel of its own, since PyTorch before 1.12 does not fuse it for three dimensions.
 MEGATRON: Final = Framework(
     "Megatron-LM",
+    "Megatron-LM 2021",
     model={"dropout": True, "flash": False, "biases": "all", "tied": True},
     attention="scores",
     extras=_EAGER | {"qkv": Extra(4, 6), "loss": _MEGATRON_LOSS},
     optimizer_bytes=62,
 )
+# Version 3 lets products add to the buffer (gradient_accumulation_fusion: one read more), and has a later PyTorch.
+MEGATRON_2022: Final = replace(
+    MEGATRON, name="Megatron-LM 2022", family="Megatron-LM 2022", extras=_EAGER | {"loss": _MEGATRON_LOSS}, backward_bytes=2
+)
 # DeepSpeed's fp16 optimizer (deepspeed/runtime/fp16/fused_optimizer.py): overflow check 2, to 32 bits 6, norm 4, unscaled and
 # clipped 8, fused Adam 28, to 16 bits 6.
-MEGATRON_DEEPSPEED: Final = replace(MEGATRON, name="Megatron-DeepSpeed", optimizer_bytes=54)
+MEGATRON_DEEPSPEED: Final = replace(MEGATRON, name="Megatron-DeepSpeed", family="Megatron-DeepSpeed", optimizer_bytes=54)
 # The training on Jean Zay had to set CUDA_LAUNCH_BLOCKING=1 (bigscience, train/tr11-176B-ml/chronicles-prequel.md).
-BIGSCIENCE: Final = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed 2022", blocking=True)
+BIGSCIENCE: Final = replace(
+    MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed 2022", family="Megatron-DeepSpeed 2022", blocking=True
+)
 # MPT of llm-foundry: biases, learned positions, no dropout, Triton's flash attention, PyTorch's FSDP in 16 bits alone
 # (scripts/train/yamls/pretrain, fsdp_config mixed_precision PURE), whose backward pass puts gradients together and divides them
 # (8 bytes). Composer's DecoupledAdamW goes over parameters in ten unfused kernels (80 bytes), gradients are turned into 32
 # bits (6), their norm is taken and they are clipped (12).
 LLM_FOUNDRY: Final = Framework(
     "llm-foundry FSDP",
+    "llm-foundry",
     model={"biases": "all", "tied": True},
     attention="flash 1 triton",
     extras=_EAGER | {"loss": _PYTORCH_LOSS},
@@ -142,6 +152,7 @@ LLM_FOUNDRY: Final = Framework(
 # bytes) after a norm and a clip (12).
 TORCHTITAN: Final = Framework(
     "torchtitan",
+    "torchtitan",
     model={"tied": False},
     attention="flash 2",
     extras={"norm": Extra(28, 40), "rotary": Extra(16, 16), "swiglu": Extra(4, 8), "loss": _PYTORCH_LOSS},
@@ -152,6 +163,7 @@ TORCHTITAN: Final = Framework(
     optimizer_bytes=96,
     gradient_bytes=4,
     overlap=True,
+    context_by="all_gather",
 )
 TORCHTITAN_COMPILED: Final = replace(
     TORCHTITAN, name="torchtitan compiled", extras={"loss": _PYTORCH_LOSS}, block_kernels=Kernels(20, 35)
@@ -161,6 +173,7 @@ TORCHTITAN_COMPILED: Final = replace(
 # forward pass does (--overlap-grad-reduce, --overlap-param-gather, tp-comm-overlap). Optimizer: norm 4, clip 8, fused Adam 28,
 # to 16 bits 6.
 MEGATRON_CORE: Final = Framework(
+    "Megatron-Core",
     "Megatron-Core",
     attention="flash 3",
     extras={"loss": _MEGATRON_LOSS},
@@ -177,13 +190,13 @@ MEGATRON_CORE_SHARED: Final = replace(MEGATRON_CORE_OVERLAPPED, name="Megatron-C
 
 # The first whose pattern is found in a table's software.
 _PATTERNS: Final[tuple[tuple[str, Framework], ...]] = (
-    (r"torchtitan.*compile=True.*async_tp=True", replace(TORCHTITAN_COMPILED, overlap_tensor=True)),
     (r"torchtitan.*compile=True", TORCHTITAN_COMPILED),
     (r"torchtitan", TORCHTITAN),
     (r"llm-foundry", LLM_FOUNDRY),
     (r"Megatron-DeepSpeed 2022", BIGSCIENCE),
     (r"Megatron-DeepSpeed", MEGATRON_DEEPSPEED),
-    (r"Megatron-LM 20(19|20|21|22)", MEGATRON),
+    (r"Megatron-LM 2022", MEGATRON_2022),
+    (r"Megatron-LM 20(19|20|21)", MEGATRON),
     (r"param-gather", MEGATRON_CORE_SHARED),
     (r"tp-comm-overlap|NeMo", MEGATRON_CORE_OVERLAPPED),
     (r"Megatron", MEGATRON_CORE),

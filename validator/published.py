@@ -92,7 +92,11 @@ TABLES: Final = (
         "validator.published_collectives",
     ),
     Table("transformer_training", frozenset({"layers", "hidden", "tp", "pp", "dp", "step_time_s"})),
-    Table("data_parallel_scaling", frozenset({"model", "method", "gpus", "servers", "samples_per_s"})),
+    Table(
+        "data_parallel_scaling",
+        frozenset({"model", "method", "gpus", "servers", "samples_per_s"}),
+        "validator.published_data_parallel_scaling",
+    ),
     Table(
         "pipeline_schedules",
         frozenset({"schedule", "stages", "microbatches", "step_time_s"}),

@@ -1,7 +1,7 @@
-"""Published scaling of data-parallel training, predicted: the run on the fewest GPUs tells what one device does, the model the rest.
+"""Published scaling of data-parallel training, predicted from each series' run on the fewest GPUs.
 
-Rows that differ in the number of GPUs alone are one series. Its base, the run on the fewest, says for how long one device works on
-a step: for as long as makes the prediction of the base itself, communication included, what was measured. It is not scored.
+Rows that differ in the number of GPUs alone are a series. Its base, the run on the fewest, tells for how long one device works
+on a step: so long that the prediction of the base itself, communication included, is what was measured. It is not scored.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ Row = Mapping[str, str]
 CALIBRATION: Final[tuple[str, ...]] = ()
 _SERIES: Final = ("source_set", "model", "cluster", "gpu", "batch_per_gpu", "seq_len", "precision", "software")
 _SHAPE: Final = ("gpus", "nodes", "method", "servers", "grad_accum", "optimizer")
+_PAIRS: Final = ("model", "gpus", "seq_len")
 # Systems that no shipped file is called after, by name and the first words of the GPU's.
 _SYSTEMS: Final = {
     ("dgx-1", "V100-16GB"): "dgx1-v100-16gb", ("dgx-1", "V100-32GB"): "dgx1-v100", ("dgx-1", "P100"): "dgx1",
@@ -63,8 +64,8 @@ def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
         return Prediction(source, skipped=str(error).partition(";")[0])
     except ValidationError as error:
         return Prediction(source, skipped=f"no scenario: {error.errors()[0]['msg']}")
-    inputs = tuple(row.get(column, "") for column in (*_SERIES, *_SHAPE))
-    return Prediction(source, predicted, measured, "", _assumed(row), inputs, (row.get("model", ""), row["gpus"], row.get("seq_len", "")))
+    inputs, pairs = (tuple(row.get(column, "") for column in columns) for columns in ((*_SERIES, *_SHAPE), _PAIRS))
+    return Prediction(source, predicted, measured, "", _assumed(row), inputs, pairs)
 
 
 def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
@@ -80,7 +81,7 @@ def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
 
 @cache
 def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> float:
-    """Seconds for which one device works on its batch, such that the base takes as long as it was measured to. Raises InputError."""
+    """Seconds for which one device works on its batch, such that the base takes as long as it did. Raises InputError."""
     base = dict(base_row)
     passes = _passes(base)
     measured_s = _number(base, "gpus") * _batch(base) * passes / samples_per_s
@@ -119,8 +120,8 @@ def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
         # NVIDIA/DeepLearningExamples: gradients are summed after the last pass; the PyTorch script makes them one bucket
         return strategy | {"overlap": False}
     if "replicated" in method:
-        # each variable's by itself; TensorFlow's contrib/nccl lets NCCL wait for all that the host has issued to the device, which
-        # is the whole backward pass
+        # each variable's by itself; TensorFlow's contrib/nccl lets NCCL wait for all that the host has issued to a device,
+        # which is the whole backward pass
         return strategy | {"bucket": "1 B", "first_bucket": "1 B", "overlap": False}
     return strategy if "ddp" in method else strategy | {"bucket": _FUSED, "first_bucket": _FUSED}
 
@@ -128,8 +129,8 @@ def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
 def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
     """tf_cnn_benchmarks' ways of keeping variables at parameter servers, or sharing them out to GPUs as if they were.
 
-    Gradients are sent as they are made, and variables as they are needed. Whole tensors are dealt out to servers, or to GPUs, by
-    size. A worker of several GPUs sums their gradients first where these are replicated, and waits for all workers' sums; with
+    Gradients are sent as they are made, and variables as they are needed. Servers, or GPUs, get whole tensors, by their size.
+    A worker of several GPUs sums their gradients first where variables are replicated, and waits for all workers' sums; with
     parameter_server on several machines each worker's gradients are applied as they come. Every GPU reaches its host's memory
     over a link of its own, as if an equal part of the variables lay at the end of each.
     """
@@ -149,7 +150,7 @@ def _is_local(row: Row) -> bool:
 
 
 def _as_used(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:
-    """As many nodes as the row's GPUs need; its own memory where a GPU sums, a part of the host's where several servers are one."""
+    """As many nodes as the GPUs need. Where these hold variables their own memory works, or a part of the host's for each."""
     node, gpus = cluster.node, _number(row, "gpus")
     if strategy["kind"] == "parameter_server" and _is_local(row):
         host_Bps = node.memory_bandwidth_Bps
@@ -160,32 +161,35 @@ def _as_used(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster
 
 def _cluster(row: Row) -> Cluster:
     """The shipped cluster of the row's name, else one with such GPUs and as many of them in a node. Raises InputError."""
-    shipped = _shipped_cluster(row.get("cluster", ""), row.get("gpu", ""))
-    per_node, gpus = _count(row.get("gpus_per_node")), _number(row, "gpus")
-    if shipped is None:
-        words = _words(row.get("gpu", ""))
-        alike = (load for name in library.names("clusters") if words <= _words((load := _load_cluster(name)).device.name))
-        shipped = next((cluster for cluster in alike if not per_node or cluster.node.devices == per_node), None)
-    if shipped is None:
-        raise InputError(f"no cluster like {row.get('cluster') or 'one that is not named'} with {row.get('gpu') or 'unknown GPUs'}")
-    if gpus > shipped.node.devices and shipped.network is None:
-        raise InputError(f"no network between nodes of {row.get('cluster')}")
-    return shipped
+    name, gpu = row.get("cluster", ""), row.get("gpu", "")
+    cluster = _named_cluster(name, gpu) or _alike_cluster(gpu, _count(row.get("gpus_per_node")))
+    if cluster is None:
+        raise InputError(f"no cluster like {name or 'one without a name'} with {gpu or 'unknown GPUs'}")
+    if _number(row, "gpus") > cluster.node.devices and cluster.network is None:
+        raise InputError(f"no network between nodes of {name}")
+    return cluster
 
 
 @cache
-def _shipped_cluster(name: str, gpu: str) -> Cluster | None:
+def _named_cluster(name: str, gpu: str) -> Cluster | None:
     """The file called after a system, where its GPUs are the row's."""
-    plain = re.sub(r"[ .]", "-", name).lower()
-    known = next((file for (system, words), file in _SYSTEMS.items() if system == plain and _words(words) <= _words(gpu)), plain)
+    plain, words = re.sub(r"[ .]", "-", name).lower(), _words(gpu)
+    known = next((file for (system, gpus), file in _SYSTEMS.items() if system == plain and _words(gpus) <= words), plain)
     if known not in library.names("clusters"):
         return None
     cluster = _load_cluster(known)
-    return cluster if _words(gpu) & _words(cluster.device.name) else None
+    return cluster if words & _words(cluster.device.name) else None
+
+
+@cache
+def _alike_cluster(gpu: str, per_node: int) -> Cluster | None:
+    """The first shipped with such GPUs, as many of them in a node as the row says if it does."""
+    alike = (cluster for cluster in map(_load_cluster, library.names("clusters")) if _words(gpu) <= _words(cluster.device.name))
+    return next((cluster for cluster in alike if per_node in (0, cluster.node.devices)), None)
 
 
 def _words(gpu: str) -> set[str]:
-    """Of a GPU's name, what is in brackets aside."""
+    """Of a GPU's name, but for what is in brackets."""
     return set(re.split(r"[- ]+", re.sub(r"\(.*\)", "", gpu).strip()))
 
 
@@ -236,11 +240,12 @@ def _largest_batch(row: tuple[tuple[str, str], ...]) -> int:
     given = dict(row)
     cluster, batch = _cluster(given).model_copy(update={"nodes": 1}), 1
 
+    training = {"precision": _precision(given), "optimizer": _optimizer(given)[0]}
+    model = _model(given.get("model", ""), given.get("seq_len", ""))
+
     def fits(samples: int) -> bool:
-        return memory(Scenario.model_validate({
-            "model": _model(given.get("model", ""), given.get("seq_len", "")), "cluster": cluster, "batch": {"total": samples},
-            "strategy": {"kind": "data_parallel"}, "training": {"precision": _precision(given), "optimizer": _optimizer(given)[0]},
-        })).fits  # fmt: skip
+        parts = {"model": model, "cluster": cluster, "strategy": {"kind": "data_parallel"}, "training": training}
+        return memory(Scenario.model_validate(parts | {"batch": {"total": samples}})).fits
 
     while batch < _LARGEST_BATCH and fits(2 * batch):
         batch *= 2
@@ -253,8 +258,8 @@ def _assumed(row: Row) -> tuple[str, ...]:
     blanks = {
         "batch_per_gpu": not _count(row.get("batch_per_gpu")),
         "optimizer": not _optimizer(row)[1],
-        "inter_node": several and ("not stated" in row.get("inter_node", "not stated") or not row.get("inter_node")),
-        "cluster": _shipped_cluster(row.get("cluster", ""), row.get("gpu", "")) is None,
+        "inter_node": several and "not stated" in (row.get("inter_node") or "not stated"),
+        "cluster": _named_cluster(row.get("cluster", ""), row.get("gpu", "")) is None,
     }
     return tuple(column for column, is_blank in blanks.items() if is_blank)
 

@@ -1,9 +1,10 @@
 """Published steps of pipeline schedules, predicted from the times of a stage's passes and of a message, which the rows give.
 
-What the rows do not say is of their source, arXiv 2401.10241, sections 4 and 5: stages have as many layers each, where the
-embedding and the output head count as one; in 1F1B-I every layer is a chunk; zero-bubble schedules send while they compute
-and validate the optimizer's step afterwards, so that ranks need not end a step together; Megatron-LM's 1F1B waits for what it
-sends (its option `no-overlap-p2p-communication`, as in the source's scripts) and for all ranks' gradients before the step.
+A row's times are taken as the mean of the ranks, which are not alike. What rows do not say is of their source, arXiv
+2401.10241, sections 4 and 5: stages have as many layers each, where the embedding and the output head count as one; in
+1F1B-I every layer is a chunk; zero-bubble schedules send while they compute and validate the optimizer's step afterwards, so
+that ranks need not end a step together; Megatron-LM's 1F1B waits for what it sends (its option `no-overlap-p2p-communication`,
+as in the source's scripts) and for all ranks' gradients before the step.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from simulator.errors import InputError, ScaleproofError
 from simulator.memory import memory
 from simulator.model import AnyModel, Gpt, Llama
 from simulator.scenario import Scenario, load_cluster
+from validator.framework_constants import CALIBRATIONS
 from validator.framework_times import Work, device_for
 from validator.frameworks import Framework, framework_of
 from validator.published import Prediction
@@ -24,11 +25,13 @@ from validator.published import Prediction
 Row = Mapping[str, str]
 
 CALIBRATION: Final[tuple[str, ...]] = ()
+# What the constants of `predict_calibrated` were found on.
+CALIBRATED: Final = tuple(f"{family}: {', '.join(one.rows)}" for family, one in CALIBRATIONS.items())
 # What a row says of itself, and of what came of it.
 _NO_INPUTS: Final = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
 # What a blank is taken for: words, what most of the tables' runs did, and what a vendor's guides recommend.
 _ASSUMED: Final = {
-    "vocab": "51200", "precision": "bf16", "recompute": "none", "microbatch_seqs": "", "zero_stage": "0", "optimizer": "adam",
+    "vocab": "51200", "precision": "fp8", "recompute": "none", "microbatch_seqs": "", "zero_stage": "0", "optimizer": "adam",
 }  # fmt: skip
 _BLANK: Final = ("", "?")
 _PRECISIONS: Final[dict[str, Precision]] = {"fp8": "bf16", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "tf32"}
@@ -37,6 +40,21 @@ _PRECISIONS: Final[dict[str, Precision]] = {"fp8": "bf16", "bf16": "bf16", "fp16
 def predict(row: Row) -> list[Prediction]:
     """A row's step time, and its memory and whether it fits where the row says so; nothing is fitted."""
     return list(_predictions(row, None))
+
+
+def predict_calibrated(row: Row) -> list[Prediction]:
+    """The same with constants that were found on the rows of `CALIBRATED`, which are left out."""
+    name = row.get("source_set") or "not named"
+    try:
+        framework = framework_of(row.get("software", ""))
+    except ScaleproofError as error:
+        return [Prediction(name, skipped=str(error))]
+    calibration = CALIBRATIONS.get(framework.family)
+    if calibration is None:
+        return predict(row)
+    if row.get("id") in calibration.rows:
+        return [Prediction(name, skipped="constants were fitted on it")]
+    return list(_predictions(row, framework.with_constants(calibration.constants)))
 
 
 def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
@@ -67,6 +85,11 @@ def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
         right = held.fits == (row["fits"] == "yes")
         # an error is 0 or 1, and its mean the share of rows that are wrong
         yield Prediction(f"fits: {row['fits']}", 1.0 if right else 2.0, 1.0, inputs=inputs)
+
+
+def row_step_s(row: Row, framework: Framework) -> float:
+    """Seconds of a row's steady step in a framework. Raises what `predict` skips a row for."""
+    return step_s(_read(row, framework).scenario())
 
 
 def step_s(scenario: Scenario) -> float:
@@ -133,12 +156,12 @@ def _read(row: Row, framework: Framework) -> _Run:
         raise InputError(f"unknown precision: {row['precision']}")
     if _whole(row, "ep") > 1:
         raise InputError("experts that the table does not describe")
-    selective = row["recompute"] == "selective"
     work = Work(
+        ranks=_whole(row, "gpus"),
         samples=1,
         precision=_PRECISIONS[row["precision"]],
         optimizer=row["optimizer"],  # type: ignore[arg-type]
-        recompute="none" if selective and framework.attention == "scores" else row["recompute"],
+        recompute=row["recompute"],
         fp8=row["precision"] == "fp8",
     )
     return _Run(
@@ -186,6 +209,7 @@ def _strategy(row: Row, framework: Framework) -> dict[str, Any]:
         "stages": stages,
         "tensor": tensor,
         "context": context,
+        "context_by": framework.context_by,
         "chunks": chunks,
         "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
         "sequence_parallel": row["sequence_parallel"] == "yes" and tensor > 1,

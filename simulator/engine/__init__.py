@@ -13,8 +13,10 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
     """Times one sample of `steps` steps of a program: by replay where that is exact, else by events.
 
     Replay takes everything to run as fast as it would alone. Where that never asks a resource for more than there is, sharing
-    slows nothing and the answer stands.
+    slows nothing and the answer stands. A program that is not static has no order to replay.
     """
+    if not program.is_static:
+        return events.simulate(program, steps, variation, sample)
     timeline = replay.simulate(program, steps, variation, sample)
     return events.simulate(program, steps, variation, sample) if is_contended(timeline) else timeline
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from simulator.engine.fairqueue import TOGETHER
 from simulator.engine.flows import Allocator
 from simulator.engine.replay import rates
-from simulator.engine.servers import DROPPED, Applied, Host, Request, Server
+from simulator.engine.servers import Applied, Host, Request, Server
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
+from simulator.gate import DROPPED
 from simulator.program import MAIN_LANE, Kind, Program, Use, followers
 from simulator.ragged import Ragged
 

@@ -7,17 +7,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simulator.gate import Barrier, Clock, Free, Gate
+from simulator.gate import DROPPED, Barrier, Clock, Free, Gate
 from simulator.program import Use
-
-# In place of a number of updates: the push was dropped.
-DROPPED: Final = -1
 
 
 class Request(NamedTuple):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simulator.asynchrony import run_of, summary
 from simulator.engine.servers import Applied, Busy
 from simulator.intervals import Stretches
 from simulator.program import MAIN_LANE, Kind, Program, Rows
@@ -35,8 +36,10 @@ class Timeline:
 
     def run(self, **fields: Any) -> Run:
         """The steps after the first as a predicted Run; `fields` are what a program does not know, such as its scenario."""
+        if not self.program.is_static:
+            return replace(run_of(self, **fields), servers=summary(self))
         ranks = self.program.ranks
-        return from_spans(
+        run = from_spans(
             self.spans(),
             self.step_ends_s(),
             servers=ranks.is_server,
@@ -45,6 +48,7 @@ class Timeline:
             rank_names=ranks.names,
             **fields,
         )
+        return replace(run, servers=summary(self))
 
     def step_ends_s(self) -> Times:
         """When the last training rank ended each step, shape (steps,)."""

@@ -29,7 +29,7 @@ class Unit:
 
 def units(layers: Sequence[Layer], stage: range, plan: Plan, job: Job) -> list[Unit]:
     """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets fill."""
-    if plan.workers * plan.context == 1:
+    if plan.workers * plan.context == 1 or plan.servers:
         return [Unit(stage, ())]
     if job.zero == 3:
         return [Unit(range(i, i + 1), (Bucket(i, layers[i].tensors),)) for i in stage]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from simulator.cluster import Cluster
 from simulator.spec import Count
 from simulator.strategy.balance import Balance
 from simulator.strategy.grid import ORDER, Axis
@@ -30,6 +31,8 @@ class Hybrid(Averaged, Staged, Replicated):
     overlap_gather: bool = Field(False, description="gather updated parameters beside the next forward pass (zero 1 and 2)")
     gradient_bytes: Literal[2, 4, 8] | None = Field(None, description="of an element that is summed; the precision's if absent")
 
+    servers_: int = Field(0, ge=0, le=1_000_000, alias="servers", description="on nodes of their own, in place of averaging")
+
     @property
     def workers(self) -> int:
         return self.workers_
@@ -43,6 +46,13 @@ class Hybrid(Averaged, Staged, Replicated):
         return self.microbatches_
 
     @property
+    def servers(self) -> int:
+        return self.servers_
+
+    def nodes_needed(self, cluster: Cluster) -> int:
+        return super().nodes_needed(cluster) + self.servers
+
+    @property
     def balance_of(self) -> Balance:
         return self.balance
 
@@ -53,4 +63,4 @@ class Hybrid(Averaged, Staged, Replicated):
             "overlap_gather", "gradient_bytes",
         )  # fmt: skip
         own = {name: getattr(self, name) for name in names} | {"first_bucket_bytes": self.bucket_bytes}
-        return Plan(microbatches=self.microbatches_, **averaging(self), **staging(self), **own)
+        return Plan(microbatches=self.microbatches_, servers=self.servers_, **averaging(self), **staging(self), **own)

@@ -51,7 +51,10 @@ class Kinds:
         return found
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(self._validated, handler.generate_schema(_among(self._own.values())))
+        own = handler.generate_schema(_among(self._own.values()))
+        # each is dumped as what it is
+        dumped = core_schema.simple_ser_schema("any")
+        return core_schema.no_info_wrap_validator_function(self._validated, own, serialization=dumped)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Of all strategies. Raises PluginError where a package is broken."""

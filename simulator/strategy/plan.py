@@ -31,7 +31,7 @@ class Plan:
     forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
     forward pass. shard_over: workers that share states, all if None; groups of them average (hybrid sharding).
     gradient_bytes: of an element that is summed; the training precision's, if None. shares: samples of each worker, where they
-    differ.
+    differ. servers: through which workers keep alike in place of averaging, on nodes of their own.
     """
 
     workers: int = 1
@@ -59,6 +59,7 @@ class Plan:
     algorithm: str | None = None
     compression: Compression | None = None
     shares: tuple[int, ...] | None = None
+    servers: int = 0
 
     @property
     def lockstep(self) -> int:
@@ -126,7 +127,8 @@ class Plan:
         if sorted(self.order) != sorted(ORDER):
             raise FieldError(("strategy", "order"), f"needs each of {', '.join(ORDER)} once, the innermost first")
         if self.chunks > 1 and self.stages == 1:
-            raise FieldError(("strategy", "chunks"), f"{self.chunks} chunks on a rank that has no others beside it; give 1")
+            message = f"{self.chunks} chunks on a rank that has no others beside it; set strategy.stages, or give 1 and 1f1b"
+            raise FieldError(("strategy", "chunks"), message)
         if self.sequence_parallel and self.tensor == 1:
             message = "sequence parallelism divides what tensor-parallel ranks have; set strategy.tensor, or leave it out"
             raise FieldError(("strategy", "sequence_parallel"), message)
@@ -134,9 +136,9 @@ class Plan:
 
 def _check_divides(field: str, number: int, other: str, of: int) -> None:
     if of % number:
-        below = max(divisor for divisor in range(1, number) if of % divisor == 0)
-        above = next(divisor for divisor in range(number, of + 1) if of % divisor == 0)
-        message = f"{number} does not divide {of} {other}; give {below} or {above}"
+        divisors = [divisor for divisor in range(1, of + 1) if of % divisor == 0]
+        below, above = [d for d in divisors if d < number], [d for d in divisors if d > number]
+        message = f"{number} does not divide {of} {other}; give {' or '.join(map(str, [*below[-1:], *above[:1]]))}"
         raise FieldError(("strategy", field), message)
 
 

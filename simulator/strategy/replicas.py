@@ -17,6 +17,7 @@ from simulator.strategy.lanes import lanes
 from simulator.strategy.plan import Plan
 from simulator.strategy.replica import Replica, Shop
 from simulator.strategy.schedule import PassTimes
+from simulator.strategy.served import add_servers
 
 # stages · microbatches of all replicas that are simulated; as many take 6 s and 0.6 GiB on a 2-core virtual machine
 _MOST_PASSES: Final = 200_000
@@ -33,7 +34,10 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, _times(plan, job, ranges))
     shop = Shop(builder, Fabric(job.cluster, builder), Feeding(builder, job), plan, grid, ranges, tasks)
     replicas = [Replica(shop, replace(job, samples_per_worker=plan.samples_of(placed.rank, job)), placed) for placed in classes]
-    Agreement(shop, job, found, replicas).add()
+    if plan.servers:
+        add_servers(shop, job, replicas)
+    else:
+        Agreement(shop, job, found, replicas).add()
     return builder.build()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from simulator.cluster.algorithms import ALGORITHMS
+from simulator.cluster.algorithms import ALGORITHMS, names_for
 from simulator.errors import FieldError
 from simulator.model.layers import Layer
 from simulator.program import Program
@@ -69,10 +69,10 @@ class Replicated(Strategy, ABC):
         super().check(layers, samples_per_worker)
         check_size(plan)
         plan.check(any(layer.expert_parameters for layer in layers))
-        if plan.stages > 1 or plan.chunks > 1:
-            schedules.check(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
-        if plan.algorithm is not None and plan.algorithm not in ALGORITHMS:
-            message = f"unknown algorithm {plan.algorithm!r}; give one of {', '.join(sorted(ALGORITHMS))}"
+        schedules.check(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
+        known = names_for("all_reduce", list(ALGORITHMS))
+        if plan.algorithm is not None and plan.algorithm not in known:
+            message = f"no algorithm of an allreduce is called {plan.algorithm!r}; give one of {', '.join(sorted(known))}"
             raise FieldError(("strategy", "algorithm"), message)
         if plan.shares is not None:
             check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)

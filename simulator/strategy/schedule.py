@@ -39,20 +39,20 @@ class Order(NamedTuple):
 def check(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int) -> None:
     """Raises FieldError where the schedule has no order for such numbers; says which nearest ones it has."""
     if schedule in _LOOPED:
-        fits, needs, nearest = chunks > 1, "several chunks", 2
+        fits, needs, give = chunks > 1, "several chunks", 2
     elif schedule in V_SHAPED:
-        fits, needs, nearest = chunks == 2, "2 chunks", 2
+        fits, needs, give = chunks == 2, "2 chunks", 2
     else:
-        fits, needs, nearest = chunks == 1, "one chunk", 1
+        fits, needs, give = chunks == 1, "one chunk", 1
     if not fits:
-        raise FieldError(("strategy", "chunks"), f"{schedule} needs {needs} a rank, got {chunks}; give {nearest}")
+        raise FieldError(("strategy", "chunks"), f"{schedule} needs {needs} a rank, got {chunks}; give {give}")
     if schedule == "dualpipe_v" and microbatches < 2 * ranks:
         message = f"dualpipe_v needs at least two microbatches for each rank, got {microbatches} for {ranks}; give {2 * ranks}"
         raise FieldError(("strategy", "microbatches"), message)
     if schedule in ("interleaved_1f1b", "interleaved_zero_bubble") and not _has_rounds(ranks, microbatches):
-        nearest_ = _nearest(microbatches, lambda number: _has_rounds(ranks, number))
+        nearest = _nearest(microbatches, lambda number: _has_rounds(ranks, number))
         rule = f"{schedule} runs its microbatches in {written.rounds(ranks, microbatches)} rounds, all alike"
-        raise FieldError(("strategy", "microbatches"), f"{rule}, got {microbatches}; give {nearest_}")
+        raise FieldError(("strategy", "microbatches"), f"{rule}, got {microbatches}; give {nearest}")
 
 
 def _has_rounds(ranks: int, microbatches: int) -> bool:
@@ -78,7 +78,7 @@ def order(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1
         result = _1f1b(ranks, microbatches)
     else:
         lanes = _lanes(schedule, ranks, microbatches, chunks, times)
-        result = _order(lanes, starts(Stages(schedule, ranks, chunks), lanes, microbatches, [1.0] * len(Pass), 0.0))
+        result = _order(lanes, starts(Stages(schedule, ranks, chunks), lanes, microbatches, dict.fromkeys(Pass, 1.0), 0.0))
     for part in result:
         part.setflags(write=False)
     return result
@@ -89,7 +89,7 @@ def _lanes(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, t
     if schedule == "looped_bfs":
         return [written.looped_bfs(microbatches, chunks)] * ranks
     if schedule in ("zb_1p", "zb_2p"):
-        return searched.zero_bubble(ranks, microbatches, times, most=ranks if schedule == "zb_1p" else 2 * ranks)
+        return searched.zero_bubble(ranks, microbatches, times, reach=1 if schedule == "zb_1p" else 2)
     if schedule == "interleaved_1f1b":
         turns = [written.interleaved_1f1b(ranks, rank, microbatches, chunks) for rank in range(ranks)]
     elif schedule == "zb_v":

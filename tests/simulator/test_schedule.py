@@ -18,8 +18,6 @@ CHUNKS = dict.fromkeys((*LOOPED, "zb_v", "dualpipe_v"), 2)
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 SECONDS = st.floats(0.1, 10.0)
 TIMES = st.builds(PassTimes, SECONDS, SECONDS, SECONDS, st.floats(0.0, 2.0), st.floats(0.2, 1.0))
-# as they are of models and networks
-LIKELY = st.builds(PassTimes, *[st.floats(0.4, 2.5)] * 3, st.floats(0.0, 0.2), st.floats(0.2, 1.0))
 ONE = PassTimes(1.0, 1.0, 1.0)
 
 KINDS = {
@@ -156,20 +154,21 @@ def test_zb_h1_has_a_third_of_the_idle_time_of_1f1b(ranks: int, extra: int) -> N
 @given(st.integers(1, 6), st.integers(0, 12))
 def test_no_bubble_is_left_where_ranks_need_not_end_a_step_together(ranks: int, extra: int) -> None:
     microbatches = max(1, 2 * ranks - 1) + extra
-    for schedule, chunks in (("zb_h2", 1), ("zb_2p", 1), ("zb_v", 2)):
+    schedules: tuple[tuple[ScheduleName, int], ...] = (("zb_h2", 1), ("zb_2p", 1), ("zb_v", 2))
+    for schedule, chunks in schedules:
         assert bubble(schedule, ranks, microbatches, chunks, synchronised=False) == pytest.approx(0.0)
 
 
-@given(st.integers(2, 6), st.integers(0, 12), LIKELY)
-def test_the_search_is_no_slower_than_what_was_written_down(ranks: int, extra: int, times: PassTimes) -> None:
+@given(st.integers(2, 6), st.integers(1, 20), TIMES)
+def test_the_search_is_no_slower_than_what_was_written_down(ranks: int, microbatches: int, times: PassTimes) -> None:
     seconds = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
 
     def step_s(schedule: ScheduleName) -> float:
-        begin_s, end_s = replayed(schedule, ranks, 2 * ranks + extra, 1, seconds, times.send, times)
+        begin_s, end_s = replayed(schedule, ranks, microbatches, 1, seconds, times.send, times)
         return float((end_s - begin_s).max())
 
-    assert step_s("zb_1p") <= 1.01 * step_s("zb_h1")
-    assert step_s("zb_2p") <= 1.01 * step_s("zb_1p")
+    assert step_s("zb_1p") <= step_s("zb_h1") * (1 + 1e-9)
+    assert step_s("zb_2p") <= step_s("zb_h2") * (1 + 1e-9)
 
 
 @given(st.integers(1, 6), st.integers(1, 16), TIMES)
@@ -230,6 +229,37 @@ def test_orders_are_shared_and_cannot_be_changed() -> None:
         order("1f1b", 4, 8).slot[0, 0] = 7
 
 
+@pytest.mark.parametrize(
+    ("ranks", "microbatches", "hidden", "heads", "times_ms", "rates"),
+    [
+        (8, 24, 2304, 24, (18.522, 18.086, 9.337, 0.601), (0.2431, 0.1585, 0.1083, 0.1585, 0.0433)),
+        (8, 32, 2304, 24, (18.513, 18.086, 9.331, 0.626), (0.1985, 0.1242, 0.0837, 0.1242, 0.0039)),
+        (8, 64, 2304, 24, (18.546, 18.097, 9.321, 0.762), (0.1240, 0.0674, 0.0444, 0.0674, 0.0026)),
+        (8, 24, 4096, 32, (29.718, 29.444, 19.927, 0.527), (0.2347, 0.1323, 0.0698, 0.1323, 0.0029)),
+        (16, 48, 5120, 40, (11.347, 11.248, 8.132, 0.377), (0.2552, 0.1397, 0.0672, 0.1397, 0.0066)),
+        (32, 96, 6144, 48, (10.419, 10.207, 7.715, 0.408), (0.2646, 0.1421, 0.0641, 0.1421, 0.0038)),
+    ],
+)
+def test_bubbles_are_those_that_the_authors_computed(
+    ranks: int,
+    microbatches: int,
+    hidden: int,
+    heads: int,
+    times_ms: tuple[float, float, float, float],
+    rates: tuple[float, ...],
+) -> None:
+    """arXiv 2401.10241, tables 3, 5 and 9: idle share of the slowest rank. Of a layer's activations, (34 + 5·a·s/h) elements of
+    hidden size twice over, gradients of weights need 32 (table 1; a heads, s = 1024 tokens, h hidden)."""
+    times = PassTimes(*times_ms, kept=32 / (34 + 5 * heads * 1024 / hidden))
+    forward_s, input_s, weight_s, send_s, _ = times
+    seconds = {Pass.FORWARD: forward_s, Pass.BACKWARD: input_s + weight_s, Pass.INPUT: input_s, Pass.WEIGHT: weight_s}
+    schedules: tuple[ScheduleName, ...] = ("1f1b", "zb_h1", "zb_h2", "zb_1p", "zb_2p")
+    for schedule, rate in zip(schedules, rates, strict=True):
+        begin_s, end_s = replayed(schedule, ranks, microbatches, 1, seconds, send_s, times)
+        busy_s = microbatches * (forward_s + input_s + weight_s)
+        assert 1 - busy_s / float((end_s - begin_s).max()) == pytest.approx(rate, abs=1e-4), schedule
+
+
 def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, chunks: int) -> list[list[Step]]:
     """Kind, stage and microbatch of each rank's passes as torch has them, overlapped ones as they are named."""
     visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
@@ -262,7 +292,7 @@ def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, c
     ],
 )
 def test_orders_are_those_of_torch(schedule: ScheduleName, name: str, chunks: tuple[int, ...]) -> None:
-    """And what torch refuses has no order here. Its own list of 1F1B is not of fewer microbatches than ranks."""
+    """And what torch refuses has no order here. Its own list of 1F1B is wrong for fewer microbatches than ranks."""
     compared = 0
     for ranks, microbatches, each in product((1, 2, 3, 4, 6), (1, 2, 3, 4, 5, 6, 8, 9, 12, 13), chunks):
         if schedule == "1f1b" and microbatches < ranks:

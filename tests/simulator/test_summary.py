@@ -28,6 +28,7 @@ def test_a_screen_tells_speed_parts_baseline_memory_energy_and_cost(small: Make)
     run = predict(small(HYBRID, "cluster.node.power=6 kW", "cluster.node.price=36 USD/h"))
     text = describe(run)
     told = rows(text)
+    assert run.efficiency is not None
     assert text.startswith("small: hybrid on 6 ranks, predicted\n")
     assert list(told) == [
         "step time", "throughput", "utilisation", "where it goes", "communication", "efficiency", "memory", "energy", "cost",
@@ -37,11 +38,14 @@ def test_a_screen_tells_speed_parts_baseline_memory_energy_and_cost(small: Make)
     assert told["utilisation"][0].startswith(f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of 1.00 TFLOP/s")
     assert [row.split()[0] for row in told["where it goes"]][:3] == ["compute", "exposed", "bubble"]
     assert "weak" in told["efficiency"][0]
-    assert "times 1 worker, 48 samples a step" in told["efficiency"][1]
+    assert told["efficiency"][1].startswith(
+        f"{run.efficiency['strong']:.1%} strong scaling, against 1 worker, 48 samples a step"
+    )
+    assert told["efficiency"][1].endswith("times as fast")
     assert told["energy"][0].endswith("per million tokens")
     assert "USD a step" in told["cost"][0]
     assert len(text.splitlines()) < 24
-    assert max(map(len, text.splitlines())) <= 112
+    assert max(map(len, text.splitlines())) <= 117
 
 
 def test_bars_are_as_long_as_their_shares(small: Make) -> None:
@@ -58,6 +62,16 @@ def test_memory_is_told_as_a_range_and_what_would_make_it_fit(small: Make) -> No
     assert len(told) == 2
     tight = rows(describe(predict(small("strategy.workers=1", "cluster.device.memory=20 MB"))))["memory"]
     assert tight[-1].startswith("does not fit")
+
+
+def test_servers_are_told_of_with_how_far_workers_are_apart(small: Make) -> None:
+    run = predict(small("strategy={kind: parameter_server, workers: 4, servers: 2}"))
+    assert run.servers is not None
+    assert rows(describe(run))["servers"][0].startswith(f"busiest: {run.servers['bottleneck']}, ")
+    assert len(rows(describe(run))["servers"]) == 1
+    apart = {"version_staleness": {"mean": 3.0, "max": 7}, "dropped": 0.25}
+    told = rows(describe(replace(run, servers={**run.servers, **apart})))["servers"]
+    assert told[1] == "version staleness 3 on average, 7 at most; 25.0% of pushes dropped"
 
 
 def test_what_is_not_known_is_left_out(small: Make) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final, Literal, NamedTuple
 
@@ -44,7 +44,6 @@ class PassTimes(NamedTuple):
 
 EQUAL: Final = PassTimes()
 
-
 # one pass of a rank: kind, chunk, microbatch
 Step = tuple[Pass, int, int]
 Lane = list[Step]
@@ -68,7 +67,9 @@ class Stages:
         self.sends = [home[stage] != home[stage + 1] for stage in range(self.last)]
 
 
-def starts(stages: Stages, lanes: Sequence[Lane], microbatches: int, took: Sequence[float], send: float) -> list[list[float]]:
+def starts(
+    stages: Stages, lanes: Sequence[Lane], microbatches: int, took: Mapping[Pass, float], send: float
+) -> list[list[float]]:
     """When each pass of each rank starts where it waits for nothing but what it follows; took: by kind of pass.
 
     A forward pass follows that of the stage before it, a backward pass that of the stage behind it, or at the last stage its

@@ -6,24 +6,35 @@ import math
 from itertools import product
 from typing import Final
 
-from simulator.strategy.schedules.passes import Lane, Pass, PassTimes
+from simulator.strategy.schedules import written
+from simulator.strategy.schedules.passes import Lane, Pass, PassTimes, Stages, starts
+from simulator.strategy.schedules.written import numbered
 
 # fits that differ by less are the same
 _CLOSE: Final = 1e-9
 
 
-def zero_bubble(ranks: int, microbatches: int, times: PassTimes, most: int) -> list[Lane]:
-    """The heuristic of arXiv 2401.10241, section 3.1: of the orders that its choices lead to, that whose slowest rank is done
-    soonest after it began. most: activations that a rank may hold, at least `ranks` or `microbatches`."""
-    plans = [_Plan(ranks, microbatches, times, most, *choices) for choices in product((False, True), repeat=2)]
-    return min(plans, key=lambda plan: max(rank.now_s - rank.began_s for rank in plan.ranks)).lanes
+def zero_bubble(ranks: int, microbatches: int, times: PassTimes, reach: int) -> list[Lane]:
+    """The heuristic of arXiv 2401.10241, section 3.1, for ranks that may hold reach · ranks activations: of the orders that its
+    choices lead to, and of what is written down for as much memory, that whose slowest rank is done soonest after it began."""
+    choices = product((False, True), repeat=2)
+    found = [_Plan(ranks, microbatches, times, reach * ranks, *each).lanes for each in choices]
+    found.append([numbered(written.zero_bubble(ranks, rank, microbatches, 1, reach), microbatches) for rank in range(ranks)])
+    took_s = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
+
+    def slowest_s(lanes: list[Lane]) -> float:
+        began_s = starts(Stages("zb_1p", ranks, 1), lanes, microbatches, took_s, times.send)
+        return max(own[-1] + took_s[lane[-1][0]] - own[0] for own, lane in zip(began_s, lanes, strict=True))
+
+    return min(found, key=slowest_s)
 
 
 class _Rank:
     """What a rank has been given to do so far, and when it will have done it."""
 
     def __init__(self, began_s: float) -> None:
-        self.began_s = self.now_s = began_s
+        self.began_s = began_s
+        self.now_s = began_s
         self.idle_s = 0.0
         self.lane: Lane = []
         self.ends_s: dict[Pass, list[float]] = {Pass.FORWARD: [], Pass.INPUT: [], Pass.WEIGHT: []}

@@ -1,0 +1,217 @@
+"""One step of parameter servers as a Program: passes, pushes, services and pulls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from simulator.cluster.algorithms import Group, Op
+from simulator.gate import Barrier, Gate, Units
+from simulator.program import Path, Program, ProgramBuilder
+from simulator.run import Phase
+from simulator.strategy.costs import Job
+from simulator.strategy.fabric import Fabric
+from simulator.strategy.feeding import Feeding
+from simulator.strategy.parameter_server_ranks import Crew, RankClass
+from simulator.strategy.parameter_server_shards import Bucket
+
+# what runs at the same time by construction, for each bucket: all workers push together, all servers answer together
+_PUSHES: Final = 0
+_PULLS: Final = 1
+
+
+class _Message(NamedTuple):
+    """What a crew and a class of servers send one another for a bucket; requests: that each of the servers gets."""
+
+    server: int
+    requests: int
+    size_bytes: float
+    up: Path
+    down: Path
+    service_s: float
+    update_s: float
+
+
+class _Sent(NamedTuple):
+    """Rows that bring the gradients of a bucket from a crew to the servers: its own sum, pushes and services."""
+
+    sums: list[int]
+    pushes: list[int]
+    services: list[int]
+
+
+class ServedStep:
+    """Builds the program of one step."""
+
+    def __init__(
+        self, job: Job, gate: Gate, units: Units | None, alike: Sequence[RankClass], crews: Sequence[Crew],
+        buckets: Sequence[Bucket], rollout_s: float,
+    ) -> None:  # fmt: skip
+        """rollout_s: in which a worker makes its samples."""
+        self._builder = ProgramBuilder(gate, units)
+        self._fabric = Fabric(job.cluster, self._builder)
+        self._feeding = Feeding(self._builder, job)
+        self._job, self._costs, self._rollout_s = job, job.costs(), rollout_s
+        self._sums_pushes = isinstance(gate, Barrier)
+        self._crews, self._buckets = crews, buckets
+        self._servers = [one for one in alike if one.is_server]
+        self._first_server = min(one.rank for one in self._servers)
+        self._ranks = {
+            one: self._fabric.add_rank(one.name, job.unevenness, one.rank, one.node, one.each, one.ranks, one.is_server)
+            for one in alike
+        }
+
+    def one_after_the_other(self) -> Program:
+        """Each worker's passes, then a push to every server, the wait for the servers' answer, and the pull."""
+        backward: dict[RankClass, list[int]] = {}
+        for here in self._workers():
+            self._feeding.add(self._ranks[here], here.node, here.each, here.ranks)
+            self._make_samples(here)
+            self._pass(here, Phase.FORWARD, 0, len(self._job.layers))
+            backward[here] = self._pass(here, Phase.BACKWARD, 0, len(self._job.layers))
+        for crew in self._crews:
+            for number, bucket in enumerate(self._buckets):
+                messages = list(self._messages(crew, bucket))
+                sent = self._send(crew, number, messages, [row for here in crew.members for row in backward[here]])
+                pulls = self._pull(crew, number, messages, [[service] for service in sent.services])
+                self._wait(crew.members, Phase.SYNCHRONISE, sent.sums)
+                self._wait(crew.members[:1], Phase.SEND, sent.pushes)
+                self._wait(crew.members[:1], Phase.WAIT, sent.services)
+                self._wait(crew.members[:1], Phase.RECEIVE, pulls)
+                self._wait(crew.members, Phase.SYNCHRONISE, self._spread(crew, bucket, pulls))
+        return self._builder.build()
+
+    def overlapped(self) -> Program:
+        """Pulls of a bucket beside the forward pass of the layers before it, pushes beside the backward pass that goes on.
+
+        A step begins with the pulls of what the servers answered in the step before.
+        """
+        for here in self._workers():
+            self._feeding.add(self._ranks[here], here.node, here.each, here.ranks)
+        for crew in self._crews:
+            messages = [list(self._messages(crew, bucket)) for bucket in self._buckets]
+            pulls = [self._pull(crew, number, some, [()] * len(some)) for number, some in enumerate(messages)]
+            answered = self._forward(crew, pulls)
+            for number, sent in enumerate(self._backward(crew, messages)):
+                for pull, service in zip(pulls[number], sent.services, strict=True):
+                    self._builder.carry(pull, [service])
+                self._builder.carry(answered[number], sent.services)
+                if number == 0:
+                    self._wait(crew.members[:1], Phase.SEND, sent.pushes)
+        return self._builder.build()
+
+    def _forward(self, crew: Crew, pulls: Sequence[list[int]]) -> list[int]:
+        """Forward passes of a crew, each piece after the pull of what it needs; returns the waits for the servers' answers."""
+        leader = self._ranks[crew.members[0]]
+        begins = [0, *(bucket.layer for bucket in self._buckets[1:]), len(self._job.layers)]
+        answered = []
+        for number, (begin, end) in enumerate(itertools.pairwise(begins)):
+            answered.append(self._builder.wait(leader, Phase.WAIT, []))
+            spread = self._spread(crew, self._buckets[number], pulls[number])
+            self._wait(crew.members[:1], Phase.RECEIVE, pulls[number])
+            self._wait(crew.members, Phase.SYNCHRONISE, spread)
+            for here in crew.members:
+                if not self._rollout_s:
+                    self._pass(here, Phase.FORWARD, begin, end)
+        for here in crew.members if self._rollout_s else ():
+            # samples are made with all parameters
+            self._make_samples(here)
+            self._pass(here, Phase.FORWARD, 0, len(self._job.layers))
+        return answered
+
+    def _backward(self, crew: Crew, messages: Sequence[list[_Message]]) -> list[_Sent]:
+        """Backward passes of a crew, cut where a bucket is complete, which is then sent; what is sent, by bucket."""
+        sent, begin, rows = [], len(self._job.layers), list[int]()
+        for number, bucket in reversed(list(enumerate(self._buckets))):
+            if bucket.layer < begin:
+                rows = [row for here in crew.members for row in self._pass(here, Phase.BACKWARD, bucket.layer, begin)]
+                begin = bucket.layer
+            sent.append(self._send(crew, number, messages[number], rows))
+        for here in crew.members:
+            self._pass(here, Phase.BACKWARD, 0, begin)
+        return sent[::-1]
+
+    def _workers(self) -> Iterator[RankClass]:
+        return (here for crew in self._crews for here in crew.members)
+
+    def _make_samples(self, here: RankClass) -> None:
+        if self._rollout_s:
+            self._builder.compute(self._ranks[here], Phase.INPUT, self._rollout_s)
+
+    def _pass(self, here: RankClass, phase: Phase, begin: int, end: int) -> list[int]:
+        """The pass through some layers; its row, none where there are none."""
+        layers_s = self._costs.forward_s if phase == Phase.FORWARD else self._costs.backward_s
+        return [self._builder.compute(self._ranks[here], phase, float(layers_s[begin:end].sum()))] if begin < end else []
+
+    def _wait(self, members: Sequence[RankClass], phase: Phase, after: Sequence[int]) -> None:
+        for here in members if after else ():
+            self._builder.wait(self._ranks[here], phase, after)
+
+    def _messages(self, crew: Crew, bucket: Bucket) -> Iterator[_Message]:
+        """With each class of servers: those that cross the network, and those that stay in a node."""
+        here = crew.leader
+        for there in self._servers:
+            shard = there.rank - self._first_server
+            size_bytes = float(bucket.sent_bytes[shard])
+            if size_bytes == 0:
+                continue
+            service = self._service(bucket, shard)
+            same = here.node == there.node
+            servers, workers = there.each * (there.nodes - same), here.each * (here.nodes - same)
+            if servers and workers:
+                out, into = here.each * servers, there.each * workers
+                # a server is no device's: messages are spread over all cards
+                up = self._fabric.between(here.node, there.node, size_bytes, out, into)
+                down = self._fabric.between(there.node, here.node, size_bytes, into, out)
+                yield _Message(self._ranks[there], workers, size_bytes, up, down, *service)
+            if same:
+                pairs, names, devices = here.each * there.each, (here.name, there.name), (here.device, there.device)
+                up = self._fabric.inside(here.node, *names, size_bytes, there.each, here.each, pairs, devices)
+                down = self._fabric.inside(here.node, *names[::-1], size_bytes, here.each, there.each, pairs, devices[::-1])
+                yield _Message(self._ranks[there], here.each, size_bytes, up, down, *service)
+
+    def _service(self, bucket: Bucket, server: int) -> tuple[float, float]:
+        """Seconds that a push takes, and the update for all of a step: an update for each where none waits for the others."""
+        job = self._job
+        one, all_of_them = (
+            job.cluster.update_s(float(touched[server]), job.optimizer, job.precision)
+            for touched in (bucket.touched, bucket.touched_by_all)
+        )
+        return (job.cluster.sum_s(float(bucket.gradient_bytes[server])), all_of_them) if self._sums_pushes else (one, 0.0)
+
+    def _send(self, crew: Crew, number: int, messages: Sequence[_Message], after: Sequence[int]) -> _Sent:
+        """Sums a crew's gradients, pushes them, and has the servers serve them."""
+        builder, worker = self._builder, self._ranks[crew.members[0]]
+        sums = self._collective(crew, "reduce", self._buckets[number], after)
+        pushes, services = [], []
+        for message in messages:
+            sizes = message.size_bytes, message.up
+            push = builder.transfer(worker, message.server, *sizes, Phase.SEND, sums or after, together=2 * number + _PUSHES)
+            served = message.requests, message.service_s, message.update_s
+            services.append(builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number))
+            pushes.append(push)
+        return _Sent(sums, pushes, services)
+
+    def _pull(self, crew: Crew, number: int, messages: Sequence[_Message], after: Sequence[Sequence[int]]) -> list[int]:
+        """Pulls, each once its element of `after` has ended."""
+        worker, together = self._ranks[crew.members[0]], 2 * number + _PULLS
+        return [
+            self._builder.transfer(
+                message.server, worker, message.size_bytes, message.down, Phase.RECEIVE, before, together=together
+            )
+            for message, before in zip(messages, after, strict=True)
+        ]
+
+    def _spread(self, crew: Crew, bucket: Bucket, pulls: Sequence[int]) -> list[int]:
+        """Hands what was pulled to the rest of the crew."""
+        return self._collective(crew, "broadcast", bucket, pulls)
+
+    def _collective(self, crew: Crew, op: Op, bucket: Bucket, after: Sequence[int]) -> list[int]:
+        """Over the bucket's gradients, or parameters, of a crew; none where it is one worker, or several that go alone."""
+        if len(crew.workers) < 2:
+            return []
+        group = Group.of(list(crew.workers), self._job.cluster.node.devices)
+        moved_bytes, path = self._fabric.collective(op, group, bucket.all_bytes, [crew.leader.node])
+        members = [self._ranks[here] for here in crew.members]
+        return [self._builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after)]

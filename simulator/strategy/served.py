@@ -1,0 +1,58 @@
+"""Served: replicas that keep their parameters alike through servers, with which every rank exchanges its stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simulator.program import Path
+from simulator.run import Phase
+from simulator.strategy.costs import Job
+from simulator.strategy.replica import Replica, Shop
+
+
+def add_servers(shop: Shop, job: Job, replicas: Sequence[Replica]) -> None:
+    """Servers on nodes behind those that train hold equal shards of every stage. All ranks push the gradients of theirs; once
+    all have come the servers update, and all ranks pull."""
+    plan = shop.plan
+    alone = not job.cluster.is_uniform or any(rank >= plan.ranks for rank in job.apart(plan.ranks + plan.servers))
+    each = 1 if alone else plan.servers
+    servers = {}
+    for number in range(plan.servers // each):
+        node = -(-plan.ranks // shop.grid.devices) + number
+        name = f"server {plan.ranks + number}" if each == 1 else f"{each} servers like {plan.ranks}"
+        servers[node] = shop.fabric.add_rank(
+            name, job.unevenness, plan.ranks + number, node, multiplicity=each, is_server=True
+        )  # fmt: skip
+    for stage in range(plan.stages):
+        for replica in replicas:
+            _add_requests(shop, job, replica, stage, servers, each)
+
+
+def _add_requests(shop: Shop, job: Job, replica: Replica, stage: int, servers: Mapping[int, int], each: int) -> None:
+    """What one class of ranks pushes to and pulls from `each` alike servers, or from every one; and its waits for that.
+
+    servers: the class on each node.
+    """
+    plan, builder, rank = shop.plan, shop.builder, replica.ranks[stage]
+    held = sum(job.layers[i].parameters for part in plan.stage_of[stage] for i in shop.ranges[part])
+    size_bytes = held * job.element_bytes / plan.servers
+    update_s = job.cluster.update_s(held * plan.tensor / plan.servers, job.optimizer, job.precision)
+    sum_s = job.cluster.sum_s(size_bytes)
+    ranks = replica.placed.ranks * plan.lockstep
+    rows: list[list[int]] = [[], [], []]
+    for node, server in servers.items():
+        up, down = _paths(shop, replica.places[stage][0], node, size_bytes, (replica.alike * each, ranks))
+        after = [replica.last_rows[stage]]
+        push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, after, stage)
+        serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_s, update_s, (push,), bucket=stage)
+        pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage)
+        for column, row in zip(rows, (push, serve, pull), strict=True):
+            column.append(row)
+    for phase, waited in zip((Phase.SEND, Phase.WAIT, Phase.RECEIVE), rows, strict=True):
+        builder.wait(rank, phase, waited, stage if plan.stages > 1 else -1)
+
+
+def _paths(shop: Shop, node: int, server_node: int, size_bytes: float, counts: tuple[int, int]) -> tuple[Path, Path]:
+    """Up to a server and down from it. counts: alike messages that leave the ranks' node, and that reach the server's."""
+    fabric = shop.fabric
+    return fabric.between(node, server_node, size_bytes, *counts), fabric.between(server_node, node, size_bytes, *counts[::-1])

@@ -1,0 +1,48 @@
+"""What tests of strategies read off programs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.engine import simulate
+from simulator.program import Kind, Program
+from simulator.run import Phase
+from simulator.scenario import Scenario
+
+# a network and devices on which nothing but compute takes time
+ONLY_COMPUTE = (
+    "cluster.network={bandwidth: 1 EB/s, latency: 0}",
+    "cluster.node.link={bandwidth: 1 EB/s, latency: 0}",
+    "cluster.device.memory_bandwidth=1 EB/s",
+)
+# of 24 equal blocks; the head is a hundred-thousandth of one
+EVEN = "model={kind: gpt, layers: 24, hidden: 8192, heads: 4, vocabulary: 1, sequence: 8}"
+
+
+def compiled(scenario: Scenario) -> Program:
+    """One step of it, on ranks as uneven as it says."""
+    return scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
+
+
+def step_s(program: Program) -> float:
+    """Seconds of a steady step."""
+    return float(np.diff(simulate(program, 3).step_ends_s())[-1])
+
+
+def moved_bytes(program: Program, kind: Kind = Kind.COLLECTIVE, stage: int | None = None) -> float:
+    """Bytes of all messages of a kind in a step, of one pipeline rank where it is given; of collectives through each member."""
+    rows = (program.kind == kind) & ((program.stage == stage) if stage is not None else True)
+    return float(program.amount[rows].sum())
+
+
+def work_s(program: Program, phase: Phase) -> NDArray[np.float64]:
+    """Seconds of work of each rank class in a phase."""
+    rows = (program.kind == Kind.COMPUTE) & (program.phase == phase)
+    return np.bincount(program.rank[rows], program.amount[rows], len(program.ranks.names))
+
+
+def held_up_s(program: Program, phase: Phase) -> NDArray[np.float64]:
+    """Seconds that passes of each rank class are held up by what ranks in lockstep exchange within them."""
+    rows = (program.kind == Kind.COMPUTE) & (program.phase == phase)
+    return np.bincount(program.rank[rows], program.latency_s[rows], len(program.ranks.names))
