@@ -24,8 +24,11 @@ Values = NDArray[np.float64]
 # Rows below which kernels alone are fitted, and the relative error beyond which one counts less.
 _FEW = 10
 _ROBUST = 0.05
+# Constants that rows do not tell stay where they start: a relative error of the bound counts as much as these differences.
+_LOOSE = np.array([0.5, 1.0, 20.0])
 _LOWEST = np.array([0.5, 0.2, 0.0])
-_STEP = np.array([0.01, 0.02, 1e-3])
+_STEP = np.array([0.01, 0.02, 1.0])
+_START = np.array([1.0, 1.0, 0.0])
 
 
 def constants_of(values: Values) -> Constants:
@@ -43,17 +46,19 @@ def errors(rows: list[Mapping[str, str]], values: Values) -> Values:
 
 def fitted(residuals: Callable[[Values], Values], free: int, rounds: int = 8) -> Values:
     """Gauss and Newton's steps in the first `free` values, with weights of Huber."""
-    values = np.array([1.0, 1.0, 0.0])
+    values = _START.copy()
     for _ in range(rounds):
         now = residuals(values)
         columns = []
         for index in range(free):
             moved = values.copy()
-            moved[index] += _STEP[index] if index < 2 else 1.0
+            moved[index] += _STEP[index]
             columns.append((residuals(moved) - now) / (moved[index] - values[index]))
         weights = np.sqrt(np.minimum(1.0, _ROBUST / np.maximum(np.abs(now), 1e-9)))
-        slopes = np.stack(columns, axis=1)
-        step, *_ = np.linalg.lstsq(slopes * weights[:, None], -now * weights, rcond=1e-3)
+        held = np.diag(_ROBUST / _LOOSE[:free])
+        slopes = np.concatenate([np.stack(columns, axis=1) * weights[:, None], held])
+        away = np.concatenate([now * weights, held @ (values - _START)[:free]])
+        step, *_ = np.linalg.lstsq(slopes, -away, rcond=None)
         values[:free] = np.maximum(_LOWEST[:free], values[:free] + step)
     return values
 
@@ -65,7 +70,7 @@ def main() -> None:
     for family, calibration in CALIBRATIONS.items():
         rows: list[Mapping[str, str]] = [table[name] for name in calibration.rows]
         values = fitted(lambda values, rows=rows: errors(rows, values), 1 if len(rows) < _FEW else 3)
-        before, after = (np.abs(errors(rows, at)).mean() for at in (np.array([1.0, 1.0, 0.0]), values))
+        before, after = (np.abs(errors(rows, at)).mean() for at in (_START, values))
         print(f"{family}: {constants_of(values)}, error {before:.1%} before, {after:.1%} after")
 
 

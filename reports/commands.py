@@ -1,4 +1,4 @@
-"""The reports' command: report. Imports wait until it runs."""
+"""The reports' commands: report, timeline. Imports wait until one runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,45 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from simulator.commands import add_scenario_arguments
+
 
 def mount(commands: Any) -> None:
-    """Adds the command to argparse's subparsers."""
+    """Adds the commands to argparse's subparsers."""
     report = commands.add_parser("report", help="write a results folder as one page with figures and tables")
     report.add_argument("folder", type=Path, metavar="DIR", help="what predict, measure or reconcile wrote with --out")
     report.set_defaults(command=_report)
+
+    timeline = commands.add_parser(
+        "timeline",
+        help="draw a forecast step: ranks against time",
+        description="Draw a step of a forecast: ranks against time.",
+    )
+    add_scenario_arguments(timeline)
+    timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="an .svg or .png")
+    timeline.add_argument("--until", metavar="TIME", help="where the axis ends, such as '80 ms', to compare pictures")
+    timeline.set_defaults(command=_timeline)
 
 
 def _report(options: argparse.Namespace) -> int:
     from reports.page import build
 
     print(build(options.folder))
+    return 0
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from reports.timeline import picture
+    from simulator.errors import InputError
+    from simulator.predict import predict
+    from simulator.run import write_aside
+    from simulator.scenario import load
+    from simulator.units import parse_time_s
+
+    form = options.out.suffix.removeprefix(".")
+    if form not in ("svg", "png"):
+        raise InputError(f"--out {options.out}: a picture is an .svg or a .png; give such a name")
+    until_ms = parse_time_s(options.until) * 1e3 if options.until else None
+    write_aside(options.out, picture(predict(load(options.scenario, options.overrides)), form, until_ms))
+    print(options.out)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,8 @@ PURPLE: Final = "#CC79A7"
 GREY: Final = "#8A8F98"
 INK: Final = "#22252A"
 FAINT: Final = "#D5D8DD"
+
+Format = Literal["png", "svg"]
 
 WIDTH_IN: Final = 8.0
 _DPI: Final = 200  # twice what a page shows at this width
@@ -57,22 +59,33 @@ _PARAMETERS: Final[Any] = {
     "hatch.linewidth": 0.6,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
+    "svg.hashsalt": "scaleproof",
 }
 
 
-def render(height_in: float, draw: Callable[[Figure], None]) -> bytes:
-    """PNG bytes of the figure that `draw` fills, WIDTH_IN wide and `height_in` high."""
+def render(height_in: float, draw: Callable[[Figure], None], form: Format = "png", description: str | None = None) -> bytes:
+    """The figure that `draw` fills, WIDTH_IN wide and `height_in` high; the same figure is always the same bytes.
+
+    description: kept in the file, for programs.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
+    unsaid = {"Software": None} if form == "png" else {"Creator": None, "Date": None}
     with matplotlib.rc_context(_PARAMETERS), warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes; the tables have it
         warnings.filterwarnings("ignore", message="Glyph")
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         draw(figure)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+        figure.savefig(buffer, format=form, dpi=_DPI, metadata=unsaid | {"Description": description})
     return buffer.getvalue()
+
+
+def paler(colour: str, share: float) -> str:
+    """A colour such as '#0072B2' that is mixed with so much white."""
+    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
 
 
 def title(axes: Axes, finding: str) -> None:

@@ -37,7 +37,7 @@ _COLOURS: Final = {
     Phase.INPUT: GREY,
 }
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
-_NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server", Phase.INPUT: "waiting for input"}
+_NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
 # Within a row: what holds the rank up, and below it what moves beside that; a rank sends and receives at the same time.
@@ -46,8 +46,10 @@ _BESIDE: Final = {Phase.SEND: (0.36, 0.1), Phase.RECEIVE: (0.46, 0.1)}
 _BOTH: Final = (0.41, 0.2)
 _ROW_IN: Final = 0.34
 _AXIS_IN: Final = WIDTH_IN - 1.6
-# of a digit at the sizes, in points, of the numbers of a microbatch and of its stage below
-_DIGIT_IN: Final = {7.0: 0.062, 5.5: 0.049}
+# of a microbatch's number and its stage's: points, and inches of a digit
+_FONTS: Final = ((7.0, 0.062), (5.0, 0.044))
+# from here on the axis is in seconds
+_LONG_MS: Final = 1e4
 # a part of a step is told in the title from this share of it on
 _TOLD: Final = 0.005
 
@@ -101,15 +103,21 @@ def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str], until_ms
         _draw_step(panel, step, until_ms)
         title(panel, words)
     panels[0].set_xlim(0, until_ms * 1.01)
-    begin = "since the step began" if all(step.number for step in steps) else ""
-    if until_ms < 1e4:
-        panels[-1].set_xlabel(f"ms {begin}")
-    else:
-        panels[-1].set_xlabel(f"s {begin}")
+    panels[-1].set_xlabel(f"{'ms' if until_ms < _LONG_MS else 's'}{_key(steps)}")
+    if until_ms >= _LONG_MS:
         panels[-1].xaxis.set_major_formatter(lambda ms, _: f"{ms / 1e3:g}")
     handles = _legend(steps)
     columns = len(handles) if len(handles) <= 5 else -(-len(handles) // 2)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def _key(steps: Sequence[Step]) -> str:
+    """What stands beside the unit of the axis: from when it counts, and what the numbers in boxes are."""
+    begin = " since the step began" if all(step.number for step in steps) else ""
+    if max(step.spans.microbatch.max(initial=0) for step in steps) < 1:
+        return begin
+    below = ", below it the stage" if max(step.chunks for step in steps) > 1 else ""
+    return f"{begin} (in boxes: microbatch{below})"
 
 
 def _draw_step(panel: Axes, step: Step, until_ms: float) -> None:
@@ -125,7 +133,9 @@ def _draw_step(panel: Axes, step: Step, until_ms: float) -> None:
         mine = step.kind == kind
         for chunk in range(step.chunks):
             shade = paler(colour, _PALEST * chunk / max(1, step.chunks - 1) if kind in _PASSES else 0.0)
-            _bars(panel, rows, start_ms, step.end_ms, mine & main & (step.chunk == chunk), _MAIN_HEIGHT, facecolor=shade, **style)
+            _bars(
+                panel, rows, start_ms, step.end_ms, mine & main & (step.chunk == chunk), _MAIN_HEIGHT, facecolor=shade, **style
+            )
         below, height = _BESIDE.get(Phase(kind), _BOTH) if kind < WEIGHT else _BOTH
         _bars(panel, rows + below, start_ms, step.end_ms, mine & ~main, height, facecolor=colour, linewidth=0)
     _number(panel, step, rows, until_ms)
@@ -152,15 +162,23 @@ def _bars(
 
 
 def _number(panel: Axes, step: Step, rows: NDArray[np.float64], until_ms: float) -> None:
-    """Writes the microbatch into passes that are wide enough for it, where there are several; and below it the stage, where
-    ranks have several."""
+    """Writes the microbatch into passes that are wide enough for it, and below it the stage where ranks have several."""
+    width_in = (step.end_ms - step.start_ms) * _AXIS_IN / until_ms
     if step.spans.microbatch.max(initial=0) < 1:
         return
-    inches_per_ms = _AXIS_IN / until_ms
-    numbers = [(step.spans.microbatch, 7.0, -0.12)] if step.chunks == 1 else [(step.spans.microbatch, 7.0, -0.12), (step.spans.stage, 5.5, 0.17)]
-    passes = (step.spans.microbatch >= 0) & np.isin(step.kind, _PASSES)
-    for index in np.flatnonzero(passes):
-        ...
+    numbered = (step.spans.microbatch >= 0) & np.isin(step.kind, _PASSES) & (step.end_ms <= until_ms)
+    for index in np.flatnonzero(numbered):
+        lines = [(str(step.spans.microbatch[index]), *_FONTS[0])]
+        if step.chunks > 1:
+            lines.append((str(step.spans.stage[index]), *_FONTS[1]))
+        if width_in[index] < max(digit_in * (len(text) + 1) for text, _, digit_in in lines):
+            continue
+        centre_ms = (step.start_ms[index] + step.end_ms[index]) / 2
+        dark = step.kind[index] in _DARK and step.chunk[index] == 0
+        offsets = (0.0,) if len(lines) == 1 else (-0.11, 0.17)
+        for (text, size, _), offset in zip(lines, offsets, strict=True):
+            style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": "white" if dark else "black"}
+            panel.text(centre_ms, rows[index] + offset, text, fontsize=size, **style)
 
 
 def _rank_name(run: Run, rank: int) -> str:

@@ -70,7 +70,7 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
     kept = np.array(
         [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
     )
-    held = most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks) / plan.chunks
+    held = most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(job)) / plan.chunks
     rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
     return lambda stage: states + samples * float(held[rank_of[stage]]) * kept
 

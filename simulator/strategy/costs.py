@@ -16,7 +16,7 @@ from simulator.errors import FieldError
 from simulator.input import Input
 from simulator.model.graph import handed_on
 from simulator.model.layers import Layer
-from simulator.model.operators import Exchange
+from simulator.model.operators import Exchange, Matmul
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
@@ -105,6 +105,14 @@ class Job:
 
         result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * self._scale()
         return result
+
+    def weights_share(self) -> float:
+        """Share of what a microbatch keeps that gradients of weights still need once those of inputs are made: what products
+        read, and the gradients of what they wrote (arXiv 2401.10241, table 1)."""
+        sizes = [item.elements * (item.element_bytes or self.element_bytes) for layer in self.layers for item in layer.kept]
+        products = [one for layer in self.layers for one in layer.operators if isinstance(one, Matmul)]
+        needed = sum(one.rows * one.count * (one.inner + one.columns) for one in products) * self.element_bytes
+        return min(1.0, needed / sum(sizes)) if sizes else 1.0
 
     def _of_layers(self, of_layer: Callable[[Layer, float], tuple[float, ...]], samples: float) -> NDArray[np.float64]:
         """What `of_layer` says of each layer, shape (values, layers); it is asked once about those that are alike."""

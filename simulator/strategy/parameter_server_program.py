@@ -33,14 +33,6 @@ class _Message(NamedTuple):
     update_s: float
 
 
-class _Sent(NamedTuple):
-    """Rows that bring the gradients of a bucket from a crew to the servers: its own sum, pushes and services."""
-
-    sums: list[int]
-    pushes: list[int]
-    services: list[int]
-
-
 class ServedStep:
     """Builds the program of one step."""
 
@@ -71,16 +63,25 @@ class ServedStep:
             self._pass(here, Phase.FORWARD, 0, len(self._job.layers))
             backward[here] = self._pass(here, Phase.BACKWARD, 0, len(self._job.layers))
         for crew in self._crews:
+            made = [row for here in crew.members for row in backward[here]]
             for number, bucket in enumerate(self._buckets):
-                messages = list(self._messages(crew, bucket))
-                sent = self._send(crew, number, messages, [row for here in crew.members for row in backward[here]])
-                pulls = self._pull(crew, number, messages, [[service] for service in sent.services])
-                self._wait(crew.members, Phase.SYNCHRONISE, sent.sums)
-                self._wait(crew.members[:1], Phase.SEND, sent.pushes)
-                self._wait(crew.members[:1], Phase.WAIT, sent.services)
-                self._wait(crew.members[:1], Phase.RECEIVE, pulls)
-                self._wait(crew.members, Phase.SYNCHRONISE, self._spread(crew, bucket, pulls))
+                self._exchange(crew, number, bucket, made)
         return self._builder.build()
+
+    def _exchange(self, crew: Crew, number: int, bucket: Bucket, made: Sequence[int]) -> None:
+        """A crew's gradients to the servers, and parameters back, all of which it waits for; made: what makes the gradients."""
+        sums, leader = self._collective(crew, "reduce", bucket, made), crew.members[:1]
+        pushes, services, pulls = [], [], []
+        for message in self._messages(crew, bucket):
+            push, service = self._push(crew, number, message, sums or made)
+            pushes.append(push)
+            services.append(service)
+            pulls.append(self._pull(crew, number, message, [service]))
+        self._wait(crew.members, Phase.SYNCHRONISE, sums)
+        self._wait(leader, Phase.SEND, pushes)
+        self._wait(leader, Phase.WAIT, services)
+        self._wait(leader, Phase.RECEIVE, pulls)
+        self._wait(crew.members, Phase.SYNCHRONISE, self._collective(crew, "broadcast", bucket, pulls))
 
     def overlapped(self) -> Program:
         """Pulls of a bucket beside the forward pass of the layers before it, pushes beside the backward pass that goes on.
@@ -91,24 +92,24 @@ class ServedStep:
             self._feeding.add(self._ranks[here], here.node, here.each, here.ranks)
         for crew in self._crews:
             messages = [list(self._messages(crew, bucket)) for bucket in self._buckets]
-            pulls = [self._pull(crew, number, some, [()] * len(some)) for number, some in enumerate(messages)]
+            pulls = [[self._pull(crew, number, one, []) for one in some] for number, some in enumerate(messages)]
             answered = self._forward(crew, pulls)
-            for number, sent in enumerate(self._backward(crew, messages)):
-                for pull, service in zip(pulls[number], sent.services, strict=True):
+            for number, sent in self._backward(crew, messages):
+                for pull, (_, service) in zip(pulls[number], sent, strict=True):
                     self._builder.carry(pull, [service])
-                self._builder.carry(answered[number], sent.services)
-                if number == 0:
-                    self._wait(crew.members[:1], Phase.SEND, sent.pushes)
+                self._builder.carry(answered[number], [service for _, service in sent])
+            # of the first bucket, which is the last to be pushed
+            self._wait(crew.members[:1], Phase.SEND, [push for push, _ in sent])
         return self._builder.build()
 
     def _forward(self, crew: Crew, pulls: Sequence[list[int]]) -> list[int]:
         """Forward passes of a crew, each piece after the pull of what it needs; returns the waits for the servers' answers."""
         leader = self._ranks[crew.members[0]]
-        begins = [0, *(bucket.layer for bucket in self._buckets[1:]), len(self._job.layers)]
+        begins = [*(bucket.layer for bucket in self._buckets), len(self._job.layers)]
         answered = []
         for number, (begin, end) in enumerate(itertools.pairwise(begins)):
             answered.append(self._builder.wait(leader, Phase.WAIT, []))
-            spread = self._spread(crew, self._buckets[number], pulls[number])
+            spread = self._collective(crew, "broadcast", self._buckets[number], pulls[number])
             self._wait(crew.members[:1], Phase.RECEIVE, pulls[number])
             self._wait(crew.members, Phase.SYNCHRONISE, spread)
             for here in crew.members:
@@ -120,17 +121,16 @@ class ServedStep:
             self._pass(here, Phase.FORWARD, 0, len(self._job.layers))
         return answered
 
-    def _backward(self, crew: Crew, messages: Sequence[list[_Message]]) -> list[_Sent]:
-        """Backward passes of a crew, cut where a bucket is complete, which is then sent; what is sent, by bucket."""
-        sent, begin, rows = [], len(self._job.layers), list[int]()
+    def _backward(self, crew: Crew, messages: Sequence[Sequence[_Message]]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Backward passes of a crew, cut where a bucket is complete, which is then pushed; rows of pushes and services by
+        bucket."""
+        begin, made = len(self._job.layers), list[int]()
         for number, bucket in reversed(list(enumerate(self._buckets))):
             if bucket.layer < begin:
-                rows = [row for here in crew.members for row in self._pass(here, Phase.BACKWARD, bucket.layer, begin)]
+                made = [row for here in crew.members for row in self._pass(here, Phase.BACKWARD, bucket.layer, begin)]
                 begin = bucket.layer
-            sent.append(self._send(crew, number, messages[number], rows))
-        for here in crew.members:
-            self._pass(here, Phase.BACKWARD, 0, begin)
-        return sent[::-1]
+            sums = self._collective(crew, "reduce", bucket, made)
+            yield number, [self._push(crew, number, message, sums or made) for message in messages[number]]
 
     def _workers(self) -> Iterator[RankClass]:
         return (here for crew in self._crews for here in crew.members)
@@ -180,32 +180,18 @@ class ServedStep:
         )
         return (job.cluster.sum_s(float(bucket.gradient_bytes[server])), all_of_them) if self._sums_pushes else (one, 0.0)
 
-    def _send(self, crew: Crew, number: int, messages: Sequence[_Message], after: Sequence[int]) -> _Sent:
-        """Sums a crew's gradients, pushes them, and has the servers serve them."""
-        builder, worker = self._builder, self._ranks[crew.members[0]]
-        sums = self._collective(crew, "reduce", self._buckets[number], after)
-        pushes, services = [], []
-        for message in messages:
-            sizes = message.size_bytes, message.up
-            push = builder.transfer(worker, message.server, *sizes, Phase.SEND, sums or after, together=2 * number + _PUSHES)
-            served = message.requests, message.service_s, message.update_s
-            services.append(builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number))
-            pushes.append(push)
-        return _Sent(sums, pushes, services)
+    def _push(self, crew: Crew, number: int, message: _Message, after: Sequence[int]) -> tuple[int, int]:
+        """Rows of a push and of its service."""
+        worker, together = self._ranks[crew.members[0]], 2 * number + _PUSHES
+        sizes = message.size_bytes, message.up
+        push = self._builder.transfer(worker, message.server, *sizes, Phase.SEND, after, together=together)
+        served = message.requests, message.service_s, message.update_s
+        return push, self._builder.serve(message.server, worker, Phase.OPTIMIZER, *served, (push,), number)
 
-    def _pull(self, crew: Crew, number: int, messages: Sequence[_Message], after: Sequence[Sequence[int]]) -> list[int]:
-        """Pulls, each once its element of `after` has ended."""
+    def _pull(self, crew: Crew, number: int, message: _Message, after: Sequence[int]) -> int:
         worker, together = self._ranks[crew.members[0]], 2 * number + _PULLS
-        return [
-            self._builder.transfer(
-                message.server, worker, message.size_bytes, message.down, Phase.RECEIVE, before, together=together
-            )
-            for message, before in zip(messages, after, strict=True)
-        ]
-
-    def _spread(self, crew: Crew, bucket: Bucket, pulls: Sequence[int]) -> list[int]:
-        """Hands what was pulled to the rest of the crew."""
-        return self._collective(crew, "broadcast", bucket, pulls)
+        sizes = message.size_bytes, message.down
+        return self._builder.transfer(message.server, worker, *sizes, Phase.RECEIVE, after, together=together)
 
     def _collective(self, crew: Crew, op: Op, bucket: Bucket, after: Sequence[int]) -> list[int]:
         """Over the bucket's gradients, or parameters, of a crew; none where it is one worker, or several that go alone."""

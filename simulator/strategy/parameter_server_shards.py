@@ -33,7 +33,7 @@ class Sparse(Spec):
 class Bucket(NamedTuple):
     """Parameters that are pushed together, and pulled together; arrays of shape (servers,), zero for servers that have none.
 
-    layer: the first of those that have some of them. sent_bytes: of a push, and of a pull. gradient_bytes: of those the
+    layer: the first of those that have some of them, or of all layers for the first bucket. sent_bytes: of a push, and of a pull. gradient_bytes: of those the
     gradients. touched: parameters that one push changes; touched_by_all: that the pushes of all workers change.
     """
 
@@ -77,7 +77,8 @@ def buckets(
     for begin in range(len(touched) - 1, -1, -1):
         filled_bytes += sent_bytes[begin]
         if filled_bytes >= limit_bytes or begin == 0:
-            result.append(Bucket(int(tensors.layer[begin]), *(column[begin:end].sum(axis=0) for column in columns)))
+            layer = int(tensors.layer[begin]) if begin else 0
+            result.append(Bucket(layer, *(column[begin:end].sum(axis=0) for column in columns)))
             end, filled_bytes = begin, 0.0
     return result[::-1]
 

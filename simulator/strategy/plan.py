@@ -15,7 +15,7 @@ from simulator.strategy.compression import Compression
 from simulator.strategy.costs import Job
 from simulator.strategy.grid import ORDER, Axis, Grid
 from simulator.strategy.placement import Placed, place
-from simulator.strategy.schedule import ScheduleName, stage_of
+from simulator.strategy.schedule import PassTimes, ScheduleName, stage_of
 from simulator.strategy.shares import place_shares
 
 
@@ -24,8 +24,9 @@ class Plan:
     """Replicas: `workers` of `stages` pipeline ranks, each with `chunks` stages of the model, of `tensor` · `context` ranks.
 
     order: axes of the ranks' numbers, the innermost first. expert: workers that share a mixture's experts. sequence_parallel,
-    context_by: as in `Shard`. overlap_tensor: as in `Exchanges`. overlap_sends: whether a rank goes on while what it has sent
-    is under way. split_sends: tensor-parallel ranks send a part each of what all of them have (arXiv 2104.04473, section 4.1).
+    context_by: as in `Shard`. overlap_tensor: as in `Exchanges`. overlap_sends: whether
+    activations are sent and received beside passes. split_sends: tensor-parallel ranks send a part each of what all of them
+    have (arXiv 2104.04473, section 4.1).
     bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
     backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
     forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
@@ -46,7 +47,7 @@ class Plan:
     overlap_tensor: bool = False
     microbatches: int = 1
     schedule: ScheduleName = "1f1b"
-    overlap_sends: bool = True
+    overlap_sends: bool = False
     split_sends: bool = False
     bucket_bytes: float = math.inf
     first_bucket_bytes: float = math.inf
@@ -86,6 +87,16 @@ class Plan:
         return [
             [stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(self.chunks)] for rank in range(self.stages)
         ]
+
+    def pass_times(self, job: Job) -> PassTimes:
+        """What orders that are searched for weigh: means over all stages; alike where the schedule does not ask."""
+        if self.schedule not in ("zb_1p", "zb_2p"):
+            return PassTimes()
+        costs, stages = job.costs(self.microbatches), self.stages * self.chunks
+        weights_s = float(job.weights_s(self.microbatches).sum()) / stages
+        forward_s = float((costs.forward_s + costs.forward_exchange_s).sum()) / stages
+        backward_s = float((costs.backward_s + costs.backward_exchange_s).sum()) / stages
+        return PassTimes(forward_s, backward_s - weights_s, weights_s, kept=job.weights_share())
 
     def grid(self, devices: int) -> Grid:
         """The ranks on nodes of so many devices."""

@@ -50,8 +50,8 @@ class Replica:
     """Adds a class of alike workers to a program.
 
     A receive is posted when its rank gets to it, and data moves once both sides are ready, as torch.distributed.pipelining
-    and Megatron-LM do it. ranks: rank classes, by pipeline rank. rows: the program's row of each task of the lanes.
-    last_rows: by pipeline rank, what ends its passes.
+    and Megatron-LM's 1F1B do it; or all are posted ahead, and data moves beside passes. ranks: rank classes, by pipeline rank.
+    rows: the program's row of each task of the lanes. last_rows: by pipeline rank, what ends its passes.
     """
 
     def __init__(self, shop: Shop, job: Job, placed: Placed) -> None:
@@ -129,17 +129,17 @@ class Replica:
             sources = crossing if step > 0 else crossing + 1
             made = tasks.table(tasks.last, *counts, *kinds)[sources]
             used = tasks.table(tasks.first, *counts, *kinds)[sources + step]
-            # a receive is posted where the lane has got to just before it
-            awaited = used - 1
+            # a receive is posted where the lane has got to just before it, or long before
+            both = (made,) if plan.overlap_sends else (made, used - 1)
             sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
             ends = zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True)
             paths = [self._path(*end) for end in ends]
             ranks = np.array(self.ranks)
             rows = self.shop.builder.transfers(
                 ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], sizes_bytes, paths,
-                np.arange(len(sources))[:, None], Phase.SEND, (self.rows[made], self.rows[awaited]),
+                np.arange(len(sources))[:, None], Phase.SEND, [self.rows[end] for end in both],
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
-                slot=np.maximum(tasks.slot[made], tasks.slot[awaited]) + 1,
+                slot=np.max([tasks.slot[end] for end in both], axis=0) + 1,
             )  # fmt: skip
             self.shop.builder.follow(self.rows[used], rows)
             sends[made] = rows
@@ -175,13 +175,13 @@ class Replica:
         return self.shop.plan.split_sends and not self.shop.plan.sequence_parallel
 
     def _wait_for_sends(self, sends: Rows) -> None:
-        """A rank waits for what it has sent: before its next task where sends are not overlapped, else gpipe when it turns from
-        forward to backward, 1f1b whenever it turns."""
+        """A rank waits for what it has sent where sends are not overlapped: gpipe when it turns from forward to backward, 1f1b
+        whenever it turns."""
         plan, tasks, builder = self.shop.plan, self.shop.lanes, self.shop.builder
         same = tasks.rank[1:] == tasks.rank[:-1]
-        if not plan.overlap_sends:
-            builder.follow(self.rows[1:][same], sends[:-1][same])
-        elif plan.schedule == "gpipe":
+        if plan.overlap_sends:
+            return
+        if plan.schedule == "gpipe":
             turns = np.flatnonzero(tasks.kind == TURN)
             forward = np.where(tasks.kind == Pass.FORWARD, sends, -1)
             row_of = np.full(plan.stages, -1)

@@ -16,7 +16,6 @@ from simulator.strategy.feeding import Feeding
 from simulator.strategy.lanes import lanes
 from simulator.strategy.plan import Plan
 from simulator.strategy.replica import Replica, Shop
-from simulator.strategy.schedule import PassTimes
 from simulator.strategy.served import add_servers
 
 # stages · microbatches of all replicas that are simulated; as many take 6 s and 0.6 GiB on a 2-core virtual machine
@@ -31,7 +30,7 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     classes = plan.classes(job)
     check_size(plan, len(classes))
     found = [units(job.layers, stage, plan, job) for stage in ranges]
-    tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, _times(plan, job, ranges))
+    tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, plan.pass_times(job))
     shop = Shop(builder, Fabric(job.cluster, builder), Feeding(builder, job), plan, grid, ranges, tasks)
     replicas = [Replica(shop, replace(job, samples_per_worker=plan.samples_of(placed.rank, job)), placed) for placed in classes]
     if plan.servers:
@@ -39,17 +38,6 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     else:
         Agreement(shop, job, found, replicas).add()
     return builder.build()
-
-
-def _times(plan: Plan, job: Job, ranges: Sequence[range]) -> PassTimes:
-    """What orders that are searched for weigh: the mean of all stages; alike where the schedule does not ask."""
-    if plan.schedule not in ("zb_1p", "zb_2p"):
-        return PassTimes()
-    costs, stages = job.costs(plan.microbatches), len(ranges)
-    weights_s = float(job.weights_s(plan.microbatches).sum()) / stages
-    forward_s = float((costs.forward_s + costs.forward_exchange_s).sum()) / stages
-    backward_s = float((costs.backward_s + costs.backward_exchange_s).sum()) / stages
-    return PassTimes(forward_s, backward_s - weights_s, weights_s)
 
 
 def check_size(plan: Plan, replicas: int = 1) -> None:

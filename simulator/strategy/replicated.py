@@ -31,7 +31,7 @@ class Staged(Spec):
     chunks: Count = Field(1, description="stages of the model on each rank (virtual stages)")
     schedule: ScheduleName = "1f1b"
     balance: Balance = Field("layers", description="what stages have alike, or how many blocks each has")
-    overlap_sends: bool = Field(True, description="go on while activations are sent")
+    overlap_sends: bool = Field(False, description="send and receive activations beside passes")
 
 
 class Averaged(Spec):
