@@ -15,13 +15,14 @@ _MOST_RANKS: Final = 16
 _STEP_TIMES: Final = 4
 # a kind beside the phases: of backward passes in two parts the second, which makes the gradients of weights
 WEIGHT: Final = len(Phase)
+_PASSES: Final = (Phase.FORWARD, Phase.BACKWARD)
 KIND_NAMES: Final = [phase.label for phase in Phase] + ["weight"]
 
 
 class Step(NamedTuple):
     """The spans of a run's first ranks, with times from the step's begin, and the kind of each: a Phase, or WEIGHT.
 
-    chunk: of the stages of the model that a span's rank has, which one it is in; 0 where that does not apply. chunks: how many
+    chunk: of the stages of the model that a rank has, which one a pass is in; 0 where that does not apply. chunks: how many
     a rank has. ranks: those shown; of: how many there are. number: the step's, None where it is not one step.
     """
 
@@ -77,17 +78,19 @@ def _step(run: Run, number: int | None, spans: Spans) -> Step:
     ranks = np.unique(spans.rank)
     spans = spans.where(np.isin(spans.rank, ranks[:_MOST_RANKS]))
     zero_s = spans.arrival_s.min()
-    times_ms = ((times_s - zero_s) * 1e3 for times_s in (spans.arrival_s, spans.start_s, spans.end_s))
+    arrival_ms, start_ms, end_ms = ((times_s - zero_s) * 1e3 for times_s in (spans.arrival_s, spans.start_s, spans.end_s))
     chunk = _chunks(spans)
     chunks = int(chunk.max(initial=0)) + 1
-    return Step(run, number, spans, _kinds(spans), chunk, chunks, *times_ms, ranks[:_MOST_RANKS].tolist(), len(ranks))
+    shown = ranks[:_MOST_RANKS].tolist()
+    return Step(run, number, spans, _kinds(spans), chunk, chunks, arrival_ms, start_ms, end_ms, shown, len(ranks))
 
 
 def _chunks(spans: Spans) -> NDArray[np.int64]:
-    """Which of its rank's stages a span is in."""
+    """Which of its rank's stages a pass is in."""
     chunk = np.zeros(len(spans), dtype=np.int64)
+    passes = (spans.stage >= 0) & np.isin(spans.phase, _PASSES)
     for rank in np.unique(spans.rank):
-        mine = (spans.rank == rank) & (spans.stage >= 0)
+        mine = passes & (spans.rank == rank)
         chunk[mine] = np.unique(spans.stage[mine], return_inverse=True)[1]
     return chunk
 
@@ -98,7 +101,7 @@ def _kinds(spans: Spans) -> NDArray[np.int64]:
     Parts that follow one another are pieces of one pass, whose gradients are summed or parameters gathered piece by piece.
     """
     kind = spans.phase.astype(np.int64)
-    passes = np.flatnonzero((spans.stream == Stream.MAIN) & np.isin(kind, (Phase.FORWARD, Phase.BACKWARD)))
+    passes = np.flatnonzero((spans.stream == Stream.MAIN) & np.isin(kind, _PASSES))
     passes = passes[np.lexsort((spans.start_s[passes], spans.rank[passes]))]
     columns = (spans.rank, spans.step, spans.stage, spans.microbatch, kind)
     same = np.unique(np.stack([column[passes] for column in columns]), axis=1, return_inverse=True)[1].ravel()

@@ -27,6 +27,7 @@ Format = Literal["png", "svg"]
 
 WIDTH_IN: Final = 8.0
 _DPI: Final = 200  # twice what a page shows at this width
+_COLOURS: Final = 64  # in a picture, with those between two that meet
 _MARKERS: Final = {
     "data_parallel": (BLUE, "o"),
     "parameter_server": (VERMILLION, "s"),
@@ -63,7 +64,7 @@ _PARAMETERS: Final[Any] = {
 }
 
 
-def render(height_in: float, draw: Callable[[Figure], None], form: Format = "png", description: str | None = None) -> bytes:
+def render(height_in: float, draw: Callable[[Figure], None], form: Format = "png", description: str = "") -> bytes:
     """The figure that `draw` fills, WIDTH_IN wide and `height_in` high; the same figure is always the same bytes.
 
     description: kept in the file, for programs.
@@ -71,14 +72,29 @@ def render(height_in: float, draw: Callable[[Figure], None], form: Format = "png
     import matplotlib
     from matplotlib.figure import Figure
 
-    unsaid = {"Software": None} if form == "png" else {"Creator": None, "Date": None}
     with matplotlib.rc_context(_PARAMETERS), warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes; the tables have it
         warnings.filterwarnings("ignore", message="Glyph")
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         draw(figure)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=form, dpi=_DPI, metadata=unsaid | {"Description": description})
+        if form == "svg":
+            figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Description": description})
+            return buffer.getvalue()
+        figure.savefig(buffer, format="png", dpi=_DPI)
+    return _smaller(buffer, description)
+
+
+def _smaller(png: io.BytesIO, description: str) -> bytes:
+    """A picture of few colours with no more than these, which takes a third of the bytes."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    said = PngInfo()
+    said.add_text("Description", description)
+    buffer = io.BytesIO()
+    few = Image.open(png).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    few.save(buffer, "png", optimize=True, pnginfo=said if description else None)
     return buffer.getvalue()
 
 

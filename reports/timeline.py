@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from reports import style
 from reports.results import Case
 from reports.step import WEIGHT, Step, typical_step
-from reports.style import (
-    BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, WIDTH_IN, YELLOW, Format, label, paler, render, title,
-)  # fmt: skip
+from reports.style import WIDTH_IN, Format, label, paler, render, title
 from reports.text import milliseconds, percent, spaced
 from simulator.errors import RunError
 from simulator.run import BREAKDOWN, Phase, Run, Stream
@@ -26,17 +25,18 @@ if TYPE_CHECKING:
 
 _WAITING_COLOUR: Final = "#E3E5E9"
 _COLOURS: Final = {
-    Phase.FORWARD: SKY,
-    Phase.BACKWARD: BLUE,
-    WEIGHT: GREEN,
-    Phase.OPTIMIZER: INK,
-    Phase.SYNCHRONISE: ORANGE,
-    Phase.SEND: VERMILLION,
-    Phase.RECEIVE: PURPLE,
-    Phase.WAIT: YELLOW,
-    Phase.INPUT: GREY,
+    Phase.FORWARD: style.SKY,
+    Phase.BACKWARD: style.BLUE,
+    WEIGHT: style.GREEN,
+    Phase.OPTIMIZER: style.INK,
+    Phase.SYNCHRONISE: style.ORANGE,
+    Phase.SEND: style.VERMILLION,
+    Phase.RECEIVE: style.PURPLE,
+    Phase.WAIT: style.YELLOW,
+    Phase.INPUT: style.GREY,
 }
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
+_DARK: Final = (Phase.BACKWARD, WEIGHT)
 _NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
@@ -61,7 +61,7 @@ def timeline(case: Case) -> bytes | None:
     if not steps:
         return None
     titles = [f"{step.run.origin}: {milliseconds(step.run.step_time_s)} ms per step ({_shown(step)})" for step in steps]
-    return _picture(steps, titles, "png", max(step.length_ms for step in steps), None)
+    return _picture(steps, titles, "png", max(step.length_ms for step in steps))
 
 
 def picture(run: Run, form: Format, until_ms: float | None = None) -> bytes:
@@ -76,7 +76,7 @@ def picture(run: Run, form: Format, until_ms: float | None = None) -> bytes:
     return _picture([step], [_finding(step)], form, until_ms or step.length_ms, description)
 
 
-def _picture(steps: Sequence[Step], titles: Sequence[str], form: Format, until_ms: float, description: str | None) -> bytes:
+def _picture(steps: Sequence[Step], titles: Sequence[str], form: Format, until_ms: float, description: str = "") -> bytes:
     height_in = sum(0.72 + _ROW_IN * len(step.ranks) for step in steps) + 0.5
     return render(height_in, lambda figure: _draw(figure, steps, titles, until_ms or 1.0), form, description)
 
@@ -129,13 +129,11 @@ def _draw_step(panel: Axes, step: Step, until_ms: float) -> None:
     waits = main & (start_ms > step.arrival_ms)
     _bars(panel, rows, step.arrival_ms, start_ms, waits, _MAIN_HEIGHT, color=_WAITING_COLOUR, linewidth=0)
     for kind, colour in _COLOURS.items():
-        style: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.4}
         mine = step.kind == kind
         for chunk in range(step.chunks):
-            shade = paler(colour, _PALEST * chunk / max(1, step.chunks - 1) if kind in _PASSES else 0.0)
-            _bars(
-                panel, rows, start_ms, step.end_ms, mine & main & (step.chunk == chunk), _MAIN_HEIGHT, facecolor=shade, **style
-            )
+            share = _PALEST * chunk / (step.chunks - 1) if chunk and kind in _PASSES else 0.0
+            look: dict[str, Any] = {"facecolor": paler(colour, share), "edgecolor": "white", "linewidth": 0.4}
+            _bars(panel, rows, start_ms, step.end_ms, mine & main & (step.chunk == chunk), _MAIN_HEIGHT, **look)
         below, height = _BESIDE.get(Phase(kind), _BOTH) if kind < WEIGHT else _BOTH
         _bars(panel, rows + below, start_ms, step.end_ms, mine & ~main, height, facecolor=colour, linewidth=0)
     _number(panel, step, rows, until_ms)
@@ -152,20 +150,20 @@ def _bars(
     end_ms: NDArray[np.float64],
     chosen: NDArray[np.bool_],
     height: float,
-    **style: Any,
+    **look: Any,
 ) -> None:
     """A bar from start to end for each chosen span, drawn row by row: one artist for many bars is what keeps it quick."""
     for row in np.unique(rows[chosen]):
         mine = chosen & (rows == row)
         bars = np.stack([start_ms[mine], (end_ms - start_ms)[mine]], axis=1)
-        panel.broken_barh([(float(start), float(length)) for start, length in bars], (row - height / 2, height), **style)
+        panel.broken_barh([(float(start), float(length)) for start, length in bars], (row - height / 2, height), **look)
 
 
 def _number(panel: Axes, step: Step, rows: NDArray[np.float64], until_ms: float) -> None:
     """Writes the microbatch into passes that are wide enough for it, and below it the stage where ranks have several."""
-    width_in = (step.end_ms - step.start_ms) * _AXIS_IN / until_ms
     if step.spans.microbatch.max(initial=0) < 1:
         return
+    width_in = (step.end_ms - step.start_ms) * _AXIS_IN / until_ms
     numbered = (step.spans.microbatch >= 0) & np.isin(step.kind, _PASSES) & (step.end_ms <= until_ms)
     for index in np.flatnonzero(numbered):
         lines = [(str(step.spans.microbatch[index]), *_FONTS[0])]
@@ -177,8 +175,8 @@ def _number(panel: Axes, step: Step, rows: NDArray[np.float64], until_ms: float)
         dark = step.kind[index] in _DARK and step.chunk[index] == 0
         offsets = (0.0,) if len(lines) == 1 else (-0.11, 0.17)
         for (text, size, _), offset in zip(lines, offsets, strict=True):
-            style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": "white" if dark else "black"}
-            panel.text(centre_ms, rows[index] + offset, text, fontsize=size, **style)
+            look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": "white" if dark else "black"}
+            panel.text(centre_ms, rows[index] + offset, text, fontsize=size, **look)
 
 
 def _rank_name(run: Run, rank: int) -> str:

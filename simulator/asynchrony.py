@@ -21,7 +21,7 @@ Times = NDArray[np.float64]
 # Of a run's steps the first ones, in which workers that began together part: this share does not count.
 _WARM_UP: Final = 0.25
 _ROUNDING: Final = 1e-9
-# What resources are called that are one end of a message's way.
+# What the names of resources end in that are one end of a message's way.
 _ENDS: Final = ("in", "out", "both")
 
 
@@ -268,20 +268,22 @@ class _Queue:
 
 
 def _links(timeline: Timeline, window: Window) -> dict[str, float]:
-    """Share of what it could carry that the busiest link of a server carries, and of a worker.
+    """Share of the time for which the busiest card of a server is busy, and of a worker, at the rate that it has.
 
-    A link is whose it serves most: of a push the way out is the worker's and the way in the server's, of a pull the reverse.
+    A card is whose it serves most: of a push the way out is the worker's and the way in the server's, of a pull the reverse.
+    Where all wait for a barrier its two directions take turns, and count together.
     """
     program = timeline.program
     moved = np.where(program.kind == Kind.TRANSFER, window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
     used = _Used(program, moved)
-    is_end = np.array([name.rpartition(" ")[2] in _ENDS for name in program.resources.names], dtype=np.bool_)[used.resource]
+    stems, ways = zip(*(name.rpartition(" ")[::2] for name in program.resources.names), strict=True)
+    is_end = np.isin(ways, _ENDS)[used.resource]
     task, resource, share = used.task[is_end], used.resource[is_end], used.share[is_end] / window.length_s
     # on the way out of its source, then into its target
     number = np.arange(len(task)) - np.searchsorted(task, task)
     is_servers = program.ranks.is_server[program.rank[task]] == (number % 2 == 0)
-    count = len(program.resources.names)
-    total, of_servers = np.bincount(resource, share, count), np.bincount(resource, share * is_servers, count)
+    cards = np.unique(stems, return_inverse=True)[1] if isinstance(program.gate, Barrier) else np.arange(len(stems))
+    total, of_servers = (np.bincount(cards[resource], some, len(stems)) for some in (share, share * is_servers))
     mostly = of_servers >= total / 2
     return {
         "server NIC": float(total[mostly].max(initial=0.0)),

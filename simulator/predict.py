@@ -12,7 +12,6 @@ from simulator.fitting import fit_by
 from simulator.memory import memory
 from simulator.run import Run, divided
 from simulator.scenario import Scenario
-from simulator.strategy.local_sgd import LocalSgd
 
 
 def predict(scenario: Scenario) -> Run:
@@ -34,7 +33,7 @@ def _timed(scenario: Scenario) -> Run:
     steps = 1 + max(2, scenario.steps) if unevenness.is_random or not program.is_static else STEPS
     timeline = simulate(program, steps, variation)
     run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
-    return divided(run, strategy.program_steps) if isinstance(strategy, LocalSgd) else run
+    return divided(run, strategy.program_steps)
 
 
 def _memory(scenario: Scenario) -> dict[str, Any]:

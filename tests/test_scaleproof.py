@@ -62,7 +62,7 @@ def test_predict_for_people_and_for_programs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SMALL.replace("workers: 4", "workers: 4, stages: 2"), "scenario.yaml:7:46: strategy.stages: unknown key"),
+        (SMALL.replace("workers: 4", "workers: 4, stages: 2"), "scenario.yaml:7:45: strategy.stages: unknown key"),
         (SMALL.replace("batch: 48", "batch: 47"), "scenario.yaml:8:1: batch: 4 workers do not divide 47 samples"),
         ("model: [", "scenario.yaml:2:1: not valid YAML"),
     ],

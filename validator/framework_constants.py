@@ -41,7 +41,6 @@ CALIBRATIONS: Final[Mapping[str, Calibration]] = {
         )
     ),
     "torchtitan": Calibration(_rows("torchtitan", "0000 0001 0002 0006")),
-    "Megatron-Core": Calibration(
-        _rows("simumax_b200", "0001 0004 0011 0013") + _rows("nemo", "0030") + _rows("megatron_bridge", "0010")
-    ),
+    "Megatron-Core": Calibration(_rows("simumax_b200", "0001 0004 0011 0013")),
+    "NeMo": Calibration(_rows("nemo", "0030") + _rows("megatron_bridge", "0010")),
 }

@@ -14,6 +14,9 @@ from validator.frameworks import FLASH, Framework
 
 # What products reach in 8 bits over what they reach in 16: the best of a GH200 in both, published/gpu_matmul_efficiency.csv.
 _FP8_OVER_BF16: Final = 1535 / 828.6
+# How sharply the bounds of the host and of the device take over from one another: norm of that order. Within a layer, kernels
+# that the host bounds alternate with those that the device does; a round assumption.
+_SHARPNESS: Final = 4
 # Standard deviation of the speeds of alike GPUs: they differ by 8 % of it over a cluster (arXiv 2208.11035), taken for the
 # range of a few hundred.
 _SPEEDS_DEVIATION: Final = 0.015
@@ -95,7 +98,9 @@ class _Timer:
         return passed_s, self._passed_s(backward_s, host_backward_s)
 
     def _passed_s(self, kernels_s: float, host_s: float) -> float:
-        return kernels_s + host_s if self.framework.blocking else max(kernels_s, host_s)
+        if self.framework.blocking:
+            return kernels_s + host_s
+        return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
 
     def _kernels_s(self, layer: Layer) -> tuple[float, float]:
         framework, work = self.framework, self.work

@@ -184,9 +184,9 @@ MEGATRON_CORE: Final = Framework(
     overlap=True,
     overlap_gather=True,
 )
-MEGATRON_CORE_OVERLAPPED: Final = replace(MEGATRON_CORE, name="Megatron-Core, overlapped", overlap_tensor=True)
+NEMO: Final = replace(MEGATRON_CORE, name="NeMo", family="NeMo", overlap_tensor=True)
 # Gathering parameters is what the distributed optimizer does.
-MEGATRON_CORE_SHARED: Final = replace(MEGATRON_CORE_OVERLAPPED, name="Megatron-Core, param-gather", zero=1)
+MEGATRON_CORE_SHARED: Final = replace(MEGATRON_CORE, name="Megatron-Core, param-gather", overlap_tensor=True, zero=1)
 
 # The first whose pattern is found in a table's software.
 _PATTERNS: Final[tuple[tuple[str, Framework], ...]] = (
@@ -198,7 +198,7 @@ _PATTERNS: Final[tuple[tuple[str, Framework], ...]] = (
     (r"Megatron-LM 2022", MEGATRON_2022),
     (r"Megatron-LM 20(19|20|21)", MEGATRON),
     (r"param-gather", MEGATRON_CORE_SHARED),
-    (r"tp-comm-overlap|NeMo", MEGATRON_CORE_OVERLAPPED),
+    (r"NeMo", NEMO),
     (r"Megatron", MEGATRON_CORE),
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.accounting import accounted
 from simulator.run import Phase, Run, Spans, Stream, from_spans
 from simulator.scenario import Scenario
 from simulator.strategy import Strategy
@@ -59,7 +60,7 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int, provenan
     for name in ("arrival_s", "start_s", "end_s"):
         spans[name] -= zero_s
     spans = spans[np.lexsort((spans["arrival_s"], spans["rank"]))]
-    return from_spans(
+    run = from_spans(
         Spans.of({name: spans[name] for name in Spans.__dataclass_fields__}),
         step_ends_s - zero_s,
         servers=servers,
@@ -70,6 +71,7 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int, provenan
         provenance=provenance,
         rank_names=rank_names(strategy),
     )
+    return accounted(run, scenario)
 
 
 def _complete(recorded: bytes) -> Rows:

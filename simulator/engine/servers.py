@@ -234,8 +234,11 @@ class _Clocks(_Gate):
         worker = request.worker
         self._new.append((request, self._updates - self._read[worker]))
         self._updates += 1
-        clock = self._clock[worker] = self._clock[worker] + 1
+        # of a worker that has left there may still be something under way, which nothing waits for
+        clock = self._clock[worker] + 1 if worker in self._clock else self._slowest
         self._waiting.setdefault(clock, []).append(request)
+        if worker in self._clock:
+            self._clock[worker] = clock
         if clock == self._slowest + 1:
             self._one_went_on()
         return False

@@ -162,9 +162,9 @@ class Agreement:
         moved_bytes, path = self._path(rank, event.op, event.group, event.size_bytes)
         after = [int(replica.rows[task]) for replica in replicas for task in event.after]
         members = [replica.ranks[rank] for replica in replicas]
-        row = builder.collective(
-            members, moved_bytes, path, Phase.SYNCHRONISE, after, rank if stages > 1 else -1, slot=event.slot
-        )
+        # sums that nothing but optimizers follows need no hint, of which several would have the same
+        slot = event.slot if event.before >= 0 or self.job.zero >= 2 else -1
+        row = builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, rank if stages > 1 else -1, slot=slot)
         if event.before >= 0:
             builder.follow(np.array([replica.rows[event.before] for replica in replicas]), row)
         return row

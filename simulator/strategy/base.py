@@ -45,6 +45,11 @@ class Strategy(Spec, ABC):
         return 1
 
     @property
+    def program_steps(self) -> int:
+        """Optimizer steps of a worker in one step of the Program."""
+        return 1
+
+    @property
     def plan(self) -> Plan:
         """How replicas are divided and scheduled."""
         return Plan(workers=self.workers, stages=self.stages, microbatches=self.microbatches)

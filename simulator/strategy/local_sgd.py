@@ -46,7 +46,6 @@ class LocalSgd(Strategy):
 
     @property
     def program_steps(self) -> int:
-        """Optimizer steps of a worker in one step of the Program."""
         return self.period
 
     def compile(self, job: Job) -> Program:

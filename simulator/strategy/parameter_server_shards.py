@@ -33,8 +33,9 @@ class Sparse(Spec):
 class Bucket(NamedTuple):
     """Parameters that are pushed together, and pulled together; arrays of shape (servers,), zero for servers that have none.
 
-    layer: the first of those that have some of them, or of all layers for the first bucket. sent_bytes: of a push, and of a pull. gradient_bytes: of those the
-    gradients. touched: parameters that one push changes; touched_by_all: that the pushes of all workers change.
+    layer: the first of those that have some of them, or of all layers for the first bucket. sent_bytes: of a push, and of a
+    pull. gradient_bytes: of those the gradients. touched: parameters that one push changes; touched_by_all: that the pushes of
+    all workers change.
     """
 
     layer: int
