@@ -25,7 +25,7 @@ Values = NDArray[np.float64]
 _FEW = 10
 _ROBUST = 0.05
 # Constants that rows do not tell stay where they start: a relative error of the bound counts as much as these differences.
-_LOOSE = np.array([0.5, 1.0, 20.0])
+_LOOSE = np.array([0.25, 1.0, 5.0])
 _LOWEST = np.array([0.5, 0.2, 0.0])
 _STEP = np.array([0.01, 0.02, 1.0])
 _START = np.array([1.0, 1.0, 0.0])

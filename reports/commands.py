@@ -22,7 +22,6 @@ def mount(commands: Any) -> None:
     )
     add_scenario_arguments(timeline)
     timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="an .svg or .png")
-    timeline.add_argument("--until", metavar="TIME", help="where the axis ends, such as '80 ms', to compare pictures")
     timeline.set_defaults(command=_timeline)
 
 
@@ -36,15 +35,12 @@ def _report(options: argparse.Namespace) -> int:
 def _timeline(options: argparse.Namespace) -> int:
     from reports.timeline import picture
     from simulator.errors import InputError
-    from simulator.predict import predict
     from simulator.run import write_aside
     from simulator.scenario import load
-    from simulator.units import parse_time_s
 
     form = options.out.suffix.removeprefix(".")
     if form not in ("svg", "png"):
         raise InputError(f"--out {options.out}: a picture is an .svg or a .png; give such a name")
-    until_ms = parse_time_s(options.until) * 1e3 if options.until else None
-    write_aside(options.out, picture(predict(load(options.scenario, options.overrides)), form, until_ms))
+    write_aside(options.out, picture(load(options.scenario, options.overrides), form))
     print(options.out)
     return 0

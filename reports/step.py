@@ -101,7 +101,7 @@ def _kinds(spans: Spans) -> NDArray[np.int64]:
     Parts that follow one another are pieces of one pass, whose gradients are summed or parameters gathered piece by piece.
     """
     kind = spans.phase.astype(np.int64)
-    passes = np.flatnonzero((spans.stream == Stream.MAIN) & np.isin(kind, _PASSES))
+    passes = np.flatnonzero((spans.stream == Stream.MAIN) & np.isin(kind, _PASSES) & (spans.microbatch >= 0))
     passes = passes[np.lexsort((spans.start_s[passes], spans.rank[passes]))]
     columns = (spans.rank, spans.step, spans.stage, spans.microbatch, kind)
     same = np.unique(np.stack([column[passes] for column in columns]), axis=1, return_inverse=True)[1].ravel()

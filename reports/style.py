@@ -27,7 +27,7 @@ Format = Literal["png", "svg"]
 
 WIDTH_IN: Final = 8.0
 _DPI: Final = 200  # twice what a page shows at this width
-_COLOURS: Final = 64  # in a picture, with those between two that meet
+_COLOURS: Final = 128  # in a picture, with those between two that meet
 _MARKERS: Final = {
     "data_parallel": (BLUE, "o"),
     "parameter_server": (VERMILLION, "s"),

@@ -14,8 +14,11 @@ from reports.results import Case
 from reports.step import WEIGHT, Step, typical_step
 from reports.style import WIDTH_IN, Format, label, paler, render, title
 from reports.text import milliseconds, percent, spaced
-from simulator.errors import RunError
+from simulator.predict import predict
 from simulator.run import BREAKDOWN, Phase, Run, Stream
+from simulator.scenario import Scenario
+from simulator.strategy.base import Strategy
+from simulator.strategy.replicated import Replicated
 from simulator.units import format_time_s
 
 if TYPE_CHECKING:
@@ -45,9 +48,12 @@ _MAIN_HEIGHT: Final = 0.6
 _BESIDE: Final = {Phase.SEND: (0.36, 0.1), Phase.RECEIVE: (0.46, 0.1)}
 _BOTH: Final = (0.41, 0.2)
 _ROW_IN: Final = 0.34
-_AXIS_IN: Final = WIDTH_IN - 1.6
+_AXIS_IN: Final = WIDTH_IN - 1.2
 # of a microbatch's number and its stage's: points, and inches of a digit
 _FONTS: Final = ((7.0, 0.062), (5.0, 0.044))
+_MARGIN_IN: Final = 0.02
+# in a line of the legend
+_LEGEND_LETTERS: Final = 80
 # from here on the axis is in seconds
 _LONG_MS: Final = 1e4
 # a part of a step is told in the title from this share of it on
@@ -61,24 +67,19 @@ def timeline(case: Case) -> bytes | None:
     if not steps:
         return None
     titles = [f"{step.run.origin}: {milliseconds(step.run.step_time_s)} ms per step ({_shown(step)})" for step in steps]
-    return _picture(steps, titles, "png", max(step.length_ms for step in steps))
+    return _picture(steps, titles, "png")
 
 
-def picture(run: Run, form: Format, until_ms: float | None = None) -> bytes:
-    """A typical steady step of a run as SVG or PNG, which tells in its description what it shows. Raises RunError.
-
-    until_ms: where the axis ends; at the end of the step, if None.
-    """
-    step = typical_step(run)
-    if step is None:
-        raise RunError(f"{run.scenario}: the run was kept without spans, there is no timeline to draw")
-    description = json.dumps(step.facts(), separators=(",", ":"))
-    return _picture([step], [_finding(step)], form, until_ms or step.length_ms, description)
+def picture(scenario: Scenario, form: Format) -> bytes:
+    """A typical steady step of a scenario's forecast as SVG or PNG, which tells in its description what it shows."""
+    step = typical_step(predict(scenario))
+    assert step is not None, "forecasts have spans"
+    return _picture([step], [_finding(step, scenario.strategy)], form, json.dumps(step.facts(), separators=(",", ":")))
 
 
-def _picture(steps: Sequence[Step], titles: Sequence[str], form: Format, until_ms: float, description: str = "") -> bytes:
-    height_in = sum(0.72 + _ROW_IN * len(step.ranks) for step in steps) + 0.5
-    return render(height_in, lambda figure: _draw(figure, steps, titles, until_ms or 1.0), form, description)
+def _picture(steps: Sequence[Step], titles: Sequence[str], form: Format, description: str = "") -> bytes:
+    height_in = sum(0.87 + _ROW_IN * max(2, len(step.ranks)) for step in steps) + 0.3
+    return render(height_in, lambda figure: _draw(figure, steps, titles), form, description)
 
 
 def _shown(step: Step) -> str:
@@ -86,29 +87,32 @@ def _shown(step: Step) -> str:
     return f"step {step.number} shown{more}" if step.number else f"some steps shown{more}"
 
 
-def _finding(step: Step) -> str:
-    """'pipeline on 4 ranks: 37.6 ms a step, bubble 21 %'."""
+def _finding(step: Step, strategy: Strategy) -> str:
+    """'pipeline, 1f1b, on 4 ranks: 37.6 ms a step', and below it what else than computing takes how much of it."""
     run = step.run
+    schedule = f", {strategy.plan.schedule}," if isinstance(strategy, Replicated) and strategy.stages > 1 else ""
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     shares = {name: run.breakdown_s.get(name, 0.0) / run.step_time_s for name in BREAKDOWN if name != "compute"}
     parts = [f"{spaced(name)} {percent(share)}" for name, share in shares.items() if share >= _TOLD]
-    return f"{run.strategy} on {ranks}: {', '.join([f'{format_time_s(run.step_time_s)} a step', *parts])}"
+    return f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step\n{', '.join(parts)}".strip()
 
 
-def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str], until_ms: float) -> None:
+def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
+    longest_ms = max(step.length_ms for step in steps) or 1.0
     panels = figure.subplots(
         len(steps), 1, sharex=True, squeeze=False, height_ratios=[len(step.ranks) + 0.6 for step in steps]
     ).ravel()
     for panel, step, words in zip(panels, steps, titles, strict=True):
-        _draw_step(panel, step, until_ms)
+        _draw_step(panel, step, longest_ms)
         title(panel, words)
-    panels[0].set_xlim(0, until_ms * 1.01)
-    panels[-1].set_xlabel(f"{'ms' if until_ms < _LONG_MS else 's'}{_key(steps)}")
-    if until_ms >= _LONG_MS:
+    panels[0].set_xlim(0, longest_ms * 1.01)
+    panels[-1].set_xlabel(f"{'ms' if longest_ms < _LONG_MS else 's'}{_key(steps)}")
+    if longest_ms >= _LONG_MS:
         panels[-1].xaxis.set_major_formatter(lambda ms, _: f"{ms / 1e3:g}")
     handles = _legend(steps)
-    columns = len(handles) if len(handles) <= 5 else -(-len(handles) // 2)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    lines = max(1, -(-sum(len(str(handle.get_label())) for handle in handles) // _LEGEND_LETTERS))
+    spacing: dict[str, Any] = {"handlelength": 1.4, "columnspacing": 1.3, "handletextpad": 0.5}
+    figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), **spacing)
 
 
 def _key(steps: Sequence[Step]) -> str:
@@ -120,13 +124,12 @@ def _key(steps: Sequence[Step]) -> str:
     return f"{begin} (in boxes: microbatch{below})"
 
 
-def _draw_step(panel: Axes, step: Step, until_ms: float) -> None:
+def _draw_step(panel: Axes, step: Step, longest_ms: float) -> None:
     main = step.spans.stream == Stream.MAIN
     rows = np.searchsorted(step.ranks, step.spans.rank).astype(float)
-    served = step.spans.phase == Phase.WAIT
-    # waits between workers and servers have a colour of their own, from arrival on; other waits are pale
-    start_ms = np.where(served, step.arrival_ms, step.start_ms)
-    waits = main & (start_ms > step.arrival_ms)
+    waits = _waits(step)
+    # waits for servers and for input have colours of their own, from arrival on
+    start_ms = np.where(waits | ~main, step.start_ms, step.arrival_ms)
     _bars(panel, rows, step.arrival_ms, start_ms, waits, _MAIN_HEIGHT, color=_WAITING_COLOUR, linewidth=0)
     for kind, colour in _COLOURS.items():
         mine = step.kind == kind
@@ -136,7 +139,7 @@ def _draw_step(panel: Axes, step: Step, until_ms: float) -> None:
             _bars(panel, rows, start_ms, step.end_ms, mine & main & (step.chunk == chunk), _MAIN_HEIGHT, **look)
         below, height = _BESIDE.get(Phase(kind), _BOTH) if kind < WEIGHT else _BOTH
         _bars(panel, rows + below, start_ms, step.end_ms, mine & ~main, height, facecolor=colour, linewidth=0)
-    _number(panel, step, rows, until_ms)
+    _number(panel, step, rows, longest_ms)
     panel.set_yticks(range(len(step.ranks)), [_rank_name(step.run, rank) for rank in step.ranks])
     panel.set_ylim(len(step.ranks) - 0.4, -0.5)
     panel.tick_params(axis="y", length=0)
@@ -159,17 +162,17 @@ def _bars(
         panel.broken_barh([(float(start), float(length)) for start, length in bars], (row - height / 2, height), **look)
 
 
-def _number(panel: Axes, step: Step, rows: NDArray[np.float64], until_ms: float) -> None:
+def _number(panel: Axes, step: Step, rows: NDArray[np.float64], longest_ms: float) -> None:
     """Writes the microbatch into passes that are wide enough for it, and below it the stage where ranks have several."""
     if step.spans.microbatch.max(initial=0) < 1:
         return
-    width_in = (step.end_ms - step.start_ms) * _AXIS_IN / until_ms
-    numbered = (step.spans.microbatch >= 0) & np.isin(step.kind, _PASSES) & (step.end_ms <= until_ms)
+    width_in = (step.end_ms - step.start_ms) * _AXIS_IN / longest_ms
+    numbered = (step.spans.microbatch >= 0) & np.isin(step.kind, _PASSES)
     for index in np.flatnonzero(numbered):
         lines = [(str(step.spans.microbatch[index]), *_FONTS[0])]
         if step.chunks > 1:
             lines.append((str(step.spans.stage[index]), *_FONTS[1]))
-        if width_in[index] < max(digit_in * (len(text) + 1) for text, _, digit_in in lines):
+        if width_in[index] < _MARGIN_IN + max(digit_in * len(text) for text, _, digit_in in lines):
             continue
         centre_ms = (step.start_ms[index] + step.end_ms[index]) / 2
         dark = step.kind[index] in _DARK and step.chunk[index] == 0
@@ -191,4 +194,13 @@ def _legend(steps: Sequence[Step]) -> list[Patch]:
     patches = [
         Patch(color=colour, label=_NAMES.get(kind) or Phase(kind).label) for kind, colour in _COLOURS.items() if kind in present
     ]
-    return [*patches, Patch(color=_WAITING_COLOUR, label="waiting for other ranks")]
+    if any(_waits(step).any() for step in steps):
+        patches.append(Patch(color=_WAITING_COLOUR, label="waiting for other ranks"))
+    return patches
+
+
+def _waits(step: Step) -> NDArray[np.bool_]:
+    """Which spans begin with a wait for another rank. Those for servers and for input are spans of their own, all wait."""
+    apart = np.isin(step.spans.phase, (Phase.WAIT, Phase.INPUT))
+    waits: NDArray[np.bool_] = (step.spans.stream == Stream.MAIN) & (step.start_ms > step.arrival_ms) & ~apart
+    return waits

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from simulator.gate import DROPPED, Barrier
 from simulator.program import MAIN_LANE, Kind, Program, Rows
-from simulator.ragged import Ragged
-from simulator.run import Phase, Run, Spans, divided, from_spans
+from simulator.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, divided, from_spans
 
 if TYPE_CHECKING:
     from simulator.engine.timeline import Timeline
@@ -57,22 +56,36 @@ def run_of(timeline: Timeline, samples: int, **fields: Any) -> Run:
     samples: of a step of all ranks; with backups those that are dropped do not count. Steps of spans are each rank's own,
     counted from 1.
     """
-    ranks, gate = timeline.program.ranks, timeline.program.gate
-    window = window_of(timeline)
-    if isinstance(gate, Barrier):
-        pushes = len(np.unique(timeline.program.peer[timeline.program.kind == Kind.SERVE]))
-        samples = samples * (pushes - gate.backups) // pushes
+    program, window = timeline.program, window_of(timeline)
+    if isinstance(program.gate, Barrier):
+        pushes = len(_pushing(program))
+        samples = samples * (pushes - program.gate.backups) // pushes
+    blocks = [_cut(_before_the_first(timeline).spans(), window)]
+    if program.units:
+        blocks.append(_idle_at_the_end(timeline, window))
     run = from_spans(
-        _cut(_before_the_first(timeline).spans(), window),
+        Spans.of({name: np.concatenate([getattr(block, name) for block in blocks]) for name in SPAN_COLUMNS}),
         np.array([window.begin_s, window.end_s]),
-        servers=ranks.is_server,
-        multiplicity=ranks.multiplicity,
+        servers=program.ranks.is_server,
+        multiplicity=program.ranks.multiplicity,
         origin="predicted",
-        rank_names=ranks.names,
+        rank_names=program.ranks.names,
         samples=samples,
         **fields,
     )
     return divided(run, window.steps)
+
+
+def _idle_at_the_end(timeline: Timeline, window: Window) -> Spans:
+    """What ranks wait for that have no unit left while others still have one."""
+    ends_s = _ends_s(timeline)
+    last_s = np.nan_to_num(ends_s, nan=0.0).max(axis=0)
+    rank = timeline.program.rank[[lane[-1] for lane in _training_lanes(timeline.program)]]
+    step = np.isfinite(ends_s).sum(axis=0)
+    columns = (rank, step, Stream.MAIN, Phase.SYNCHRONISE, -1, -1, last_s, window.end_s, window.end_s, 0.0)
+    some = last_s < window.end_s
+    of_all = {name: np.broadcast_to(column, len(rank)) for name, column in zip(SPAN_COLUMNS, columns, strict=True)}
+    return Spans.of(of_all).where(some)
 
 
 def _before_the_first(timeline: Timeline) -> Timeline:
@@ -95,25 +108,36 @@ def window_of(timeline: Timeline) -> Window:
     if program.is_static:
         ends_s = timeline.step_ends_s()
         return Window(float(ends_s[0]), float(ends_s[-1]), len(ends_s) - 1)
-    if isinstance(program.gate, Barrier):
-        ends_s = _updates_s(timeline)
-        first = int(_WARM_UP * len(ends_s))
-        return Window(float(ends_s[first]), float(ends_s[-1]), len(ends_s) - 1 - first)
-    last = np.array([lane[-1] for lane in _training_lanes(program)])
-    done_s, ranks = timeline.end_s[:, last], program.ranks.multiplicity[program.rank[last]]
+    done_s, ranks = _ends_s(timeline), program.ranks.multiplicity[[program.rank[lane[0]] for lane in _training_lanes(program)]]
     ended = np.isfinite(done_s)
+    # the first rank that has ended a step and begins no other: from then on it is not all of them
+    stop_s = np.where(ended, done_s, -np.inf).max(axis=0)[ended.any(axis=0)].min()
+    if isinstance(program.gate, Barrier):
+        rounds_s = _updates_s(timeline)
+        rounds_s = rounds_s[rounds_s <= stop_s]
+        first = int(_WARM_UP * len(rounds_s))
+        return Window(float(rounds_s[first]), float(rounds_s[-1]), len(rounds_s) - 1 - first)
     order = np.argsort(done_s[ended], kind="stable")
     taken = np.cumsum(np.broadcast_to(ranks, done_s.shape)[ended][order]) / ranks.sum()
     ends_s = done_s[ended][order]
     if program.units:
         return Window(0.0, float(ends_s[-1]), float(taken[-1]))
-    # until the first rank that has ended a step begins no other
-    stop = np.searchsorted(ends_s, np.where(ended, done_s, -np.inf).max(axis=0)[ended.any(axis=0)].min(), side="right") - 1
+    stop = np.searchsorted(ends_s, stop_s, side="right") - 1
     begin = np.searchsorted(taken, _WARM_UP * taken[stop])
     # whole rounds, where there is one: steps come in bunches where workers keep in step
     rounds = np.floor(taken[stop] - taken[begin] + _ROUNDING) or np.inf
     end = np.searchsorted(taken, min(taken[begin] + rounds, taken[stop]) + _ROUNDING, side="right") - 1
     return Window(float(ends_s[begin]), float(ends_s[end]), float(taken[end] - taken[begin]))
+
+
+def _ends_s(timeline: Timeline) -> Times:
+    """When each training rank class ended its steps, shape (steps, classes)."""
+    return timeline.end_s[:, [lane[-1] for lane in _training_lanes(timeline.program)]]
+
+
+def _pushing(program: Program) -> Rows:
+    """The rank classes that push."""
+    return np.unique(program.peer[program.kind == Kind.SERVE])
 
 
 def _training_lanes(program: Program) -> list[list[int]]:
@@ -216,10 +240,7 @@ def _staleness(timeline: Timeline, window: Window) -> tuple[dict[str, Any], floa
 
 def _updates(timeline: Timeline, window: Window) -> float:
     """Updates of the parameters: rounds of a barrier, and else what any worker pushes."""
-    if isinstance(timeline.program.gate, Barrier):
-        return window.steps
-    pushers = len(np.unique(timeline.program.peer[timeline.program.kind == Kind.SERVE]))
-    return window.steps * pushers
+    return window.steps * (1 if isinstance(timeline.program.gate, Barrier) else len(_pushing(timeline.program)))
 
 
 class _Queue:
@@ -275,10 +296,10 @@ def _links(timeline: Timeline, window: Window) -> dict[str, float]:
     """
     program = timeline.program
     moved = np.where(program.kind == Kind.TRANSFER, window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
-    used = _Used(program, moved)
+    task, resource, share = _used(program, moved)
     stems, ways = zip(*(name.rpartition(" ")[::2] for name in program.resources.names), strict=True)
-    is_end = np.isin(ways, _ENDS)[used.resource]
-    task, resource, share = used.task[is_end], used.resource[is_end], used.share[is_end] / window.length_s
+    is_end = np.isin(ways, _ENDS)[resource]
+    task, resource, share = task[is_end], resource[is_end], share[is_end] / window.length_s
     # on the way out of its source, then into its target
     number = np.arange(len(task)) - np.searchsorted(task, task)
     is_servers = program.ranks.is_server[program.rank[task]] == (number % 2 == 0)
@@ -300,19 +321,14 @@ def _lanes(timeline: Timeline, window: Window) -> dict[str, float]:
     is_input, ranks = program.phase == Phase.INPUT, len(program.ranks.names)
     computes, makes = (np.bincount(program.rank, took * which, ranks).max() for which in (~is_input, is_input))
     loaded = np.where(is_input & (program.lane != MAIN_LANE), window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
-    used = _Used(program, loaded)
-    loads = np.bincount(used.resource, used.share).max(initial=0.0) / window.length_s
+    _, resource, share = _used(program, loaded)
+    loads = np.bincount(resource, share).max(initial=0.0) / window.length_s
     return {"compute": float(computes), "input": float(max(makes, loads))}
 
 
-class _Used:
-    """Seconds of a resource's whole capacity that tasks use to get so much done; columns, one entry for each use of a task."""
-
-    def __init__(self, program: Program, done: Times) -> None:
-        """done: in the unit of a task's amount, shape (tasks,); those that get nothing done use nothing."""
-        routes, capacity = program.routes, program.resources.capacity
-        busy = np.flatnonzero(done)
-        uses = Ragged(routes.resources.offsets, np.arange(len(routes.per_unit))).take(program.route[busy])
-        self.task: Rows = busy[uses.keys()]
-        self.resource: Rows = routes.resources.values[uses.values]
-        self.share: Times = done[self.task] * routes.per_unit[uses.values] / capacity[self.resource]
+def _used(program: Program, done: Times) -> tuple[Rows, Rows, Times]:
+    """What tasks use that get so much `done`, in the unit of their amounts, shape (tasks,): the task, the resource, and the
+    seconds for which that is busy; an entry for each use."""
+    busy = np.flatnonzero(done)
+    index, resource, per_unit = program.routes.used(program.route[busy])
+    return busy[index], resource, done[busy[index]] * per_unit / program.resources.capacity[resource]

@@ -91,6 +91,11 @@ class Routes:
         per_unit = [use.per_unit for uses in routes for use in uses]
         return cls(Ragged.of([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64))
 
+    def used(self, route: NDArray[np.integer]) -> tuple[Rows, Rows, NDArray[np.float64]]:
+        """What those use that take these routes: which of them, the resource, and how much per unit; an entry for each use."""
+        uses = Ragged(self.resources.offsets, np.arange(len(self.per_unit))).take(route)
+        return uses.keys(), self.resources.values[uses.values], self.per_unit[uses.values]
+
     def lists(self) -> list[list[Use]]:
         """What each route uses."""
         flat = list(map(Use, self.resources.values.tolist(), self.per_unit.tolist()))

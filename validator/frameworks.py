@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from simulator.errors import InputError
@@ -52,15 +51,23 @@ class Constants(NamedTuple):
     microbatch_s: float = 0.0
 
 
+# What PyTorch 2's dispatcher counts for a layer written like Megatron-LM's of 2021 to 2023; about as many for a model's ends.
+_BLOCK: Final = Kernels(26, 42)
+_END: Final = Kernels(30, 30)
+_UNFITTED: Final = Constants()
+
+
 @dataclass(frozen=True)
 class Framework:
-    """family: frameworks that share constants. model: fields that the software decides. attention: how it is computed. extras: by operator. again: shares of operators'
-    forward pass that selective recomputation does again, which is attention's scores if empty.
-    block_kernels, end_kernels: of a transformer block, and of what is before and behind all of them; kernel_host_s: of the host
-    for each; exchange_host_s: for a collective. blocking: whether the host waits for each kernel.
+    """What it does, by its source or its documents.
+
+    family: frameworks that share constants. model: fields that the software decides. attention: how it is computed. extras: by
+    operator. again: shares of operators' forward pass that selective recomputation does again; attention alone, if empty.
+    block_kernels, end_kernels: of a transformer block, and of what is before and behind all of them. kernel_host_s,
+    exchange_host_s: of the host for each kernel, and for each collective. blocking: whether the host waits for each kernel.
     forward_bytes, backward_bytes: copies and sums for each parameter and microbatch. optimizer_bytes: for each parameter of a
-    rank's own part. gradient_bytes: of an element that is summed over ranks, in 16-bit training.
-    overlap, overlap_gather, overlap_tensor, split_sends: as strategies' fields. zero: the least stage of ZeRO that it uses.
+    rank's own part. gradient_bytes: of an element that is summed over ranks. zero: the least stage of ZeRO that it uses.
+    overlap, overlap_gather, overlap_tensor, split_sends, context_by: as strategies' fields.
     """
 
     name: str
@@ -69,8 +76,8 @@ class Framework:
     attention: Attention = "flash 2"
     extras: Mapping[str, Extra] = field(default_factory=dict)
     again: Mapping[str, float] = field(default_factory=dict)
-    block_kernels: Kernels = Kernels(26, 42)
-    end_kernels: Kernels = Kernels(30, 30)
+    block_kernels: Kernels = _BLOCK
+    end_kernels: Kernels = _END
     kernel_host_s: float = 25e-6
     exchange_host_s: float = 50e-6
     blocking: bool = False
@@ -78,13 +85,13 @@ class Framework:
     backward_bytes: float = 6.0
     optimizer_bytes: float = 28.0
     gradient_bytes: Literal[2, 4] = 2
+    zero: int = 0
     overlap: bool = False
     overlap_gather: bool = False
     overlap_tensor: bool = False
     split_sends: bool = True
-    zero: int = 0
     context_by: Literal["ring", "all_gather"] = "ring"
-    constants: Constants = Constants()
+    constants: Constants = _UNFITTED
 
     def with_constants(self, constants: Constants) -> Framework:
         return replace(self, constants=constants)
@@ -104,13 +111,12 @@ _EAGER: Final = {
 _PYTORCH_LOSS: Final = Extra(6 + 12 - 4, 16 + 6 - 4)
 _MEGATRON_LOSS: Final = Extra(6 + 4 + 8 + 8 + 4 + 8 - 4, 8 + 6 - 4)
 
-# Kernels of a block: what PyTorch 2's dispatcher counts for a layer written like Megatron-LM's of 2021 to 2023; the host needs
-# 5 to 25 us for each (PyTorch's dispatcher, Python's modules and hooks, CUDA's launch), of which frameworks with Python between
-# the kernels are at the upper end: a round assumption.
-# A microbatch's gradients are added to a buffer: two reads and a write of 16 bits (megatron/model/distributed.py). The
-# optimizer, bytes for each parameter (megatron/optimizer): gradients to 32 bits 6, unscaled and checked 8, their norm 4, clipped
-# 8, fused Adam 28, weights to 16 bits 6, gradients zeroed 2. Masks of dropout, scores kept, the bias of queries, keys and values
-# added by a kernel of its own, since PyTorch before 1.12 does not fuse it for three dimensions.
+# The host needs 5 to 25 us for a kernel (PyTorch's dispatcher, Python's modules and hooks, CUDA's launch), of which frameworks
+# with Python between the kernels are taken at the upper end: a round assumption, like twice as much for a collective.
+# Masks of dropout, scores that are kept, and a kernel that adds the bias of queries, keys and values, since PyTorch before 1.12
+# does not fuse it in three dimensions. A microbatch's gradients are added to a buffer: two reads and a write of 16 bits
+# (megatron/model/distributed.py). The optimizer's bytes for each parameter (megatron/optimizer): gradients to 32 bits 6,
+# unscaled and checked 8, their norm 4, clipped 8, fused Adam 28, weights to 16 bits 6, gradients zeroed 2.
 MEGATRON: Final = Framework(
     "Megatron-LM",
     "Megatron-LM 2021",
@@ -127,9 +133,7 @@ MEGATRON_2022: Final = replace(
 # clipped 8, fused Adam 28, to 16 bits 6.
 MEGATRON_DEEPSPEED: Final = replace(MEGATRON, name="Megatron-DeepSpeed", family="Megatron-DeepSpeed", optimizer_bytes=54)
 # The training on Jean Zay had to set CUDA_LAUNCH_BLOCKING=1 (bigscience, train/tr11-176B-ml/chronicles-prequel.md).
-BIGSCIENCE: Final = replace(
-    MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed 2022", family="Megatron-DeepSpeed 2022", blocking=True
-)
+BIGSCIENCE: Final = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed 2022", family="Megatron-DeepSpeed 2022", blocking=True)
 # MPT of llm-foundry: biases, learned positions, no dropout, Triton's flash attention, PyTorch's FSDP in 16 bits alone
 # (scripts/train/yamls/pretrain, fsdp_config mixed_precision PURE), whose backward pass puts gradients together and divides them
 # (8 bytes). Composer's DecoupledAdamW goes over parameters in ten unfused kernels (80 bytes), gradients are turned into 32
@@ -153,7 +157,6 @@ LLM_FOUNDRY: Final = Framework(
 TORCHTITAN: Final = Framework(
     "torchtitan",
     "torchtitan",
-    model={"tied": False},
     attention="flash 2",
     extras={"norm": Extra(28, 40), "rotary": Extra(16, 16), "swiglu": Extra(4, 8), "loss": _PYTORCH_LOSS},
     again={"qkv": 1 / 6, "projection": 1.0, "up": 0.5, "norm": 1.0, "rotary": 1.0, "swiglu": 1.0, "residual": 1.0},
@@ -169,24 +172,30 @@ TORCHTITAN_COMPILED: Final = replace(
     TORCHTITAN, name="torchtitan compiled", extras={"loss": _PYTORCH_LOSS}, block_kernels=Kernels(20, 35)
 )
 # Megatron-Core: Transformer Engine's fused kernels and cuDNN's or version 3's attention, gradients added by the products in 32
-# bits (8 bytes more), summed by the distributed optimizer while the backward pass goes on, parameters gathered while the next
+# bits (6 bytes more), summed by the distributed optimizer while the backward pass goes on, parameters gathered while the next
 # forward pass does (--overlap-grad-reduce, --overlap-param-gather, tp-comm-overlap). Optimizer: norm 4, clip 8, fused Adam 28,
 # to 16 bits 6.
 MEGATRON_CORE: Final = Framework(
     "Megatron-Core",
     "Megatron-Core",
+    model={"tied": True},
     attention="flash 3",
     extras={"loss": _MEGATRON_LOSS},
     block_kernels=Kernels(30, 45),
-    backward_bytes=8,
+    backward_bytes=6,
     optimizer_bytes=46,
     gradient_bytes=4,
     overlap=True,
     overlap_gather=True,
 )
-NEMO: Final = replace(MEGATRON_CORE, name="NeMo", family="NeMo", overlap_tensor=True)
-# Gathering parameters is what the distributed optimizer does.
-MEGATRON_CORE_SHARED: Final = replace(MEGATRON_CORE, name="Megatron-Core, param-gather", overlap_tensor=True, zero=1)
+# NeMo and Megatron Bridge add and sum gradients in 16 bits (grad_sync_dtype: bf16 in NeMo-Megatron-Launcher's recipes;
+# grad_reduce_in_fp32: false in Megatron Bridge's).
+NEMO: Final = replace(MEGATRON_CORE, name="NeMo", family="NeMo", backward_bytes=2, gradient_bytes=2, overlap_tensor=True)
+# Megatron-LM's own scaling runs: gathering parameters is what the distributed optimizer does, and the sizes that its README
+# states only come about with an output head of its own.
+MEGATRON_CORE_SHARED: Final = replace(
+    MEGATRON_CORE, name="Megatron-Core, param-gather", model={"tied": False}, overlap_tensor=True, zero=1
+)
 
 # The first whose pattern is found in a table's software.
 _PATTERNS: Final[tuple[tuple[str, Framework], ...]] = (
@@ -209,6 +218,3 @@ def framework_of(software: str) -> Framework:
         if re.search(pattern, software, re.IGNORECASE):
             return framework
     raise InputError(f"unknown software: {software or 'not named'}")
-
-
-FRAMEWORKS: Final[Mapping[str, Framework]] = MappingProxyType({one.name: one for _, one in _PATTERNS})

@@ -91,7 +91,11 @@ TABLES: Final = (
         frozenset({"collective", "gpu", "n_gpus", "size_bytes", "instance_or_system"}),
         "validator.published_collectives",
     ),
-    Table("transformer_training", frozenset({"layers", "hidden", "tp", "pp", "dp", "step_time_s"})),
+    Table(
+        "transformer_training",
+        frozenset({"layers", "hidden", "tp", "pp", "dp", "step_time_s"}),
+        "validator.published_transformer_training",
+    ),
     Table(
         "data_parallel_scaling",
         frozenset({"model", "method", "gpus", "servers", "samples_per_s"}),

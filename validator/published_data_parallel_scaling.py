@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, get_args
 
+import numpy as np
 from pydantic import ValidationError
 
 from simulator import library
@@ -24,7 +25,9 @@ from simulator.errors import InputError, ScaleproofError
 from simulator.memory import memory
 from simulator.model import AnyModel
 from simulator.predict import predict as run
+from simulator.program import MAIN_LANE, Kind, Program
 from simulator.scenario import Scenario, load_cluster, load_model
+from simulator.strategy import ParameterServer
 from validator.published import Prediction
 
 Row = Mapping[str, str]
@@ -43,6 +46,8 @@ _PRECISIONS: Final[dict[str, Precision]] = {"mixed fp16": "fp16", "mixed": "fp16
 _LARGEST_BATCH: Final = 1024
 # Of Horovod's fusion buffer (its documentation on tensor fusion).
 _FUSED: Final = "64 MiB"
+# TensorFlow sends each variable by itself; small ones go with their neighbours here, so that there are fewer messages.
+_SENT_APART: Final[dict[str, Any]] = {"overlap": True, "bucket": "4 MiB"}
 
 
 def predict(row: Row) -> Prediction:
@@ -59,7 +64,8 @@ def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
         if gpus == _number(base, "gpus"):
             return Prediction(source, skipped="the base that the rest is predicted from")
         device_s = _device_s(_hashable(base), base_per_s)
-        predicted = run(_scenario(row, device_s)).samples_per_s
+        scenario = _scenario(row, device_s)
+        predicted = scenario.total_samples / _step_s(scenario)
     except ScaleproofError as error:
         return Prediction(source, skipped=str(error).partition(";")[0])
     except ValidationError as error:
@@ -87,10 +93,32 @@ def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> fl
     measured_s = _number(base, "gpus") * _batch(base) * passes / samples_per_s
     device_s = measured_s / passes
     for _ in range(2):
-        device_s -= (run(_scenario(base, device_s)).step_time_s - measured_s) / passes
+        device_s -= (_step_s(_scenario(base, device_s)) - measured_s) / passes
         if device_s <= 0:
             raise InputError("what the base communicates is predicted to take longer than its step")
     return device_s
+
+
+def _step_s(scenario: Scenario) -> float:
+    """Seconds of a step of all workers."""
+    if isinstance(scenario.strategy, ParameterServer) and scenario.strategy.mode == "asynchronous":
+        return _busiest_s(scenario.strategy.compile(scenario.job()))
+    return run(scenario).step_time_s
+
+
+def _busiest_s(program: Program) -> float:
+    """Seconds for which the busiest worker, server or link works for a step.
+
+    Workers that do not wait for one another come near to it once there are many of them, with whatever keeps it busy (the
+    asymptotic bound of closed queueing networks, Denning & Buzen 1978); a simulation of all their messages takes hours.
+    """
+    routes, moves = program.routes, program.kind == Kind.TRANSFER
+    on_route = np.bincount(program.route[moves], program.amount[moves], len(routes.resources))
+    used = on_route[routes.resources.keys()] * routes.per_unit / program.resources.capacity[routes.resources.values]
+    serves, computes = program.kind == Kind.SERVE, program.lane == MAIN_LANE
+    work_s = np.where(serves, program.requests * program.amount + program.update_s, program.amount * computes)
+    busy_s = np.bincount(program.rank, work_s), np.bincount(routes.resources.values, used, minlength=1)
+    return float(max(seconds.max() for seconds in busy_s))
 
 
 def _scenario(row: Row, device_s: float) -> Scenario:
@@ -135,18 +163,18 @@ def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
     over a link of its own, as if an equal part of the variables lay at the end of each.
     """
     gpus = _number(row, "gpus")
-    servers: dict[str, Any] = {"kind": "parameter_server", "workers": gpus, "placement": "colocated", "overlap": True}
+    servers: dict[str, Any] = {"kind": "parameter_server", "workers": gpus, "placement": "colocated"}
     if _is_local(row):
-        return servers | {"servers": gpus, "shard": "bytes" if " cpu" in method else "tensor"}
+        return servers | _SENT_APART | {"servers": gpus, "shard": "bytes" if " cpu" in method else "tensor"}
     machines = -(-gpus // cluster.node.devices)
-    servers |= {"servers": _count(row.get("servers")) or machines, "shard": "tensor"}
-    replicated = "distributed_replicated" in method
-    return servers | {"mode": "synchronous" if replicated else "asynchronous", "two_level": cluster.node.devices > 1}
+    servers |= {"servers": _count(row.get("servers")) or machines, "shard": "tensor", "two_level": cluster.node.devices > 1}
+    return servers | (_SENT_APART if "distributed_replicated" in method else {"mode": "asynchronous"})
 
 
 def _is_local(row: Row) -> bool:
-    """Whether variables stay on the one machine that there is."""
-    return not row.get("servers") and _count(row.get("nodes")) <= 1
+    """Whether variables stay in a process on the one machine that there is, and no servers are started."""
+    is_distributed = "distributed" in row.get("method", "").lower() or bool(row.get("servers"))
+    return not is_distributed and _count(row.get("nodes")) <= 1
 
 
 def _as_used(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:

@@ -18,6 +18,7 @@ from simulator.memory import memory
 from simulator.model import AnyModel, Gpt, Llama
 from simulator.scenario import Scenario, load_cluster
 from validator.framework_constants import CALIBRATIONS
+from validator.framework_exchanges import beside
 from validator.framework_times import Work, device_for
 from validator.frameworks import Framework, framework_of
 from validator.published import Prediction
@@ -58,7 +59,7 @@ def predict_calibrated(row: Row) -> list[Prediction]:
 
 
 def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
-    """Predictions with the framework that the row names, or with another. What cannot be predicted is skipped with its reason."""
+    """With the framework that the row names, or with another. What cannot be predicted is skipped with its reason."""
     name = row.get("source_set") or "not named"
     inputs = tuple(value for column, value in row.items() if column not in _NO_INPUTS)
     pairs = row.get("model", ""), row.get("gpus", "")
@@ -131,7 +132,7 @@ class _Run:
         plain = self._with(microbatches, self.cluster)
         job = plain.job()
         work = replace(self.work, samples=microbatch)
-        device = device_for(self.cluster.device, self.framework, job.layers, work)
+        device = device_for(self.cluster.device, self.framework, job.layers, work, beside(plain.strategy.plan, job))
         return self._with(microbatches, self.cluster.model_copy(update={"device": device}))
 
     def _with(self, microbatches: int, cluster: Cluster) -> Scenario:
@@ -163,6 +164,7 @@ def _read(row: Row, framework: Framework) -> _Run:
         optimizer=row["optimizer"],  # type: ignore[arg-type]
         recompute=row["recompute"],
         fp8=row["precision"] == "fp8",
+        fp8_recipe=row.get("fp8_recipe", ""),
     )
     return _Run(
         framework,
@@ -190,7 +192,7 @@ def _model(row: Row, framework: Framework) -> AnyModel:
     }  # fmt: skip
     if row["gated_mlp"] == "yes":
         return Llama(**fields, flash=framework.attention != "scores")
-    return Gpt(**fields | framework.model)
+    return Gpt(**fields, **framework.model)
 
 
 @cache

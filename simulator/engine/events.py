@@ -9,17 +9,15 @@ from typing import Final
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from simulator.engine.fairqueue import TOGETHER
 from simulator.engine.flows import Allocator
-from simulator.engine.replay import rates
+from simulator.engine.replay import Times, durations_s, rates
 from simulator.engine.servers import Applied, Host, Request, Server
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
-from simulator.gate import DROPPED
+from simulator.gate import DROPPED, Barrier
 from simulator.program import MAIN_LANE, Kind, Program, Use, followers
-from simulator.ragged import Ragged
 
 # Where ranks take steps each on its own, none takes more than so many times those asked for.
 _MOST_AHEAD: Final = 10
@@ -30,7 +28,9 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
     """Runs `steps` steps of a program, one after another as its lanes allow; deterministic.
 
     In a program that is not static ranks begin steps until its units are taken, or else `steps` steps of each on average; what
-    is never begun has no time. sample: which of the variation's samples to run, counted from zero.
+    is never begun has no time. Without units there is no beginning that all share: ranks that no barrier keeps in step begin
+    spread evenly over a step, since those that begin as one take hundreds of steps to part. sample: which of the variation's
+    samples to run, counted from zero.
     """
     return _Execution(program, steps, _amounts(program, variation, sample), variation.start_s).run()
 
@@ -51,7 +51,7 @@ class _Execution(Host):
         program: Program,
         steps: int,
         amounts: Callable[[int], list[float]],
-        rank_starts_s: NDArray[np.float64] | None,
+        rank_starts_s: Times | None,
     ) -> None:
         self.program = program
         self.environment = simpy.Environment()
@@ -60,7 +60,8 @@ class _Execution(Host):
         self.ready: deque[int] = deque()
         self.draining = False
         self.takers = None if program.is_static else _Takers(self, steps)
-        self.rank_starts_s = [0.0] * len(program.ranks.names) if rank_starts_s is None else rank_starts_s.tolist()
+        starts_s = np.zeros(len(program.ranks.names)) if rank_starts_s is None else rank_starts_s
+        self.rank_starts_s = (starts_s + _apart_s(program)).tolist()
         self._link()
         # plain lists: reading single numbers out of numpy arrays costs ten times as much
         self.amounts = amounts
@@ -251,6 +252,34 @@ class _Takers:
                 server.leave(rank)
 
 
+def _apart_s(program: Program) -> Times:
+    """When ranks begin that have no beginning in common, shape (ranks,)."""
+    ranks = program.ranks
+    training = np.flatnonzero(~ranks.is_server)
+    begin_s = np.zeros(len(ranks.names))
+    if not (program.units or isinstance(program.gate, Barrier)):
+        begin_s[training] = _round_s(program) * np.arange(len(training)) / len(training)
+    return begin_s
+
+
+def _round_s(program: Program) -> float:
+    """About how long a step of all ranks takes: as long as the busiest resource or server is busy, or a rank alone takes."""
+    seconds, count = durations_s(program), len(program.ranks.names)
+    serves = program.kind == Kind.SERVE
+    task, resource, per_unit = program.routes.used(program.route)
+    moves = np.where(serves, 0.0, program.amount)[task] * per_unit / program.resources.capacity[resource]
+    busy_s = np.bincount(resource, moves), np.bincount(program.rank[serves], seconds[serves])
+    alone_s = np.zeros(count)
+    np.add.at(alone_s, program.rank, np.where(program.lane == MAIN_LANE, seconds, 0.0))
+    from_server = program.ranks.is_server[program.rank]
+    for pulls in (False, True):
+        longest_s = np.zeros(count)
+        of_side = (program.kind == Kind.TRANSFER) & (from_server == pulls)
+        np.maximum.at(longest_s, (program.peer if pulls else program.rank)[of_side], seconds[of_side])
+        alone_s += longest_s
+    return max(float(side.max(initial=0.0)) for side in (*busy_s, alone_s))
+
+
 def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
     """What each task has to share with others, and its highest rate.
 
@@ -259,14 +288,13 @@ def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
     """
     if program.is_static:
         return program.uses(), program.max_rate.tolist()
-    routes, alone, resources = program.routes, rates(program), program.resources
-    uses = Ragged(routes.resources.offsets, np.arange(len(routes.per_unit))).take(program.route)
-    used, user, count = routes.resources.values[uses.values], uses.keys(), len(resources.names)
-    wanted = np.bincount(used, alone[user] * routes.per_unit[uses.values], count)
+    alone, resources = rates(program), program.resources
+    task, resource, per_unit = program.routes.used(program.route)
+    wanted = np.bincount(resource, alone[task] * per_unit, len(resources.names))
     # what a task that is several messages loses to incast is in the rate that it has alone
     ample = (wanted <= resources.capacity * (1 + TOGETHER)) & (resources.incast == 0)
-    ample |= np.bincount(used, minlength=count) == 1
+    ample |= np.bincount(resource, minlength=len(resources.names)) == 1
     # a server's work is told by its seconds, not by its rate
-    ample[used[program.kind[user] == Kind.SERVE]] = False
-    shared = [[use for use in route if not ample[use.resource]] for route in routes.lists()]
+    ample[resource[program.kind[task] == Kind.SERVE]] = False
+    shared = [[use for use in route if not ample[use.resource]] for route in program.routes.lists()]
     return [shared[route] for route in program.route.tolist()], alone.tolist()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.cluster.algorithms import Group, Op
 from simulator.model.layers import Layer
-from simulator.program import Path
+from simulator.program import Path, Rows, Use
 from simulator.run import Phase
 from simulator.strategy.costs import Bucket, Job, buckets
 from simulator.strategy.lanes import SLOTS
@@ -31,11 +31,12 @@ def units(layers: Sequence[Layer], stage: range, plan: Plan, job: Job) -> list[U
     """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets fill."""
     if plan.workers * plan.context == 1 or plan.servers:
         return [Unit(stage, ())]
+    everyones = [_without_experts(layers[i]) if plan.expert > 1 else layers[i] for i in stage]
     if job.zero == 3:
-        return [Unit(range(i, i + 1), (Bucket(i, layers[i].tensors),)) for i in stage]
+        return [Unit(range(i, i + 1), (Bucket(i, layer.tensors),)) for i, layer in zip(stage, everyones, strict=True)]
     size = plan.gradient_bytes or job.element_bytes
-    found = buckets([layers[i] for i in stage], size, plan.first_bucket_bytes, plan.bucket_bytes)
-    if not (plan.overlap or job.zero == 2):
+    found = buckets(everyones, size, plan.first_bucket_bytes, plan.bucket_bytes)
+    if not (plan.overlap or plan.overlap_gather or job.zero == 2):
         return [Unit(stage, tuple(found))]
     result: list[Unit] = []
     end = stage.stop
@@ -47,6 +48,11 @@ def units(layers: Sequence[Layer], stage: range, plan: Plan, job: Job) -> list[U
         # one that a layer fills together with the one before it
         result[0] = Unit(result[0].layers, (*result[0].buckets, bucket))
     return ([Unit(range(stage.start, end), ())] if end > stage.start else []) + result
+
+
+def _without_experts(layer: Layer) -> Layer:
+    """With no gradients but those of what all workers have; which tensors are experts' is not told, so they are one."""
+    return replace(layer, tensors=(layer.parameters - layer.expert_parameters,)) if layer.expert_parameters else layer
 
 
 class _Event(NamedTuple):
@@ -68,7 +74,8 @@ class Agreement:
         """job: any replica's. found: the units of each stage of the model."""
         self.shop, self.job, self.plan = shop, job, shop.plan
         self.units, self.replicas = found, replicas
-        self._groups: dict[tuple[int, str], Group] = {}
+        self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
+        self._found: dict[tuple[int, str], list[Group]] = {}
         self._paths: dict[tuple[Op, str, int, float], tuple[float, Path]] = {}
 
     def add(self) -> None:
@@ -85,55 +92,51 @@ class Agreement:
             return
         tasks, plan, zero = self.shop.lanes, self.plan, self.job.zero
         own = np.flatnonzero(tasks.rank == rank)
-        if zero == 3 and plan.workers > 1:
+        if zero == 3:
             yield from self._gathers(own.tolist())
-        elif zero in (1, 2) and plan.overlap_gather:
-            yield from self._gathers_of_step(rank, own.tolist())
-        if zero >= 2:
-            makes = np.isin(tasks.kind[own], (Pass.BACKWARD, Pass.INPUT))
-            for task in own[makes].tolist():
-                yield from self._sums(task, [self._unit_at(task)])
-            return
+        elif zero and plan.overlap_gather:
+            yield from self._gathers_of_step(rank, own)
         for stage in plan.stage_of[rank]:
-            making = own[(tasks.stage[own] == stage) & np.isin(tasks.kind[own], (Pass.BACKWARD, Pass.WEIGHT))]
-            last = int(making[-1])
-            if not tasks.cut[last]:
-                yield from self._sums(last, self.units[stage][::-1])
-                continue
-            for task, unit in zip(making[-len(self.units[stage]) :].tolist(), self.units[stage][::-1], strict=True):
-                yield from self._sums(task, [unit])
+            making = own[(tasks.stage[own] == stage) & np.isin(tasks.kind[own], (Pass.BACKWARD, Pass.WEIGHT))].tolist()
+            found, beside = self.units[stage][::-1], plan.overlap or zero >= 2
+            pieces = len(found) if beside and tasks.cut[making[-1]] else 1
+            for task in making if zero >= 2 else making[-pieces:]:
+                yield from self._sums(rank, task, [self._unit_at(task)] if beside and tasks.cut[task] else found)
 
     def _unit_at(self, task: int) -> Unit:
         tasks = self.shop.lanes
         begin = int(tasks.begin[task])
         return next(unit for unit in self.units[int(tasks.stage[task])] if unit.layers.start == begin)
 
-    def _sums(self, task: int, done: Sequence[Unit]) -> Iterator[_Event]:
+    def _sums(self, rank: int, task: int, done: Sequence[Unit]) -> Iterator[_Event]:
         """Sums of the gradients that are complete after a task."""
         slot = int(self.shop.lanes.slot[task]) + SLOTS // 2
-        size = self.plan.gradient_bytes or self.job.element_bytes
         for unit in done:
-            expert = sum(self.job.layers[i].expert_parameters for i in unit.layers) if self.plan.expert > 1 else 0
-            whole = sum(self.job.layers[i].parameters for i in unit.layers)
-            dense = 1 - expert / whole if whole else 1.0
-            for bucket in unit.buckets:
-                for op, group, size_bytes in self._summed(bucket, size, dense):
+            parts = [("replicas", bucket.tensors) for bucket in unit.buckets]
+            parts += [(group, (count,)) for group, count in self._parameters(unit.layers).items() if group == "experts"]
+            for keepers, tensors in parts:
+                for op, group, size_bytes in self._summed(rank, keepers, tensors):
                     yield _Event(slot, op, group, size_bytes, (task,))
-            if expert:
-                yield _Event(slot, "all_reduce", "experts", float(expert * size), (task,))
 
-    def _summed(self, bucket: Bucket, size: int, dense: float) -> Iterator[tuple[Op, str, float]]:
-        """The collectives that sum a bucket, of whose gradients a share is not experts'."""
+    def _summed(self, rank: int, keepers: str, tensors: Sequence[int]) -> Iterator[tuple[Op, str, float]]:
+        """The collectives that sum the gradients of what a group keeps alike."""
+        plan, size = self.plan, self.plan.gradient_bytes or self.job.element_bytes
+        ranks = self._groups(rank, keepers)[0].size
         if self.job.zero:
-            size_bytes = sum(bucket.tensors) * dense * size
-            yield "reduce_scatter", "sharing", size_bytes
-            if self.plan.sharing < self.plan.workers:
-                yield "all_reduce", "groups", size_bytes / self.plan.sharing
-        elif self.plan.compression is None:
-            yield "all_reduce", "replicas", sum(bucket.tensors) * dense * size
+            yield "reduce_scatter", keepers, float(sum(tensors) * size)
+            if keepers == "replicas" and plan.sharing < plan.workers:
+                yield "all_reduce", "shards", sum(tensors) * size / ranks
+        elif plan.compression is None:
+            yield "all_reduce", keepers, float(sum(tensors) * size)
         else:
-            for wire in self.plan.compression.wire(bucket.tensors, size):
-                yield wire.op, "replicas", wire.collective_bytes(self.plan.workers)
+            for wire in plan.compression.wire(tensors, size):
+                yield wire.op, keepers, wire.collective_bytes(ranks)
+
+    def _parameters(self, layers: Iterable[int]) -> dict[str, int]:
+        """How many parameters of some layers each group keeps alike."""
+        whole = sum(self.job.layers[i].parameters for i in layers)
+        experts = sum(self.job.layers[i].expert_parameters for i in layers) if self.plan.expert > 1 else 0
+        return {group: count for group, count in (("replicas", whole - experts), ("experts", experts)) if count}
 
     def _gathers(self, own: list[int]) -> Iterator[_Event]:
         """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped."""
@@ -143,19 +146,19 @@ class Agreement:
         for number, task in enumerate(passed):
             ahead = number - 1 - self.plan.prefetch
             after = passed[ahead] if ahead >= 0 else own[0]
-            size_bytes = float(sum(self.job.layers[i].parameters for i in self._unit_at(task).layers) * self.job.element_bytes)
-            yield _Event(int(tasks.slot[task]) - SLOTS + 1, "all_gather", "sharing", size_bytes, (after,), task)
+            yield from self._gather(task, after)
 
-    def _gathers_of_step(self, rank: int, own: list[int]) -> Iterator[_Event]:
-        """All parameters, stage by stage, before the step's first pass over each."""
-        tasks = self.shop.lanes
+    def _gathers_of_step(self, rank: int, own: Rows) -> Iterator[_Event]:
+        """The parameters of each unit before the step's first pass over it, as soon as those before are gathered."""
         for stage in self.plan.stage_of[rank]:
-            first = next(task for task in own if tasks.stage[task] == stage)
-            slot = int(tasks.slot[first]) - 1
-            yield _Event(slot, "all_gather", "sharing", self._parameters_bytes(stage), (own[0],), first)
+            for task in own[self.shop.lanes.stage[own] == stage][: len(self.units[stage])].tolist():
+                yield from self._gather(task, int(own[0]))
 
-    def _parameters_bytes(self, stage: int) -> float:
-        return float(sum(self.job.layers[i].parameters for i in self.shop.ranges[stage]) * self.job.element_bytes)
+    def _gather(self, task: int, after: int) -> Iterator[_Event]:
+        """The parameters of what a task passes."""
+        slot = int(self.shop.lanes.slot[task]) - SLOTS + 1
+        for group, count in self._parameters(self._unit_at(task).layers).items():
+            yield _Event(slot, "all_gather", group, float(count * self.job.element_bytes), (after,), task)
 
     def _collective(self, rank: int, event: _Event) -> int:
         builder, replicas, stages = self.shop.builder, self.replicas, self.plan.stages
@@ -170,47 +173,69 @@ class Agreement:
         return row
 
     def _path(self, rank: int, op: Op, group: str, size_bytes: float) -> tuple[float, Path]:
-        key = op, group, rank, size_bytes
+        key, grid = (op, group, rank, size_bytes), self.shop.grid
         if key not in self._paths:
-            nodes = sorted({replica.places[rank][0] for replica in self.replicas})
-            alike = min(self.plan.tensor, self.shop.grid.devices)
-            algorithm = self.plan.algorithm if op == "all_reduce" and group == "replicas" else None
-            found = self._group(rank, group)
-            self._paths[key] = self.shop.fabric.collective(op, found, size_bytes, nodes, alike, algorithm)
+            algorithm = self.plan.algorithm if op == "all_reduce" else None
+            beside = grid.beside([grid.rank(0, rank) + i * grid.stride("tensor") for i in range(grid.tensor)])
+            found = []
+            for one in self._groups(rank, group):
+                nodes = [node for node in self._nodes[rank] if node in one.node_numbers]
+                found.append(self.shop.fabric.collective(op, one, size_bytes, nodes, beside, algorithm))
+            self._paths[key] = _together(found)
         return self._paths[key]
 
-    def _group(self, stage: int, group: str) -> Group:
-        if (stage, group) not in self._groups:
-            self._groups[stage, group] = self._make_group(stage, group)
-        return self._groups[stage, group]
+    def _groups(self, rank: int, name: str) -> list[Group]:
+        """The groups that agree at the same time, those that have members on nodes that are modelled."""
+        if (rank, name) not in self._found:
+            nodes = self._nodes[rank]
+            own = self.shop.grid.workers_on(nodes, rank)
+            groups = self._groups_with(own, rank, name)
+            self._found[rank, name] = [group for group in groups if np.isin(group.node_numbers, nodes).any()]
+        return self._found[rank, name]
 
-    def _make_group(self, stage: int, group: str) -> Group:
+    def _groups_with(self, workers: Iterable[int], rank: int, name: str) -> Iterator[Group]:
+        """Those that some workers are in: "replicas" have the same parameters, and share out states where ZeRO does so,
+        "shards" have the same part of these, "experts" the same experts."""
         plan, grid = self.plan, self.shop.grid
-        match group:
-            case "sharing":
-                return grid.replicas_of(stage, count=plan.sharing)
-            case "groups":
-                return grid.replicas_of(stage, step=plan.sharing, count=plan.workers // plan.sharing)
-            case "experts":
-                return grid.replicas_of(stage, step=plan.expert, count=plan.workers // plan.expert)
-            case _:
-                return grid.replicas_of(stage)
+        sharing = plan.sharing if self.job.zero else plan.workers
+        step = plan.expert if name == "experts" else sharing
+        for first in sorted({worker % step if name != "replicas" else worker - worker % step for worker in workers}):
+            if name == "replicas":
+                yield grid.replicas_of(rank, first, sharing)
+            elif name == "experts":
+                yield grid.replicas_of(rank, first, plan.workers // step, step)
+            else:
+                apart = (grid.members(worker, rank)[:: grid.tensor] for worker in range(first, plan.workers, step))
+                yield from (Group.of(members, grid.devices) for members in zip(*apart, strict=True))
 
     def _add_optimizers(self, rank: int, sums: Sequence[int]) -> None:
         """Each replica's own part of the step; what is shared out after it is gathered, where the next step does not do so."""
         builder, plan, job = self.shop.builder, self.plan, self.job
         held = [i for stage in plan.stage_of[rank] for i in self.shop.ranges[stage]]
-        work_s = job.optimizer_s(float(sum(job.layers[i].parameters for i in held)), plan.sharing * plan.context)
-        if plan.compression is not None and plan.workers > 1:
+        kept, ranks = self._parameters(held), self._groups(rank, "replicas")[0].size
+        own = sum(count / (self._groups(rank, group)[0].size if job.zero else 1) for group, count in kept.items())
+        work_s = job.optimizer_s(own)
+        if plan.compression is not None and ranks > 1 and not job.zero:
             tensors = [tensor for i in held for tensor in job.layers[i].tensors]
-            work_s += plan.compression.work_s(tensors, plan.workers, job.cluster.device, job.precision)
+            work_s += plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
         label = rank if plan.stages > 1 else -1
         rows = [builder.compute(replica.ranks[rank], Phase.OPTIMIZER, work_s, sums, label) for replica in self.replicas]
         if job.zero in (1, 2) and not plan.overlap_gather and plan.workers * plan.context > 1:
             members = [replica.ranks[rank] for replica in self.replicas]
             gathers = []
             for stage in plan.stage_of[rank]:
-                moved_bytes, path = self._path(rank, "all_gather", "sharing", self._parameters_bytes(stage))
-                gathers.append(builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, rows, label))
+                for group, count in self._parameters(self.shop.ranges[stage]).items():
+                    moved_bytes, path = self._path(rank, "all_gather", group, float(count * job.element_bytes))
+                    gathers.append(builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, rows, label))
             for member in members:
                 builder.wait(member, Phase.SYNCHRONISE, gathers, label)
+
+
+def _together(found: Sequence[tuple[float, Path]]) -> tuple[float, Path]:
+    """The path of collectives of several groups at once: as long as the longest of them, using what all of them use."""
+    moved_bytes, longest = max(found, key=lambda one: one[1].latency_s + one[0] / one[1].max_Bps)
+    uses: dict[int, float] = {}
+    for _, path in found:
+        for use in path.uses:
+            uses[use.resource] = uses.get(use.resource, 0.0) + use.per_unit
+    return moved_bytes, replace(longest, uses=tuple(Use(*use) for use in uses.items()))

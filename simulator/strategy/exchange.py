@@ -24,19 +24,22 @@ class Exchanges:
     overlap_tensor: bool = False
 
     def group(self, axis: Literal["tensor", "context", "expert"]) -> Group:
-        """The ranks that exchange along an axis, of which rank 0 is one."""
+        """The ranks that exchange along an axis, of the groups that set the pace."""
         if axis == "expert":
             return self.grid.along("workers", self.expert)
         return self.grid.along(axis, self.grid.tensor if axis == "tensor" else self.grid.context)
 
     def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than that."""
+        """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than its part of
+        that, which all have alike that are hidden there."""
         group = self.group(exchange.axis)
         moved_s = crowded_s(cast(Op, exchange.op), exchange.elements * samples * job.element_bytes, group, job.cluster)
         if exchange.hidden:
             beside = [o for o in layer.operators if exchange.beside in ("", o.name)]
             beside_s = job.cluster.device.operators_s(layer, beside, samples, job.precision)[exchange.backward]
-            return max(moved_s * processors_taken(job.cluster), moved_s - beside_s)
+            place = exchange.backward, exchange.beside
+            hidden = sum(one.hidden and (one.backward, one.beside) == place for one in layer.exchanges)
+            return max(moved_s * processors_taken(job.cluster), moved_s - beside_s / hidden)
         if self.overlap_tensor and exchange.axis == "tensor" and exchange.op in ("all_gather", "reduce_scatter"):
             # the first piece to come, or the last to go, has nothing to move beside
             products = [o for o in layer.operators if isinstance(o, Matmul)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, Literal
+
+import numpy as np
 
 from simulator.cluster.algorithms import Group
 
@@ -65,6 +68,19 @@ class Grid:
         starts = (self.rank(worker, stage) for worker in range(first, last, step))
         return Group.of([start + c * across for start in starts for c in range(self.context)], self.devices)
 
+    @lru_cache(maxsize=64)  # noqa: B019 (grids are small and few)
     def along(self, axis: Axis, size: int) -> Group:
-        """The first `size` ranks along an axis from rank 0 on."""
-        return Group.of([index * self.stride(axis) for index in range(size)], self.devices)
+        """`size` ranks that follow one another along an axis: of all such groups one that lies across the most nodes."""
+        number = np.arange(self.workers * self.stages * self.lockstep) // self.stride(axis)
+        ranks = np.flatnonzero(number % size == 0)[:, None] + self.stride(axis) * np.arange(size)
+        crossings = np.count_nonzero(np.diff(ranks // self.devices, axis=1), axis=1)
+        return Group.of(ranks[crossings.argmax()].tolist(), self.devices)
+
+    def beside(self, ranks: Sequence[int]) -> int:
+        """How many of some ranks are on the first one's node."""
+        return sum(rank // self.devices == ranks[0] // self.devices for rank in ranks)
+
+    def workers_on(self, nodes: Sequence[int], stage: int) -> list[int]:
+        """The workers of which some rank that has a stage is on one of these nodes."""
+        ranks = self.stride("workers") * np.arange(self.workers)[:, None] + self.members(0, stage)
+        return np.flatnonzero(np.isin(ranks // self.devices, nodes).any(axis=1)).tolist()

@@ -54,14 +54,16 @@ def lanes(plan: Plan, cuts: Sequence[Sequence[range]], all_cut: bool, times: Pas
     """The tasks of a plan's ranks, in the order of its schedule.
 
     cuts: for each stage of the model the ranges of layers, in forward order, into which passes over it are cut: all of them
-    where `all_cut`, else the last backward pass, which completes gradients. Before its passes a lane has a task at which the
-    step begins and the first receive is posted.
+    where `all_cut`, else the last backward pass, which completes gradients, and the first forward pass where parameters are
+    gathered beside it. Before its passes a lane has a task at which the step begins and the first receive is posted.
     """
     passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, times)
     rank, column = np.nonzero(passes.slot >= 0)
     kind, chunk, microbatch, slot = (values[rank, column] for values in passes)
     stage = np.array(plan.stage_of)[rank, chunk]
     cut = kind != Pass.WEIGHT if all_cut else _completes(kind, stage)
+    if plan.overlap_gather:
+        cut[np.unique(stage, return_index=True)[1]] = True
     pieces = np.array([len(ranges) for ranges in cuts])
     counts = np.where(cut, pieces[stage], 1)
     of = np.repeat(np.arange(len(kind)), counts)

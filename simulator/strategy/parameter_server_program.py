@@ -33,6 +33,15 @@ class _Message(NamedTuple):
     update_s: float
 
 
+class _Waits(NamedTuple):
+    """Rows before a piece of the forward pass that wait for its bucket: for the servers' answers, for the pulls, and of each
+    member of a crew for what its leader has pulled."""
+
+    answered: int
+    pulled: int
+    spread: list[int]
+
+
 class ServedStep:
     """Builds the program of one step."""
 
@@ -84,34 +93,39 @@ class ServedStep:
         self._wait(crew.members, Phase.SYNCHRONISE, self._collective(crew, "broadcast", bucket, pulls))
 
     def overlapped(self) -> Program:
-        """Pulls of a bucket beside the forward pass of the layers before it, pushes beside the backward pass that goes on.
-
-        A step begins with the pulls of what the servers answered in the step before.
-        """
+        """Pushes beside the backward pass that goes on, pulls beside the next forward pass: a bucket is waited for by the first
+        of its layers."""
         for here in self._workers():
             self._feeding.add(self._ranks[here], here.node, here.each, here.ranks)
         for crew in self._crews:
+            waits = self._forward(crew)
             messages = [list(self._messages(crew, bucket)) for bucket in self._buckets]
-            pulls = [[self._pull(crew, number, one, []) for one in some] for number, some in enumerate(messages)]
-            answered = self._forward(crew, pulls)
-            for number, sent in self._backward(crew, messages):
-                for pull, (_, service) in zip(pulls[number], sent, strict=True):
-                    self._builder.carry(pull, [service])
-                self._builder.carry(answered[number], [service for _, service in sent])
+            sent = self._backward(crew, messages)
+            for number, bucket in enumerate(self._buckets):
+                services = [service for _, service in sent[number]]
+                pulls = [
+                    self._pull(crew, number, *one) for one in zip(messages[number], ([row] for row in services), strict=True)
+                ]
+                spread = self._collective(crew, "broadcast", bucket, pulls)
+                for row in waits[number].spread:
+                    self._builder.carry(row, spread)
+                self._builder.carry(waits[number].answered, services)
+                self._builder.carry(waits[number].pulled, pulls)
             # of the first bucket, which is the last to be pushed
-            self._wait(crew.members[:1], Phase.SEND, [push for push, _ in sent])
+            self._wait(crew.members[:1], Phase.SEND, [push for push, _ in sent[0]])
         return self._builder.build()
 
-    def _forward(self, crew: Crew, pulls: Sequence[list[int]]) -> list[int]:
-        """Forward passes of a crew, each piece after the pull of what it needs; returns the waits for the servers' answers."""
-        leader = self._ranks[crew.members[0]]
+    def _forward(self, crew: Crew) -> list[_Waits]:
+        """Forward passes of a crew in pieces, one for each bucket, and the waits before them."""
+        waits = []
         begins = [*(bucket.layer for bucket in self._buckets), len(self._job.layers)]
-        answered = []
-        for number, (begin, end) in enumerate(itertools.pairwise(begins)):
-            answered.append(self._builder.wait(leader, Phase.WAIT, []))
-            spread = self._collective(crew, "broadcast", self._buckets[number], pulls[number])
-            self._wait(crew.members[:1], Phase.RECEIVE, pulls[number])
-            self._wait(crew.members, Phase.SYNCHRONISE, spread)
+        for begin, end in itertools.pairwise(begins):
+            answered, pulled = (
+                self._builder.wait(self._ranks[crew.members[0]], phase, []) for phase in (Phase.WAIT, Phase.RECEIVE)
+            )
+            hears = crew.members if len(crew.workers) > 1 else ()
+            spread = [self._builder.wait(self._ranks[here], Phase.SYNCHRONISE, []) for here in hears]
+            waits.append(_Waits(answered, pulled, spread))
             for here in crew.members:
                 if not self._rollout_s:
                     self._pass(here, Phase.FORWARD, begin, end)
@@ -119,18 +133,21 @@ class ServedStep:
             # samples are made with all parameters
             self._make_samples(here)
             self._pass(here, Phase.FORWARD, 0, len(self._job.layers))
-        return answered
+        return waits
 
-    def _backward(self, crew: Crew, messages: Sequence[Sequence[_Message]]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    def _backward(self, crew: Crew, messages: Sequence[Sequence[_Message]]) -> list[list[tuple[int, int]]]:
         """Backward passes of a crew, cut where a bucket is complete, which is then pushed; rows of pushes and services by
         bucket."""
         begin, made = len(self._job.layers), list[int]()
-        for number, bucket in reversed(list(enumerate(self._buckets))):
+        sent: list[list[tuple[int, int]]] = []
+        for bucket, of_bucket in zip(reversed(self._buckets), reversed(messages), strict=True):
+            number = len(self._buckets) - 1 - len(sent)
             if bucket.layer < begin:
                 made = [row for here in crew.members for row in self._pass(here, Phase.BACKWARD, bucket.layer, begin)]
                 begin = bucket.layer
             sums = self._collective(crew, "reduce", bucket, made)
-            yield number, [self._push(crew, number, message, sums or made) for message in messages[number]]
+            sent.append([self._push(crew, number, message, sums or made) for message in of_bucket])
+        return sent[::-1]
 
     def _workers(self) -> Iterator[RankClass]:
         return (here for crew in self._crews for here in crew.members)

@@ -117,6 +117,9 @@ class Plan:
         aligned = (rest == 0 and self.order.index("workers") < self.order.index("stages")) or self.stages == 1
         if aligned and per_node and (self.stages == 1 or self.workers % per_node == 0):
             apart = {rank // grid.stride("workers") % self.workers for rank in apart_ranks}
+            if cluster.node.cards_used > 1:
+                # what some of a node's ranks send is not spread evenly over its cards
+                apart = {worker - worker % per_node + beside for worker in apart for beside in range(per_node)}
             return place_shares(self.shares, per_node, apart) if self.shares else place(self.workers, per_node, apart)
         period = math.lcm(grid.stride("workers"), grid.devices) // grid.stride("workers")
         if apart_ranks or self.ranks <= grid.devices or self.workers % period:

@@ -74,7 +74,7 @@ class Replica:
     @property
     def alike(self) -> int:
         """Ranks of a stage that are on the same node and send together."""
-        return self.placed.each * self.shop.plan.lockstep
+        return self.placed.each * self.shop.grid.beside(self.shop.grid.members(self.placed.rank, 0))
 
     def _add_rank(self, stage: int) -> int:
         placed, grid = self.placed, self.shop.grid

@@ -9,6 +9,7 @@ import pytest
 
 from reports import timeline
 from reports.results import Case
+from reports.step import WEIGHT, Step, typical_step
 from simulator.run import Phase, Run, Spans, Stream
 
 from .example import CASES, make_run
@@ -46,7 +47,7 @@ def test_no_timeline_without_spans_of_a_steady_step() -> None:
 
 def test_the_step_closest_to_the_run_s_step_time_is_shown() -> None:
     run = replace(make_run("measured", CASES[0]), step_time_s=0.1, step_times_s=(0.2, 0.15, 0.101, 0.09, 0.3))
-    step = timeline._typical_step(run)
+    step = typical_step(run)
     assert step is not None
     assert step.number == 3
     assert step.arrival_ms.min() == 0.0
@@ -54,7 +55,7 @@ def test_the_step_closest_to_the_run_s_step_time_is_shown() -> None:
 
 
 def test_only_the_first_ranks_are_drawn() -> None:
-    step = timeline._typical_step(_many_ranks(40))
+    step = typical_step(_many_ranks(40))
     assert step is not None
     assert (step.ranks, step.of) == (list(range(16)), 40)
     drawn, most = (timeline.timeline(_case(_many_ranks(ranks))) for ranks in (16, 40))
@@ -70,7 +71,7 @@ def test_ranks_without_a_name_are_numbered() -> None:
 
 
 def test_the_legend_names_what_is_there() -> None:
-    steps = [timeline._typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
+    steps = [typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
     labels = [{patch.get_label() for patch in timeline._legend([step])} for step in steps if step]
     waiting = "waiting for other ranks"
     assert labels[0] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.SYNCHRONISE.label, Phase.OPTIMIZER.label, waiting}
