@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -83,8 +83,12 @@ def _picture(steps: Sequence[Step], titles: Sequence[str], form: Format, descrip
 
 
 def _shown(step: Step) -> str:
-    more = f", first {len(step.ranks)} of {step.of} ranks" if step.of > len(step.ranks) else ""
-    return f"step {step.number} shown{more}" if step.number else f"some steps shown{more}"
+    return f"step {step.number} shown{_first(step)}" if step.number else f"some steps shown{_first(step)}"
+
+
+def _first(step: Step) -> str:
+    """Which of the rows are there, where not all are."""
+    return f", first {len(step.ranks)} of {step.of} rows" if step.of > len(step.ranks) else ""
 
 
 def _finding(step: Step, strategy: Strategy) -> str:
@@ -94,7 +98,8 @@ def _finding(step: Step, strategy: Strategy) -> str:
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     shares = {name: run.breakdown_s.get(name, 0.0) / run.step_time_s for name in BREAKDOWN if name != "compute"}
     parts = [f"{spaced(name)} {percent(share)}" for name, share in shares.items() if share >= _TOLD]
-    return f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step\n{', '.join(parts)}".strip()
+    first = f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step{_first(step)}"
+    return f"{first}\n{', '.join(parts)}".strip()
 
 
 def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
@@ -106,7 +111,7 @@ def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
         _draw_step(panel, step, longest_ms)
         title(panel, words)
     panels[0].set_xlim(0, longest_ms * 1.01)
-    panels[-1].set_xlabel(f"{'ms' if longest_ms < _LONG_MS else 's'}{_key(steps)}")
+    panels[-1].set_xlabel(f"{'ms' if longest_ms < _LONG_MS else 's'}{_key(panels, steps)}")
     if longest_ms >= _LONG_MS:
         panels[-1].xaxis.set_major_formatter(lambda ms, _: f"{ms / 1e3:g}")
     handles = _legend(steps)
@@ -115,13 +120,11 @@ def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), **spacing)
 
 
-def _key(steps: Sequence[Step]) -> str:
-    """What stands beside the unit of the axis: from when it counts, and what the numbers in boxes are."""
+def _key(panels: Iterable[Axes], steps: Sequence[Step]) -> str:
+    """What stands beside the unit of the axis: from when it counts, and what the numbers in boxes are, where there are any."""
     begin = " since the step began" if all(step.number for step in steps) else ""
-    if max(step.spans.microbatch.max(initial=0) for step in steps) < 1:
-        return begin
     below = ", below it the stage" if max(step.chunks for step in steps) > 1 else ""
-    return f"{begin} (in boxes: microbatch{below})"
+    return f"{begin} (in boxes: microbatch{below})" if any(panel.texts for panel in panels) else begin
 
 
 def _draw_step(panel: Axes, step: Step, longest_ms: float) -> None:

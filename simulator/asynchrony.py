@@ -292,12 +292,12 @@ def _links(timeline: Timeline, window: Window) -> dict[str, float]:
     """Share of the time for which the busiest card of a server is busy, and of a worker, at the rate that it has.
 
     A card is whose it serves most: of a push the way out is the worker's and the way in the server's, of a pull the reverse.
-    Where all wait for a barrier its two directions take turns, and count together.
+    Where all wait for a barrier its two directions take turns, as far as there is time for that, and count together.
     """
     program = timeline.program
     moved = np.where(program.kind == Kind.TRANSFER, window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
     task, resource, share = _used(program, moved)
-    stems, ways = zip(*(name.rpartition(" ")[::2] for name in program.resources.names), strict=True)
+    stems, _, ways = np.array([name.rpartition(" ") for name in program.resources.names]).reshape(-1, 3).T
     is_end = np.isin(ways, _ENDS)[resource]
     task, resource, share = task[is_end], resource[is_end], share[is_end] / window.length_s
     # on the way out of its source, then into its target
@@ -306,6 +306,7 @@ def _links(timeline: Timeline, window: Window) -> dict[str, float]:
     cards = np.unique(stems, return_inverse=True)[1] if isinstance(program.gate, Barrier) else np.arange(len(stems))
     total, of_servers = (np.bincount(cards[resource], some, len(stems)) for some in (share, share * is_servers))
     mostly = of_servers >= total / 2
+    total = np.minimum(1.0, total)
     return {
         "server NIC": float(total[mostly].max(initial=0.0)),
         "worker NIC": float(total[~mostly].max(initial=0.0)),

@@ -53,6 +53,7 @@ def mount(commands: Any) -> None:
 
     score = commands.add_parser("score", help="predict a table of published measurements, and say how far off")
     score.add_argument("table", type=Path, metavar="FILE.csv", help="with the columns of a table in scenarios/published")
+    score.add_argument("--calibrated", action="store_true", help="fit constants on the rows it names, and leave those out")
     score.add_argument("--json", action="store_true", help="print the score as JSON")
     score.set_defaults(command=_score)
 
@@ -199,7 +200,7 @@ def _score(options: argparse.Namespace) -> int:
 
     from validator.published import describe, score
 
-    result = score(options.table)
+    result = score(options.table, options.calibrated)
     print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
     return 0
 

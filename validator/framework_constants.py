@@ -36,9 +36,9 @@ CALIBRATIONS: Final[Mapping[str, Calibration]] = {
             "llm_foundry",
             "0053 0068 0109 0112 0121 0133 0195 0206 0224 0231 0242 0243 0244 0247 0252 0255 0268 0278 0286 0298",
         ),
-        Constants(kernels=1.045, host=1.103, microbatch_s=2.1e-3),
+        Constants(kernels=1.043, host=1.099, microbatch_s=2.1e-3),
     ),
-    "torchtitan": Calibration(_rows("torchtitan", "0000 0001 0002 0006"), Constants(kernels=1.078)),
-    "Megatron-Core": Calibration(_rows("simumax_b200", "0001 0004 0011 0013"), Constants(kernels=1.133)),
-    "NeMo": Calibration(_rows("nemo", "0030") + _rows("megatron_bridge", "0010"), Constants(kernels=1.077)),
+    "torchtitan": Calibration(_rows("torchtitan", "0000 0001 0002 0006"), Constants(kernels=1.065)),
+    "Megatron-Core": Calibration(_rows("simumax_b200", "0001 0004 0011 0013"), Constants(kernels=1.119)),
+    "NeMo": Calibration(_rows("nemo", "0030") + _rows("megatron_bridge", "0010"), Constants(kernels=1.075)),
 }

@@ -1,5 +1,4 @@
-"""Collectives that cost a layer's passes time beside what strategies count: processors that they take, gathers that recomputation
-repeats."""
+"""What collectives cost a layer's passes beside what strategies count: processors that they take, gathers that are repeated."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ from simulator.strategy.plan import Plan
 
 
 class Beside(NamedTuple):
-    """Seconds of a layer's passes over a microbatch. forward, backward: by which collectives beside them make them longer, since
-    they compute on the processors that are left. again: of gathers that selective recomputation repeats, operator by operator."""
+    """Seconds for a microbatch. forward, backward: by which collectives beside a layer's passes make these longer, computing as
+    these do on the processors that are left. again: of gathers that selective recomputation repeats, operator by operator."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -41,8 +40,8 @@ def _beside(layer: Layer, plan: Plan, job: Job) -> Beside:
 
 
 def _summed_s(layer: Layer, plan: Plan, job: Job) -> tuple[float, float]:
-    """Seconds of collectives over replicas beside each pass: of every microbatch where ZeRO's stage 3 gathers and scatters, else
-    of one of all microbatches, of which each has its part here."""
+    """Seconds of collectives over replicas beside each pass: of every microbatch where ZeRO's stage 3 gathers and scatters,
+    else of one alone, of which all have a part here."""
     if plan.workers * plan.context == 1:
         return 0.0, 0.0
     group = plan.grid(job.cluster.node.devices).replicas_of(0)

@@ -67,7 +67,8 @@ class Framework:
     exchange_host_s: of the host for each kernel, and for each collective. blocking: whether the host waits for each kernel.
     forward_bytes, backward_bytes: copies and sums for each parameter and microbatch. optimizer_bytes: for each parameter of a
     rank's own part. gradient_bytes: of an element that is summed over ranks. zero: the least stage of ZeRO that it uses.
-    overlap, overlap_gather, overlap_tensor, split_sends, context_by: as strategies' fields.
+    overlap, overlap_gather, overlap_tensor, overlap_sends, split_sends, context_by: as strategies' fields.
+    precision: of runs that say none.
     """
 
     name: str
@@ -89,8 +90,10 @@ class Framework:
     overlap: bool = False
     overlap_gather: bool = False
     overlap_tensor: bool = False
+    overlap_sends: bool = False
     split_sends: bool = True
     context_by: Literal["ring", "all_gather"] = "ring"
+    precision: str = "bf16"
     constants: Constants = _UNFITTED
 
     def with_constants(self, constants: Constants) -> Framework:
@@ -173,8 +176,8 @@ TORCHTITAN_COMPILED: Final = replace(
 )
 # Megatron-Core: Transformer Engine's fused kernels and cuDNN's or version 3's attention, gradients added by the products in 32
 # bits (6 bytes more), summed by the distributed optimizer while the backward pass goes on, parameters gathered while the next
-# forward pass does (--overlap-grad-reduce, --overlap-param-gather, tp-comm-overlap). Optimizer: norm 4, clip 8, fused Adam 28,
-# to 16 bits 6.
+# forward pass does (--overlap-grad-reduce, --overlap-param-gather), messages sent beside passes. The optimizer's bytes: norm 4,
+# clip 8, fused Adam 28, to 16 bits 6.
 MEGATRON_CORE: Final = Framework(
     "Megatron-Core",
     "Megatron-Core",
@@ -187,10 +190,19 @@ MEGATRON_CORE: Final = Framework(
     gradient_bytes=4,
     overlap=True,
     overlap_gather=True,
+    overlap_sends=True,
 )
 # NeMo and Megatron Bridge add and sum gradients in 16 bits (grad_sync_dtype: bf16 in NeMo-Megatron-Launcher's recipes;
-# grad_reduce_in_fp32: false in Megatron Bridge's).
-NEMO: Final = replace(MEGATRON_CORE, name="NeMo", family="NeMo", backward_bytes=2, gradient_bytes=2, overlap_tensor=True)
+# grad_reduce_in_fp32: false in Megatron Bridge's). Their performance summaries are of runs in 8 bits.
+NEMO: Final = replace(
+    MEGATRON_CORE,
+    name="NeMo",
+    family="NeMo",
+    backward_bytes=2,
+    gradient_bytes=2,
+    overlap_tensor=True,
+    precision="fp8",
+)
 # Megatron-LM's own scaling runs: gathering parameters is what the distributed optimizer does, and the sizes that its README
 # states only come about with an output head of its own.
 MEGATRON_CORE_SHARED: Final = replace(

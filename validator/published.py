@@ -77,12 +77,13 @@ class Score:
 class Table:
     """A kind of table: the columns that tell it, and the module whose `predict` and `CALIBRATION` it takes.
 
-    `predict` gives a row's prediction, or one for each measurement that the row holds.
+    `predict` gives a row's prediction, or one for each measurement that the row holds. A module may also have
+    `predict_calibrated` and `CALIBRATED`, for constants that are fitted on request.
     """
 
     name: str
     columns: frozenset[str]
-    module: str = ""
+    module: str
 
 
 TABLES: Final = (
@@ -114,23 +115,28 @@ TABLES: Final = (
 )
 
 
-def score(path: Path) -> Score:
-    """The score of a table of any kind that `TABLES` can predict. Raises InputError when it is none of them."""
+def score(path: Path, calibrated: bool = False) -> Score:
+    """The score of a table of any kind that `TABLES` can predict.
+
+    calibrated: with constants that were fitted on named rows, which are left out. Raises InputError when it is none of them, or
+    has no such constants.
+    """
     columns, rows = _read(path)
     table = next((table for table in TABLES if table.columns <= set(columns)), None)
     if table is None:
         raise InputError(f"{path}: not a table that can be scored; it needs the columns of one of {_known()}")
-    if not table.module:
-        raise InputError(f"{path}: tables of {table.name} cannot be scored yet; give one of {_known(supported=True)}")
     module = importlib.import_module(table.module)
-    predict: Callable[[Row], Prediction | Sequence[Prediction]] = module.predict
+    if calibrated and not hasattr(module, "predict_calibrated"):
+        raise InputError(f"{path}: nothing of {table.name} is fitted on request; leave --calibrated out")
+    predict: Callable[[Row], Prediction | Sequence[Prediction]]
+    predict = module.predict_calibrated if calibrated else module.predict
     found = (predict(row) for row in rows)
     predictions = (one for each in found for one in ([each] if isinstance(each, Prediction) else each))
-    return Score(table.name, summarise(predictions), module.CALIBRATION)
+    return Score(table.name, summarise(predictions), module.CALIBRATED if calibrated else module.CALIBRATION)
 
 
-def _known(supported: bool = False) -> str:
-    return ", ".join(table.name for table in TABLES if table.module or not supported)
+def _known() -> str:
+    return ", ".join(table.name for table in TABLES)
 
 
 def _read(path: Path) -> tuple[Sequence[str], list[dict[str, str]]]:

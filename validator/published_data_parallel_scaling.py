@@ -36,7 +36,7 @@ CALIBRATION: Final[tuple[str, ...]] = ()
 _SERIES: Final = ("source_set", "model", "cluster", "gpu", "batch_per_gpu", "seq_len", "precision", "software")
 _SHAPE: Final = ("gpus", "nodes", "method", "servers", "grad_accum", "optimizer")
 _PAIRS: Final = ("model", "gpus", "seq_len")
-# Systems that no shipped file is called after, by name and the first words of the GPU's.
+# Systems that no shipped file is called after, by name and words of the GPU's.
 _SYSTEMS: Final = {
     ("dgx-1", "V100-16GB"): "dgx1-v100-16gb", ("dgx-1", "V100-32GB"): "dgx1-v100", ("dgx-1", "P100"): "dgx1",
     ("dgx-a100", "A100-40GB"): "dgx-a100-40gb", ("dgx-a100-cluster", "A100-80GB"): "dgx-a100",
@@ -44,6 +44,9 @@ _SYSTEMS: Final = {
 }  # fmt: skip
 _PRECISIONS: Final[dict[str, Precision]] = {"mixed fp16": "fp16", "mixed": "fp16", "amp": "fp16", "mixed bf16": "bf16"}
 _LARGEST_BATCH: Final = 1024
+# How near the base's prediction comes to what was measured, and in how many steps.
+_CLOSE: Final = 1e-7
+_MOST_TRIES: Final = 50
 # Of Horovod's fusion buffer (its documentation on tensor fusion).
 _FUSED: Final = "64 MiB"
 # TensorFlow sends each variable by itself; small ones go with their neighbours here, so that there are fewer messages.
@@ -92,11 +95,14 @@ def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> fl
     passes = _passes(base)
     measured_s = _number(base, "gpus") * _batch(base) * passes / samples_per_s
     device_s = measured_s / passes
-    for _ in range(2):
-        device_s -= (_step_s(_scenario(base, device_s)) - measured_s) / passes
+    for _ in range(_MOST_TRIES):
+        over_s = _step_s(_scenario(base, device_s)) - measured_s
+        device_s -= over_s / passes
         if device_s <= 0:
-            raise InputError("what the base communicates is predicted to take longer than its step")
-    return device_s
+            break
+        if abs(over_s) < _CLOSE * measured_s:
+            return device_s
+    raise InputError("what the base communicates is predicted to take longer than its step")
 
 
 def _step_s(scenario: Scenario) -> float:
@@ -110,7 +116,7 @@ def _busiest_s(program: Program) -> float:
     """Seconds for which the busiest worker, server or link works for a step.
 
     Workers that do not wait for one another come near to it once there are many of them, with whatever keeps it busy (the
-    asymptotic bound of closed queueing networks, Denning & Buzen 1978); a simulation of all their messages takes hours.
+    asymptotic bound of closed queueing networks, Denning & Buzen 1978). To simulate all their messages takes very long.
     """
     routes, moves = program.routes, program.kind == Kind.TRANSFER
     on_route = np.bincount(program.route[moves], program.amount[moves], len(routes.resources))
@@ -159,8 +165,9 @@ def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
 
     Gradients are sent as they are made, and variables as they are needed. Servers, or GPUs, get whole tensors, by their size.
     A worker of several GPUs sums their gradients first where variables are replicated, and waits for all workers' sums; with
-    parameter_server on several machines each worker's gradients are applied as they come. Every GPU reaches its host's memory
-    over a link of its own, as if an equal part of the variables lay at the end of each.
+    parameter_server on several machines each worker's gradients are applied as they come (that workers then wait for the end of
+    each step, the script's default, is left out). Every GPU reaches its host's memory over a link of its own, as if an equal
+    part of the variables lay at the end of each.
     """
     gpus = _number(row, "gpus")
     servers: dict[str, Any] = {"kind": "parameter_server", "workers": gpus, "placement": "colocated"}

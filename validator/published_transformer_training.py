@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -30,10 +31,9 @@ CALIBRATION: Final[tuple[str, ...]] = ()
 CALIBRATED: Final = tuple(f"{family}: {', '.join(one.rows)}" for family, one in CALIBRATIONS.items())
 # What a row says of itself, and of what came of it.
 _NO_INPUTS: Final = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
-# What a blank is taken for: words, what most of the tables' runs did, and what a vendor's guides recommend.
-_ASSUMED: Final = {
-    "vocab": "51200", "precision": "fp8", "recompute": "none", "microbatch_seqs": "", "zero_stage": "0", "optimizer": "adam",
-}  # fmt: skip
+# What a blank is taken for, beside a precision, which is the framework's, and a microbatch, which is as large as fits: words
+# and recomputation, what most of the tables' runs have.
+_ASSUMED: Final = {"vocab": "51200", "recompute": "none", "zero_stage": "0", "optimizer": "adam"}
 _BLANK: Final = ("", "?")
 _PRECISIONS: Final[dict[str, Precision]] = {"fp8": "bf16", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "tf32"}
 
@@ -66,26 +66,31 @@ def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
     try:
         run = _read(row, framework or framework_of(row.get("software", "")))
         scenario = run.scenario()
+        held = memory(scenario)
+        skipped = _not_timed(row)
+        predicted_s = math.nan if skipped else step_s(scenario)
+        measured_s = math.nan if skipped else _positive(row["step_time_s"])
+        measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
     except ScaleproofError as error:
         yield Prediction(name, skipped=str(error).partition(";")[0])
         return
     except (KeyError, ValueError):
         yield Prediction(name, skipped="no run that can be read")
         return
-    held = memory(scenario)
-    if row.get("fits") == "no":
-        yield Prediction(name, skipped="ran out of memory")
-    elif not row.get("step_time_s"):
-        yield Prediction(name, skipped="no time")
-    else:
-        yield Prediction(name, step_s(scenario), float(row["step_time_s"]), "", run.assumed, inputs, pairs)
+    yield Prediction(name, predicted_s, measured_s, skipped, run.assumed, inputs, pairs)
     if row.get("memory_GiB"):
-        measured_bytes = float(row["memory_GiB"]) * 2**30
         yield Prediction(f"{name} memory", held.worst.total_bytes, measured_bytes, "", run.assumed, inputs, pairs)
     if row.get("fits") in ("yes", "no"):
         right = held.fits == (row["fits"] == "yes")
         # an error is 0 or 1, and its mean the share of rows that are wrong
         yield Prediction(f"fits: {row['fits']}", 1.0 if right else 2.0, 1.0, inputs=inputs)
+
+
+def _not_timed(row: Row) -> str:
+    """Why a row has no time to compare with, if so."""
+    if row.get("fits") == "no":
+        return "ran out of memory"
+    return "" if row.get("step_time_s") else "no time"
 
 
 def row_step_s(row: Row, framework: Framework) -> float:
@@ -151,8 +156,9 @@ class _Run:
 
 def _read(row: Row, framework: Framework) -> _Run:
     """Raises KeyError and ValueError where a row cannot be read, ScaleproofError for what is not known."""
-    assumed = tuple(column for column in _ASSUMED if row[column] in _BLANK)
-    row = {**row, **{column: _ASSUMED[column] for column in assumed}}
+    known = _ASSUMED | {"precision": framework.precision, "microbatch_seqs": ""}
+    assumed = tuple(column for column in known if row[column] in _BLANK)
+    row = {**row, **{column: known[column] for column in assumed}}
     if row["precision"] not in _PRECISIONS:
         raise InputError(f"unknown precision: {row['precision']}")
     if _whole(row, "ep") > 1:
@@ -169,24 +175,36 @@ def _read(row: Row, framework: Framework) -> _Run:
     return _Run(
         framework,
         _model(row, framework),
-        _cluster(row["cluster"], -(-_whole(row, "gpus") // _whole(row, "gpus_per_node", 8))),
+        _cluster(row["cluster"], _whole(row, "gpus")),
         _strategy(row, framework),
         _whole(row, "global_batch_seqs"),
-        int(row["microbatch_seqs"]) if row["microbatch_seqs"] else None,
+        _whole(row, "microbatch_seqs") if row["microbatch_seqs"] else None,
         work,
-        max(_whole(row, "zero_stage", 0), framework.zero),
+        max(_whole(row, "zero_stage", 0, 0), framework.zero),
         assumed,
     )
 
 
-def _whole(row: Row, column: str, blank: int = 1) -> int:
-    return int(row[column] or blank)
+def _whole(row: Row, column: str, blank: int = 1, least: int = 1) -> int:
+    """Raises ValueError for what is no whole number, or too small."""
+    found = int(row[column] or blank)
+    if found < least:
+        raise ValueError(f"{column}: {found} is less than {least}")
+    return found
+
+
+def _positive(text: str) -> float:
+    """Raises ValueError for what is not."""
+    found = float(text)
+    if not 0 < found < math.inf:
+        raise ValueError(f"{text} is not a positive number")
+    return found
 
 
 def _model(row: Row, framework: Framework) -> AnyModel:
     """Gated MLPs tell a Llama; the rest are GPTs, whose details are the framework's."""
     fields: dict[str, Any] = {
-        "layers": int(row["layers"]), "hidden": int(row["hidden"]), "heads": int(row["heads"]),
+        "layers": _whole(row, "layers"), "hidden": _whole(row, "hidden"), "heads": _whole(row, "heads"),
         "key_heads": _whole(row, "kv_heads", int(row["heads"])), "vocabulary": int(row["vocab"]),
         "feedforward": _whole(row, "ffn_hidden", 4 * int(row["hidden"])), "sequence": int(row["seq_len"]),
     }  # fmt: skip
@@ -196,10 +214,10 @@ def _model(row: Row, framework: Framework) -> AnyModel:
 
 
 @cache
-def _cluster(name: str, nodes: int) -> Cluster:
-    """A shipped cluster of at least so many nodes."""
+def _cluster(name: str, devices: int) -> Cluster:
+    """A shipped cluster, of at least so many devices."""
     cluster = load_cluster(library.find_part("cluster", name, Path()))
-    return cluster.model_copy(update={"nodes": max(nodes, cluster.nodes)})
+    return cluster.model_copy(update={"nodes": max(-(-devices // cluster.node.devices), cluster.nodes)})
 
 
 def _strategy(row: Row, framework: Framework) -> dict[str, Any]:
@@ -218,6 +236,7 @@ def _strategy(row: Row, framework: Framework) -> dict[str, Any]:
         "overlap": framework.overlap,
         "overlap_gather": framework.overlap_gather,
         "overlap_tensor": framework.overlap_tensor and tensor > 1,
+        "overlap_sends": framework.overlap_sends,
         "split_sends": framework.split_sends and tensor > 1,
         "gradient_bytes": framework.gradient_bytes,
     }

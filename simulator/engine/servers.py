@@ -254,10 +254,10 @@ class _Clocks(_Gate):
         return iter(new)
 
     def answered(self) -> Iterator[Request]:
-        for clock in [clock for clock in self._waiting if clock <= self._slowest + self._bound]:
-            for request in self._waiting.pop(clock):
-                self._read[request.worker] = self._updates
-                yield request
+        allowed = [clock for clock in self._waiting if clock <= self._slowest + self._bound]
+        done = [request for clock in allowed for request in self._waiting.pop(clock)]
+        self._read.update((request.worker, self._updates) for request in done)
+        return iter(done)
 
 
 def _gate(gate: Gate, requests: Mapping[int, int]) -> _Gate:

@@ -22,9 +22,11 @@ _PULLS: Final = 1
 
 
 class _Message(NamedTuple):
-    """What a crew and a class of servers send one another for a bucket; requests: that each of the servers gets."""
+    """What a crew and a class of servers send one another for a bucket, inside nodes or between them; requests: that each of
+    the servers gets."""
 
     server: int
+    inside: bool
     requests: int
     size_bytes: float
     up: Path
@@ -111,8 +113,7 @@ class ServedStep:
                     self._builder.carry(row, spread)
                 self._builder.carry(waits[number].answered, services)
                 self._builder.carry(waits[number].pulled, pulls)
-            # of the first bucket, which is the last to be pushed
-            self._wait(crew.members[:1], Phase.SEND, [push for push, _ in sent[0]])
+            self._wait(crew.members[:1], Phase.SEND, [push for of_bucket in sent for push, _ in of_bucket])
         return self._builder.build()
 
     def _forward(self, crew: Crew) -> list[_Waits]:
@@ -140,13 +141,20 @@ class ServedStep:
         bucket."""
         begin, made = len(self._job.layers), list[int]()
         sent: list[list[tuple[int, int]]] = []
+        # one after another to each server, as over one connection (ps-lite has one for each pair): side by side a worker's
+        # messages would take the more of the server's card from those of others the more of them it still has to send
+        earlier: dict[tuple[int, bool], list[int]] = {}
         for bucket, of_bucket in zip(reversed(self._buckets), reversed(messages), strict=True):
             number = len(self._buckets) - 1 - len(sent)
             if bucket.layer < begin:
                 made = [row for here in crew.members for row in self._pass(here, Phase.BACKWARD, bucket.layer, begin)]
                 begin = bucket.layer
-            sums = self._collective(crew, "reduce", bucket, made)
-            sent.append([self._push(crew, number, message, sums or made) for message in of_bucket])
+            ready = self._collective(crew, "reduce", bucket, made) or made
+            sent.append([])
+            for message in of_bucket:
+                connection = message.server, message.inside
+                sent[-1].append(self._push(crew, number, message, [*ready, *earlier.get(connection, [])]))
+                earlier[connection] = [sent[-1][-1][0]]
         return sent[::-1]
 
     def _workers(self) -> Iterator[RankClass]:
@@ -181,12 +189,12 @@ class ServedStep:
                 # a server is no device's: messages are spread over all cards
                 up = self._fabric.between(here.node, there.node, size_bytes, out, into)
                 down = self._fabric.between(there.node, here.node, size_bytes, into, out)
-                yield _Message(self._ranks[there], workers, size_bytes, up, down, *service)
+                yield _Message(self._ranks[there], False, workers, size_bytes, up, down, *service)
             if same:
                 pairs, names, devices = here.each * there.each, (here.name, there.name), (here.device, there.device)
                 up = self._fabric.inside(here.node, *names, size_bytes, there.each, here.each, pairs, devices)
                 down = self._fabric.inside(here.node, *names[::-1], size_bytes, here.each, there.each, pairs, devices[::-1])
-                yield _Message(self._ranks[there], here.each, size_bytes, up, down, *service)
+                yield _Message(self._ranks[there], True, here.each, size_bytes, up, down, *service)
 
     def _service(self, bucket: Bucket, server: int) -> tuple[float, float]:
         """Seconds that a push takes, and the update for all of a step: an update for each where none waits for the others."""

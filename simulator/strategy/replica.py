@@ -124,7 +124,7 @@ class Replica:
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
         crossing = np.flatnonzero(rank_of[:-1] != rank_of[1:])
-        sends = np.full(len(tasks.rank), -1)
+        sends, to = np.full((2, len(tasks.rank)), -1)
         for step, kinds in ((1, (Pass.FORWARD,)), (-1, _BACK)):
             sources = crossing if step > 0 else crossing + 1
             made = tasks.table(tasks.last, *counts, *kinds)[sources]
@@ -142,8 +142,18 @@ class Replica:
                 slot=np.max([tasks.slot[end] for end in both], axis=0) + 1,
             )  # fmt: skip
             self.shop.builder.follow(self.rows[used], rows)
-            sends[made] = rows
+            sends[made], to[made] = rows, rank_of[sources + step][:, None]
+        if plan.overlap_sends:
+            self._send_in_turn(sends, to)
         return sends
+
+    def _send_in_turn(self, sends: Rows, to: Rows) -> None:
+        """What a rank sends `to` another moves message by message, as on one stream."""
+        tasks = np.flatnonzero(sends >= 0)
+        pair = self.shop.lanes.rank[tasks] * self.shop.plan.stages + to[tasks]
+        order = np.argsort(pair, kind="stable")
+        rows, same = sends[tasks[order]], np.diff(pair[order]) == 0
+        self.shop.builder.follow(rows[1:][same], rows[:-1][same])
 
     def _sent_bytes(self, boundary: int) -> float:
         """What each of a stage's ranks sends, for a microbatch."""

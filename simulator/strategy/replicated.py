@@ -66,7 +66,10 @@ class Replicated(Strategy, ABC):
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         plan = self.plan
         cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of)
-        super().check(layers, samples_per_worker)
+        if plan.shares is not None:
+            check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
+        for samples in plan.shares or (samples_per_worker,):
+            super().check(layers, samples)
         check_size(plan)
         plan.check(any(layer.expert_parameters for layer in layers))
         schedules.check(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
@@ -74,8 +77,6 @@ class Replicated(Strategy, ABC):
         if plan.algorithm is not None and plan.algorithm not in known:
             message = f"no algorithm of an allreduce is called {plan.algorithm!r}; give one of {', '.join(sorted(known))}"
             raise FieldError(("strategy", "algorithm"), message)
-        if plan.shares is not None:
-            check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
 
     def compile(self, job: Job) -> Program:
         return compile_plan(self.plan, job, self.ranges(job))

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import scaleproof
 from reports import timeline
 from reports.results import Case
-from reports.step import WEIGHT, Step, typical_step
+from reports.step import typical_step
+from simulator.predict import predict
 from simulator.run import Phase, Run, Spans, Stream
+from simulator.scenario import Scenario
 
 from .example import CASES, make_run
 from .test_figures import size_px
@@ -83,3 +92,42 @@ def test_a_step_without_length_is_drawn() -> None:
     assert empty.spans is not None
     no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
     assert timeline.timeline(_case(replace(empty, spans=no_time)))
+
+
+Make = Callable[..., Scenario]
+
+
+def test_a_picture_is_the_same_again_and_says_what_it_shows(small: Make) -> None:
+    scenario = small("strategy={kind: pipeline, stages: 3, microbatches: 6, schedule: zb_h1}")
+    png, svg = timeline.picture(scenario, "png"), timeline.picture(scenario, "svg")
+    assert (png, svg) == (timeline.picture(scenario, "png"), timeline.picture(scenario, "svg"))
+    step = typical_step(predict(scenario))
+    assert step is not None
+    with Image.open(io.BytesIO(png)) as picture:
+        assert json.loads(picture.info["Description"]) == step.facts()
+    assert b"<dc:description>{" in svg
+    assert b"gradients of weights" in re.sub(rb"<!-- (.*?) -->", rb"\1", svg)
+
+
+def test_the_title_tells_what_else_than_computing_takes_time(small: Make) -> None:
+    scenario = small("strategy={kind: pipeline, stages: 3, microbatches: 6}")
+    step = typical_step(predict(scenario))
+    assert step is not None
+    first, second = timeline._finding(step, scenario.strategy).split("\n")
+    assert first.startswith("pipeline, 1f1b, on 3 ranks: ")
+    assert "bubble" in second
+    alone = small("strategy.workers=1")
+    step = typical_step(predict(alone))
+    assert step is not None
+    assert re.fullmatch(r"data_parallel on 1 rank: \S+ ms a step", timeline._finding(step, alone.strategy))
+
+
+def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.png", "a.svg"):
+        out = tmp_path / name
+        assert scaleproof.main(["timeline", "pipeline-4", "--set", "strategy.microbatches=12", "--out", str(out)]) == 0
+        assert capsys.readouterr().out == f"{out}\n"
+    with Image.open(tmp_path / "a.png") as picture:
+        assert json.loads(picture.info["Description"])["kinds"]["forward"][0] == 48
+    assert scaleproof.main(["timeline", "pipeline-4", "--out", "a.jpg"]) == 2
+    assert capsys.readouterr().err == "--out a.jpg: a picture is an .svg or a .png; give such a name\n"

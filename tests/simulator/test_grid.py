@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.program import Kind, Program
+from simulator.program import Kind
 from simulator.scenario import Scenario
 from simulator.strategy.grid import ORDER, Axis, Grid
-from tests.simulator.programs import compiled
+from tests.simulator.programs import compiled, sent_bytes
 
 Make = Callable[..., Scenario]
 EXPERTS = "experts: {count: 8, active: 2, feedforward: 64}"
@@ -80,17 +80,6 @@ def drawn(
         "batch={per_worker: 2}",
         "cluster.nodes=64",
     )
-
-
-def sent_bytes(program: Program, kind: Kind) -> dict[int, float]:
-    """What each node that is modelled sends over the network in a step."""
-    result: Counter[int] = Counter()
-    for uses, amount, own in zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True):
-        for use in uses if own == kind else ():
-            name = program.resources.names[use.resource].split()
-            if name[0] == "network" and name[2] == "out":
-                result[int(name[1])] += use.per_unit * amount
-    return dict(result)
 
 
 @few

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.engine import Variation, simulate
 from simulator.errors import FieldError, ScenarioError
+from simulator.predict import predict
 from simulator.program import Kind, Program
 from simulator.scenario import Scenario
 
@@ -125,3 +126,15 @@ def test_what_cannot_be_is_refused(small: Make) -> None:
         small("strategy={kind: local_sgd, outer: adam}")
     with pytest.raises(FieldError, match=r"strategy.period: 100000 steps of 32 unlike workers are too many .* at most 10416"):
         compiled(small("strategy={kind: local_sgd, workers: 32, period: 100000}", "batch=32", "unevenness={compute_jitter: 1}"))
+
+
+def test_a_runs_step_is_one_of_a_worker(small: Make) -> None:
+    """The mean over a period; samples are those that all workers train on in one such step."""
+    local, alone = (small(f"strategy={{kind: local_sgd, workers: {n}, period: 20}}", "batch={per_worker: 2}") for n in (8, 1))
+    run = predict(local)
+    assert run.samples == 16
+    assert run.step_time_s == pytest.approx(period_s(local) / 20)
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    assert run.breakdown_s["compute"] == pytest.approx(predict(alone).step_time_s)
+    assert run.efficiency is not None
+    assert run.efficiency["weak"] == pytest.approx(run.breakdown_s["compute"] / run.step_time_s)

@@ -86,9 +86,9 @@ def test_colocated_servers_on_all_nodes_equal_the_ring(small: Make, nodes: int) 
     assert ring.breakdown_s["exposed_communication"] == pytest.approx(2 * each_s, rel=1e-6)
 
 
-@pytest.mark.parametrize("placement", ["dedicated", "colocated"])
-def test_folded_overlapped_servers_are_steady_from_the_second_step_on(small: Make, placement: str) -> None:
-    scenario = small(servers(6, 3, overlap=True, bucket="100 KB", placement=placement), "batch={per_worker: 64}")
+@pytest.mark.parametrize(("workers", "placement"), [(6, "dedicated"), (13, "dedicated"), (8, "colocated")])
+def test_overlapped_servers_are_steady_from_the_second_step_on(small: Make, workers: int, placement: str) -> None:
+    scenario = small(servers(workers, 2, overlap=True, bucket="100 KB", placement=placement), "batch={per_worker: 64}")
     steps_s = np.diff(simulate(compiled(scenario), 5).step_ends_s())
     assert steps_s == pytest.approx(steps_s[0], rel=1e-6)
 

@@ -60,7 +60,8 @@ def server_programs(draw: st.DrawFn) -> Program:
             path = Path(draw(seconds) + len(served) / 7 + worker / 97 + 1e-3, 1.0)
             sent = builder.transfer(rank, server, draw(seconds), path, Phase.SEND, (work,))
             numbers = draw(st.integers(1, 3)), draw(seconds), update_s[server]
-            served.append(builder.serve(server, rank, Phase.OPTIMIZER, *numbers, (sent,)))
+            bucket = draw(st.integers(0, 2))
+            served.append(builder.serve(server, rank, Phase.OPTIMIZER, *numbers, (sent,), bucket))
         builder.wait(rank, Phase.WAIT, served)
         builder.compute(rank, Phase.OPTIMIZER, draw(seconds))
     return builder.build()
@@ -221,6 +222,22 @@ def test_a_server_serves_in_order_of_arrival_then_updates_and_releases_all() -> 
     assert timeline.end_s[:, serves].tolist() == [[14, 14, 14], [28, 28, 28]]
     first = [(busy.start_s, busy.end_s) for busy in timeline.server_busy[server] if busy.step == 0]
     assert first == [(1, 3), (3, 5), (9, 11), (11, 14)]
+
+
+def test_a_server_releases_each_bucket_once_it_is_complete() -> None:
+    """Arrivals at 1 and 2 for one bucket, at 4 for another; two seconds each, updates of one: 1–3, 3–5, 5–6, then 6–8, 8–9."""
+    builder = ProgramBuilder()
+    server, ends = builder.rank("server", is_server=True), []
+    for arrival_s, bucket in ((1.0, 1), (2.0, 1), (4.0, 0)):
+        rank = builder.rank(f"worker of {arrival_s}")
+        work = builder.compute(rank, Phase.FORWARD, arrival_s)
+        ends.append(builder.serve(server, rank, Phase.OPTIMIZER, 1, 2.0, 1.0, (work,), bucket))
+        builder.wait(rank, Phase.WAIT, ends[-1:])
+    program = builder.build()
+    for timeline in (replay.simulate(program, 1), events.simulate(program, 1)):
+        assert timeline.end_s[0, ends].tolist() == [6, 6, 9]
+        busy = [(busy.start_s, busy.end_s) for busy in timeline.server_busy[server]]
+        assert busy == [(1, 3), (3, 5), (5, 6), (6, 8), (8, 9)]
 
 
 def test_a_server_whose_cores_others_need_is_contended() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from simulator import library
+from simulator.cluster.cost import processors_taken
 from simulator.cluster.device import Device
+from simulator.collective import collective_time
 from simulator.errors import InputError
 from simulator.model import Gpt, Layer, Llama
 from simulator.model.layers import Shard
-from simulator.scenario import load_device
-from validator.framework_exchanges import Beside
+from simulator.scenario import Scenario, load_cluster, load_device
+from validator.framework_exchanges import Beside, beside
 from validator.framework_times import Work, device_for, slowest, written
 from validator.frameworks import FLASH, Constants, Framework, framework_of
 
@@ -108,7 +111,8 @@ def test_what_is_gathered_again_is_waited_for() -> None:
     framework, layers = framework_of("torchtitan compile=True"), LLAMA.build_layers(Shard(8, True))
     selective = replace(WORK, samples=16, recompute="selective")
     plain, gathering = (
-        device_for(device(), framework, layers, selective, gathers) for gathers in ({}, {layers[1].signature: Beside(again_s=1e-3)})
+        device_for(device(), framework, layers, selective, gathers)
+        for gathers in ({}, {layers[1].signature: Beside(again_s=1e-3)})
     )
     passes = [on.layer_s(layers[1], 16, "bf16") for on in (plain, gathering)]
     assert passes[1][0] == passes[0][0]
@@ -154,3 +158,26 @@ def test_what_operators_write() -> None:
     elements = {operator.name: written(operator) for operator in block.operators}
     assert elements["projection"] == elements["attention"] == elements["norm"] == 4096 * 4096
     assert elements["qkv"] == 4096 * (4096 + 2 * 1024)
+
+
+def test_collectives_beside_a_pass_take_processors_from_it() -> None:
+    """As long as the device has channels that move data, of the processors that compute."""
+    cluster = load_cluster(library.find_part("cluster", "selene-a100", Path()))
+    plain = {"model": LLAMA, "cluster": cluster, "batch": {"total": 64}, "training": {"precision": "bf16", "optimizer": "adam"}}
+    shared = plain | {"training": plain["training"] | {"zero": 3}}  # type: ignore[operator]
+    strategy = {"kind": "hybrid", "workers": 16, "microbatches": 2, "overlap": True}
+    found = {}
+    for name, fields, changes in (
+        ("one", plain, {"workers": 1}), ("after", plain, {"overlap": False}), ("sums", plain, {}), ("gathers", shared, {}),
+    ):  # fmt: skip
+        scenario = Scenario.model_validate({**fields, "strategy": strategy | changes})
+        job = scenario.job()
+        found[name] = beside(scenario.strategy.plan, job)[job.layers[1].signature]
+    assert found["one"] == found["after"] == Beside()
+    assert found["sums"].forward_s == 0 < found["sums"].backward_s
+    # parameters are gathered for either pass, and of every microbatch gradients are scattered
+    assert found["gathers"].backward_s > 2 * found["gathers"].forward_s * 0.99
+    assert found["gathers"].backward_s > found["sums"].backward_s
+    assert cluster.device.kernels is not None
+    longest_s = processors_taken(cluster) * collective_time("all_reduce", job.layers[1].parameters * 2, 16, cluster)
+    assert found["sums"].backward_s == pytest.approx(longest_s / 2, rel=0.01)
