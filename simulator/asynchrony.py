@@ -216,9 +216,10 @@ def _applied_s(timeline: Timeline) -> Times:
 def _clock_gap(timeline: Timeline, window: Window) -> dict[str, Any]:
     program = timeline.program
     # a step begins with the parameters of the first bucket
-    serves = np.flatnonzero((program.kind == Kind.SERVE) & (program.bucket == 0))
+    serves = np.flatnonzero(program.kind == Kind.SERVE)
+    serves = serves[program.bucket[serves] == program.bucket[serves].min()]
     slowest_s = np.nan_to_num(_applied_s(timeline)[:, serves], nan=np.inf).max(axis=1)
-    worked = [next(task for task in lane if program.amount[task] > 0) for lane in _training_lanes(program)]
+    worked = [next((task for task in lane if program.amount[task] > 0), lane[0]) for lane in _training_lanes(program)]
     begin_s = timeline.start_s[:, worked]
     step, lane = np.nonzero((begin_s >= window.begin_s) & (begin_s < window.end_s))
     gap = step - np.searchsorted(slowest_s, begin_s[step, lane], side="right")

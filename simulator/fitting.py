@@ -9,6 +9,7 @@ from simulator.errors import FieldError
 from simulator.memory import memory
 from simulator.recompute import Recompute
 from simulator.scenario import Scenario
+from simulator.strategy.replicated import Replicated
 
 Change = tuple[str, str, Scenario]
 
@@ -54,7 +55,8 @@ def _full(scenario: Scenario) -> Iterator[Change]:
 def _zero(stage: int) -> Callable[[Scenario], Iterator[Change]]:
     def remedy(scenario: Scenario) -> Iterator[Change]:
         strategy = scenario.strategy
-        if scenario.training.zero < stage and strategy.workers > 1 and strategy.servers == 0:
+        shares = isinstance(strategy, Replicated) and strategy.servers == 0
+        if scenario.training.zero < stage and strategy.workers > 1 and shares:
             yield _training(scenario, "zero", stage, str(stage))
 
     return remedy

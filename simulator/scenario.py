@@ -21,6 +21,7 @@ from simulator.recompute import NO_RECOMPUTE, AnyRecompute
 from simulator.spec import Count, Spec, Width
 from simulator.strategy import KINDS, AnyStrategy, Strategy
 from simulator.strategy.costs import Job, MeasuredStep
+from simulator.strategy.replicated import Replicated
 from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
 
@@ -144,6 +145,9 @@ class Scenario(Spec):
             raise FieldError(("training", "recompute"), message)
         if training.zero and self.strategy.servers:
             message = f"servers hold the optimizer states of a {self.strategy.kind}; leave zero out, or train by data_parallel"
+            raise FieldError(("training", "zero"), message)
+        if training.zero and not isinstance(self.strategy, Replicated):
+            message = f"workers of a {self.strategy.kind} share no states out; leave zero out, or train by data_parallel"
             raise FieldError(("training", "zero"), message)
         if "parameters" in training.offload and training.zero < 3:
             message = (

@@ -21,6 +21,7 @@ from simulator.strategy.schedule import most_held
 _Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]
 Balance = Literal["layers", "time", "memory"] | _Blocks
 _Weights = Callable[[int], NDArray[np.float64]]
+_Places = NDArray[np.int64]
 
 
 def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
@@ -76,22 +77,36 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
 
 
 def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list[range]:
-    """Contiguous stages of which the heaviest is as light as can be: the bound is bisected, stages are filled up to it."""
-    first, last = glued_ends(layers)
+    """Contiguous stages of which the heaviest is as light as can be: a bound on it is bisected; within it stages are near to
+    equal numbers of layers."""
+    (first, last), end = glued_ends(layers), len(layers)
     sums = [np.concatenate([[0.0], np.cumsum(weights(stage))]) for stage in range(stages)]
+
+    def ends(stage: int, begins: _Places, bound: float) -> tuple[_Places, _Places]:
+        """The first and the last place where a stage may end that begins at each of some places: it has a block, weighs at most
+        `bound`, and leaves a block for each that follows."""
+        most = np.searchsorted(sums[stage], sums[stage][begins] + bound, side="right") - 1
+        if stage == stages - 1:
+            return np.full_like(begins, end), most
+        return np.maximum(begins, first) + 1, np.minimum(most, last - (stages - 1 - stage))
 
     def filled(bound: float) -> list[int] | None:
         """Where stages begin that weigh at most `bound`; None where they do not hold all layers."""
-        begins, at = [0], 0
-        for stage in range(stages - 1):
-            most = int(np.searchsorted(sums[stage], sums[stage][at] + bound, side="right")) - 1
-            # each stage has a block, and leaves one for each that follows
-            earliest = max(at, first) + 1
-            at = min(max(most, earliest), last - (stages - 1 - stage))
-            if most < earliest:
-                return None
-            begins.append(at)
-        return begins if sums[-1][-1] - sums[-1][at] <= bound else None
+        reached = [np.array([0])]
+        for stage in range(stages):
+            least, most = ends(stage, reached[-1], bound)
+            marks = np.zeros(end + 2, dtype=np.int64)
+            np.add.at(marks, least, least <= most)
+            np.subtract.at(marks, most + 1, least <= most)
+            reached.append(np.flatnonzero(np.cumsum(marks) > 0))
+        if not len(reached[-1]):
+            return None
+        begins = [end]
+        for stage in range(stages - 1, 0, -1):
+            least, most = ends(stage, reached[stage], bound)
+            fitting = reached[stage][(least <= begins[0]) & (begins[0] <= most)]
+            begins.insert(0, int(fitting[np.abs(fitting - begins[0] * stage / (stage + 1)).argmin()]))
+        return [0, *begins[:-1]]
 
     low, high = 0.0, max(float(total[-1]) for total in sums)
     best = [stage.start for stage in cut_into_stages(layers, stages)]
@@ -102,4 +117,4 @@ def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list
             low = middle
         else:
             best, high = found, middle
-    return [range(a, b) for a, b in itertools.pairwise([*best, len(layers)])]
+    return [range(a, b) for a, b in itertools.pairwise([*best, end])]

@@ -30,8 +30,8 @@ class Exchanges:
         return self.grid.along(axis, self.grid.tensor if axis == "tensor" else self.grid.context)
 
     def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than its part of
-        that, which all have alike that are hidden there."""
+        """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than its part
+        of that, which all have alike that are hidden there."""
         group = self.group(exchange.axis)
         moved_s = crowded_s(cast(Op, exchange.op), exchange.elements * samples * job.element_bytes, group, job.cluster)
         if exchange.hidden:
@@ -40,13 +40,18 @@ class Exchanges:
             place = exchange.backward, exchange.beside
             hidden = sum(one.hidden and (one.backward, one.beside) == place for one in layer.exchanges)
             return max(moved_s * processors_taken(job.cluster), moved_s - beside_s / hidden)
-        if self.overlap_tensor and exchange.axis == "tensor" and exchange.op in ("all_gather", "reduce_scatter"):
+        if self.overlap_tensor and _in_pieces(exchange):
             # the first piece to come, or the last to go, has nothing to move beside
             products = [o for o in layer.operators if isinstance(o, Matmul)]
             products_s = job.cluster.device.operators_s(layer, products, samples, job.precision)[exchange.backward]
-            shown = sum(not one.hidden and one.backward == exchange.backward for one in layer.exchanges)
-            return max(moved_s / group.size, moved_s - products_s / shown)
+            alike = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
+            return max(moved_s / group.size, moved_s - products_s / alike)
         return moved_s
+
+
+def _in_pieces(exchange: Exchange) -> bool:
+    """Whether it may be cut into pieces beside the product before or after it."""
+    return exchange.axis == "tensor" and not exchange.hidden and exchange.op in ("all_gather", "reduce_scatter")
 
 
 def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:

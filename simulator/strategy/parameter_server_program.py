@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -35,12 +34,11 @@ class _Message(NamedTuple):
     update_s: float
 
 
-class _Waits(NamedTuple):
-    """Rows before a piece of the forward pass that wait for its bucket: for the servers' answers, for the pulls, and of each
-    member of a crew for what its leader has pulled."""
+class _Answer(NamedTuple):
+    """Rows of what brings a bucket from the servers to a crew: services, pulls, and its own broadcast."""
 
-    answered: int
-    pulled: int
+    services: list[int]
+    pulls: list[int]
     spread: list[int]
 
 
@@ -81,7 +79,7 @@ class ServedStep:
 
     def _exchange(self, crew: Crew, number: int, bucket: Bucket, made: Sequence[int]) -> None:
         """A crew's gradients to the servers, and parameters back, all of which it waits for; made: what makes the gradients."""
-        sums, leader = self._collective(crew, "reduce", bucket, made), crew.members[:1]
+        sums = self._collective(crew, "reduce", bucket, made)
         pushes, services, pulls = [], [], []
         for message in self._messages(crew, bucket):
             push, service = self._push(crew, number, message, sums or made)
@@ -89,51 +87,56 @@ class ServedStep:
             services.append(service)
             pulls.append(self._pull(crew, number, message, [service]))
         self._wait(crew.members, Phase.SYNCHRONISE, sums)
-        self._wait(leader, Phase.SEND, pushes)
-        self._wait(leader, Phase.WAIT, services)
-        self._wait(leader, Phase.RECEIVE, pulls)
-        self._wait(crew.members, Phase.SYNCHRONISE, self._collective(crew, "broadcast", bucket, pulls))
+        self._wait(crew.members[:1], Phase.SEND, pushes)
+        self._hear(crew, _Answer(services, pulls, self._collective(crew, "broadcast", bucket, pulls)))
+
+    def _hear(self, crew: Crew, answer: _Answer) -> None:
+        """Makes a crew wait for an answer."""
+        self._wait(crew.members[:1], Phase.WAIT, answer.services)
+        self._wait(crew.members[:1], Phase.RECEIVE, answer.pulls)
+        self._wait(crew.members, Phase.SYNCHRONISE, answer.spread)
 
     def overlapped(self) -> Program:
-        """Pushes beside the backward pass that goes on, pulls beside the next forward pass: a bucket is waited for by the first
-        of its layers."""
+        """Pushes beside the backward pass that goes on, pulls beside it and the next forward pass: a step ends when its first
+        layers may begin the next one, and what later layers need is waited for there."""
         for here in self._workers():
             self._feeding.add(self._ranks[here], here.node, here.each, here.ranks)
         for crew in self._crews:
             waits = self._forward(crew)
             messages = [list(self._messages(crew, bucket)) for bucket in self._buckets]
             sent = self._backward(crew, messages)
-            for number, bucket in enumerate(self._buckets):
-                services = [service for _, service in sent[number]]
-                pulls = [
-                    self._pull(crew, number, *one) for one in zip(messages[number], ([row] for row in services), strict=True)
-                ]
-                spread = self._collective(crew, "broadcast", bucket, pulls)
-                for row in waits[number].spread:
-                    self._builder.carry(row, spread)
-                self._builder.carry(waits[number].answered, services)
-                self._builder.carry(waits[number].pulled, pulls)
+            answers = [self._answered(crew, number, messages[number], sent[number]) for number in range(len(sent))]
+            for rows, answer in zip(waits, answers[1:], strict=True):
+                self._builder.carry(rows[0], answer.services)
+                self._builder.carry(rows[1], answer.pulls)
+                for row in rows[2:]:
+                    self._builder.carry(row, answer.spread)
             self._wait(crew.members[:1], Phase.SEND, [push for of_bucket in sent for push, _ in of_bucket])
+            self._hear(crew, answers[0])
         return self._builder.build()
 
-    def _forward(self, crew: Crew) -> list[_Waits]:
-        """Forward passes of a crew in pieces, one for each bucket, and the waits before them."""
-        waits = []
-        begins = [*(bucket.layer for bucket in self._buckets), len(self._job.layers)]
-        for begin, end in itertools.pairwise(begins):
-            answered, pulled = (
-                self._builder.wait(self._ranks[crew.members[0]], phase, []) for phase in (Phase.WAIT, Phase.RECEIVE)
-            )
-            hears = crew.members if len(crew.workers) > 1 else ()
-            spread = [self._builder.wait(self._ranks[here], Phase.SYNCHRONISE, []) for here in hears]
-            waits.append(_Waits(answered, pulled, spread))
-            for here in crew.members:
-                if not self._rollout_s:
-                    self._pass(here, Phase.FORWARD, begin, end)
-        for here in crew.members if self._rollout_s else ():
-            # samples are made with all parameters
+    def _answered(self, crew: Crew, number: int, messages: Sequence[_Message], sent: Sequence[tuple[int, int]]) -> _Answer:
+        """Pulls of a bucket; sent: rows of the pushes and of their services."""
+        services = [service for _, service in sent]
+        both = zip(messages, services, strict=True)
+        pulls = [self._pull(crew, number, message, [service]) for message, service in both]
+        return _Answer(services, pulls, self._collective(crew, "broadcast", self._buckets[number], pulls))
+
+    def _forward(self, crew: Crew) -> list[list[int]]:
+        """Forward passes of a crew, in pieces where a further bucket is needed; returns for each of those the rows that wait for
+        it: the leader's for the answer and for the pull, and of each member for what is spread."""
+        leader, listens = self._ranks[crew.members[0]], crew.members if len(crew.workers) > 1 else ()
+        who = [(leader, Phase.WAIT), (leader, Phase.RECEIVE), *((self._ranks[here], Phase.SYNCHRONISE) for here in listens)]
+        waits, begin = [], 0
+        for end in [bucket.layer for bucket in self._buckets[1:]]:
+            if not self._rollout_s:
+                self._passes(crew, Phase.FORWARD, begin, end)
+                begin = end
+            waits.append([self._builder.wait(rank, phase, []) for rank, phase in who])
+        # samples are made with all parameters
+        for here in crew.members:
             self._make_samples(here)
-            self._pass(here, Phase.FORWARD, 0, len(self._job.layers))
+        self._passes(crew, Phase.FORWARD, begin, len(self._job.layers))
         return waits
 
     def _backward(self, crew: Crew, messages: Sequence[Sequence[_Message]]) -> list[list[tuple[int, int]]]:
@@ -147,7 +150,7 @@ class ServedStep:
         for bucket, of_bucket in zip(reversed(self._buckets), reversed(messages), strict=True):
             number = len(self._buckets) - 1 - len(sent)
             if bucket.layer < begin:
-                made = [row for here in crew.members for row in self._pass(here, Phase.BACKWARD, bucket.layer, begin)]
+                made = self._passes(crew, Phase.BACKWARD, bucket.layer, begin)
                 begin = bucket.layer
             ready = self._collective(crew, "reduce", bucket, made) or made
             sent.append([])
@@ -163,6 +166,9 @@ class ServedStep:
     def _make_samples(self, here: RankClass) -> None:
         if self._rollout_s:
             self._builder.compute(self._ranks[here], Phase.INPUT, self._rollout_s)
+
+    def _passes(self, crew: Crew, phase: Phase, begin: int, end: int) -> list[int]:
+        return [row for here in crew.members for row in self._pass(here, phase, begin, end)]
 
     def _pass(self, here: RankClass, phase: Phase, begin: int, end: int) -> list[int]:
         """The pass through some layers; its row, none where there are none."""

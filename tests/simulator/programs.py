@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,21 +39,21 @@ def moved_bytes(program: Program, kind: Kind = Kind.COLLECTIVE, stage: int | Non
 def work_s(program: Program, phase: Phase) -> NDArray[np.float64]:
     """Seconds of work of each rank class in a phase."""
     rows = (program.kind == Kind.COMPUTE) & (program.phase == phase)
-    return np.bincount(program.rank[rows], program.amount[rows], len(program.ranks.names))
+    return np.bincount(program.rank[rows], program.amount[rows], len(program.ranks.names)).astype(np.float64)
 
 
 def held_up_s(program: Program, phase: Phase) -> NDArray[np.float64]:
     """Seconds that passes of each rank class are held up by what ranks in lockstep exchange within them."""
     rows = (program.kind == Kind.COMPUTE) & (program.phase == phase)
-    return np.bincount(program.rank[rows], program.latency_s[rows], len(program.ranks.names))
+    return np.bincount(program.rank[rows], program.latency_s[rows], len(program.ranks.names)).astype(np.float64)
 
 
 def sent_bytes(program: Program, kind: Kind) -> dict[int, float]:
     """What each node that is modelled sends over the network in a step."""
-    result: Counter[int] = Counter()
+    result: dict[int, float] = {}
     for uses, amount, own in zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True):
         for use in uses if own == kind else ():
             name = program.resources.names[use.resource].split()
             if name[0] == "network" and name[2] == "out":
-                result[int(name[1])] += use.per_unit * amount
-    return dict(result)
+                result[int(name[1])] = result.get(int(name[1]), 0.0) + use.per_unit * amount
+    return result

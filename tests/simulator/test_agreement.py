@@ -50,9 +50,11 @@ def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: i
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 4])
-@pytest.mark.parametrize(("zero", "reshard", "ways"), [(0, "true", 0), (1, "true", 0), (2, "true", 1), (3, "true", 3), (3, "false", 2)])
+@pytest.mark.parametrize(
+    ("zero", "reshard", "ways"), [(0, "true", 0), (1, "true", 0), (2, "true", 1), (3, "true", 3), (3, "false", 2)]
+)
 def test_what_every_microbatch_moves_again(small: Make, microbatches: int, zero: int, reshard: str, ways: int) -> None:
-    """Of the two ways round the ring, and a third with resharding, so many are gone for each microbatch, the rest for a step."""
+    """Of two ways round the ring, and a third with resharding, so many are gone for each microbatch, the rest for a step."""
     program = averaged(small, f"workers: 4, reshard: {reshard}, microbatches: {microbatches}", f"training={{zero: {zero}}}")
     once = max(0, 2 - ways)
     size_bytes = 4 * small().model.parameters()
@@ -176,7 +178,9 @@ def test_parameters_gathered_beside_the_forward_pass_are_hidden_by_it(small: Mak
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
-@pytest.mark.parametrize("numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"])
+@pytest.mark.parametrize(
+    "numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"]
+)
 def test_overlapping_sums_and_gathers_never_slows_a_step(small: Make, zero: int, numbers: str) -> None:
     """Where it costs nothing to cut them into more messages."""
     free = ("cluster.network.latency=0", "cluster.node.link.latency=0", f"training={{zero: {zero}}}")

@@ -47,9 +47,7 @@ def test_a_ring_moves_its_theory_each_way_through_every_card(small: Make, worker
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "halving_doubling", "hierarchical"])
 @pytest.mark.parametrize("network", ["{bandwidth: 1 Gbit/s, latency: 0}", "{bandwidth: 1 Tbit/s, latency: 5 ms}"])
 def test_an_average_takes_as_long_as_its_algorithm(small: Make, algorithm: str, network: str) -> None:
-    scenario = averaged(
-        small, f"workers: 32, {ONE_BUCKET}, algorithm: {algorithm}", f"cluster.network={network}", "batch=32"
-    )
+    scenario = averaged(small, f"workers: 32, {ONE_BUCKET}, algorithm: {algorithm}", f"cluster.network={network}", "batch=32")
     run = predict(scenario)
     size_bytes = 4 * scenario.model.parameters()
     took_s = collective_time("all_reduce", size_bytes, 32, scenario.cluster, algorithm)
@@ -76,9 +74,7 @@ def test_a_tree_saves_latency_and_a_ring_bytes(small: Make) -> None:
 def test_gradients_of_all_microbatches_are_averaged_once(small: Make, overlap: str, microbatches: int) -> None:
     """The same bytes and the same arithmetic, however many passes it takes."""
     numbers = f"workers: 8, bucket: 50 KiB, overlap: {overlap}"
-    once, often = (
-        compiled(averaged(small, f"{numbers}, microbatches: {count}", "batch=64")) for count in (1, microbatches)
-    )
+    once, often = (compiled(averaged(small, f"{numbers}, microbatches: {count}", "batch=64")) for count in (1, microbatches))
     assert moved_bytes(often) == pytest.approx(moved_bytes(once))
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
         assert work_s(often, phase) == pytest.approx(work_s(once, phase))
@@ -107,9 +103,8 @@ def test_buckets_close_at_their_size_from_the_last_layer_on(small: Make, bucket:
             filled.append(0)
         filled[-1] += tensor
     assert sizes_bytes == pytest.approx(filled)
-    starts = [row for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist()]
     before = program.dependencies.lists()
-    made = [max(before[row]) for row in starts]
+    made = [max(before[row]) for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist()]
     assert made == sorted(made)
 
 
@@ -121,10 +116,11 @@ def test_buckets_close_at_their_size_from_the_last_layer_on(small: Make, bucket:
 def test_overlap_never_slows_a_step_and_never_hides_more_than_there_is(
     small: Make, workers: int, microbatches: int, bucket: str, network: str, zero: int
 ) -> None:
+    buckets = f"bucket: {bucket}, first_bucket: {bucket}"
     apart, beside = (
         predict(
             averaged(
-                small, f"workers: {workers}, microbatches: {microbatches}, bucket: {bucket}, first_bucket: {bucket}, overlap: {flag}",
+                small, f"workers: {workers}, microbatches: {microbatches}, overlap: {flag}, {buckets}",
                 f"training={{zero: {zero}}}", f"cluster.network={{bandwidth: {network}, latency: 0}}", "batch={per_worker: 4}",
             )
         )

@@ -97,7 +97,7 @@ def end_seconds(scenario: Scenario) -> float:
         for one in layer.exchanges if layer.glued else ():
             if not one.backward:
                 size_bytes = one.elements * 4 * 4
-                total_s += collective_time(one.op, size_bytes, scenario.strategy.plan.tensor, scenario.cluster)  # type: ignore[arg-type]
+                total_s += collective_time(one.op, size_bytes, scenario.strategy.plan.tensor, scenario.cluster)
     return total_s
 
 
@@ -118,12 +118,25 @@ def test_collectives_in_pieces_never_take_longer(small: Make, tensor: int, bandw
 @pytest.mark.parametrize("tensor", [2, 4, 8])
 def test_of_a_collective_in_pieces_one_shows_where_products_take_longer(small: Make, tensor: int) -> None:
     """The first to come, or the last to go, has nothing to move beside: arXiv 2305.06942."""
-    scenario = shared(small, f"tensor: {tensor}, sequence_parallel: true", WIDE, "cluster.node.devices=8", "cluster.node.link.latency=0")
+    scenario = shared(small, f"tensor: {tensor}, sequence_parallel: true", WIDE, *PLAIN_LINKS)
     grid, job, (block, *_) = scenario.strategy.plan.grid(8), scenario.job(), blocks(scenario)
     for exchange in block.exchanges:
         if not exchange.hidden:
             whole_s, shown_s = (Exchanges(grid, 1, flag).seconds(exchange, block, 400, job) for flag in (False, True))
             assert shown_s == pytest.approx(whole_s / tensor)
+
+
+def test_what_no_product_hides_leaves_the_products_to_the_rest(small: Make) -> None:
+    """The head's gather has the product to itself, whatever is told of the loss: as long as that, all but a piece hides."""
+    numbers, many = "tensor: 4, sequence_parallel: true", 400
+    (*_, head) = shared(small, numbers, WIDE).job().layers
+    product_s, _ = small().cluster.device.operators_s(head, head.operators[-2:-1], many, "fp32")
+    moved_bytes = 3 / 4 * 64 * 1024 * 4 * many
+    link = f"cluster.node.link={{bandwidth: {moved_bytes / product_s} B/s, latency: 0}}"
+    scenario = shared(small, numbers, WIDE, link, "cluster.node.devices=8")
+    (gather, *_) = (one for one in head.exchanges if one.op == "all_gather" and not one.backward)
+    pieces = Exchanges(scenario.strategy.plan.grid(8), 1, overlap_tensor=True)
+    assert pieces.seconds(gather, head, many, scenario.job()) == pytest.approx(product_s / 4)
 
 
 @pytest.mark.parametrize("context", [2, 4, 8])
@@ -150,9 +163,7 @@ def test_a_ring_of_keys_is_hidden_as_far_as_attention_lasts(small: Make, context
     Gathered instead, before attention, all of it shows.
     """
     link = (f"cluster.node.link={{bandwidth: {bandwidth}, latency: 0}}", "cluster.node.devices=8")
-    ring, gathered = (
-        shared(small, f"context: {context}, context_by: {by}", LONG, *link) for by in ("ring", "all_gather")
-    )
+    ring, gathered = (shared(small, f"context: {context}, context_by: {by}", LONG, *link) for by in ("ring", "all_gather"))
     keys_bytes = 2 * 4096 * 64 * 4 * 4
     moved_s = collective_time("all_gather", keys_bytes, context, ring.cluster)
     assert moved_s == pytest.approx((context - 1) / context * keys_bytes / ring.cluster.node.link.bandwidth_Bps)  # type: ignore[union-attr]

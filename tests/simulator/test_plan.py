@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.scenario import Scenario
+from simulator.scenario import Scenario, load
+from tests.conftest import SMALL
 
 Make = Callable[..., Scenario]
 MIXTURE = (
@@ -49,9 +51,20 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "{kind: pipeline, stages: 1, chunks: 2, schedule: interleaved_1f1b}": (
         "chunks",
-        "2 chunks on a rank that has no others beside it; give 1",
+        "2 chunks on a rank that has no others beside it; set strategy.stages, or give 1 and 1f1b",
     ),
-    "{kind: pipeline, stages: 3, chunks: 2, microbatches: 8, schedule: interleaved_1f1b}": ("", ""),
+    "{kind: pipeline, stages: 3, chunks: 2, microbatches: 16, schedule: interleaved_1f1b}": (
+        "microbatches",
+        "interleaved_1f1b runs its microbatches in 5 rounds, all alike, got 16; give 15 or 18",
+    ),
+    "{kind: pipeline, stages: 4, microbatches: 6, chunks: 2, schedule: dualpipe_v}": (
+        "stages",
+        "8 stages for 6 layers; give at most 6",
+    ),
+    "{kind: pipeline, stages: 3, microbatches: 4, chunks: 2, schedule: dualpipe_v}": (
+        "microbatches",
+        "dualpipe_v needs at least two microbatches for each rank, got 4 for 3; give 6",
+    ),
     "{kind: pipeline, stages: 7, microbatches: 8}": ("stages", "7 stages for 6 layers; give at most 6"),
     "{kind: pipeline, stages: 2, balance: [3, 2, 1]}": ("balance", "3 numbers for 2 stages of the model; give one for each"),
     "{kind: pipeline, stages: 2, balance: [3, 4]}": (
@@ -60,10 +73,19 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "{kind: pipeline, stages: 2, microbatches: 5}": ("microbatches", "5 microbatches do not divide 48 samples; give 4"),
     "{kind: data_parallel, workers: 4, microbatches: 7}": ("microbatches", "7 microbatches do not divide 12 samples; give 6"),
-    "{kind: data_parallel, workers: 4, algorithm: rings}": ("algorithm", "unknown algorithm 'rings'; give one of"),
-    "{kind: data_parallel, workers: 4, algorithm: pairwise}": ("algorithm", "pairwise does not sum"),
+    "{kind: data_parallel, workers: 4, algorithm: rings}": (
+        "algorithm",
+        "no algorithm of an allreduce is called 'rings'; give one of binary_tree, ",
+    ),
+    "{kind: data_parallel, workers: 4, algorithm: pairwise}": (
+        "algorithm",
+        "no algorithm of an allreduce is called 'pairwise'; give one of binary_tree, ",
+    ),
     "{kind: data_parallel, workers: 4, prefetch: -1}": ("prefetch", "must be at least 0, got -1"),
-    "{kind: data_parallel, workers: 33}": ("", "33 ranks for 32 devices (8 nodes × 4); give at most 32, or set cluster.nodes=9"),
+    "{kind: data_parallel, workers: 33}": (
+        "",
+        "33 ranks for 32 devices (8 nodes × 4); give at most 32, or set cluster.nodes=9",
+    ),
 }
 
 
@@ -72,4 +94,21 @@ def test_what_does_not_go_together_is_refused_with_what_does(small: Make, strate
     field, message = REFUSED[strategy]
     where = ".".join(filter(None, ("strategy", field)))
     with pytest.raises(ScenarioError, match=re.escape(f"{where}: {message}")):
-        small(f"strategy={strategy}", "batch=48" if "33" not in strategy else "batch=33")
+        small(f"strategy={strategy}", "batch={per_worker: 12}" if "workers" in strategy else "batch=48")
+
+
+def test_experts_that_do_not_divide_are_refused(small: Make) -> None:
+    for numbers, message in (
+        ("workers: 6, expert: 4", "4 does not divide 6 workers; give 3 or 6"),
+        ("workers: 3, expert: 3", "3 ranks do not divide experts.count 8; give a divisor of it, such as 2"),
+    ):
+        with pytest.raises(ScenarioError, match=re.escape(f"strategy.expert: {message}")):
+            small(MIXTURE, f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 12}")
+
+
+def test_problems_are_told_with_their_place(tmp_path: Path) -> None:
+    """File, line and column of the field, or of its strategy where it is not given."""
+    path = tmp_path / "wrong.yaml"
+    path.write_text(SMALL.replace("{kind: data_parallel, workers: 4}", "\n  kind: hybrid\n  workers: 4\n  shard_over: 3"))
+    with pytest.raises(ScenarioError, match=r"wrong\.yaml:10:3: strategy\.shard_over: 3 does not divide 4 workers"):
+        load(path)

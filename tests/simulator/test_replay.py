@@ -51,17 +51,17 @@ def server_programs(draw: st.DrawFn) -> Program:
     builder = ProgramBuilder()
     seconds = st.floats(0.0, 10.0)
     servers = [builder.rank(f"server {i}", is_server=True) for i in range(draw(st.integers(1, 3)))]
-    update_s = [draw(seconds) for _ in servers]
+    update_s, buckets = ([draw(some) for _ in servers] for some in (seconds, st.integers(1, 2)))
     for worker in range(draw(st.integers(1, 4))):
         rank = builder.rank(f"worker {worker}")
         work = builder.compute(rank, Phase.FORWARD, draw(seconds))
         served = []
         for server in draw(st.lists(st.sampled_from(servers), min_size=1, max_size=4)):
-            path = Path(draw(seconds) + len(served) / 7 + worker / 97 + 1e-3, 1.0)
-            sent = builder.transfer(rank, server, draw(seconds), path, Phase.SEND, (work,))
-            numbers = draw(st.integers(1, 3)), draw(seconds), update_s[server]
-            bucket = draw(st.integers(0, 2))
-            served.append(builder.serve(server, rank, Phase.OPTIMIZER, *numbers, (sent,), bucket))
+            for bucket in range(buckets[server]):
+                path = Path(draw(seconds) + len(served) / 7 + worker / 97 + 1e-3, 1.0)
+                sent = builder.transfer(rank, server, draw(seconds), path, Phase.SEND, (work,))
+                numbers = draw(st.integers(1, 3)), draw(seconds), update_s[server]
+                served.append(builder.serve(server, rank, Phase.OPTIMIZER, *numbers, (sent,), bucket))
         builder.wait(rank, Phase.WAIT, served)
         builder.compute(rank, Phase.OPTIMIZER, draw(seconds))
     return builder.build()
