@@ -163,7 +163,7 @@ def summary(timeline: Timeline) -> dict[str, Any] | None:
     """What became of a program's servers, as plain data; None where it has none. Of the part of the run that counts:
 
     clock_gap: when a rank begins the work of a step, how many more pushes of its own the parameters have than of the rank of
-    which they have the fewest; version_staleness: how many updates by others the parameters got between a worker's pull and
+    which they have the fewest (where nothing keeps ranks together, it grows as long as the run does); version_staleness: how many updates by others the parameters got between a worker's pull and
     the application of its push, which only pushes that are not dropped have. Both are distributions: `mean`, `p50`, `p95`,
     `max` and a `histogram` of counts. A clock gap is of workers and what a bound is set on, version staleness is of gradients
     and what convergence suffers from: workers in step have no gap, and each other's updates in between all the same.
@@ -296,18 +296,16 @@ def _links(timeline: Timeline, window: Window) -> dict[str, float]:
     Where all wait for a barrier its two directions take turns, as far as there is time for that, and count together.
     """
     program = timeline.program
-    moved = np.where(program.kind == Kind.TRANSFER, window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
-    task, resource, share = _used(program, moved)
+    task, resource, share = _used(timeline, window, program.kind == Kind.TRANSFER)
     stems, _, ways = np.array([name.rpartition(" ") for name in program.resources.names]).reshape(-1, 3).T
     is_end = np.isin(ways, _ENDS)[resource]
-    task, resource, share = task[is_end], resource[is_end], share[is_end] / window.length_s
+    task, resource, share = task[is_end], resource[is_end], share[is_end]
     # on the way out of its source, then into its target
     number = np.arange(len(task)) - np.searchsorted(task, task)
     is_servers = program.ranks.is_server[program.rank[task]] == (number % 2 == 0)
     cards = np.unique(stems, return_inverse=True)[1] if isinstance(program.gate, Barrier) else np.arange(len(stems))
     total, of_servers = (np.bincount(cards[resource], some, len(stems)) for some in (share, share * is_servers))
-    mostly = of_servers >= total / 2
-    total = np.minimum(1.0, total)
+    mostly, total = of_servers >= total / 2, np.minimum(1.0, total)
     return {
         "server NIC": float(total[mostly].max(initial=0.0)),
         "worker NIC": float(total[~mostly].max(initial=0.0)),
@@ -322,15 +320,17 @@ def _lanes(timeline: Timeline, window: Window) -> dict[str, float]:
     took[(program.lane != MAIN_LANE) | program.ranks.is_server[program.rank]] = 0.0
     is_input, ranks = program.phase == Phase.INPUT, len(program.ranks.names)
     computes, makes = (np.bincount(program.rank, took * which, ranks).max() for which in (~is_input, is_input))
-    loaded = np.where(is_input & (program.lane != MAIN_LANE), window.has(timeline.end_s).sum(axis=0) * program.amount, 0.0)
-    _, resource, share = _used(program, loaded)
-    loads = np.bincount(resource, share).max(initial=0.0) / window.length_s
-    return {"compute": float(computes), "input": float(max(makes, loads))}
+    _, resource, share = _used(timeline, window, is_input & (program.lane != MAIN_LANE))
+    loads = np.bincount(resource, share).max(initial=0.0)
+    return {"compute": min(1.0, float(computes)), "input": min(1.0, float(max(makes, loads)))}
 
 
-def _used(program: Program, done: Times) -> tuple[Rows, Rows, Times]:
-    """What tasks use that get so much `done`, in the unit of their amounts, shape (tasks,): the task, the resource, and the
-    seconds for which that is busy; an entry for each use."""
-    busy = np.flatnonzero(done)
-    index, resource, per_unit = program.routes.used(program.route[busy])
-    return busy[index], resource, done[busy[index]] * per_unit / program.resources.capacity[resource]
+def _used(timeline: Timeline, window: Window, which: NDArray[np.bool_]) -> tuple[Rows, Rows, Times]:
+    """What some tasks use: the task, the resource, and for what share of the time all of that would be busy with it; an entry
+    for each use. Of a task that is partly in the window as large a part of its amount counts."""
+    program, tasks = timeline.program, np.flatnonzero(which)
+    start_s, end_s = timeline.start_s[:, tasks], timeline.end_s[:, tasks]
+    part = np.divide(window.covers_s(start_s, end_s), end_s - start_s, out=np.zeros(start_s.shape), where=end_s > start_s)
+    done = part.sum(axis=0) * program.amount[tasks] / window.length_s
+    index, resource, per_unit = program.routes.used(program.route[tasks])
+    return tasks[index], resource, done[index] * per_unit / program.resources.capacity[resource]

@@ -10,7 +10,7 @@ import csv
 import importlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -77,8 +77,9 @@ class Score:
 class Table:
     """A kind of table: the columns that tell it, and the module whose `predict` and `CALIBRATION` it takes.
 
-    `predict` gives a row's prediction, or one for each measurement that the row holds. A module may also have
-    `predict_calibrated` and `CALIBRATED`, for constants that are fitted on request.
+    `predict` gives a row's prediction, or one for each measurement that the row holds; `predict_among` of a row and all rows,
+    where rows are predicted from others. A module may also have `predict_calibrated` and `CALIBRATED`, for constants that are
+    fitted on request.
     """
 
     name: str
@@ -128,9 +129,11 @@ def score(path: Path, calibrated: bool = False) -> Score:
     module = importlib.import_module(table.module)
     if calibrated and not hasattr(module, "predict_calibrated"):
         raise InputError(f"{path}: nothing of {table.name} is fitted on request; leave --calibrated out")
-    predict: Callable[[Row], Prediction | Sequence[Prediction]]
-    predict = module.predict_calibrated if calibrated else module.predict
-    found = (predict(row) for row in rows)
+    found: Iterable[Prediction | Sequence[Prediction]]
+    if hasattr(module, "predict_among"):
+        found = (module.predict_among(row, rows) for row in rows)
+    else:
+        found = map(module.predict_calibrated if calibrated else module.predict, rows)
     predictions = (one for each in found for one in ([each] if isinstance(each, Prediction) else each))
     return Score(table.name, summarise(predictions), module.CALIBRATED if calibrated else module.CALIBRATION)
 

@@ -54,16 +54,19 @@ _SENT_APART: Final[dict[str, Any]] = {"overlap": True, "bucket": "4 MiB"}
 
 
 def predict(row: Row) -> Prediction:
-    """A row of the shipped table, whose base is there."""
-    return predict_among(row, _shipped_rows())
+    """The samples per second of a row whose base is in the shipped table."""
+    return predict_among(row, ())
 
 
 def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
-    """The samples per second of a row, whose base is among `rows`. What cannot be predicted is skipped with its reason."""
+    """The samples per second of a row of a table; its base is there or in the shipped one.
+
+    What cannot be predicted is skipped with its reason.
+    """
     source = row.get("source_set") or "not named"
     try:
         gpus, measured = _number(row, "gpus"), _rate(row)
-        base, base_per_s = _base(row, rows)
+        base, base_per_s = _base(row, (*rows, *_shipped_rows()))
         if gpus == _number(base, "gpus"):
             return Prediction(source, skipped="the base that the rest is predicted from")
         device_s = _device_s(_hashable(base), base_per_s)

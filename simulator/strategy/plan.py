@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -13,6 +13,7 @@ from simulator.errors import FieldError
 from simulator.model.layers import Shard
 from simulator.strategy.compression import Compression
 from simulator.strategy.costs import Job
+from simulator.strategy.exchange import Exchanges
 from simulator.strategy.grid import ORDER, Axis, Grid
 from simulator.strategy.placement import Placed, place
 from simulator.strategy.schedule import PassTimes, ScheduleName, stage_of
@@ -97,6 +98,10 @@ class Plan:
         forward_s = float((costs.forward_s + costs.forward_exchange_s).sum()) / stages
         backward_s = float((costs.backward_s + costs.backward_exchange_s).sum()) / stages
         return PassTimes(forward_s, backward_s - weights_s, weights_s, kept=job.weights_share())
+
+    def exchanging(self, job: Job) -> Job:
+        """The job of ranks that exchange what these do within their passes."""
+        return replace(job, exchange=Exchanges(self.grid(job.cluster.node.devices), self.expert, self.overlap_tensor))
 
     def grid(self, devices: int) -> Grid:
         """The ranks on nodes of so many devices."""

@@ -165,15 +165,15 @@ class Replica:
         (node, device), (to_node, to_device) = self.places[source], self.places[target]
         plan, fabric = self.shop.plan, self.shop.fabric
         if self.alike == 1:
-            return fabric.message((node, device), (to_node, to_device), size_bytes)
-        if node == to_node:
+            path = fabric.message((node, device), (to_node, to_device), size_bytes)
+        elif node == to_node:
             names = f"node {node} device {device}", f"node {node} device {to_device}"
             path = fabric.inside(node, *names, size_bytes, together=self.alike, devices=(device, to_device))
         else:
             count = min(self.alike, self.shop.grid.devices)
             path = fabric.between(node, to_node, size_bytes, count, count)
         if self.splits:
-            # what each has a part of is put together again inside the node
+            # what each has a part of is put together again
             group = self.shop.grid.along("tensor", plan.tensor)
             together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, self.job.cluster)
             path = replace(path, latency_s=path.latency_s + together_s)

@@ -10,7 +10,6 @@ from simulator.errors import FieldError
 from simulator.program import Program, ProgramBuilder
 from simulator.strategy.agreement import Agreement, units
 from simulator.strategy.costs import Job
-from simulator.strategy.exchange import Exchanges
 from simulator.strategy.fabric import Fabric
 from simulator.strategy.feeding import Feeding
 from simulator.strategy.lanes import lanes
@@ -26,7 +25,7 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     """One step of all replicas. ranges: the layers of each stage of the model. Raises FieldError for too many passes."""
     builder = ProgramBuilder()
     grid = plan.grid(job.cluster.node.devices)
-    job = replace(job, exchange=Exchanges(grid, plan.expert, plan.overlap_tensor))
+    job = plan.exchanging(job)
     classes = plan.classes(job)
     check_size(plan, len(classes))
     found = [units(job.layers, stage, plan, job) for stage in ranges]

@@ -57,7 +57,7 @@ class Replicated(Strategy, ABC):
 
     def ranges(self, job: Job) -> list[range]:
         """The layers of each stage of the model. Raises FieldError where it cannot be cut so."""
-        return cut(job, self.plan, self.balance_of)
+        return cut(self.plan.exchanging(job), self.plan, self.balance_of)
 
     def parts(self, job: Job) -> list[list[Layer]]:
         ranges = self.ranges(job)

@@ -20,7 +20,7 @@ from simulator.strategy.costs import Job
 from simulator.strategy.plan import Plan
 from simulator.strategy.schedule import ScheduleName, most_held
 from tests.simulator.clusters import plain
-from tests.simulator.programs import compiled
+from tests.simulator.programs import compiled, held_up_s, work_s
 
 Make = Callable[..., Scenario]
 HEAVY_HEAD = "model={kind: gpt, layers: 12, hidden: 64, heads: 4, vocabulary: 20000, sequence: 32}"
@@ -127,3 +127,22 @@ def test_messages_are_as_large_as_what_the_layer_before_the_cut_hands_on(small: 
         sent = program.amount[program.kind == Kind.TRANSFER]
         assert sent.tolist() == [3 * 100 * 4] * 4
         assert (program.phase[program.kind == Kind.TRANSFER] == Phase.SEND).all()
+
+
+def test_what_ranks_exchange_within_passes_weighs_too(small: Make) -> None:
+    """Of layers that compute alike those that send tokens to experts take longer, and other cuts are no faster."""
+    model = (
+        "model={kind: llama, layers: 8, hidden: 64, heads: 4, vocabulary: 8, sequence: 32, feedforward: 64, "
+        "experts: {count: 8, active: 1, feedforward: 64, dense_layers: 4}}"
+    )
+
+    def slowest_s(balance: str) -> float:
+        numbers = f"workers: 4, expert: 4, stages: 2, balance: {balance}"
+        program = compiled(
+            small(model, f"strategy={{kind: hybrid, {numbers}}}", "cluster.node.link.bandwidth=100 MB/s", "batch=8")
+        )
+        passes = (Phase.FORWARD, Phase.BACKWARD)
+        return float(sum(work_s(program, phase) + held_up_s(program, phase) for phase in passes).max())
+
+    assert slowest_s("time") == pytest.approx(min(slowest_s(f"[{first}, {8 - first}]") for first in range(1, 8)))
+    assert slowest_s("time") < 0.9 * slowest_s("layers")

@@ -53,6 +53,8 @@ degrees = st.fixed_dictionaries(
         "overlap_sends": flags,
         "split_sends": flags,
         "bucket": st.sampled_from(["25 MiB", "50 KiB"]),
+        # loads every node of a group alike
+        "algorithm": st.just("ring"),
     }
 )
 

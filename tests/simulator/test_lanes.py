@@ -212,6 +212,22 @@ def test_tensor_parallel_ranks_send_a_part_each_and_gather_it_again(small: Make,
     assert late[1] - late[0] == pytest.approx(gather_s)
 
 
+def test_ranks_on_different_nodes_gather_what_they_have_got_between_them(small: Make) -> None:
+    """Two tensor-parallel ranks with a worker each beside them."""
+    numbers = "workers: 2, stages: 2, tensor: 2, order: [workers, stages, tensor, context]"
+    whole, parts = (
+        compiled(small(f"strategy={{kind: hybrid, {numbers}, split_sends: {flag}}}", "cluster.network.latency=0"))
+        for flag in ("false", "true")
+    )
+    (late_s,) = {
+        float(b - a)
+        for a, b in zip(*(program.latency_s[program.kind == Kind.TRANSFER] for program in (whole, parts)), strict=True)
+    }
+    size_bytes = whole.amount[whole.kind == Kind.TRANSFER][0]
+    # half of it each way, four ranks of a node at a time
+    assert late_s == pytest.approx(4 * size_bytes / 2 / 1.25e9)
+
+
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
 def test_halves_of_backward_passes_are_the_whole(small: Make, schedule: str, chunks: int) -> None:
     numbers = f"tensor: 2, stages: 2, chunks: {chunks}, microbatches: 4"

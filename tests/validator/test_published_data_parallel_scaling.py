@@ -145,6 +145,12 @@ def test_a_base_faster_than_what_it_communicates_is_no_base() -> None:
     assert found == ["", "what the base communicates is predicted to take longer than its step"]
 
 
+def test_the_base_may_be_in_the_shipped_table() -> None:
+    row = next(row for row in rows() if row["model"] == "VGG16" and row["gpus"] == "8")
+    more = row | {"gpus": "4", "samples_per_s": "130"}
+    assert predict_among(more, [more]).predicted == predict(more).predicted > 0
+
+
 def test_a_row_without_a_base_is_skipped() -> None:
     row = at(16, model="ResNet-50")
     assert predict_among(row, [row]).skipped == BASE
