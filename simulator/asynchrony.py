@@ -163,10 +163,11 @@ def summary(timeline: Timeline) -> dict[str, Any] | None:
     """What became of a program's servers, as plain data; None where it has none. Of the part of the run that counts:
 
     clock_gap: when a rank begins the work of a step, how many more pushes of its own the parameters have than of the rank of
-    which they have the fewest (where nothing keeps ranks together, it grows as long as the run does); version_staleness: how many updates by others the parameters got between a worker's pull and
-    the application of its push, which only pushes that are not dropped have. Both are distributions: `mean`, `p50`, `p95`,
-    `max` and a `histogram` of counts. A clock gap is of workers and what a bound is set on, version staleness is of gradients
-    and what convergence suffers from: workers in step have no gap, and each other's updates in between all the same.
+    which they have the fewest. Where nothing keeps ranks together it grows as long as the run does. version_staleness: how
+    many updates by others the parameters got between a worker's pull and the application of its push; dropped pushes have
+    none. Both are distributions: `mean`, `p50`, `p95`, `max` and a `histogram` of counts. A clock gap is of workers, and what a
+    bound is set on; version staleness is of gradients, and what convergence suffers from: workers in step have no gap, and
+    each other's updates in between all the same.
     dropped: share of pushes that came too late. updates_per_s: of the parameters. utilisation: share of the time in which
     servers serve, their mean and the busiest's. queue_length: requests that wait to be served, mean over time and servers, and
     the most. busy: share of its time, or of what it carries, for which the busiest of each kind is busy; bottleneck: which is.
@@ -274,19 +275,18 @@ class _Queue:
         return float(waited_s.sum()) / self.window.length_s
 
     def longest(self) -> int:
-        """Looked at whenever a request comes: those that have come, less those whose service has begun."""
-        now_s = np.sort(self.arrived_s)
-        come = np.cumsum(self.requests[np.argsort(self.arrived_s, kind="stable")])
-        come = come[np.searchsorted(now_s, now_s, side="right") - 1]
+        """Looked at whenever a request comes, and at the beginning: those that have come, less those that are begun."""
+        now_s = np.append(self.window.begin_s, self.arrived_s[self.window.has(self.arrived_s)])
+        order = np.argsort(self.arrived_s, kind="stable")
+        come = np.cumsum(np.append(0, self.requests[order]))[np.searchsorted(self.arrived_s[order], now_s, side="right")]
         order = np.argsort(self.began_s, kind="stable")
         began_s, requests, service_s = self.began_s[order], self.requests[order], self.service_s[order]
-        served = np.concatenate([[0], np.cumsum(requests)])
+        before = np.cumsum(np.append(0, requests))
         current = np.searchsorted(began_s, now_s, side="right") - 1
-        busy = np.maximum(current, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            begun = np.nan_to_num((now_s - began_s[busy]) / service_s[busy], nan=np.inf) + 1
-        begun = np.where(current < 0, 0, served[busy] + np.minimum(requests[busy], np.floor(begun)))
-        return int((come - begun)[self.window.has(now_s)].max(initial=0))
+            of_current = np.nan_to_num((now_s - began_s[current]) / service_s[current], nan=np.inf) // 1 + 1
+        begun = np.where(current < 0, 0, before[current] + np.minimum(requests[current], of_current))
+        return int((come - begun).max())
 
 
 def _links(timeline: Timeline, window: Window) -> dict[str, float]:

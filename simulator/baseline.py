@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simulator.engine import simulate
+from simulator.engine import simulate_steady
 from simulator.memory import states
 from simulator.model.layers import Shard, cut_into_stages
 from simulator.run import Run, slope
@@ -171,4 +171,4 @@ def _simulated_s(ground: _Ground, most: _Most, degrees: Degrees, microbatches: i
         }
     )
     program = strategy.compile(ground.scenario.job(microbatches * microbatch, strategy=strategy))
-    return slope(simulate(program, STEPS).step_ends_s())
+    return slope(simulate_steady(program, STEPS).step_ends_s())

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.accounting import accounted
 from simulator.baseline import STEPS, compared
-from simulator.engine import Variation, simulate
+from simulator.engine import Variation, simulate_steady
 from simulator.fitting import fit_by
 from simulator.memory import memory
 from simulator.run import Run, divided
@@ -31,7 +31,7 @@ def _timed(scenario: Scenario) -> Run:
         seed=unevenness.seed,
     )
     steps = 1 + max(2, scenario.steps) if unevenness.is_random or not program.is_static else STEPS
-    timeline = simulate(program, steps, variation)
+    timeline = simulate_steady(program, steps, variation)
     run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
     return divided(run, strategy.program_steps)
 

@@ -129,6 +129,7 @@ class Scenario(Spec):
         layers = self.model.build_layers(self.strategy.plan.shard)
         self.strategy.check(layers, self.samples_per_worker)
         self._memory_is_saved_where_it_can_be(layers)
+        self._states_are_shared_where_they_can_be()
         self._devices_suffice()
         self._ranks_exist()
         if self.training.precision not in self.cluster.device.peak_flops:
@@ -143,17 +144,28 @@ class Scenario(Spec):
         if training.recompute.kind == "selective" and not scores:
             message = f"this {self.model.kind} keeps no attention scores to make again; give full, or {{every: n}}"
             raise FieldError(("training", "recompute"), message)
-        if training.zero and self.strategy.servers:
-            message = f"servers hold the optimizer states of a {self.strategy.kind}; leave zero out, or train by data_parallel"
-            raise FieldError(("training", "zero"), message)
-        if training.zero and not isinstance(self.strategy, Replicated):
-            message = f"workers of a {self.strategy.kind} share no states out; leave zero out, or train by data_parallel"
-            raise FieldError(("training", "zero"), message)
         if "parameters" in training.offload and training.zero < 3:
             message = (
                 "only parameters that workers share out are offloaded; set training.zero=3, or offload the optimizer alone"
             )
             raise FieldError(("training", "offload"), message)
+
+    def _states_are_shared_where_they_can_be(self) -> None:
+        zero, kind, plan = self.training.zero, self.strategy.kind, self.strategy.plan
+        if zero and self.strategy.servers:
+            message = f"servers hold the optimizer states of a {kind}; leave zero out, or train by data_parallel"
+            raise FieldError(("training", "zero"), message)
+        if zero and not isinstance(self.strategy, Replicated):
+            message = f"workers of a {kind} share no states out; leave zero out, or train by data_parallel"
+            raise FieldError(("training", "zero"), message)
+        if zero and plan.compression is not None:
+            message = "gradients that are scattered are not compressed; leave compression out, or training.zero"
+            raise FieldError(("strategy", "compression"), message)
+        if plan.shard_over is not None and not zero:
+            raise FieldError(("strategy", "shard_over"), "nothing is shared out; set training.zero to 1, 2 or 3")
+        if zero < 3 and not (plan.prefetch == 1 and plan.reshard):
+            field = "prefetch" if plan.reshard else "reshard"
+            raise FieldError(("strategy", field), "parameters are not gathered; set training.zero=3, or leave it out")
 
     def _ranks_exist(self) -> None:
         for field, ranks in self.unevenness.named_by_field():
@@ -175,8 +187,8 @@ class Scenario(Spec):
             raise FieldError(("strategy", "servers"), f"{message}; set cluster.nodes={nodes}, or placement: colocated")
         if cluster.nodes > 1 and cluster.network is None:
             raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
-        if cluster.node.devices > 1 and cluster.node.link is None:
-            message = "several devices and no link between them; give bandwidth and latency"
+        if self.strategy.talks_in_nodes(cluster) and cluster.node.link is None:
+            message = "several ranks on a node and no link between them; give bandwidth and latency"
             raise FieldError(("cluster", "node", "link"), message)
 
 

@@ -12,7 +12,7 @@ from simulator.cluster.device import Device, Linear, MeasuredLayer, MeasuredOpti
 from simulator.model import Layer
 from simulator.model.operators import Attention, Convolution, Matmul, Operator
 from validator.framework_exchanges import Beside
-from validator.frameworks import FLASH, Framework
+from validator.frameworks import CHECKPOINT, FLASH, Extra, Framework, Kernels
 
 # What products reach in 8 bits over what they reach in 16: the best of a GH200 in both, published/gpu_matmul_efficiency.csv.
 _FP8_OVER_BF16: Final = 1535 / 828.6
@@ -22,11 +22,18 @@ _SHARPNESS: Final = 4
 # Standard deviation of the speeds of alike GPUs: they differ by 8 % of it over a cluster (arXiv 2208.11035), taken for the
 # range of a few hundred.
 _SPEEDS_DEVIATION: Final = 0.015
-# What scaling by row saves of what scaling by tensor does: 10.05 and 25.03 % more tokens a second (torchao, README of float8,
-# version 0.10, Llama 3 8B on eight H100).
-_SAVED: Final = {"rowwise": (1 - 1 / 1.1005) / (1 - 1 / 1.2503)}
-# Bytes: an input is read and written in 8 bits as it is and transposed; so is an output's gradient.
-_CAST_BYTES: Final = 4
+# Megatron's kernel takes heads and sequences in fours and so many keys (megatron/fused_kernels and model/fused_softmax.py);
+# else PyTorch turns scores into 32 bits, scales, masks, normalises and turns them back, and the same backward: four kernels and
+# so many bytes of a score more.
+_FUSED_SOFTMAX_OF: Final = 4
+_FUSED_SOFTMAX_KEYS: Final = 2048
+_UNFUSED_SOFTMAX: Final = Extra(6 + 8 + 8 + 8 + 6 - 4, 6 + 12 + 8 + 8 + 6 - 6)
+_UNFUSED_KERNELS: Final = 4
+# Bytes: an input is read and written in 8 bits as it is and transposed; so is an output's gradient. Scaling by row takes
+# the largest of rows and of columns apart, in kernels of their own, and slower products: as many bytes as make it train 10.05 %
+# faster than 16 bits where scaling by tensor does 25.03 % (torchao, README of float8, version 0.10, Llama 3 8B on eight H100).
+_CAST_BYTES: Final = {"rowwise": 14}
+_CAST_BY_TENSOR_BYTES: Final = 4
 
 _NONE: Final[Mapping[str, Beside]] = MappingProxyType({})
 
@@ -123,14 +130,22 @@ class _Timer:
         forward_bytes, backward_bytes = framework.forward_bytes, framework.backward_bytes
         forward_bytes, backward_bytes = forward_bytes * layer.parameters, backward_bytes * layer.parameters
         for operator in layer.operators:
-            extra = framework.extras.get(operator.name)
+            extra, elements = framework.extras.get(operator.name), written(operator) * work.samples
             if extra is not None:
-                elements = written(operator) * work.samples
                 forward_bytes += extra.forward * elements
                 backward_bytes += extra.backward * elements
+            if self._softmax_unfused(operator):
+                assert isinstance(operator, Attention)
+                forward_bytes += _UNFUSED_SOFTMAX.forward * operator.scores * work.samples
+                backward_bytes += _UNFUSED_SOFTMAX.backward * operator.scores * work.samples
         forward_s, backward_s = forward_s + forward_bytes / self.reached_Bps, backward_s + backward_bytes / self.reached_Bps
         collectives = self._collectives(layer)
         return self.scale * forward_s + collectives.forward_s, self.scale * backward_s + collectives.backward_s
+
+    def _softmax_unfused(self, operator: Operator) -> bool:
+        if not (self.framework.fused_softmax and isinstance(operator, Attention)):
+            return False
+        return bool(operator.heads * self.work.samples % _FUSED_SOFTMAX_OF) or operator.keys > _FUSED_SOFTMAX_KEYS
 
     def _collectives(self, layer: Layer) -> Beside:
         return self.collectives.get(layer.signature, Beside())
@@ -142,9 +157,9 @@ class _Timer:
         fast = self.fp8_device.operators_s(layer, products, work.samples, work.precision)
         read = sum(o.count * (o.rows * work.samples + o.columns) * o.inner for o in products)
         made = sum(written(o) for o in products) * work.samples
-        cast_forward_s, cast_backward_s = (_CAST_BYTES * elements / self.reached_Bps for elements in (read, made))
-        share = _SAVED.get(work.fp8_recipe, 1.0)
-        return share * (slow[0] - fast[0] - cast_forward_s), share * (slow[1] - fast[1] - cast_backward_s)
+        cast_bytes = _CAST_BYTES.get(work.fp8_recipe, _CAST_BY_TENSOR_BYTES)
+        cast_forward_s, cast_backward_s = (cast_bytes * elements / self.reached_Bps for elements in (read, made))
+        return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
 
     def _again_s(self, layer: Layer) -> float:
         """Seconds of what selective recomputation does again."""
@@ -163,6 +178,10 @@ class _Timer:
     def _host_s(self, layer: Layer) -> tuple[float, float]:
         framework = self.framework
         kernels = framework.end_kernels if layer.glued else framework.block_kernels
+        if any(self._softmax_unfused(operator) for operator in layer.operators):
+            kernels = Kernels(*(count + _UNFUSED_KERNELS for count in kernels))
+        if self.work.recompute == "full" and not layer.glued:
+            kernels = Kernels(*(count + more for count, more in zip(kernels, CHECKPOINT, strict=True)))
         sent = [sum(one.backward == backward for one in layer.exchanges) for backward in (False, True)]
         forward_s, backward_s = (
             framework.constants.host * (count * framework.kernel_host_s + number * framework.exchange_host_s)

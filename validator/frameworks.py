@@ -54,6 +54,12 @@ class Constants(NamedTuple):
 # What PyTorch 2's dispatcher counts for a layer written like Megatron-LM's of 2021 to 2023; about as many for a model's ends.
 _BLOCK: Final = Kernels(26, 42)
 _END: Final = Kernels(30, 30)
+# States of random numbers that Python reads and sets, each taken to be as long on the host as a kernel. Megatron's dropout of
+# attention reads and sets the state of the ranks' own numbers before and after (get_cuda_rng_tracker().fork()); a layer whose
+# activations are recomputed reads those of the CPU, the GPU and the tracker forward; backward it reads them again, sets the
+# first ones, passes the layer, and sets them back (CheckpointFunction; megatron/mpu/random.py, as in torch.utils.checkpoint).
+_FORK: Final = 4
+CHECKPOINT: Final = Kernels(3, 9)
 _UNFITTED: Final = Constants()
 
 
@@ -68,7 +74,8 @@ class Framework:
     forward_bytes, backward_bytes: copies and sums for each parameter and microbatch. optimizer_bytes: for each parameter of a
     rank's own part. gradient_bytes: of an element that is summed over ranks. zero: the least stage of ZeRO that it uses.
     overlap, overlap_gather, overlap_tensor, overlap_sends, split_sends, context_by: as strategies' fields.
-    precision: of runs that say none.
+    precision, vocabulary: of runs that say none, or say that theirs is assumed; what ranks do not divide of the words is left
+    out. fused_softmax: whether scale, mask and softmax are one kernel, where heads and sequences come in fours.
     """
 
     name: str
@@ -77,6 +84,7 @@ class Framework:
     attention: Attention = "flash 2"
     extras: Mapping[str, Extra] = field(default_factory=dict)
     again: Mapping[str, float] = field(default_factory=dict)
+    fused_softmax: bool = False
     block_kernels: Kernels = _BLOCK
     end_kernels: Kernels = _END
     kernel_host_s: float = 25e-6
@@ -94,6 +102,7 @@ class Framework:
     split_sends: bool = True
     context_by: Literal["ring", "all_gather"] = "ring"
     precision: str = "bf16"
+    vocabulary: int = 51200
     constants: Constants = _UNFITTED
 
     def with_constants(self, constants: Constants) -> Framework:
@@ -125,6 +134,8 @@ MEGATRON: Final = Framework(
     "Megatron-LM 2021",
     model={"dropout": True, "flash": False, "biases": "all", "tied": True},
     attention="scores",
+    fused_softmax=True,
+    block_kernels=Kernels(_BLOCK.forward + _FORK, _BLOCK.backward),
     extras=_EAGER | {"qkv": Extra(4, 6), "loss": _MEGATRON_LOSS},
     optimizer_bytes=62,
 )
@@ -133,8 +144,11 @@ MEGATRON_2022: Final = replace(
     MEGATRON, name="Megatron-LM 2022", family="Megatron-LM 2022", extras=_EAGER | {"loss": _MEGATRON_LOSS}, backward_bytes=2
 )
 # DeepSpeed's fp16 optimizer (deepspeed/runtime/fp16/fused_optimizer.py): overflow check 2, to 32 bits 6, norm 4, unscaled and
-# clipped 8, fused Adam 28, to 16 bits 6.
-MEGATRON_DEEPSPEED: Final = replace(MEGATRON, name="Megatron-DeepSpeed", family="Megatron-DeepSpeed", optimizer_bytes=54)
+# clipped 8, fused Adam 28, to 16 bits 6. The words of GPT-2, which vTrain's model divides without padding them to a multiple
+# (vocab_size in VIA-Research/vTrain, src/config.py, and vocab_size // world_size in src/model/gpt_modeling.py).
+MEGATRON_DEEPSPEED: Final = replace(
+    MEGATRON, name="Megatron-DeepSpeed", family="Megatron-DeepSpeed", optimizer_bytes=54, vocabulary=50257
+)
 # The training on Jean Zay had to set CUDA_LAUNCH_BLOCKING=1 (bigscience, train/tr11-176B-ml/chronicles-prequel.md).
 BIGSCIENCE: Final = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed 2022", family="Megatron-DeepSpeed 2022", blocking=True)
 # MPT of llm-foundry: biases, learned positions, no dropout, Triton's flash attention, PyTorch's FSDP in 16 bits alone

@@ -31,10 +31,11 @@ CALIBRATION: Final[tuple[str, ...]] = ()
 CALIBRATED: Final = tuple(f"{family}: {', '.join(one.rows)}" for family, one in CALIBRATIONS.items())
 # What a row says of itself, and of what came of it.
 _NO_INPUTS: Final = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
-# What a blank is taken for, beside a precision, which is the framework's, and a microbatch, which is as large as fits: words
-# and recomputation, what most of the tables' runs have.
-_ASSUMED: Final = {"vocab": "51200", "recompute": "none", "zero_stage": "0", "optimizer": "adam"}
+# What a blank is taken for, beside precision and words, which are the framework's, and a microbatch, which is as large as fits:
+# what most of the tables' runs have. Words may be said to be assumed by who made the table, which is a blank too.
+_ASSUMED: Final = {"recompute": "none", "zero_stage": "0", "optimizer": "adam"}
 _BLANK: Final = ("", "?")
+_ASSUMED_WORDS: Final = "vocabulary assumed"
 _PRECISIONS: Final[dict[str, Precision]] = {"fp8": "bf16", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "tf32"}
 
 
@@ -156,7 +157,10 @@ class _Run:
 
 def _read(row: Row, framework: Framework) -> _Run:
     """Raises KeyError and ValueError where a row cannot be read, ScaleproofError for what is not known."""
-    known = _ASSUMED | {"precision": framework.precision, "microbatch_seqs": ""}
+    if _ASSUMED_WORDS in row.get("note", ""):
+        row = {**row, "vocab": ""}
+    words = framework.vocabulary // _whole(row, "tp") * _whole(row, "tp")
+    known = _ASSUMED | {"vocab": str(words), "precision": framework.precision, "microbatch_seqs": ""}
     assumed = tuple(column for column in known if row[column] in _BLANK)
     row = {**row, **{column: known[column] for column in assumed}}
     if row["precision"] not in _PRECISIONS:

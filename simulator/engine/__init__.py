@@ -21,4 +21,12 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
     return events.simulate(program, steps, variation, sample) if is_contended(timeline) else timeline
 
 
-__all__ = ["NONE", "Timeline", "Variation", "events", "is_contended", "replay", "simulate"]
+def simulate_steady(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
+    """As `simulate`, of a program that goes on after these steps: in the last of them too it shares with what follows."""
+    timeline = replay.simulate(program, steps, variation, sample) if program.is_static else None
+    if timeline is not None and is_contended(timeline):
+        return events.simulate(program, steps + 1, variation, sample).first(steps)
+    return timeline or events.simulate(program, steps, variation, sample)
+
+
+__all__ = ["NONE", "Timeline", "Variation", "events", "is_contended", "replay", "simulate", "simulate_steady"]

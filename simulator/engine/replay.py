@@ -136,14 +136,13 @@ def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times])
         for step, seconds in enumerate(each):
             began_s = start_s[step, server.tasks]
             served_s = began_s + seconds[server.tasks, 0]
-            # of those that begin together all but the last take no time
             order = np.lexsort((served_s, began_s))
-            updated_s = end_s[step, server.tasks]
-            is_last = _last_of_buckets(server.bucket[order][:, None])[:, 0]
-            for task, last in zip(order.tolist(), is_last.tolist(), strict=True):
-                stretches.append(Busy(step, float(began_s[task]), float(served_s[task])))
-                if last:
-                    stretches.append(Busy(step, float(served_s[task]), float(updated_s[task])))
+            last = order[_last_of_buckets(server.bucket[order][:, None])[:, 0]]
+            starts_s = np.concatenate([began_s, served_s[last]])
+            ends_s = np.concatenate([served_s, end_s[step, server.tasks[last]]])
+            # of those that begin together all but the last take no time
+            for one in np.lexsort((ends_s, starts_s)).tolist():
+                stretches.append(Busy(step, float(starts_s[one]), float(ends_s[one])))
     return busy
 
 

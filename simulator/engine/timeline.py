@@ -14,7 +14,7 @@ from simulator.engine.servers import Applied, Busy
 from simulator.intervals import Stretches
 from simulator.program import MAIN_LANE, Kind, Program, Rows
 from simulator.ragged import in_order
-from simulator.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
+from simulator.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
 
 Times = NDArray[np.float64]
 Block = dict[str, NDArray[Any]]
@@ -57,6 +57,11 @@ class Timeline:
         ends: Times = self.end_s[:, training].max(axis=1)
         return ends
 
+    def first(self, steps: int) -> Timeline:
+        """The first steps alone."""
+        busy = {rank: [one for one in stretches if one.step < steps] for rank, stretches in self.server_busy.items()}
+        return replace(self, start_s=self.start_s[:steps], end_s=self.end_s[:steps], server_busy=busy)
+
     def spans(self) -> Spans:
         """What every rank class did in the steps after the first: its main lane with its waits, and its communication."""
         lanes = _MainLanes(self.program)
@@ -97,7 +102,9 @@ class Timeline:
         arrival_s = np.roll(end_s, 1)
         first = np.diff(span, prepend=-1) > 0
         arrival_s[first] = free_s[span[first]]
-        phase = np.where(self.program.amount[tasks] == 0, self.program.phase[tasks], self._named(tasks, wait, before, ended_s))
+        own = self.program.phase[tasks]
+        only_waits = (self.program.amount[tasks] == 0) & ~np.isin(own, COMPUTE_PHASES)
+        phase = np.where(only_waits, own, self._named(tasks, wait, before, ended_s))
         some = end_s > arrival_s
         span, times_s = span[some], (arrival_s[some], begin_s[some], end_s[some])
         return self._of_tasks(tasks[span], step, Stream.MAIN, phase[span], *times_s)

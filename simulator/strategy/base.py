@@ -67,6 +67,10 @@ class Strategy(Spec, ABC):
         """Nodes of `cluster` that the ranks take."""
         return -(-self.training_ranks // cluster.node.devices)
 
+    def talks_in_nodes(self, cluster: Cluster) -> bool:
+        """Whether ranks on one node send to one another."""
+        return cluster.node.devices > 1
+
     def parts(self, job: Job) -> list[list[Layer]]:
         """What of a worker's model each of its stages has."""
         return [[job.layers[i] for i in part] for part in cut_into_stages(job.layers, self.stages)]

@@ -151,10 +151,9 @@ class Job:
         again_s = forward_s if self.recompute.kind == "full" else device.scores_s(layer, samples, self.precision)
         return forward_s, backward_s + again_s
 
-    def optimizer_s(self, parameters: float, replicas: int = 1) -> float:
-        """Seconds of the optimizer's step over `parameters` parameters that so many devices hold."""
-        own = parameters / replicas if self.zero else parameters
-        return self.cluster.device.optimizer_s(own, self.optimizer, self.precision)
+    def optimizer_s(self, parameters: float) -> float:
+        """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""
+        return self.cluster.device.optimizer_s(parameters, self.optimizer, self.precision)
 
 
 class Bucket(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op, bus_factor
@@ -245,11 +245,25 @@ class Fabric:
             # groups of other devices have other cards, as far as there are any
             alike = min(alike, -(-node.devices // node.cards_used))
         if link.is_uniform:
-            kept = {channel for at in nodes for channel in (wiring.out_of(at), wiring.into(at))}
-            loads = {channel: load for channel, load in loads.items() if channel in kept}
+            loads = self._of_modelled(loads, group, nodes, wiring)
         return tuple(
             Use(self._channel("network ", link, wiring, channel), alike * load / moved_share) for channel, load in loads.items()
         )
+
+    def _of_modelled(
+        self, loads: Mapping[Channel, float], group: Group, nodes: Sequence[int], wiring: Wiring
+    ) -> dict[Channel, float]:
+        """Loads of the modelled nodes' own links. Where others are folded into them, each has that of the busiest like it."""
+        apart, folded = len(wiring) // self.cluster.nodes, len(nodes) < group.nodes
+        result: dict[Channel, float] = {}
+        for card in range(apart):
+            for way in (wiring.out_of, wiring.into):
+                own = {node: loads.get(way(node * apart + card), 0.0) for node in group.node_numbers.tolist()}
+                busiest = max(own.values())
+                for node in nodes:
+                    if load := busiest if folded else own.get(node, 0.0):
+                        result[way(node * apart + card)] = load
+        return result
 
 
 def _incast(link: Link, channel: Channel) -> float:

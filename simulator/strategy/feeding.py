@@ -23,11 +23,11 @@ class Feeding:
         self._samples = job.samples_per_worker
         self._resources: dict[str, int] = {}
 
-    def add(self, rank: int, node: int, each: int, alike: int) -> None:
+    def add(self, rank: int, node: int, each: int, alike: int, samples: int | None = None) -> None:
         """Makes a rank class wait for its batch at the beginning of every step; to be called before it computes.
 
-        each: ranks of the class on every node like `node`; alike: on all nodes. A batch begins to load once the one before
-        it is loaded and there is room for it: `prefetch` steps ago one was taken.
+        each: ranks of the class on every node like `node`; alike: on all nodes. samples: of its batch, the job's if None. A
+        batch begins to load once the one before it is loaded and there is room for it: `prefetch` steps ago one was taken.
         """
         given = self._input
         if given is None:
@@ -36,7 +36,7 @@ class Feeding:
         after = [] if given.prefetch else [self._builder.wait(rank, Phase.INPUT, [])]
         loads = [
             self._builder.beside(rank, amount, path, Phase.INPUT, after)
-            for amount, path in self._parts(given, node, each, alike)
+            for amount, path in self._parts(given, self._samples if samples is None else samples, node, each, alike)
         ]
         room = self._builder.wait(rank, Phase.INPUT, loads)
         for _ in range(given.prefetch - 1):
@@ -45,14 +45,14 @@ class Feeding:
         for load in loads:
             self._builder.carry(load, [load, room] if given.prefetch else [load])
 
-    def _parts(self, given: Input, node: int, each: int, alike: int) -> Iterator[tuple[float, Path]]:
+    def _parts(self, given: Input, samples: int, node: int, each: int, alike: int) -> Iterator[tuple[float, Path]]:
         """What loading a batch consists of: bytes from storage, and seconds of a core."""
         if given.storage is not None:
             shared = given.storage.shared_by == "cluster"
             name, count = ("storage", alike) if shared else (f"node {node} storage", each)
-            yield given.storage.sample_bytes * self._samples, self._path(name, given.storage.bandwidth_Bps, count)
+            yield given.storage.sample_bytes * samples, self._path(name, given.storage.bandwidth_Bps, count)
         if given.decode_s > 0:
-            yield given.decode_s * self._samples, self._path(f"node {node} decoding", given.cores, each)
+            yield given.decode_s * samples, self._path(f"node {node} decoding", given.cores, each)
 
     def _path(self, name: str, capacity: float, count: int) -> Path:
         if name not in self._resources:

@@ -92,6 +92,9 @@ class ParameterServer(Strategy):
         worker_nodes = -(-self.workers // cluster.node.devices)
         return worker_nodes + self.servers if self._is_dedicated(cluster) else worker_nodes
 
+    def talks_in_nodes(self, cluster: Cluster) -> bool:
+        return super().talks_in_nodes(cluster) or not self._is_dedicated(cluster)
+
     def _is_dedicated(self, cluster: Cluster) -> bool:
         return self.placement == "dedicated" and cluster.nodes > 1
 

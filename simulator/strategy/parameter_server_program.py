@@ -123,8 +123,8 @@ class ServedStep:
         return _Answer(services, pulls, self._collective(crew, "broadcast", self._buckets[number], pulls))
 
     def _forward(self, crew: Crew) -> list[list[int]]:
-        """Forward passes of a crew, in pieces where a further bucket is needed; returns for each of those the rows that wait for
-        it: the leader's for the answer and for the pull, and of each member for what is spread."""
+        """Forward passes of a crew, in pieces where a further bucket is needed; returns for each of those the rows that wait
+        for it: the leader's for the answer and for the pull, and of each member for what is spread."""
         leader, listens = self._ranks[crew.members[0]], crew.members if len(crew.workers) > 1 else ()
         who = [(leader, Phase.WAIT), (leader, Phase.RECEIVE), *((self._ranks[here], Phase.SYNCHRONISE) for here in listens)]
         waits, begin = [], 0

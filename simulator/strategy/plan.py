@@ -4,7 +4,6 @@ common, and what is compiled."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -148,6 +147,9 @@ class Plan:
         if self.chunks > 1 and self.stages == 1:
             message = f"{self.chunks} chunks on a rank that has no others beside it; set strategy.stages, or give 1 and 1f1b"
             raise FieldError(("strategy", "chunks"), message)
+        if self.overlap_tensor and not self.sequence_parallel:
+            message = "only gathers and scatters are cut into pieces; set strategy.sequence_parallel=true, or leave it out"
+            raise FieldError(("strategy", "overlap_tensor"), message)
         if self.sequence_parallel and self.tensor == 1:
             message = "sequence parallelism divides what tensor-parallel ranks have; set strategy.tensor, or leave it out"
             raise FieldError(("strategy", "sequence_parallel"), message)
@@ -159,8 +161,3 @@ def _check_divides(field: str, number: int, other: str, of: int) -> None:
         below, above = [d for d in divisors if d < number], [d for d in divisors if d > number]
         message = f"{number} does not divide {of} {other}; give {' or '.join(map(str, [*below[-1:], *above[:1]]))}"
         raise FieldError(("strategy", field), message)
-
-
-def counted(name: str, placed: Placed, ranks: Sequence[int]) -> str:
-    """The name of a class: what it is, and how many it stands for."""
-    return name if placed.ranks * len(ranks) == 1 else f"{placed.ranks * len(ranks)} ranks like {name}"

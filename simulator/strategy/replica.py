@@ -62,7 +62,7 @@ class Replica:
         self.places = [shop.grid.place(placed.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]
         node, _ = self.places[0]
-        shop.feeding.add(self.ranks[0], node, placed.each, placed.ranks)
+        shop.feeding.add(self.ranks[0], node, placed.each, placed.ranks, job.samples_per_worker)
         self.rows: Rows = self._add_tasks()
         last = shop.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
         if plan.stages > 1:

@@ -185,3 +185,14 @@ def test_weak_scaling_of_one_bucket_follows_the_formula(small: Make) -> None:
         ring_s = 2 * (workers - 1) / workers * 4 * scenario.model.parameters() / 1.25e9
         assert run.step_time_s == pytest.approx(run.breakdown_s["compute"] + ring_s)
         assert math.isclose(run.breakdown_s["exposed_communication"], ring_s, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def test_a_worker_with_more_samples_loads_for_longer(small: Make) -> None:
+    """The batch of a share of twice the samples takes twice as long to decode."""
+    source = "input={decode: 1 ms, cores: 1, prefetch: 1}"
+    even, uneven = (
+        predict(averaged(small, f"workers: 2, {ONE_BUCKET}{more}", source, "batch=48", "cluster.node.devices=1"))
+        for more in ("", ", shares: [32, 16]")
+    )
+    assert even.step_time_s == pytest.approx(24e-3, rel=1e-3)
+    assert uneven.step_time_s == pytest.approx(32e-3, rel=1e-3)

@@ -72,7 +72,8 @@ def drawn(
 ) -> tuple[str, ...]:
     numbers = {
         "kind": "hybrid", "workers": workers, "stages": stages, "tensor": tensor, "context": context, "order": list(order),
-        "microbatches": 2, "algorithm": "ring", "shard_over": min(sharing, workers), "expert": min(expert, workers),
+        "microbatches": 2, "algorithm": "ring", "expert": min(expert, workers),
+        "shard_over": min(sharing, workers) if zero else None,
     }  # fmt: skip
     return (
         f"model={{kind: llama, layers: 4, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, {EXPERTS}}}",

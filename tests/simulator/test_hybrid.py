@@ -75,7 +75,7 @@ def test_alike_workers_modelled_once_take_as_long_as_each_on_its_own(
     assume(sharing is None or numbers["workers"] % sharing == 0)
     stragglers = [{"ranks": [slow], "slowdown": 1.5}] if slow is not None and slow < ranks else []
     scenario = hybrid(
-        small, numbers | {"shard_over": sharing}, f"training={{zero: {zero}}}", f"cluster.node.cards={cards}",
+        small, numbers | {"shard_over": sharing if zero else None}, f"training={{zero: {zero}}}", f"cluster.node.cards={cards}",
         f"unevenness={json.dumps({'stragglers': stragglers})}", "cluster.nodes=128", "batch={per_worker: 4}",
     )  # fmt: skip
     folded = compiled(scenario)
@@ -92,7 +92,8 @@ def test_replay_equals_events_where_nothing_is_short(
     small: Make, numbers: dict[str, Any], zero: int, chunked: str | None, prefetch: int, reshard: bool
 ) -> None:
     """And where something is, sharing slows the last of the steps."""
-    more = {"prefetch": prefetch, "reshard": reshard} | ({"schedule": chunked, "chunks": 2} if chunked else {})
+    gathers = {"prefetch": prefetch, "reshard": reshard} if zero == 3 else {}
+    more = gathers | ({"schedule": chunked, "chunks": 2} if chunked else {})
     try:
         scenario = hybrid(
             small, numbers | more, f"training={{zero: {zero}}}", "cluster.nodes=128", "batch={per_worker: 4}", "model.layers=8"

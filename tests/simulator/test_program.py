@@ -54,7 +54,9 @@ def test_a_block_is_its_tasks_one_by_one() -> None:
     rows = blocks.computes(
         np.array([[0], [1]]), Phase.FORWARD, np.array([0.0, 1.0, 2.0]), stage=np.array([[0], [1]]), microbatch=np.arange(3)
     )
-    sent = blocks.transfers(0, 1, 10.0, path, Phase.SEND, (rows[0], np.array([-1, 3, 4])), microbatch=np.arange(3))
+    sent = blocks.transfers(
+        0, 1, [10.0], [path], np.zeros(3, dtype=np.int64), Phase.SEND, (rows[0], np.array([-1, 3, 4])), microbatch=np.arange(3)
+    )
     blocks.follow(rows[1], sent)
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert sent.tolist() == [6, 7, 8]

@@ -86,7 +86,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         ("model=gpt5", "--set model=gpt5: model: no model is called 'gpt5'"),
         ("model=none/gpt.yaml", "--set model=none/gpt.yaml: model: none/gpt.yaml: no such file"),
         ("cluster.network=null", "cluster.network: several nodes and no network between them"),
-        ("cluster.node.link=null", "cluster.node.link: several devices and no link between them"),
+        ("cluster.node.link=null", "cluster.node.link: several ranks on a node and no link between them"),
         (
             "strategy={kind: parameter_server, workers: 24, servers: 4}",
             "need 10 nodes, the cluster has 8; set cluster.nodes=10",

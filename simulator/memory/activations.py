@@ -1,0 +1,222 @@
+"""Activations: what layers keep from the forward to the backward pass, and what is there beside it while that passes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.memory.setting import Setting
+from simulator.memory.software import Loss
+from simulator.model.layers import Layer
+from simulator.model.operators import Attention, Convolution, Kept, Matmul, Memory, Operator
+from simulator.recompute import Recompute
+
+# The names under which layers keep what they read, and what the loss needs.
+READ: Final = "input"
+_LOGITS: Final = ("logits", "probabilities")
+_LOSS: Final = "loss"
+# What attention keeps for itself.
+_ATTENDED: Final = ("attention output", "attention statistics")
+# Parts of keys and values that go round a ring: one computes and one comes, with their gradients in the backward pass.
+_RING_PARTS: Final = 4
+# Of gathered keys and values the gradients are there as well.
+_GATHERED_PARTS: Final = 2
+
+
+def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements: int = 0) -> tuple[Kept, ...]:
+    """A layer's activations that are held from its forward to its backward pass.
+
+    first: whether it is the first of those that are made again together, whose input alone is then kept; entry_elements: of
+    that input for one sample, which counts where the layer itself does not say that it keeps it.
+    """
+    if recompute.kind == "selective":
+        return tuple(one for one in layer.kept if one.group != "attention")
+    if recompute.kind == "none" or layer.glued:
+        return layer.kept
+    if not first:
+        return ()
+    return tuple(one for one in layer.kept if one.group == "input") or (Kept(READ, entry_elements, group="input"),)
+
+
+def kept_of_every_second(layer: Layer) -> tuple[Kept, ...]:
+    """What is held where every second product is made again, and all else but attention: the layer's input, what attention
+    keeps for itself, and the outputs of the first product, the third and so on."""
+    if layer.glued:
+        return layer.kept
+    outputs = [output for operator in layer.operators for output in _outputs(operator, layer.kept)]
+    held = [one for one in layer.kept if one.group == "input" or one.name in _ATTENDED]
+    return (*held, *outputs[::2])
+
+
+def _outputs(operator: Operator, kept: Sequence[Kept]) -> Iterator[Kept]:
+    """Of products with weights; queries, keys, values and both halves of a gated MLP come from products of their own."""
+    if not isinstance(operator, Matmul):
+        return
+    names = {one.name: one for one in kept}
+    if operator.name == "qkv" and {"queries", "keys", "values"} <= names.keys():
+        yield from (names[name] for name in ("queries", "keys", "values"))
+        return
+    elements = operator.rows * operator.columns * operator.count
+    gated = operator.name == "up" and "up" in names and names["up"].elements == 2 * names["activation"].elements
+    parts = 2 if gated else 1
+    yield from (Kept(operator.name, elements // parts) for _ in range(parts))
+
+
+def with_narrow_inputs(kept: Sequence[Kept], element_bytes: int, output_elements: int) -> tuple[Kept, ...]:
+    """The same where products keep what they read in fewer bytes, beside what others need of it: norms' outputs, of which there
+    is one more than sums of a residual among what is kept of `output_elements` each, those of activation functions, and
+    attention's, which its own backward pass reads as well."""
+    result: list[Kept] = []
+    for one in kept:
+        if one.name == "norms":
+            outputs = (one.elements // output_elements + 1) // 2 * output_elements
+            result += [one._replace(elements=one.elements - outputs), Kept("norm outputs", outputs, element_bytes)]
+        elif one.name in ("activation", "expert inputs"):
+            result.append(one._replace(element_bytes=element_bytes))
+        else:
+            result += [one, one._replace(element_bytes=element_bytes)] if one.name == "attention output" else [one]
+    return tuple(result)
+
+
+def size_bytes(activations: Iterable[Kept], element_bytes: int, logit_bytes: int | None = None) -> int:
+    """Bytes of kept activations for one sample. logit_bytes: of an element of what the loss needs; its own if None."""
+    return sum(one.elements * _element_bytes(one, element_bytes, logit_bytes) for one in activations)
+
+
+def _element_bytes(one: Kept, element_bytes: int, logit_bytes: int | None) -> int:
+    own = one.element_bytes or element_bytes
+    return logit_bytes if logit_bytes is not None and one.name in _LOGITS else own
+
+
+def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]:
+    """A number for each layer, equal for those that are made again together, shape (layers,)."""
+    number, counted, result = -1, 0, []
+    for layer in layers:
+        counted = 0 if layer.glued else counted + 1
+        number += layer.glued or (counted - 1) % recompute.every == 0
+        result.append(number)
+    return np.array(result)
+
+
+def sums_within(values: NDArray[np.float64], segment: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Running sums that begin anew with each segment."""
+    total = np.cumsum(values)
+    before = (total - values)[np.searchsorted(segment, segment)]
+    return total - before
+
+
+def working_elements(operator: Operator) -> int:
+    """Elements for one sample of the gradients that an operator's backward pass reads and writes."""
+    match operator:
+        case Matmul():
+            read = operator.inner if operator.input_gradient else 0
+            return operator.rows * operator.count * (operator.columns + read)
+        case Convolution():
+            read = operator.input_elements if operator.input_gradient else 0
+            return operator.positions * operator.outputs + read
+        case Attention():
+            inputs = operator.queries * operator.heads * operator.width
+            inputs += operator.keys * operator.key_heads * (operator.width + operator.value_width)
+            scores = 0 if operator.flash else 2 * operator.scores
+            return inputs + operator.queries * operator.heads * operator.value_width + scores
+        case _:
+            return operator.written + operator.backward_written
+
+
+class Held(NamedTuple):
+    """Bytes for a layer and one microbatch.
+
+    kept: from the forward to the backward pass; logits of them. again: what was dropped, and is made again. left: what the
+    gradients of weights need, once those of activations are made. working: gradients of activations at the fullest moment while
+    all activations are there; gathered: what other ranks have of the same. weights: gradients of weights then, in elements.
+    """
+
+    kept: float
+    logits: float
+    again: float
+    left: float
+    working: float
+    gathered: float
+    weights: float
+
+
+def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool, setting: Setting) -> Held:
+    """own: of what it keeps (`whole`) what is not made again. is_last: whether no layer of the chunk is behind it."""
+    size, samples, software = setting.size, setting.samples, setting.software
+    logit_bytes, _ = software.loss.logit_bytes(size)
+    names = {one.name for one in whole}
+    dropped_bytes = size_bytes(whole, size, logit_bytes)
+    dropped_bytes -= size_bytes((one for one in own if one.name in names), size, logit_bytes)
+    working_bytes, weights = _entered(layer, samples, size, is_last, software.loss)
+    if software.input_bytes is not None:
+        own = with_narrow_inputs(own, software.input_bytes, layer.output_elements)
+    return Held(
+        samples * size_bytes(own, size, logit_bytes),
+        samples * size_bytes((one for one in own if one.name in _LOGITS), size, logit_bytes),
+        samples * dropped_bytes,
+        samples * size * sum(map(_needed_elements, layer.operators)),
+        working_bytes,
+        samples * size * _gathered_elements(layer, setting.plan.context),
+        weights,
+    )
+
+
+def _needed_elements(operator: Operator) -> int:
+    """What the gradients of weights are made of: what the product read, and its output's gradient."""
+    match operator:
+        case Matmul():
+            return operator.rows * operator.count * (operator.inner + operator.columns)
+        case Convolution():
+            return operator.input_elements + operator.positions * operator.outputs
+        case _:
+            return 0
+
+
+def _gathered_elements(layer: Layer, context: int) -> float:
+    """What tensor-parallel ranks have of a sequence that they share, and other ranks of keys and values."""
+    gathers = [one for one in layer.exchanges if one.op == "all_gather"]
+    tokens = max((one.elements for one in gathers if one.axis == "tensor"), default=0)
+    parts = (
+        one.elements * (_RING_PARTS / context if one.hidden else _GATHERED_PARTS) for one in gathers if one.axis == "context"
+    )
+    return tokens + max(parts, default=0.0)
+
+
+def _weights(operator: Operator) -> int:
+    match operator:
+        case Matmul():
+            return operator.columns * operator.inner * operator.count
+        case Convolution():
+            return operator.weights
+        case _:
+            return 0
+
+
+def _entered(layer: Layer, samples: float, size: int, is_last: bool, loss: Loss) -> tuple[float, float]:
+    """Bytes of activations' gradients, and elements of weights', at the fullest moment with all the layer's activations.
+
+    They are there until the first product with weights is passed: what it reads is then let go. An activation at the end of a
+    layer that is not the last reads its output again, which the next layer held. Parameters without a product are looked up.
+    """
+    looked_up = layer.parameters if not any(map(_weights, layer.operators)) else 0
+    moments = [(float(layer.output_elements), looked_up)]
+    again = 0
+    if not is_last and layer.operators and isinstance(last := layer.operators[-1], Memory):
+        again = max(0, min(last.backward_read - last.written, layer.output_elements))
+    for index in range(len(layer.operators) - 1, -1, -1):
+        operator = layer.operators[index]
+        weights = _weights(operator)
+        is_loss = isinstance(operator, Memory) and operator.name == _LOSS
+        working = working_elements(operator) / 2 * loss.logit_bytes(size)[1] / size if is_loss else working_elements(operator)
+        moments.append((working + again, weights))
+        again = 0
+        if weights:
+            read = operator.rows * operator.inner if isinstance(operator, Matmul) else 0
+            rest = max(map(working_elements, layer.operators[:index]), default=0)
+            moments.append((rest - read, weights))
+            break
+    working, weights = max(moments, key=lambda moment: samples * moment[0] + moment[1])
+    return samples * size * working, float(weights)
