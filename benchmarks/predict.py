@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from simulator.accounting import accounted
 from simulator.baseline import STEPS, compared, forget
-from simulator.engine import simulate
+from simulator.engine import simulate_steady
 from simulator.memory import memory
 from simulator.predict import predict
 from simulator.scenario import load
@@ -39,14 +39,14 @@ def main() -> None:
         predict(scenario)
 
     program = scenario.strategy.compile(scenario.job())
-    timeline = simulate(program, STEPS)
+    timeline = simulate_steady(program, STEPS)
     run = predict(scenario)
     print(f"{scenario.strategy.ranks:,} GPUs, {len(program):,} tasks, {len(run.spans or ()):,} spans")
     for name, part in {
         "predict": lambda: predict(scenario),
         "predict, baselines anew": forgetful,
         "  compile": lambda: scenario.strategy.compile(scenario.job()),
-        "  simulate": lambda: simulate(program, STEPS),
+        "  simulate": lambda: simulate_steady(program, STEPS),
         "  spans, breakdown, communication": lambda: timeline.run(scenario="", strategy="", samples=1),
         "  efficiency": lambda: compared(run, scenario),
         "  tokens, FLOPs, energy, cost": lambda: accounted(run, scenario),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
 from simulator.engine import events, replay
-from simulator.engine.contention import is_contended
+from simulator.engine.contention import is_contended, shortage_s
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
 from simulator.program import Program
+
+# Share of the time by which sharing may lengthen what replay times, to first order, before events decide.
+NEGLIGIBLE: Final = 1e-3
 
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
@@ -22,11 +29,19 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
 
 
 def simulate_steady(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
-    """As `simulate`, of a program that goes on after these steps: in the last of them too it shares with what follows."""
-    timeline = replay.simulate(program, steps, variation, sample) if program.is_static else None
-    if timeline is not None and is_contended(timeline):
-        return events.simulate(program, steps + 1, variation, sample).first(steps)
-    return timeline or events.simulate(program, steps, variation, sample)
+    """As `simulate`, of a program that goes on after these steps: in the last of them too it shares with what follows.
+
+    Replay's answer also stands where sharing is negligible.
+    """
+    if not program.is_static:
+        return events.simulate(program, steps, variation, sample)
+    timeline = replay.simulate(program, steps, variation, sample)
+    if shortage_s(timeline) <= NEGLIGIBLE * np.nanmax(timeline.end_s):
+        return timeline
+    return events.simulate(program, steps + 1, variation, sample).first(steps)
 
 
-__all__ = ["NONE", "Timeline", "Variation", "events", "is_contended", "replay", "simulate", "simulate_steady"]
+__all__ = [
+    "NEGLIGIBLE", "NONE", "Timeline", "Variation", "events", "is_contended", "replay", "shortage_s", "simulate",
+    "simulate_steady",
+]  # fmt: skip

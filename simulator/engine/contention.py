@@ -1,8 +1,8 @@
-"""Whether what replay timed as if nothing were shared ever wanted more than there is."""
+"""What replay timed as if nothing were shared: whether it ever wanted more than there is, and by how much."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,16 @@ _ROUNDING: Final = 1e-9
 
 
 def is_contended(timeline: Timeline) -> bool:
-    """Whether at some instant tasks together wanted more of a resource than there is, so that sharing would slow them.
+    """Whether at some instant tasks together wanted more of a resource than there is, so that sharing would slow them."""
+    return shortage_s(timeline) > 0
 
-    What there is falls with the number of users where a resource suffers from incast.
+
+def shortage_s(timeline: Timeline) -> float:
+    """By how much sharing would lengthen all steps together, were it all on one critical path: the time that every resource
+    would need for what tasks together wanted of it beyond what there is.
+
+    What there is falls with the number of users where a resource suffers from incast. To first order it bounds the difference
+    to events; tasks that are moved may meet others.
     """
     program = timeline.program
     routes, resources = program.routes, program.resources
@@ -29,37 +36,36 @@ def is_contended(timeline: Timeline) -> bool:
     share = rates(program)[task[stretch]] * users / resources.capacity[resource]
     # what is never short even if everything ran at the same time needs no look at the time
     count = len(resources.names)
-    most_share, most_users = np.bincount(resource, share, count), np.bincount(resource, users, count)
+    most_share, most_users = (np.bincount(resource, each, count).astype(np.float64) for each in (share, users))
     order = in_order(resource)
-    order = order[_is_short(most_share, most_users, resources.incast)[resource[order]]]
+    order = order[(_wanted(most_share, most_users, resources.incast) > 1 + _ROUNDING)[resource[order]]]
     stretch, resource, share, users = stretch[order], resource[order], share[order], users[order]
-    # by resource and then by begin: neighbours that never overlap mean that nothing else does, and two may do to be short
+    # by resource and then by begin: neighbours that never overlap mean that nothing else does
     overlap = (resource[1:] == resource[:-1]) & (end_s[stretch[:-1]] > begin_s[stretch[1:]])
-    pairs = share[:-1] + share[1:], users[:-1] + users[1:]
-    if (overlap & _is_short(*pairs, resources.incast[resource[1:]])).any():
-        return True
     overlaps = np.isin(resource, resource[1:][overlap])
     stretch, resource, share, users = stretch[overlaps], resource[overlaps], share[overlaps], users[overlaps]
-    return _is_ever_short(begin_s[stretch], end_s[stretch], resource, share, users, resources.incast)
+    return _short_s(begin_s[stretch], end_s[stretch], resource, share, users, resources.incast)
 
 
-def _is_ever_short(
-    begin_s: Times, end_s: Times, resource: NDArray[np.int64], share: Times, users: Times, incast: Times
-) -> bool:
-    """Whether there is an instant at which the uses from begin to end want more of a resource than it has for so many."""
-    order = np.argsort(np.concatenate([begin_s, end_s]))
+def _short_s(begin_s: Times, end_s: Times, resource: NDArray[np.int64], share: Times, users: Times, incast: Times) -> float:
+    """What the uses from begin to end want of all resources beyond what they have, in seconds of each."""
+    times_s = np.concatenate([begin_s, end_s])
+    order = np.argsort(times_s)
     changed = np.tile(resource, 2)[order]
     by_resource = in_order(changed)
     order, changed = order[by_resource], changed[by_resource]
     # every resource's changes add up to zero, so a sum that runs over all of them starts each at zero
     share, users = (np.cumsum(np.concatenate([change, -change])[order]) for change in (share, users))
-    return bool(_is_short(share, users, incast[changed]).any())
+    beyond = _wanted(share, users, incast[changed]) - 1
+    # after the last change of a resource nothing is wanted
+    lasting_s = np.diff(times_s[order], append=0.0)
+    return float((beyond * lasting_s)[beyond > _ROUNDING].sum())
 
 
-def _is_short(share: NDArray[Any], users: NDArray[Any], incast: Times) -> NDArray[np.bool_]:
-    """Whether users that want a share of a resource want more than it has left for so many."""
-    short: NDArray[np.bool_] = share * (1 + incast * np.maximum(0.0, users - 1)) > 1 + _ROUNDING
-    return short
+def _wanted(share: Times, users: Times, incast: Times) -> Times:
+    """What users that want a share of a resource want of what it has left for so many."""
+    wanted: Times = share * (1 + incast * np.maximum(0.0, users - 1))
+    return wanted
 
 
 def _moving(timeline: Timeline) -> tuple[NDArray[np.int64], Times, Times]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.memory.own import Own
 from simulator.memory.setting import Setting
-from simulator.memory.states import States
+from simulator.memory.states import MASTER_BYTES, States
 from simulator.strategy import LocalSgd
 from simulator.strategy.compression import PowerSgd, TopK
 from simulator.strategy.replicated import Replicated
@@ -36,10 +36,13 @@ class Buffers:
         return total
 
     def _summed_bytes(self) -> float:
-        """Buckets of gradients. Of those that ZeRO's second stage scatters one fills while the one before it is on its way."""
+        """Buckets of gradients. Of those that ZeRO's second stage scatters one fills while the one before it is on its way.
+        Strategies that exchange something else have a copy of it, flat (torch.distributed.algorithms.model_averaging)."""
         plan, zero, software = self.setting.plan, self.setting.training.zero, self.setting.software
-        if not isinstance(self.setting.strategy, Replicated) or plan.workers * plan.context == 1:
+        if plan.workers * plan.context == 1 or self.setting.strategy.servers:
             return 0.0
+        if not isinstance(self.setting.strategy, Replicated):
+            return self.held.gradients
         buckets = self.held.gradients if software.copies_buckets and zero < 2 else 0.0
         if zero == 2:
             buckets = min(2 * plan.bucket_bytes, self.parameters * self.setting.gradient_size)
@@ -67,9 +70,7 @@ class Buffers:
 
     def _apart_bytes(self) -> float:
         """What workers that go apart keep to find together again: DiLoCo's parameters of the period's begin and their momentum,
-        in 32 bits; where averages move beside the next period, a copy on its way."""
-        strategy, size = self.setting.strategy, self.setting.size
-        if not isinstance(strategy, LocalSgd):
-            return 0.0
-        outer = 2 * max(4, size) if strategy.outer == "nesterov" else 0
-        return float(self.parameters * (outer + (size if strategy.overlap else 0)))
+        in 32 bits."""
+        strategy = self.setting.strategy
+        outer = isinstance(strategy, LocalSgd) and strategy.outer == "nesterov"
+        return 2.0 * max(MASTER_BYTES, self.setting.size) * self.parameters if outer else 0.0

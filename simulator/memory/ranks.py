@@ -83,7 +83,7 @@ class _Kind:
         """A rank at its peak, by holders."""
         moment, holders = peak.moment, dict.fromkeys(HOLDERS, 0.0) | self.always
         logits = moment.logits + peak.beside_bytes[1]
-        made = moment.gradients + (peak.gradients_bytes if self.setting.makes_gradients else 0.0)
+        made = moment.gradients + (peak.gradients_bytes if self.setting.software.gradients == "made" else 0.0)
         holders["gradients"] += peak.gradients_bytes + moment.gradients
         holders["activations"] += moment.activations + peak.beside_bytes[0] - logits
         holders["logits"] += logits
@@ -121,7 +121,7 @@ class _Kind:
         }
 
     def _gradients_apart_bytes(self) -> float:
-        """What stands for gradients that are in the buffers already; or one gradient after another in the buffers' precision."""
+        """What stands for gradients that are in the buffers already; one gradient after another in the buffers' precision."""
         setting, total = self.setting, 0
         if setting.software.stand_ins:
             products = (one for layer in self.layers if not layer.glued for one in layer.operators if isinstance(one, Matmul))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op, bus_factor
@@ -11,7 +13,7 @@ from simulator.cluster.collectives import MeasuredCollective
 from simulator.cluster.cost import CollectiveCost, collective_cost, rotates
 from simulator.cluster.network import Link
 from simulator.cluster.traffic import network_loads
-from simulator.cluster.wiring import Channel, Wiring
+from simulator.cluster.wiring import Channel, Vertex, Wiring
 from simulator.errors import InputError
 from simulator.program import Path, ProgramBuilder, Use
 from simulator.unevenness import Unevenness
@@ -28,6 +30,7 @@ class Fabric:
         self.cluster = cluster
         self._builder = builder
         self._resources: dict[str, int] = {}
+        self._channels: dict[tuple[str, Channel], int] = {}
         self._costs: dict[tuple[object, ...], CollectiveCost] = {}
 
     def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
@@ -182,20 +185,25 @@ class Fabric:
     ) -> tuple[tuple[Use, ...], float, float]:
         """What messages use on their way, the latency of what is beyond the shortest way, the rate of one alone."""
         route = wiring.route(source, target)
-        uses = []
-        for channel, share in route.shares.items():
-            ends = [(wiring.out_of(source), out_of_source), (wiring.into(target), into_target)]
-            # both, where a half-duplex node stands for several that send to one another
-            own = sum(count for end, count in ends if end == channel)
-            uses.append(Use(self._channel(prefix, link, wiring, channel), share * (own or out_of_source)))
+        into = wiring.into(target)
+        ends = {wiring.out_of(source): out_of_source}
+        # both, where a half-duplex node stands for several that send to one another
+        ends[into] = ends.get(into, 0.0) + into_target
+        uses = [
+            Use(self._channel(prefix, link, wiring, channel), share * ends.get(channel, out_of_source))
+            for channel, share in route.shares.items()
+        ]
         # a rank's message to another on its own device passes no link
         alone_Bps = wiring.alone_Bps(route) if uses else link.bandwidth_Bps
         return tuple(uses), route.further_hops * link.topology.hop_latency_s, alone_Bps
 
     def _channel(self, prefix: str, link: Link, wiring: Wiring, channel: Channel) -> int:
-        own = channel[0] in ("out", "in", "both")
-        name = f"{prefix}{channel[1]} {channel[0]}" if own else f"{prefix}{channel[0]} to {channel[1]}"
-        return self._resource(name, wiring.capacity_Bps(channel), _incast(link, channel))
+        key = prefix, channel
+        if key not in self._channels:
+            own = channel[0] in ("out", "in", "both")
+            name = f"{prefix}{channel[1]} {channel[0]}" if own else f"{prefix}{channel[0]} to {channel[1]}"
+            self._channels[key] = self._resource(name, wiring.capacity_Bps(channel), _incast(link, channel))
+        return self._channels[key]
 
     def collective(
         self, op: Op, group: Group, size_bytes: float, nodes: Sequence[int], alike: int = 1, algorithm: str | None = None
@@ -255,14 +263,15 @@ class Fabric:
     ) -> dict[Channel, float]:
         """Loads of the modelled nodes' own links. Where others are folded into them, each has that of the busiest like it."""
         apart, folded = len(wiring) // self.cluster.nodes, len(nodes) < group.nodes
+        busiest: dict[tuple[Vertex, int], float] = {}
+        for (way, end), load in loads.items():
+            like = way, cast(int, end) % apart
+            busiest[like] = max(load, busiest.get(like, 0.0))
         result: dict[Channel, float] = {}
-        for card in range(apart):
-            for way in (wiring.out_of, wiring.into):
-                own = {node: loads.get(way(node * apart + card), 0.0) for node in group.node_numbers.tolist()}
-                busiest = max(own.values())
-                for node in nodes:
-                    if load := busiest if folded else own.get(node, 0.0):
-                        result[way(node * apart + card)] = load
+        for node, card in itertools.product(nodes, range(apart)):
+            for channel in (wiring.out_of(node * apart + card), wiring.into(node * apart + card)):
+                if load := busiest.get((channel[0], card), 0.0) if folded else loads.get(channel, 0.0):
+                    result[channel] = load
         return result
 
 
