@@ -30,15 +30,15 @@ CALIBRATIONS: Final[Mapping[str, Calibration]] = {
     "Megatron-DeepSpeed": Calibration(
         _rows("vtrain_single", "0022 0260 0354 0535 0736 0766 0811 0855 1095 1108 1156 1204 1210 1332 1380")
         + _rows("vtrain_multi", "0003 0011 0019 0022 0024"),
-        Constants(kernels=1.0, host=1.217),
+        Constants(kernels=0.986, host=1.033),
     ),
-    "Megatron-DeepSpeed 2022": Calibration(_rows("bigscience", "0025 0031 0036"), Constants(kernels=1.215)),
+    "Megatron-DeepSpeed 2022": Calibration(_rows("bigscience", "0025 0031 0036"), Constants(kernels=1.209)),
     "llm-foundry": Calibration(
         _rows(
             "llm_foundry",
             "0020 0038 0088 0107 0110 0114 0121 0126 0132 0162 0169 0185 0196 0221 0227 0242 0255 0266 0276 0296",
         ),
-        Constants(kernels=1.043, host=1.099, microbatch_s=2.1e-3),
+        Constants(kernels=1.059, host=1.03, microbatch_s=0.94e-3),
     ),
     "torchtitan": Calibration(_rows("torchtitan", "0000 0001 0002 0006"), Constants(kernels=1.065)),
     "Megatron-Core": Calibration(_rows("simumax_b200", "0001 0004 0011 0013"), Constants(kernels=1.119)),

@@ -123,11 +123,10 @@ class _Timer:
 
     def _kernels_s(self, layer: Layer) -> tuple[float, float]:
         framework, work = self.framework, self.work
-        products = [operator for operator in layer.operators if isinstance(operator, Matmul)]
-        products_s = self.device.operators_s(layer, products, work.samples, work.precision)
-        rest_s = [a - b for a, b in zip(self.device.layer_s(layer, work.samples, work.precision), products_s, strict=True)]
+        forward_s, backward_s = self.device.layer_s(layer, work.samples, work.precision)
         if work.fp8 and not layer.glued:
-            products_s = self._in_fp8_s(layer, products)
+            saved_forward_s, saved_backward_s = self._saved_by_fp8_s(layer)
+            forward_s, backward_s = forward_s - saved_forward_s, backward_s - saved_backward_s
         forward_bytes, backward_bytes = framework.forward_bytes, framework.backward_bytes
         forward_bytes, backward_bytes = forward_bytes * layer.parameters, backward_bytes * layer.parameters
         for operator in layer.operators:
@@ -139,12 +138,9 @@ class _Timer:
                 assert isinstance(operator, Attention)
                 forward_bytes += _UNFUSED_SOFTMAX.forward * operator.scores * work.samples
                 backward_bytes += _UNFUSED_SOFTMAX.backward * operator.scores * work.samples
-        memory, collectives = framework.constants.memory, self._collectives(layer)
-        forward_s, backward_s = (
-            self.scale * (product_s + memory * (other_s + moved_bytes / self.reached_Bps))
-            for product_s, other_s, moved_bytes in zip(products_s, rest_s, (forward_bytes, backward_bytes), strict=True)
-        )
-        return forward_s + collectives.forward_s, backward_s + collectives.backward_s
+        forward_s, backward_s = forward_s + forward_bytes / self.reached_Bps, backward_s + backward_bytes / self.reached_Bps
+        collectives = self._collectives(layer)
+        return self.scale * forward_s + collectives.forward_s, self.scale * backward_s + collectives.backward_s
 
     def _softmax_unfused(self, operator: Operator) -> bool:
         if not (self.framework.fused_softmax and isinstance(operator, Attention)):
@@ -154,14 +150,16 @@ class _Timer:
     def _collectives(self, layer: Layer) -> Beside:
         return self.collectives.get(layer.signature, Beside())
 
-    def _in_fp8_s(self, layer: Layer, products: list[Matmul]) -> tuple[float, float]:
-        """Seconds of products in 8 bits, and of turning what they read into 8 bits."""
-        work = self.work
+    def _saved_by_fp8_s(self, layer: Layer) -> tuple[float, float]:
+        """Seconds by which products in 8 bits are shorter, less those of turning what they read into 8 bits."""
+        work, products = self.work, [o for o in layer.operators if isinstance(o, Matmul)]
+        slow = self.device.operators_s(layer, products, work.samples, work.precision)
         fast = self.fp8_device.operators_s(layer, products, work.samples, work.precision)
         read = sum(o.count * (o.rows * work.samples + o.columns) * o.inner for o in products)
         made = sum(written(o) for o in products) * work.samples
         cast_bytes = _CAST_BYTES.get(work.fp8_recipe, _CAST_BY_TENSOR_BYTES)
-        return fast[0] + cast_bytes * read / self.reached_Bps, fast[1] + cast_bytes * made / self.reached_Bps
+        cast_forward_s, cast_backward_s = (cast_bytes * elements / self.reached_Bps for elements in (read, made))
+        return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
 
     def _again_s(self, layer: Layer) -> float:
         """Seconds of what selective recomputation does again."""

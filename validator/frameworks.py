@@ -44,13 +44,11 @@ class Kernels(NamedTuple):
 
 class Constants(NamedTuple):
     """What calibration finds. kernels: how much longer they take than modelled. host: the same of what the host does.
-    microbatch_s: what a microbatch takes beside its kernels. memory: how much longer than that a layer's kernels take that are
-    no products by weights, mostly bound by memory, of which a cache may hold some."""
+    microbatch_s: what a microbatch takes beside its kernels."""
 
     kernels: float = 1.0
     host: float = 1.0
     microbatch_s: float = 0.0
-    memory: float = 1.0
 
 
 # What PyTorch 2's dispatcher counts for a layer written like Megatron-LM's of 2021 to 2023; about as many for a model's ends.

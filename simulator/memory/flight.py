@@ -65,8 +65,10 @@ def _largest(counts: Counts, columns: int) -> Counts:
     """All that are different; where they differ in one column alone, the largest; none held, where there are none."""
     if len(counts) == 0:
         return np.zeros((1, columns), dtype=np.int64)
-    distinct = np.unique(counts, axis=0)
-    return distinct[-1:] if np.count_nonzero(np.ptp(distinct, axis=0)) <= 1 else distinct
+    differing = np.flatnonzero(np.ptp(counts, axis=0))
+    if len(differing) > 1:
+        return np.unique(counts, axis=0)
+    return counts[[np.argmax(counts[:, differing].sum(axis=1))]]
 
 
 def _stacked(counts: Sequence[Counts]) -> Counts:

@@ -75,6 +75,7 @@ class Agreement:
         self.shop, self.job, self.plan = shop, job, shop.plan
         self.units, self.replicas = found, replicas
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
+        self._makes = np.isin(shop.lanes.kind, (Pass.BACKWARD, Pass.WEIGHT))
         self._found: dict[tuple[int, str], list[Group]] = {}
         self._paths: dict[tuple[Op, str, int, float], tuple[float, Path]] = {}
 
@@ -92,12 +93,13 @@ class Agreement:
             return
         tasks, plan, zero = self.shop.lanes, self.plan, self.job.zero
         own = np.flatnonzero(tasks.rank == rank)
+        makes = self._makes[own]
         if zero == 3:
             yield from self._gathers(own.tolist())
         elif zero and plan.overlap_gather:
             yield from self._gathers_of_step(rank, own)
         for stage in plan.stage_of[rank]:
-            making = own[(tasks.stage[own] == stage) & np.isin(tasks.kind[own], (Pass.BACKWARD, Pass.WEIGHT))].tolist()
+            making = own[(tasks.stage[own] == stage) & makes].tolist()
             found, beside = self.units[stage][::-1], plan.overlap or zero >= 2
             pieces = len(found) if beside and tasks.cut[making[-1]] else 1
             for task in making if zero >= 2 else making[-pieces:]:

@@ -32,6 +32,7 @@ class Fabric:
         self._resources: dict[str, int] = {}
         self._channels: dict[tuple[str, Channel], int] = {}
         self._costs: dict[tuple[object, ...], CollectiveCost] = {}
+        self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
 
     def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         if name not in self._resources:
@@ -225,7 +226,7 @@ class Fabric:
             uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
             return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
         crosses = group.nodes > 1 and size_bytes > 0
-        uses = self._network_uses(op, group, cost, moved_bytes / size_bytes, nodes, alike) if crosses else ()
+        uses = self._network_uses(op, group, cost.algorithm, nodes, alike) if crosses else ()
         links = [self.cluster.network] if group.nodes > 1 else []
         links += [self.cluster.node.link] if group.per_node > 1 else []
         for node in nodes:
@@ -242,21 +243,25 @@ class Fabric:
             self._costs[key] = collective_cost(op, size_bytes, group, self.cluster, algorithm)
         return self._costs[key]
 
-    def _network_uses(
-        self, op: Op, group: Group, cost: CollectiveCost, moved_share: float, nodes: Sequence[int], alike: int
-    ) -> tuple[Use, ...]:
+    def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int], alike: int) -> tuple[Use, ...]:
         """The network's channels that a collective and those like it load; of alike nodes those of the modelled."""
+        key = op, group, algorithm, tuple(nodes), alike
+        if key not in self._uses:
+            self._uses[key] = self._loaded(*key)
+        return self._uses[key]
+
+    def _loaded(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int], alike: int) -> tuple[Use, ...]:
         link, node = _given(self.cluster.network), self.cluster.node
         wiring = link.wiring(self.cluster.nodes, node.cards_used)
-        loads = network_loads(cost.algorithm, op, group, node, link, rotates(self.cluster, cost.algorithm))
+        loads = network_loads(algorithm, op, group, node, link, rotates(self.cluster, algorithm))
         if link.topology.tells_cards_apart:
             # groups of other devices have other cards, as far as there are any
             alike = min(alike, -(-node.devices // node.cards_used))
         if link.is_uniform:
             loads = self._of_modelled(loads, group, nodes, wiring)
-        return tuple(
-            Use(self._channel("network ", link, wiring, channel), alike * load / moved_share) for channel, load in loads.items()
-        )
+        # of what moves through a member
+        share = alike / bus_factor(op, group.size)
+        return tuple(Use(self._channel("network ", link, wiring, channel), share * load) for channel, load in loads.items())
 
     def _of_modelled(
         self, loads: Mapping[Channel, float], group: Group, nodes: Sequence[int], wiring: Wiring
