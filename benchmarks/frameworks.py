@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,9 +59,20 @@ def fitted(residuals: Callable[[Values], Values], free: int, rounds: int = 8) ->
         held = np.diag(_ROBUST / _LOOSE[:free])
         slopes = np.concatenate([np.stack(columns, axis=1) * weights[:, None], held])
         away = np.concatenate([now * weights, held @ (values - _START)[:free]])
-        step, *_ = np.linalg.lstsq(slopes, -away, rcond=None)
-        values[:free] = np.maximum(_LOWEST[:free], values[:free] + step)
+        values[:free] += least(slopes, away, (values - _LOWEST)[:free])
     return values
+
+
+def least(slopes: Values, away: Values, room: Values) -> Values:
+    """The step that makes `away` least by its slopes, none down by more than its room: what would be is held there."""
+    held = np.zeros(len(room), dtype=bool)
+    while True:
+        step = np.where(held, -room, 0.0)
+        step[~held] = np.linalg.lstsq(slopes[:, ~held], -(away + slopes @ step), rcond=None)[0]
+        beyond = ~held & (step < -room)
+        if not beyond.any():
+            return step
+        held |= beyond
 
 
 def main() -> None:
@@ -69,7 +81,7 @@ def main() -> None:
         table = {row["id"]: row for row in csv.DictReader(file)}
     for family, calibration in CALIBRATIONS.items():
         rows: list[Mapping[str, str]] = [table[name] for name in calibration.rows]
-        values = fitted(lambda values, rows=rows: errors(rows, values), 1 if len(rows) < _FEW else 3)
+        values = fitted(partial(errors, rows), 1 if len(rows) < _FEW else 3)
         before, after = (np.abs(errors(rows, at)).mean() for at in (_START, values))
         print(f"{family}: {constants_of(values)}, error {before:.1%} before, {after:.1%} after")
 

@@ -134,18 +134,19 @@ class _Timer:
             if extra is not None:
                 forward_bytes += extra.forward * elements
                 backward_bytes += extra.backward * elements
-            if self._softmax_unfused(operator):
-                assert isinstance(operator, Attention)
-                forward_bytes += _UNFUSED_SOFTMAX.forward * operator.scores * work.samples
-                backward_bytes += _UNFUSED_SOFTMAX.backward * operator.scores * work.samples
+            scores = self._unfused_scores(operator) * work.samples
+            forward_bytes += _UNFUSED_SOFTMAX.forward * scores
+            backward_bytes += _UNFUSED_SOFTMAX.backward * scores
         forward_s, backward_s = forward_s + forward_bytes / self.reached_Bps, backward_s + backward_bytes / self.reached_Bps
         collectives = self._collectives(layer)
         return self.scale * forward_s + collectives.forward_s, self.scale * backward_s + collectives.backward_s
 
-    def _softmax_unfused(self, operator: Operator) -> bool:
-        if not (self.framework.fused_softmax and isinstance(operator, Attention)):
-            return False
-        return bool(operator.heads * self.work.samples % _FUSED_SOFTMAX_OF) or operator.keys > _FUSED_SOFTMAX_KEYS
+    def _unfused_scores(self, operator: Operator) -> int:
+        """Scores of a sample whose softmax the framework would fuse, but cannot."""
+        if not (self.framework.fused_softmax and isinstance(operator, Attention)) or operator.flash:
+            return 0
+        rest = operator.heads * self.work.samples % _FUSED_SOFTMAX_OF
+        return operator.scores if rest or operator.keys > _FUSED_SOFTMAX_KEYS else 0
 
     def _collectives(self, layer: Layer) -> Beside:
         return self.collectives.get(layer.signature, Beside())
@@ -178,7 +179,7 @@ class _Timer:
     def _host_s(self, layer: Layer) -> tuple[float, float]:
         framework = self.framework
         kernels = framework.end_kernels if layer.glued else framework.block_kernels
-        if any(self._softmax_unfused(operator) for operator in layer.operators):
+        if any(self._unfused_scores(operator) for operator in layer.operators):
             kernels = Kernels(*(count + _UNFUSED_KERNELS for count in kernels))
         if self.work.recompute == "full" and not layer.glued:
             kernels = Kernels(*(count + more for count, more in zip(kernels, CHECKPOINT, strict=True)))

@@ -160,7 +160,7 @@ def _read(row: Row, framework: Framework) -> _Run:
     if _ASSUMED_WORDS in row.get("note", ""):
         row = {**row, "vocab": ""}
     words = framework.vocabulary // _whole(row, "tp") * _whole(row, "tp")
-    known = _ASSUMED | {"vocab": str(words), "precision": framework.precision, "microbatch_seqs": ""}
+    known = {"vocab": str(words), **_ASSUMED, "precision": framework.precision, "microbatch_seqs": ""}
     assumed = tuple(column for column in known if row[column] in _BLANK)
     row = {**row, **{column: known[column] for column in assumed}}
     if row["precision"] not in _PRECISIONS:

@@ -139,7 +139,8 @@ def _misalignment(speed: Speed, n: NDArray[np.float64], k: NDArray[np.float64]) 
         return np.ones_like(n)
     aligned = np.minimum(*(np.gcd(2 * value.astype(np.int64), _ALIGNED_BYTES) for value in (n, k)))
     steps = np.log2(_ALIGNED_BYTES / aligned)
-    slower: NDArray[np.float64] = 1 + _MISALIGNED_STEP * steps + (_ODD_STEP - _MISALIGNED_STEP) * (aligned == speed.element_bytes)
+    odd = aligned == speed.element_bytes
+    slower: NDArray[np.float64] = 1 + _MISALIGNED_STEP * steps + (_ODD_STEP - _MISALIGNED_STEP) * odd
     return slower
 
 

@@ -112,6 +112,8 @@ def test_memory_and_whether_it_fits_have_sets_of_their_own() -> None:
 def test_blanks_are_assumed_and_named() -> None:
     found = step(predict(row("nemo-0029", vocab="")))
     assert found.assumed == ("vocab", "recompute")
+    said = step(predict(row("nemo-0029", note="vocabulary assumed")))
+    assert (said.predicted, said.assumed) == (found.predicted, found.assumed)
     largest = step(predict(row("mcore_h100_weak-0000")))
     four = step(predict(row("mcore_h100_weak-0000", microbatch_seqs="4")))
     assert largest.predicted == four.predicted
