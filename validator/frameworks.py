@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from simulator.errors import InputError
+from simulator.memory import software
+from simulator.memory.software import Software
 
 Attention = Literal["scores", "flash 1 triton", "flash 2", "flash 3"]
 # Shares of a device's peak that versions of flash attention reach forward and backward, by its generation. Version 2 on
@@ -76,6 +78,8 @@ class Framework:
     overlap, overlap_gather, overlap_tensor, overlap_sends, split_sends, context_by: as strategies' fields.
     precision, vocabulary: of runs that say none, or say that theirs is assumed; what ranks do not divide of the words is left
     out. fused_softmax: whether scale, mask and softmax are one kernel, where heads and sequences come in fours.
+    memory: what it holds. told: what it reports of that, as a field of RankMemory. fp8_input_bytes: of what products in 8 bits
+    keep of what they read, if not the precision's.
     """
 
     name: str
@@ -103,6 +107,9 @@ class Framework:
     context_by: Literal["ring", "all_gather"] = "ring"
     precision: str = "bf16"
     vocabulary: int = 51200
+    memory: Software = software.PYTORCH
+    told: Literal["total_bytes", "reserved_bytes", "allocated_bytes"] = "total_bytes"
+    fp8_input_bytes: int | None = None
     constants: Constants = _UNFITTED
 
     def with_constants(self, constants: Constants) -> Framework:
@@ -138,18 +145,32 @@ MEGATRON: Final = Framework(
     block_kernels=Kernels(_BLOCK.forward + _FORK, _BLOCK.backward),
     extras=_EAGER | {"qkv": Extra(4, 6), "loss": _MEGATRON_LOSS},
     optimizer_bytes=62,
+    memory=software.MEGATRON_2021,
+    told="allocated_bytes",
 )
 # Version 3 lets products add to the buffer (gradient_accumulation_fusion: one read more), and has a later PyTorch.
 MEGATRON_2022: Final = replace(
-    MEGATRON, name="Megatron-LM 2022", family="Megatron-LM 2022", extras=_EAGER | {"loss": _MEGATRON_LOSS}, backward_bytes=2
+    MEGATRON,
+    name="Megatron-LM 2022",
+    family="Megatron-LM 2022",
+    extras=_EAGER | {"loss": _MEGATRON_LOSS},
+    backward_bytes=2,
+    memory=replace(software.MEGATRON_2021, keeps_outputs=False),
 )
 # DeepSpeed's fp16 optimizer (deepspeed/runtime/fp16/fused_optimizer.py): overflow check 2, to 32 bits 6, norm 4, unscaled and
 # clipped 8, fused Adam 28, to 16 bits 6. The words of GPT-2, which vTrain's model divides without padding them to a multiple
 # (vocab_size in VIA-Research/vTrain, src/config.py, and vocab_size // world_size in src/model/gpt_modeling.py).
 MEGATRON_DEEPSPEED: Final = replace(
-    MEGATRON, name="Megatron-DeepSpeed", family="Megatron-DeepSpeed", optimizer_bytes=54, vocabulary=50257
+    MEGATRON,
+    name="Megatron-DeepSpeed",
+    family="Megatron-DeepSpeed",
+    optimizer_bytes=54,
+    vocabulary=50257,
+    memory=software.DEEPSPEED,
+    told="total_bytes",
 )
-# The training on Jean Zay had to set CUDA_LAUNCH_BLOCKING=1 (bigscience, train/tr11-176B-ml/chronicles-prequel.md).
+# The training on Jean Zay had to set CUDA_LAUNCH_BLOCKING=1, and read nvidia-smi (bigscience, train/tr11-176B-ml/
+# chronicles-prequel.md).
 BIGSCIENCE: Final = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed 2022", family="Megatron-DeepSpeed 2022", blocking=True)
 # MPT of llm-foundry: biases, learned positions, no dropout, Triton's flash attention, PyTorch's FSDP in 16 bits alone
 # (scripts/train/yamls/pretrain, fsdp_config mixed_precision PURE), whose backward pass puts gradients together and divides them
@@ -165,6 +186,8 @@ LLM_FOUNDRY: Final = Framework(
     backward_bytes=8,
     optimizer_bytes=98,
     overlap=True,
+    # flash-attn's loss (loss_fn: fused_crossentropy)
+    memory=replace(software.PYTORCH, loss=software.FUSED_LOSS),
 )
 # torchtitan: PyTorch's own attention (flash 2), FSDP2, which copies what it gathers (4 bytes in each pass) and what it scatters
 # (6, to 32 bits: MixedPrecisionPolicy's reduce_dtype). Its selective recomputation keeps every second product (parallelize_
@@ -184,9 +207,14 @@ TORCHTITAN: Final = Framework(
     gradient_bytes=4,
     overlap=True,
     context_by="all_gather",
+    told="reserved_bytes",
 )
 TORCHTITAN_COMPILED: Final = replace(
     TORCHTITAN, name="torchtitan compiled", extras={"loss": _PYTORCH_LOSS}, block_kernels=Kernels(20, 35)
+)
+# From April 2025 on the loss is compiled as well (pytorch/torchtitan, pull request 1033).
+TORCHTITAN_2025: Final = replace(
+    TORCHTITAN_COMPILED, name="torchtitan 2025", memory=replace(software.PYTORCH, loss=software.FUSED_LOSS)
 )
 # Megatron-Core: Transformer Engine's fused kernels and cuDNN's or version 3's attention, gradients added by the products in 32
 # bits (6 bytes more), summed by the distributed optimizer while the backward pass goes on, parameters gathered while the next
@@ -205,6 +233,13 @@ MEGATRON_CORE: Final = Framework(
     overlap=True,
     overlap_gather=True,
     overlap_sends=True,
+    memory=software.MEGATRON,
+    told="allocated_bytes",
+    fp8_input_bytes=1,
+)
+# With its own loss fused (--cross-entropy-loss-fusion).
+MEGATRON_CORE_FUSED: Final = replace(
+    MEGATRON_CORE, name="Megatron-Core, fused loss", memory=replace(software.MEGATRON, loss=software.FUSED_LOSS)
 )
 # NeMo and Megatron Bridge add and sum gradients in 16 bits (grad_sync_dtype: bf16 in NeMo-Megatron-Launcher's recipes;
 # grad_reduce_in_fp32: false in Megatron Bridge's). Their performance summaries are of runs in 8 bits.
@@ -216,6 +251,7 @@ NEMO: Final = replace(
     gradient_bytes=2,
     overlap_tensor=True,
     precision="fp8",
+    memory=software.NEMO,
 )
 # Megatron-LM's own scaling runs: gathering parameters is what the distributed optimizer does, and the sizes that its README
 # states only come about with an output head of its own.
@@ -225,6 +261,7 @@ MEGATRON_CORE_SHARED: Final = replace(
 
 # The first whose pattern is found in a table's software.
 _PATTERNS: Final[tuple[tuple[str, Framework], ...]] = (
+    (r"torchtitan.*compile=True.*\b20(25-?(0[4-9]|1[0-2])|2[6-9])", TORCHTITAN_2025),
     (r"torchtitan.*compile=True", TORCHTITAN_COMPILED),
     (r"torchtitan", TORCHTITAN),
     (r"llm-foundry", LLM_FOUNDRY),
@@ -234,6 +271,7 @@ _PATTERNS: Final[tuple[tuple[str, Framework], ...]] = (
     (r"Megatron-LM 20(19|20|21)", MEGATRON),
     (r"param-gather", MEGATRON_CORE_SHARED),
     (r"NeMo", NEMO),
+    (r"Megatron.*_cef\b", MEGATRON_CORE_FUSED),
     (r"Megatron", MEGATRON_CORE),
 )
 

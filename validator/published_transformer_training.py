@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,6 +17,7 @@ from simulator.cluster.device import Precision
 from simulator.engine import simulate
 from simulator.errors import InputError, ScaleproofError
 from simulator.memory import memory
+from simulator.memory.software import DEEPSPEED, DEEPSPEED_BF16, Software
 from simulator.model import AnyModel, Gpt, Llama
 from simulator.scenario import Scenario, load_cluster
 from validator.framework_constants import CALIBRATIONS
@@ -48,7 +50,7 @@ def predict_calibrated(row: Row) -> list[Prediction]:
     """The same with constants that were found on the rows of `CALIBRATED`, which are left out."""
     name = row.get("source_set") or "not named"
     try:
-        framework = framework_of(row.get("software", ""))
+        framework = framework_of(_dated(row))
     except ScaleproofError as error:
         return [Prediction(name, skipped=str(error))]
     calibration = CALIBRATIONS.get(framework.family)
@@ -65,9 +67,9 @@ def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
     inputs = tuple(value for column, value in row.items() if column not in _NO_INPUTS)
     pairs = row.get("model", ""), row.get("gpus", "")
     try:
-        run = _read(row, framework or framework_of(row.get("software", "")))
+        run = _read(row, framework or framework_of(_dated(row)))
         scenario = run.scenario()
-        held = memory(scenario)
+        held = memory(scenario, run.software)
         skipped = _not_timed(row)
         predicted_s = math.nan if skipped else step_s(scenario)
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
@@ -80,7 +82,8 @@ def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
         return
     yield Prediction(name, predicted_s, measured_s, skipped, run.assumed, inputs, pairs)
     if row.get("memory_GiB"):
-        yield Prediction(f"{name} memory", held.worst.total_bytes, measured_bytes, "", run.assumed, inputs, pairs)
+        told_bytes = max(getattr(rank, run.framework.told) for rank in held.ranks)
+        yield Prediction(f"{name} memory", told_bytes, measured_bytes, "", run.assumed, inputs, pairs)
     if row.get("fits") in ("yes", "no"):
         right = held.fits == (row["fits"] == "yes")
         # an error is 0 or 1, and its mean the share of rows that are wrong
@@ -126,8 +129,16 @@ class _Run:
         workers = self.strategy["workers"]
         each = self.batch // workers
         sizes = [size for size in range(each, 0, -1) if each % size == 0 and each // size >= self.strategy.get("stages", 1)]
-        fitting = (scenario for size in sizes if memory(scenario := self._of(size)).fits)
+        fitting = (scenario for size in sizes if memory(scenario := self._of(size), self.software).fits)
         return next(fitting, self._of(1))
+
+    @property
+    def software(self) -> Software:
+        """What holds the memory, with this row's precision and recomputation."""
+        framework, held = self.framework, self.framework.memory
+        if self.work.recompute == "selective" and framework.again:
+            held = replace(held, products="every second")
+        return replace(held, input_bytes=framework.fp8_input_bytes) if self.work.fp8 else held
 
     def _of(self, microbatch: int) -> Scenario:
         """With microbatches of so many sequences, timed as the framework computes them."""
@@ -176,6 +187,8 @@ def _read(row: Row, framework: Framework) -> _Run:
         fp8=row["precision"] == "fp8",
         fp8_recipe=row.get("fp8_recipe", ""),
     )
+    if framework.memory is DEEPSPEED and row["precision"] == "bf16":
+        framework = replace(framework, memory=DEEPSPEED_BF16, gradient_bytes=4)
     return _Run(
         framework,
         _model(row, framework),
@@ -187,6 +200,12 @@ def _read(row: Row, framework: Framework) -> _Run:
         max(_whole(row, "zero_stage", 0, 0), framework.zero),
         assumed,
     )
+
+
+def _dated(row: Row) -> str:
+    """The software, and the year and month that its source names, if so."""
+    date = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", row.get("source", ""))
+    return f"{row.get('software', '')} {date[0] if date else ''}"
 
 
 def _whole(row: Row, column: str, blank: int = 1, least: int = 1) -> int:
