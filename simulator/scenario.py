@@ -37,7 +37,7 @@ class Batch(Spec):
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
         if (self.total is None) == (self.per_worker is None):
-            raise ValueError("give either total or per_worker, not both")
+            raise ValueError("give total or per_worker" + ("" if self.total is None else ", not both"))
         return self
 
 
@@ -163,6 +163,9 @@ class Scenario(Spec):
             raise FieldError(("strategy", "compression"), message)
         if plan.shard_over is not None and not zero:
             raise FieldError(("strategy", "shard_over"), "nothing is shared out; set training.zero to 1, 2 or 3")
+        if plan.overlap_gather and zero not in (1, 2):
+            message = "parameters are not gathered after a step; set training.zero to 1 or 2, or leave it out"
+            raise FieldError(("strategy", "overlap_gather"), message)
         if zero < 3 and not (plan.prefetch == 1 and plan.reshard):
             field = "prefetch" if plan.reshard else "reshard"
             raise FieldError(("strategy", field), "parameters are not gathered; set training.zero=3, or leave it out")
@@ -184,7 +187,8 @@ class Scenario(Spec):
             raise FieldError(("strategy",), message)
         if (nodes := self.strategy.nodes_needed(cluster)) > cluster.nodes:
             message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
-            raise FieldError(("strategy", "servers"), f"{message}; set cluster.nodes={nodes}, or placement: colocated")
+            colocated = ", or placement: colocated" if hasattr(self.strategy, "placement") else ""
+            raise FieldError(("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}")
         if cluster.nodes > 1 and cluster.network is None:
             raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
         if self.strategy.talks_in_nodes(cluster) and cluster.node.link is None:
@@ -349,6 +353,8 @@ _MESSAGES: dict[str, str] = {
     "int_type": "expected a whole number, got {input!r}",
     "int_parsing": "expected a whole number, got {input!r}",
     "int_from_float": "expected a whole number, got {input!r}",
+    "bool_type": "expected true or false, got {input!r}",
+    "bool_parsing": "expected true or false, got {input!r}",
     "dict_type": "expected a mapping, got {input!r}",
     "tuple_type": "expected a list, got {input!r}",
     "too_short": "needs {min_length} at least, got {actual_length}",
@@ -371,8 +377,10 @@ def _problem(root: type[Spec], located: Located, detail: Any) -> str:
     if template is None:
         return f"{place}: {field}: {detail['msg']}"
     context = {key: value for key, value in detail.get("ctx", {}).items() if key != "input"}
-    context |= {"input": _short(detail["input"]), "kinds": ", ".join(_kinds_at(root, located.data, path))}
-    return f"{place}: {field}: {template.format(**context)}"
+    kinds = ", ".join(_kinds_at(root, located.data, path))
+    context |= {"input": _short(detail["input"]), "kinds": kinds}
+    among = f"; its kind is one of {kinds}" if kinds and detail["type"].startswith("model_") else ""
+    return f"{place}: {field}: {template.format(**context)}{among}"
 
 
 def _kinds_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> list[str]:

@@ -28,6 +28,13 @@ _MEASURED: Final[dict[str, tuple[str, ...]]] = {
 
 def check_trainable(scenario: Scenario) -> None:
     """Raises InputError where what `scenario` asks for cannot be trained."""
+    try:
+        _check(scenario)
+    except InputError as error:
+        raise InputError(f"{scenario.name}: {error}") from None
+
+
+def _check(scenario: Scenario) -> None:
     if not isinstance(scenario.model, Gpt | Mlp):
         raise InputError(f"model: a {scenario.model.kind} can be predicted but not measured; give a gpt or an mlp")
     _check_strategy(scenario.strategy)

@@ -180,9 +180,12 @@ def _calibrate(options: argparse.Namespace) -> int:
 def _reconcile(options: argparse.Namespace) -> int:
     from simulator.errors import InputError
     from simulator.scenario import load
+    from validator.checks import check_trainable
     from validator.reconcile import reconcile
 
     scenarios = [load(reference, options.overrides) for reference in options.scenarios]
+    for scenario in scenarios:
+        check_trainable(scenario)
     names = [scenario.name for scenario in scenarios]
     if len(set(names)) < len(names):
         raise InputError("two scenarios have the same name; results are kept by name, give each its own")

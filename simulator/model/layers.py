@@ -92,8 +92,10 @@ class ModelSpec(Spec, ABC):
 
 def refuse_to_shard(kind: str, shard: Shard) -> None:
     """Raises FieldError where a model that cannot be divided shall be."""
-    if shard != WHOLE:
-        raise FieldError(("strategy", "tensor"), f"a {kind} is not divided among ranks; leave tensor parallelism out")
+    for axis, given, none in zip(Shard._fields, shard, WHOLE, strict=True):
+        if given != none:
+            field = "sequence_parallel" if axis == "sequence" else axis
+            raise FieldError(("strategy", field), f"a {kind} is not divided among ranks; leave {field} out")
 
 
 def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:

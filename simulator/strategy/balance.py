@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, ValidationError, WrapValidator
 
 from simulator.cluster.device import optimizer_bytes
 from simulator.errors import FieldError
@@ -19,7 +19,17 @@ from simulator.strategy.plan import Plan
 from simulator.strategy.schedule import most_held
 
 _Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]
-Balance = Literal["layers", "time", "memory"] | _Blocks
+
+
+def _told_at_once(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """One error in place of one for each thing that it could have been."""
+    try:
+        return validate(value)
+    except ValidationError:
+        raise ValueError(f"{str(value)[:60]!r} is none; give layers, time, memory, or blocks a stage such as [3, 2]") from None
+
+
+Balance = Annotated[Literal["layers", "time", "memory"] | _Blocks, WrapValidator(_told_at_once)]
 _Weights = Callable[[int], NDArray[np.float64]]
 _Places = NDArray[np.int64]
 

@@ -14,7 +14,7 @@ from simulator.cluster.cost import CollectiveCost, collective_cost, rotates
 from simulator.cluster.network import Link
 from simulator.cluster.traffic import network_loads
 from simulator.cluster.wiring import Channel, Vertex, Wiring
-from simulator.errors import InputError
+from simulator.errors import FieldError, InputError
 from simulator.program import Path, ProgramBuilder, Use
 from simulator.unevenness import Unevenness
 
@@ -216,7 +216,12 @@ class Fabric:
         """
         if group.size == 1:
             return 0.0, Path(0.0, 1.0)
-        cost = self._cost(op, group, size_bytes, algorithm)
+        try:
+            cost = self._cost(op, group, size_bytes, algorithm)
+        except InputError as error:
+            if algorithm is None:
+                raise
+            raise FieldError(("strategy", "algorithm"), str(error)) from None
         moved_bytes = bus_factor(op, group.size) * size_bytes
         moving_s = cost.seconds - cost.latency_s
         max_Bps = moved_bytes / moving_s if moving_s else 1.0

@@ -82,7 +82,7 @@ def _loaded(entry: EntryPoint) -> type[Strategy]:
     """Imports the strategy of an installed package. Raises PluginError where that cannot be used."""
     try:
         strategy = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise _broken(entry, f"cannot be imported ({reason}); mend the package, or uninstall it") from None
     if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):

@@ -147,6 +147,15 @@ class Plan:
         if self.chunks > 1 and self.stages == 1:
             message = f"{self.chunks} chunks on a rank that has no others beside it; set strategy.stages, or give 1 and 1f1b"
             raise FieldError(("strategy", "chunks"), message)
+        for field in ("overlap", "overlap_gather", "algorithm", "compression", "gradient_bytes"):
+            if self.servers and getattr(self, field):
+                raise FieldError(("strategy", field), "servers sum what workers push; leave it out, or servers")
+        if self.split_sends and (self.tensor == 1 or self.stages == 1):
+            message = "only tensor-parallel ranks of several stages send in parts; set tensor and stages, or leave it out"
+            raise FieldError(("strategy", "split_sends"), message)
+        if self.context_by != "ring" and self.context == 1:
+            message = "no ranks share a sample's tokens; set strategy.context, or leave it out"
+            raise FieldError(("strategy", "context_by"), message)
         if self.overlap_tensor and not self.sequence_parallel:
             message = "only gathers and scatters are cut into pieces; set strategy.sequence_parallel=true, or leave it out"
             raise FieldError(("strategy", "overlap_tensor"), message)

@@ -56,7 +56,13 @@ degrees = st.fixed_dictionaries(
         # loads every node of a group alike
         "algorithm": st.just("ring"),
     }
-)
+).map(lambda one: one | {"split_sends": one["split_sends"] and one["tensor"] > 1 and one["stages"] > 1})
+
+
+def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]:
+    """Of what depends on what is shared out, what `zero` allows."""
+    shared = {"overlap_gather": numbers["overlap_gather"] and zero in (1, 2)}
+    return numbers | shared | (more if zero else {})
 
 
 def each_alone(plan: Plan, job: Any) -> list[Placed]:
@@ -75,7 +81,7 @@ def test_alike_workers_modelled_once_take_as_long_as_each_on_its_own(
     assume(sharing is None or numbers["workers"] % sharing == 0)
     stragglers = [{"ranks": [slow], "slowdown": 1.5}] if slow is not None and slow < ranks else []
     scenario = hybrid(
-        small, numbers | {"shard_over": sharing if zero else None}, f"training={{zero: {zero}}}", f"cluster.node.cards={cards}",
+        small, with_zero(numbers, zero, shard_over=sharing), f"training={{zero: {zero}}}", f"cluster.node.cards={cards}",
         f"unevenness={json.dumps({'stragglers': stragglers})}", "cluster.nodes=128", "batch={per_worker: 4}",
     )  # fmt: skip
     folded = compiled(scenario)
@@ -96,7 +102,12 @@ def test_replay_equals_events_where_nothing_is_short(
     more = gathers | ({"schedule": chunked, "chunks": 2} if chunked else {})
     try:
         scenario = hybrid(
-            small, numbers | more, f"training={{zero: {zero}}}", "cluster.nodes=128", "batch={per_worker: 4}", "model.layers=8"
+            small,
+            with_zero(numbers, zero) | more,
+            f"training={{zero: {zero}}}",
+            "cluster.nodes=128",
+            "batch={per_worker: 4}",
+            "model.layers=8",
         )
     except ScenarioError:
         assume(False)

@@ -95,7 +95,7 @@ def test_bars_are_as_long_as_shares(capsys: Capture) -> None:
     [
         (("llama3",), "no model is called 'llama3'; did you mean 'llama-3-8b'?"),
         (("llama-3-8b", "--tensor", "64"), "--tensor 64: 64 ranks do not divide heads 32; give a divisor of it, such as 32"),
-        (("resnet50", "--tensor", "2"), "--tensor 2: a resnet is not divided among ranks; leave tensor parallelism out"),
+        (("resnet50", "--tensor", "2"), "--tensor 2: a resnet is not divided among ranks; leave tensor out"),
         (("resnet50", "--seq", "8"), "resnet50 with sequence=8: model.sequence: unknown key"),
         (("bert-base", "--seq", "513"), "sequence: 513 is more than position_rows 512; give at most that many"),
         (("llama-3-8b", "--strict"), "llama-3-8b with strict=True: model.strict: unknown key"),

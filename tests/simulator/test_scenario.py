@@ -45,7 +45,7 @@ PIPELINE = SMALL.replace(LINES[6], "strategy:\n  kind: pipeline\n  stages: 3\n  
         ("  kind: pipeline\n", "", "scenario.yaml:7:1: strategy: missing 'kind'; give one of parameter_server, data_parallel"),
         ("batch: 48", "", "scenario.yaml:1:1: batch: missing; add it"),
         ("batch: 48", "batch: 0", "scenario.yaml:11:1: batch.total: must be greater than 0, got 0"),
-        ("batch: 48", "batch: {total: 8, per_worker: 2}", "batch: give either total or per_worker, not both"),
+        ("batch: 48", "batch: {total: 8, per_worker: 2}", "batch: give total or per_worker, not both"),
         ("batch: 48", "batch: 48\nbatch: 8", "scenario.yaml:12:1: batch: given twice; keep one"),
         ("batch: 48", "batch: 48\nzzz: red", "scenario.yaml:12:1: zzz: unknown key; known here: batch, cluster"),
         ("10 Gbit/s", "10 Gbit", "scenario.yaml:5:13: cluster.network.bandwidth: 'Gbit' is not a unit of bandwidth"),
