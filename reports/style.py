@@ -93,7 +93,8 @@ def _smaller(png: io.BytesIO, description: str) -> bytes:
     said = PngInfo()
     said.add_text("Description", description)
     buffer = io.BytesIO()
-    few = Image.open(png).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+    # colours that cover little, as those of a legend do, are kept as well
+    few = Image.open(png).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(buffer, "png", optimize=True, pnginfo=said if description else None)
     return buffer.getvalue()
 

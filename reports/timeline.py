@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports import style
+from reports.boxes import Boxes, merged
 from reports.results import Case
 from reports.step import WEIGHT, Step, typical_step
 from reports.style import WIDTH_IN, Format, label, paler, render, title
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
+# a kind beside a step's: a wait for other ranks
+_WAITING: Final = -1
 _WAITING_COLOUR: Final = "#E3E5E9"
 _COLOURS: Final = {
     Phase.FORWARD: style.SKY,
@@ -43,12 +46,16 @@ _DARK: Final = (Phase.BACKWARD, WEIGHT)
 _NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
-# Within a row: what holds the rank up, and below it what moves beside that; a rank sends and receives at the same time.
-_MAIN_HEIGHT: Final = 0.6
-_BESIDE: Final = {Phase.SEND: (0.36, 0.1), Phase.RECEIVE: (0.46, 0.1)}
-_BOTH: Final = (0.41, 0.2)
+# Lanes of a row, by how far below its middle they are and their height: what holds the rank up, and below it what moves
+# beside that; a rank sends and receives at the same time.
+_PARTS: Final = ((0.0, 0.6), (0.41, 0.2), (0.36, 0.1), (0.46, 0.1))
+_LANES: Final = len(_PARTS)
+_BESIDE: Final = np.array([{Phase.SEND: 2, Phase.RECEIVE: 3}.get(kind, 1) for kind in (*Phase, WEIGHT)])
 _ROW_IN: Final = 0.34
 _AXIS_IN: Final = WIDTH_IN - 1.2
+# boxes narrower than this have no edge, which would hide them; those that crowd in a cell of this width are merged
+_EDGED_IN: Final = 0.02
+_CELL_IN: Final = 0.06
 # of a microbatch's number and its stage's: points, and inches of a digit
 _FONTS: Final = ((7.0, 0.062), (5.0, 0.044))
 _MARGIN_IN: Final = 0.02
@@ -107,11 +114,12 @@ def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
     panels = figure.subplots(
         len(steps), 1, sharex=True, squeeze=False, height_ratios=[len(step.ranks) + 0.6 for step in steps]
     ).ravel()
+    most = 1
     for panel, step, words in zip(panels, steps, titles, strict=True):
-        _draw_step(panel, step, longest_ms)
+        most = max(most, _draw_step(panel, step, longest_ms))
         title(panel, words)
     panels[0].set_xlim(0, longest_ms * 1.01)
-    panels[-1].set_xlabel(f"{'ms' if longest_ms < _LONG_MS else 's'}{_key(panels, steps)}")
+    panels[-1].set_xlabel(f"{'ms' if longest_ms < _LONG_MS else 's'}{_key(panels, steps, most)}")
     if longest_ms >= _LONG_MS:
         panels[-1].xaxis.set_major_formatter(lambda ms, _: f"{ms / 1e3:g}")
     handles = _legend(steps)
@@ -120,49 +128,60 @@ def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), **spacing)
 
 
-def _key(panels: Iterable[Axes], steps: Sequence[Step]) -> str:
-    """What stands beside the unit of the axis: from when it counts, and what the numbers in boxes are, where there are any."""
+def _key(panels: Iterable[Axes], steps: Sequence[Step], most: int) -> str:
+    """What stands beside the unit of the axis: from when it counts, and what boxes and the numbers in them are.
+
+    most: spans that a box stands for.
+    """
     begin = " since the step began" if all(step.number for step in steps) else ""
     below = ", below it the stage" if max(step.chunks for step in steps) > 1 else ""
-    return f"{begin} (in boxes: microbatch{below})" if any(panel.texts for panel in panels) else begin
+    told = [f"in boxes: microbatch{below}"] if any(panel.texts for panel in panels) else []
+    told += [f"where crowded, up to {most:,} of a kind are one box"] if most > 1 else []
+    return f"{begin} ({'; '.join(told)})" if told else begin
 
 
-def _draw_step(panel: Axes, step: Step, longest_ms: float) -> None:
-    main = step.spans.stream == Stream.MAIN
-    rows = np.searchsorted(step.ranks, step.spans.rank).astype(float)
-    waits = _waits(step)
-    # waits for servers and for input have colours of their own, from arrival on
-    start_ms = np.where(waits | ~main, step.start_ms, step.arrival_ms)
-    _bars(panel, rows, step.arrival_ms, start_ms, waits, _MAIN_HEIGHT, color=_WAITING_COLOUR, linewidth=0)
-    for kind, colour in _COLOURS.items():
-        mine = step.kind == kind
-        for chunk in range(step.chunks):
-            share = _PALEST * chunk / (step.chunks - 1) if chunk and kind in _PASSES else 0.0
-            look: dict[str, Any] = {"facecolor": paler(colour, share), "edgecolor": "white", "linewidth": 0.4}
-            _bars(panel, rows, start_ms, step.end_ms, mine & main & (step.chunk == chunk), _MAIN_HEIGHT, **look)
-        below, height = _BESIDE.get(Phase(kind), _BOTH) if kind < WEIGHT else _BOTH
-        _bars(panel, rows + below, start_ms, step.end_ms, mine & ~main, height, facecolor=colour, linewidth=0)
-    _number(panel, step, rows, longest_ms)
+def _draw_step(panel: Axes, step: Step, longest_ms: float) -> int:
+    """Returns how many spans the fullest box stands for."""
+    boxes = merged(_boxes(step), longest_ms * _CELL_IN / _AXIS_IN)
+    edged = (boxes.end_ms - boxes.start_ms >= longest_ms * _EDGED_IN / _AXIS_IN) & (boxes.number == 1)
+    edged &= (boxes.lane % _LANES == 0) & (boxes.kind != _WAITING)
+    places = np.stack([boxes.lane, boxes.kind, boxes.chunk, edged])
+    for place in np.unique(places, axis=1).T:
+        lane, kind, chunk, has_edge = map(int, place)
+        row, height = _place(lane)
+        mine = (places == place[:, None]).all(axis=0)
+        share = _PALEST * chunk / (step.chunks - 1) if chunk and kind in _PASSES else 0.0
+        look: dict[str, Any] = {"facecolor": _WAITING_COLOUR if kind == _WAITING else paler(_COLOURS[kind], share)}
+        # what is narrower than a pixel is not made as wide as one
+        look |= {"edgecolor": "white", "linewidth": 0.4} if has_edge else {"linewidth": 0, "snap": False}
+        bars = zip(boxes.start_ms[mine].tolist(), (boxes.end_ms - boxes.start_ms)[mine].tolist(), strict=True)
+        panel.broken_barh(list(bars), (row - height / 2, height), **look)
+    _number(panel, step, np.searchsorted(step.ranks, step.spans.rank).astype(float), longest_ms)
     panel.set_yticks(range(len(step.ranks)), [_rank_name(step.run, rank) for rank in step.ranks])
     panel.set_ylim(len(step.ranks) - 0.4, -0.5)
     panel.tick_params(axis="y", length=0)
     panel.grid(False, axis="y")
+    return int(boxes.number.max(initial=1))
 
 
-def _bars(
-    panel: Axes,
-    rows: NDArray[np.float64],
-    start_ms: NDArray[np.float64],
-    end_ms: NDArray[np.float64],
-    chosen: NDArray[np.bool_],
-    height: float,
-    **look: Any,
-) -> None:
-    """A bar from start to end for each chosen span, drawn row by row: one artist for many bars is what keeps it quick."""
-    for row in np.unique(rows[chosen]):
-        mine = chosen & (rows == row)
-        bars = np.stack([start_ms[mine], (end_ms - start_ms)[mine]], axis=1)
-        panel.broken_barh([(float(start), float(length)) for start, length in bars], (row - height / 2, height), **look)
+def _boxes(step: Step) -> Boxes:
+    """Of each span one, and of each wait for another rank; a row of the picture has a lane for what holds the rank up, and one
+    each for what moves beside that."""
+    main, waits = step.spans.stream == Stream.MAIN, _waits(step)
+    lane = _LANES * np.searchsorted(step.ranks, step.spans.rank) + np.where(main, 0, _BESIDE[step.kind])
+    # waits for servers and for input have colours of their own, from arrival on
+    start_ms = np.where(waits | ~main, step.start_ms, step.arrival_ms)
+    number = np.ones(len(lane), dtype=np.int64)
+    spans = Boxes(lane, step.kind, np.where(main, step.chunk, 0), start_ms, step.end_ms, number)
+    waiting = Boxes(lane, np.full(len(lane), _WAITING), np.zeros_like(lane), step.arrival_ms, start_ms, number).where(waits)
+    return waiting.and_(spans)
+
+
+def _place(lane: int) -> tuple[float, float]:
+    """Where in the picture a lane's middle is, and its height, both in rows."""
+    row, part = divmod(lane, _LANES)
+    below, height = _PARTS[part]
+    return row + below, height
 
 
 def _number(panel: Axes, step: Step, rows: NDArray[np.float64], longest_ms: float) -> None:

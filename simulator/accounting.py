@@ -10,6 +10,7 @@ from typing import Any
 from simulator.cluster import Cluster
 from simulator.model.layers import Layer, ModelSpec
 from simulator.model.operators import Attention
+from simulator.model.parts import Experts
 from simulator.recompute import Recompute
 from simulator.run import Run
 from simulator.scenario import Scenario
@@ -18,9 +19,12 @@ _MILLION = 1e6
 
 
 def accounted(run: Run, scenario: Scenario) -> Run:
-    """`run` of `scenario` with its tokens, FLOPs, energy and cost; None where the scenario does not tell."""
+    """`run` of `scenario` with its tokens, FLOPs, energy and cost; None where the scenario does not tell.
+
+    Neither model nor hardware FLOPs count experts' room that stays empty, or what the busiest rank has beyond the mean.
+    """
     tokens = tokens_per_sample(scenario.model)
-    model_flops, recomputed_flops = flops_per_sample(scenario.model.build_layers(), scenario.training.recompute)
+    model_flops, recomputed_flops = flops_per_sample(_useful(scenario.model).build_layers(), scenario.training.recompute)
     counted = replace(
         run,
         tokens=None if tokens is None else tokens * run.samples,
@@ -35,6 +39,12 @@ def tokens_per_sample(model: ModelSpec) -> int | None:
     """Tokens of a sample that the model reads, and writes where it has a decoder; None where it reads something else."""
     read: int | None = getattr(model, "sequence", None)
     return None if read is None else read + getattr(model, "target_sequence", 0)
+
+
+def _useful(model: ModelSpec) -> ModelSpec:
+    """The model whose experts compute what tokens ask of them, and no more."""
+    experts: Experts | None = getattr(model, "experts", None)
+    return model if experts is None else model.model_copy(update={"experts": experts.filled})
 
 
 def flops_per_sample(layers: Sequence[Layer], recompute: Recompute) -> tuple[float, float]:

@@ -23,6 +23,8 @@ from simulator.unevenness import EVEN
 STEPS: Final = 2
 # predictions that share a model and a cluster share baselines
 _KEPT: Final = 4096
+# share by which samples a rank may differ untold in weak scaling
+_ALIKE: Final = 0.03
 
 
 class Degrees(NamedTuple):
@@ -38,12 +40,24 @@ class Degrees(NamedTuple):
         return self.workers * self.stages * self.tensor
 
     def __str__(self) -> str:
-        """'1 worker of 5 stages × 8 tensor-parallel ranks, the fewest that hold the model'."""
+        """'1 worker of 5 stages × 8 tensor-parallel ranks'."""
         text = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         parts = [f"{self.stages} stages"] if self.stages > 1 else []
         parts += [f"{self.tensor} tensor-parallel ranks"] if self.tensor > 1 else []
-        text += f" of {' × '.join(parts)}" if parts else ""
-        return text if self.ranks == 1 else f"{text}, the fewest that hold the model"
+        return text + (f" of {' × '.join(parts)}" if parts else "")
+
+
+class _Smallest(NamedTuple):
+    """A baseline's ranks, and whether they hold the model's states."""
+
+    degrees: Degrees
+    holds: bool
+
+    def __str__(self) -> str:
+        """'1 worker of 5 stages, the fewest that hold the model'."""
+        if not self.holds:
+            return f"{self.degrees}, which {'does' if self.degrees.ranks == 1 else 'do'} not hold the model"
+        return str(self.degrees) if self.degrees.ranks == 1 else f"{self.degrees}, the fewest that hold the model"
 
 
 class _Most(NamedTuple):
@@ -71,7 +85,8 @@ def compared(run: Run, scenario: Scenario) -> Run:
     """
     ground = _Ground(scenario.model_dump_json(include={"model", "cluster", "training", "input"}), scenario)
     most, plan = _most(scenario), scenario.strategy.plan
-    degrees = _smallest(ground, most)
+    smallest = _smallest(ground, most)
+    degrees = smallest.degrees
     microbatch = scenario.samples_per_worker // plan.microbatches
     share = degrees.stages * degrees.tensor / (plan.stages * plan.lockstep)
     counts = {
@@ -85,8 +100,16 @@ def compared(run: Run, scenario: Scenario) -> Run:
         per_s = run.samples_per_s if itself else samples / _step_s(ground, most, degrees, microbatches, microbatch)
         speed_up[scaling] = run.samples_per_s / per_s
         efficiency[scaling] = speed_up[scaling] * degrees.ranks / run.compute_ranks
-        baseline[scaling] = f"{degrees}, {samples} samples a step, {per_s:.4g} samples/s"
+        unlike = _unlike(samples / degrees.ranks, run.samples / run.compute_ranks) if scaling == "weak" else ""
+        each = f"{samples} sample{'s' if samples > 1 else ''} a step{unlike}"
+        baseline[scaling] = f"{smallest}, {each}, {per_s:.4g} samples/s"
     return replace(run, efficiency=efficiency, speed_up=speed_up, baseline=baseline)
+
+
+def _unlike(each: float, wanted: float) -> str:
+    """How many samples a rank has, where whole microbatches leave it noticeably more or fewer than the scenario does."""
+    times = each / wanted
+    return "" if abs(times - 1) <= _ALIKE else f" ({times:.3g} times as many a rank as in the scenario)"
 
 
 def forget() -> None:
@@ -105,7 +128,7 @@ def _most(scenario: Scenario) -> _Most:
 
 
 @functools.lru_cache(_KEPT)
-def _smallest(ground: _Ground, most: _Most) -> Degrees:
+def _smallest(ground: _Ground, most: _Most) -> _Smallest:
     """The fewest ranks that hold weights, gradients and optimizer state of the model.
 
     A lower bound, since activations depend on how many microbatches there are: never more than the scenario itself has, and
@@ -113,8 +136,8 @@ def _smallest(ground: _Ground, most: _Most) -> Degrees:
     """
     for degrees in _ladder(most.degrees):
         if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.memory_bytes:
-            return degrees
-    return most.degrees._replace(workers=1, expert=1)
+            return _Smallest(degrees, True)
+    return _Smallest(most.degrees._replace(workers=1, expert=1), False)
 
 
 def _ladder(most: Degrees) -> Iterator[Degrees]:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from simulator.accounting import accounted
 from simulator.baseline import STEPS, compared
 from simulator.engine import Variation, simulate_steady
+from simulator.errors import FieldError
 from simulator.fitting import fit_by
 from simulator.memory import memory
+from simulator.program import Program
 from simulator.run import Run, divided
 from simulator.scenario import Scenario
+
+# Tasks of all steps that are simulated. Static: by replay 2 us and 0.7 kB each, 14 us by events where many share; 4 million are
+# up to a minute and 3 GB. Others: 10 to 30 us each. On a 2-core virtual machine.
+_MOST_TASKS: Final = {True: 4_000_000, False: 2_000_000}
+# The more tasks a step has, the less it varies: so many tell its mean, unless more are asked for.
+_ENOUGH_TASKS: Final = 2_000_000
 
 
 def predict(scenario: Scenario) -> Run:
     """Step time, throughput, breakdown, communication, FLOPs, memory, energy and cost, and weak and strong scaling efficiency
-    against the smallest baseline."""
+    against the smallest baseline. Raises FieldError for steps that are too many to simulate."""
     run = compared(_timed(scenario), scenario)
     return replace(accounted(run, scenario), **_memory(scenario))
 
@@ -30,10 +38,21 @@ def _timed(scenario: Scenario) -> Run:
         message_jitter=unevenness.message_jitter,
         seed=unevenness.seed,
     )
-    steps = 1 + max(2, scenario.steps) if unevenness.is_random or not program.is_static else STEPS
-    timeline = simulate_steady(program, steps, variation)
+    timeline = simulate_steady(program, _steps(scenario, program), variation)
     run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
     return divided(run, strategy.program_steps)
+
+
+def _steps(scenario: Scenario, program: Program) -> int:
+    """How many steps to simulate. Raises FieldError for more than can be."""
+    if program.is_static and not scenario.unevenness.is_random:
+        return STEPS
+    steps, most = scenario.steps, max(2, _MOST_TASKS[program.is_static] // len(program))
+    if "steps" not in scenario.model_fields_set:
+        steps = min(steps, _ENOUGH_TASKS // len(program))
+    elif steps > most:
+        raise FieldError(("steps",), f"{steps:,} of {len(program):,} tasks each are too many to simulate; give at most {most}")
+    return 1 + max(2, steps)
 
 
 def _memory(scenario: Scenario) -> dict[str, Any]:

@@ -39,8 +39,10 @@ def without_numbers(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's reader works: its commands build on one another."""
-    return tmp_path_factory.mktemp("reader")
+    """Where the README's reader works, with the tables that ship: its commands build on one another."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "scenarios").symlink_to(README.parent / "scenarios")
+    return folder
 
 
 def test_the_readme_shows_all_four_uses() -> None:

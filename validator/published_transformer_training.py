@@ -197,7 +197,7 @@ def _read(row: Row, framework: Framework) -> _Run:
         _whole(row, "global_batch_seqs"),
         _whole(row, "microbatch_seqs") if row["microbatch_seqs"] else None,
         work,
-        max(_whole(row, "zero_stage", 0, 0), framework.zero),
+        _zero(row, framework),
         assumed,
     )
 
@@ -243,6 +243,10 @@ def _cluster(name: str, devices: int) -> Cluster:
     return cluster.model_copy(update={"nodes": max(-(-devices // cluster.node.devices), cluster.nodes)})
 
 
+def _zero(row: Row, framework: Framework) -> int:
+    return max(_whole(row, "zero_stage", 0, 0), framework.zero)
+
+
 def _strategy(row: Row, framework: Framework) -> dict[str, Any]:
     tensor, stages, context = (_whole(row, column) for column in ("tp", "pp", "cp"))
     chunks = _whole(row, "virtual_stages")
@@ -252,14 +256,14 @@ def _strategy(row: Row, framework: Framework) -> dict[str, Any]:
         "stages": stages,
         "tensor": tensor,
         "context": context,
-        "context_by": framework.context_by,
+        "context_by": framework.context_by if context > 1 else "ring",
         "chunks": chunks,
         "schedule": "interleaved_1f1b" if chunks > 1 else "1f1b",
         "sequence_parallel": row["sequence_parallel"] == "yes" and tensor > 1,
         "overlap": framework.overlap,
-        "overlap_gather": framework.overlap_gather,
-        "overlap_tensor": framework.overlap_tensor and tensor > 1,
+        "overlap_gather": framework.overlap_gather and _zero(row, framework) in (1, 2),
+        "overlap_tensor": framework.overlap_tensor and tensor > 1 and row["sequence_parallel"] == "yes",
         "overlap_sends": framework.overlap_sends,
-        "split_sends": framework.split_sends and tensor > 1,
+        "split_sends": framework.split_sends and tensor > 1 and stages > 1,
         "gradient_bytes": framework.gradient_bytes,
     }

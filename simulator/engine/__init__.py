@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from simulator.engine import events, replay
-from simulator.engine.contention import is_contended, shortage_s
+from simulator.engine.contention import is_contended, longer_s
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
 from simulator.program import Program
 
-# Share of the time by which sharing may lengthen what replay times, to first order, before events decide.
+# Share of the time by which sharing may delay the end of the last step, to first order, before events decide.
 NEGLIGIBLE: Final = 1e-3
 
 
@@ -36,12 +34,22 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
     if not program.is_static:
         return events.simulate(program, steps, variation, sample)
     timeline = replay.simulate(program, steps, variation, sample)
-    if shortage_s(timeline) <= NEGLIGIBLE * np.nanmax(timeline.end_s):
+    if later_s(timeline, variation, sample) <= NEGLIGIBLE * timeline.step_ends_s()[-1]:
         return timeline
     return events.simulate(program, steps + 1, variation, sample).first(steps)
 
 
+def later_s(timeline: Timeline, variation: Variation = NONE, sample: int = 0) -> float:
+    """How much later than in replay's timeline sharing would end the last step, to first order: what lengthens tasks counts
+    once along every path, and only where it is not waited out."""
+    longer = longer_s(timeline)
+    if not longer.any():
+        return 0.0
+    longer_timeline = replay.simulate_longer(timeline.program, longer, variation, sample)
+    return float(longer_timeline.step_ends_s()[-1] - timeline.step_ends_s()[-1])
+
+
 __all__ = [
-    "NEGLIGIBLE", "NONE", "Timeline", "Variation", "events", "is_contended", "replay", "shortage_s", "simulate",
-    "simulate_steady",
+    "NEGLIGIBLE", "NONE", "Timeline", "Variation", "events", "is_contended", "later_s", "longer_s",
+    "replay", "simulate", "simulate_steady",
 ]  # fmt: skip

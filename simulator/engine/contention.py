@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.engine.distinct import distinct
 from simulator.engine.replay import Times, rates, servers_of
 from simulator.engine.timeline import Timeline
 from simulator.program import Kind
-from simulator.ragged import Ragged, in_order
+from simulator.ragged import in_order
 
 # Rates that exceed a capacity by less are float rounding.
 _ROUNDING: Final = 1e-9
@@ -18,48 +19,81 @@ _ROUNDING: Final = 1e-9
 
 def is_contended(timeline: Timeline) -> bool:
     """Whether at some instant tasks together wanted more of a resource than there is, so that sharing would slow them."""
-    return shortage_s(timeline) > 0
+    return bool(longer_s(timeline).any())
 
 
-def shortage_s(timeline: Timeline) -> float:
-    """By how much sharing would lengthen all steps together, were it all on one critical path: the time that every resource
-    would need for what tasks together wanted of it beyond what there is.
+def longer_s(timeline: Timeline) -> Times:
+    """How much longer sharing would make each task take, shape (steps, tasks): an upper bound to first order.
 
-    What there is falls with the number of users where a resource suffers from incast. To first order it bounds the difference
-    to events; tasks that are moved may meet others.
+    What a full resource leaves undone is what tasks together want of it beyond what there is, so that none of them loses more,
+    and each makes up for it at the rate that it has alone; who wants less than an equal share loses nothing. A task is held up by one resource at a time; here by all that it
+    uses, one after another. What there is falls with the number of users where a resource suffers from incast. First order:
+    tasks that are moved may meet others.
     """
-    program = timeline.program
-    routes, resources = program.routes, program.resources
-    task, begin_s, end_s = _moving(timeline)
-    uses = Ragged(routes.resources.offsets, np.arange(len(routes.per_unit))).take(program.route[task])
-    stretch, resource, users = uses.keys(), routes.resources.values[uses.values], routes.per_unit[uses.values]
+    program, resources = timeline.program, timeline.program.resources
+    moving = _moving(timeline)
+    task = moving.instance % len(program)
+    stretch, resource, users = distinct(program).used(program.route[task])
     share = rates(program)[task[stretch]] * users / resources.capacity[resource]
     # what is never short even if everything ran at the same time needs no look at the time
     count = len(resources.names)
-    most_share, most_users = (np.bincount(resource, each, count).astype(np.float64) for each in (share, users))
-    order = in_order(resource)
-    order = order[(_wanted(most_share, most_users, resources.incast) > 1 + _ROUNDING)[resource[order]]]
-    stretch, resource, share, users = stretch[order], resource[order], share[order], users[order]
+    most_share, most_users = (np.bincount(resource, each, count) for each in (share, users))
+    may_be_short = _wanted(most_share, most_users, resources.incast) > 1 + _ROUNDING
+    pull = program.weight[task[stretch]] * users / resources.capacity[resource]
+    uses = _Uses(moving.begin_s[stretch], moving.end_s[stretch], stretch, resource, share, users, pull)
+    uses = uses.take(np.flatnonzero(may_be_short[resource]))
     # by resource and then by begin: neighbours that never overlap mean that nothing else does
-    overlap = (resource[1:] == resource[:-1]) & (end_s[stretch[:-1]] > begin_s[stretch[1:]])
-    overlaps = np.isin(resource, resource[1:][overlap])
-    stretch, resource, share, users = stretch[overlaps], resource[overlaps], share[overlaps], users[overlaps]
-    return _short_s(begin_s[stretch], end_s[stretch], resource, share, users, resources.incast)
+    uses = uses.take(in_order(uses.resource))
+    overlap = (uses.resource[1:] == uses.resource[:-1]) & (uses.end_s[:-1] > uses.begin_s[1:])
+    overlaps = np.zeros(count, dtype=np.bool_)
+    overlaps[uses.resource[1:][overlap]] = True
+    uses = uses.take(np.flatnonzero(overlaps[uses.resource]))
+    lost_s = _short_s(uses, resources.incast) / uses.share
+    longer_s = np.bincount(moving.instance[uses.stretch], lost_s, timeline.start_s.size)
+    return longer_s.reshape(timeline.start_s.shape)
 
 
-def _short_s(begin_s: Times, end_s: Times, resource: NDArray[np.int64], share: Times, users: Times, incast: Times) -> float:
-    """What the uses from begin to end want of all resources beyond what they have, in seconds of each."""
-    times_s = np.concatenate([begin_s, end_s])
+class _Uses(NamedTuple):
+    """Uses of resources from begin to end, by stretches of numbers `stretch`.
+
+    share: of the resource's capacity, alone. pull: what more of it is taken as the level of max–min filling rises by one.
+    """
+
+    begin_s: Times
+    end_s: Times
+    stretch: NDArray[np.int64]
+    resource: NDArray[np.int64]
+    share: Times
+    users: Times
+    pull: Times
+
+    def take(self, which: NDArray[np.int64]) -> _Uses:
+        return _Uses(*(column[which] for column in self))
+
+
+def _short_s(uses: _Uses, incast: Times) -> Times:
+    """What is wanted of each use's resource beyond what there is, between its begin and end, in seconds of the resource.
+
+    Zero for those that want no more than the lowest level at which their resource is ever full.
+    """
+    count = len(uses.resource)
+    times_s = np.concatenate([uses.begin_s, uses.end_s])
     order = np.argsort(times_s)
-    changed = np.tile(resource, 2)[order]
-    by_resource = in_order(changed)
-    order, changed = order[by_resource], changed[by_resource]
+    order = order[in_order(np.tile(uses.resource, 2)[order])]
+    changed = np.tile(uses.resource, 2)[order]
     # every resource's changes add up to zero, so a sum that runs over all of them starts each at zero
-    share, users = (np.cumsum(np.concatenate([change, -change])[order]) for change in (share, users))
+    changes = (uses.share, uses.users, uses.pull)
+    share, users, pull = (np.cumsum(np.concatenate([change, -change])[order]) for change in changes)
     beyond = _wanted(share, users, incast[changed]) - 1
     # after the last change of a resource nothing is wanted
     lasting_s = np.diff(times_s[order], append=0.0)
-    return float((beyond * lasting_s)[beyond > _ROUNDING].sum())
+    is_short = (beyond > _ROUNDING) & (lasting_s > 0)
+    before_s = np.empty(2 * count)
+    before_s[order] = np.cumsum(np.append(0.0, np.where(is_short, beyond * lasting_s, 0.0)))[:-1]
+    steepest = np.zeros(len(incast))
+    np.maximum.at(steepest, changed[is_short], _wanted(pull, users, incast[changed])[is_short])
+    wants_more = uses.share * steepest[uses.resource] > uses.pull * (1 - _ROUNDING)
+    return np.where(wants_more, before_s[count:] - before_s[:count], 0.0)
 
 
 def _wanted(share: Times, users: Times, incast: Times) -> Times:
@@ -68,21 +102,32 @@ def _wanted(share: Times, users: Times, incast: Times) -> Times:
     return wanted
 
 
-def _moving(timeline: Timeline) -> tuple[NDArray[np.int64], Times, Times]:
-    """The stretches in which tasks use resources, by begin: whose, from when, until when; a server's are one of its tasks'."""
-    program = timeline.program
+class _Moving(NamedTuple):
+    """Stretches in which tasks use resources, by begin. instance: step · tasks + row."""
+
+    instance: NDArray[np.int64]
+    begin_s: Times
+    end_s: Times
+
+
+def _moving(timeline: Timeline) -> _Moving:
+    """When what uses resources does; what a server does is of the request that it serves first in the step, so that what
+    lengthens it holds up all the others."""
+    program, tasks = timeline.program, len(timeline.program)
     sharing = np.flatnonzero((program.route > 0) & (program.kind != Kind.SERVE))
-    task = [np.tile(sharing, len(timeline.start_s))]
-    begin_s = [(timeline.start_s + program.latency_s)[:, sharing].ravel()]
+    instance = [(np.arange(len(timeline.start_s))[:, None] * tasks + sharing).ravel()]
+    begin_s = [(timeline.start_s[:, sharing] + program.latency_s[sharing]).ravel()]
     end_s = [timeline.end_s[:, sharing].ravel()]
     for server in servers_of(program):
         stretches = timeline.server_busy[server.rank]
-        task.append(np.full(len(stretches), server.tasks[0]))
+        first = server.tasks[np.argmin(timeline.start_s[:, server.tasks], axis=1)]
+        step = np.array([busy.step for busy in stretches])
+        instance.append(step * tasks + first[step])
         begin_s.append(np.array([busy.start_s for busy in stretches]))
         end_s.append(np.array([busy.end_s for busy in stretches]))
-    tasks, begins_s, ends_s = np.concatenate(task), np.concatenate(begin_s), np.concatenate(end_s)
+    instances, begins_s, ends_s = np.concatenate(instance), np.concatenate(begin_s), np.concatenate(end_s)
     # ends at the instant of a begin, or a rounding error after it, do not overlap it
     ends_s = np.minimum(ends_s - _ROUNDING * (ends_s - begins_s), np.nextafter(ends_s, 0.0))
     order = np.argsort(begins_s)
     order = order[(ends_s > begins_s)[order]]
-    return tasks[order], begins_s[order], ends_s[order]
+    return _Moving(instances[order], begins_s[order], ends_s[order])

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import simpy
 
+from simulator.engine.distinct import distinct
 from simulator.engine.fairqueue import TOGETHER
 from simulator.engine.flows import Allocator
 from simulator.engine.replay import Times, durations_s, rates
@@ -286,8 +287,9 @@ def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
     Where tasks of one step never meet those of another, a resource is never short that carries all its tasks at once, each at
     the rate that it has alone: nothing of it needs working out.
     """
+    routes = distinct(program).lists()
     if program.is_static:
-        return program.uses(), program.max_rate.tolist()
+        return [routes[route] for route in program.route.tolist()], program.max_rate.tolist()
     alone, resources = rates(program), program.resources
     task, resource, per_unit = program.routes.used(program.route)
     wanted = np.bincount(resource, alone[task] * per_unit, len(resources.names))
@@ -296,5 +298,5 @@ def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
     ample |= np.bincount(resource, minlength=len(resources.names)) == 1
     # a server's work is told by its seconds, not by its rate
     ample[resource[program.kind[task] == Kind.SERVE]] = False
-    shared = [[use for use in route if not ample[use.resource]] for route in program.routes.lists()]
+    shared = [[use for use in route if not ample[use.resource]] for route in routes]
     return [shared[route] for route in program.route.tolist()], alone.tolist()

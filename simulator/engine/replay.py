@@ -31,7 +31,13 @@ _FEW: Final = 4
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
     """One sample of `steps` steps as if nothing were shared. Raises ValueError as `replay` does."""
-    return _timeline(program, steps, durations_s(program), variation, sample)
+    return _timeline(program, _sampled_s(program, steps, durations_s(program), variation, sample), variation)
+
+
+def simulate_longer(program: Program, longer_s: Times, variation: Variation = NONE, sample: int = 0) -> Timeline:
+    """As `simulate`, where every task takes so much longer, shape (steps, tasks)."""
+    each = _sampled_s(program, len(longer_s), durations_s(program), variation, sample)
+    return _timeline(program, [seconds + more[:, None] for seconds, more in zip(each, longer_s, strict=True)], variation)
 
 
 def simulate_together(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
@@ -39,7 +45,7 @@ def simulate_together(program: Program, steps: int, variation: Variation = NONE,
 
     Tasks of a set are taken to start at one instant, and to share with one another and nothing else.
     """
-    return _timeline(program, steps, together_s(program), variation, sample)
+    return _timeline(program, _sampled_s(program, steps, together_s(program), variation, sample), variation)
 
 
 def replay(program: Program, steps: int, seconds: Times, variation: Variation = NONE) -> Iterator[tuple[Times, Times]]:
@@ -121,8 +127,13 @@ def _varied_s(program: Program, steps: int, seconds: Times, variation: Variation
             yield latency_s + (seconds[:, None] - latency_s) * variation.factors(program, step)
 
 
-def _timeline(program: Program, steps: int, seconds: Times, variation: Variation, sample: int) -> Timeline:
-    each = [varied_s[:, [sample]] for varied_s in _varied_s(program, steps, seconds, variation)]
+def _sampled_s(program: Program, steps: int, seconds: Times, variation: Variation, sample: int) -> list[Times]:
+    """Seconds of each task in one sample, step by step, shape (tasks, 1)."""
+    return [varied_s[:, [sample]] for varied_s in _varied_s(program, steps, seconds, variation)]
+
+
+def _timeline(program: Program, each: Sequence[Times], variation: Variation) -> Timeline:
+    """each: seconds of each task, step by step."""
     kept = list(_recurrence(program, each, variation.start_s))
     start_s, end_s = (np.stack([step[side][:, 0] for step in kept]) for side in (0, 1))
     return Timeline(program, start_s, end_s, _busy(program, start_s, end_s, each))

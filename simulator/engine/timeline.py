@@ -48,7 +48,7 @@ class Timeline:
             rank_names=ranks.names,
             **fields,
         )
-        return replace(run, servers=summary(self))
+        return replace(_whole(run), servers=summary(self))
 
     def step_ends_s(self) -> Times:
         """When the last training rank ended each step, shape (steps,)."""
@@ -155,6 +155,22 @@ class Timeline:
         program = self.program
         labels = program.stage[tasks], program.microbatch[tasks]
         return _block(program.rank[tasks], step, stream, phase, arrival_s, start_s, end_s, *labels)
+
+
+def _whole(run: Run) -> Run:
+    """With parts that add up: main lanes have no gaps, but from its own first end to its last a rank takes a little more or less
+    than all together do."""
+    told_s = run.step_time_s - run.breakdown_s["other"]
+
+    def scaled(parts_s: Mapping[str, float]) -> dict[str, float]:
+        return {name: seconds * run.step_time_s / told_s for name, seconds in parts_s.items()} if told_s > 0 else dict(parts_s)
+
+    return replace(
+        run,
+        phase_s=scaled(run.phase_s),
+        breakdown_s=scaled(run.breakdown_s) | {"other": 0.0 if told_s > 0 else run.step_time_s},
+        communication_s=scaled(run.communication_s),
+    )
 
 
 def _block(

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from simulator.memory.states import copied_weights
 from simulator.model.graph import inputs_of
-from simulator.model.layers import Layer
+from simulator.model.layers import Layer, copied_weights
 from simulator.strategy import Strategy
 from simulator.strategy.costs import Job
 from simulator.strategy.replicated import Replicated

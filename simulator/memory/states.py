@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from simulator.cluster.device import ELEMENT_BYTES
 from simulator.model.layers import Layer
-from simulator.model.operators import Matmul
 from simulator.scenario import Training
 
 # Elements per parameter that an optimizer keeps: none, a velocity, or two moments. Adafactor is counted by tensor.
@@ -67,12 +66,3 @@ def _state_elements(layers: Sequence[Layer], optimizer: str) -> float:
     if optimizer == "adafactor":
         return sum(2 * math.sqrt(tensor) for layer in layers for tensor in layer.tensors)
     return _STATES[optimizer] * sum(layer.parameters for layer in layers)
-
-
-def copied_weights(layer: Layer, own: Sequence[Layer], everywhere: Sequence[Layer]) -> list[int]:
-    """Elements of weights of which a rank with the layers `own` has a copy, since this layer's products take them from a layer
-    that another rank has: an output head's that shares the embedding's."""
-    here = {tensor for one in own for tensor in one.tensors}
-    elsewhere = {tensor for one in everywhere if one.glued for tensor in one.tensors} - here
-    weights = (operator.columns * operator.inner for operator in layer.operators if isinstance(operator, Matmul))
-    return [elements for elements in weights if elements in elsewhere]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from simulator.errors import FieldError
-from simulator.model.operators import Exchange, Kept, Operator
+from simulator.model.operators import Exchange, Kept, Matmul, Operator
 from simulator.spec import Spec
 
 
@@ -96,6 +96,15 @@ def refuse_to_shard(kind: str, shard: Shard) -> None:
         if given != none:
             field = "sequence_parallel" if axis == "sequence" else axis
             raise FieldError(("strategy", field), f"a {kind} is not divided among ranks; leave {field} out")
+
+
+def copied_weights(layer: Layer, own: Sequence[Layer], everywhere: Sequence[Layer]) -> list[int]:
+    """Elements of weights of which a rank with the layers `own` has a copy, since this layer's products take them from a layer
+    that another rank has: an output head's that shares the embedding's."""
+    here = {tensor for one in own if one.glued for tensor in one.tensors}
+    elsewhere = {tensor for one in everywhere if one.glued for tensor in one.tensors} - here
+    weights = (operator.columns * operator.inner for operator in layer.operators if isinstance(operator, Matmul))
+    return [elements for elements in weights if elements in elsewhere]
 
 
 def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:

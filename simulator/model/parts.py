@@ -125,6 +125,12 @@ class Experts(Spec):
         """What the rank that others wait for computes and sends, over an even share."""
         return self.imbalance if self.capacity is None else self.capacity
 
+    @property
+    def filled(self) -> Experts:
+        """The same with even shares and no room beyond them; less room is full, and tokens are dropped."""
+        capacity = None if self.capacity is None else min(1.0, self.capacity)
+        return self.model_copy(update={"imbalance": 1.0, "capacity": capacity})
+
 
 def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> Part:
     """A matrix product and its weights; `bias` elements for each of its columns."""
@@ -330,7 +336,8 @@ def _activation(elements: int, activation: Activation) -> Part:
 def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
     """Router, experts and shared experts. Each expert gets active / count of the tokens, rounded up, times the room for them.
 
-    Ranks that share the experts send each other their tokens, and get them back, in both passes.
+    Ranks that share the experts send each other their tokens, and get them back, in both passes: with sequence parallelism
+    those that each of them has.
     """
     tokens, hidden, shard = stream.tokens, stream.hidden, stream.shard
     here = experts.count // shard.expert
@@ -356,7 +363,8 @@ def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
         part += mlp(stream, experts.shared * feedforward, activation, False)
     if shard.expert > 1:
         both = (False, False, True, True)
-        part += Part(exchanges=tuple(Exchange("alltoall", sent * hidden, backward, axis="expert") for backward in both))
+        elements = sent * hidden // (shard.tensor if shard.sequence else 1)
+        part += Part(exchanges=tuple(Exchange("alltoall", elements, backward, axis="expert") for backward in both))
     return part
 
 

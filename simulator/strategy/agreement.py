@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.cluster.algorithms import Group, Op
-from simulator.model.layers import Layer
+from simulator.model.layers import Layer, copied_weights, glued_ends
 from simulator.program import Path, Rows, Use
 from simulator.run import Phase
 from simulator.strategy.costs import Bucket, Job, buckets
@@ -31,7 +31,8 @@ def units(layers: Sequence[Layer], stage: range, plan: Plan, job: Job) -> list[U
     """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets fill."""
     if plan.workers * plan.context == 1 or plan.servers:
         return [Unit(stage, ())]
-    everyones = [_without_experts(layers[i]) if plan.expert > 1 else layers[i] for i in stage]
+    held = with_copies(layers, plan)
+    everyones = [_without_experts(held[i]) if plan.expert > 1 else held[i] for i in stage]
     if job.zero == 3:
         return [Unit(range(i, i + 1), (Bucket(i, layer.tensors),)) for i, layer in zip(stage, everyones, strict=True)]
     size = plan.gradient_bytes or job.element_bytes
@@ -55,6 +56,22 @@ def _without_experts(layer: Layer) -> Layer:
     return replace(layer, tensors=(layer.parameters - layer.expert_parameters,)) if layer.expert_parameters else layer
 
 
+def with_copies(layers: Sequence[Layer], plan: Plan) -> Sequence[Layer]:
+    """The layers as pipeline ranks have them: the last with a copy of the weights that it takes from the first rank's."""
+    first, last = ends(plan)
+    if first == last or not layers[-1].glued:
+        return layers
+    copied = copied_weights(layers[-1], layers[glued_ends(layers)[1] :], layers)
+    return [*layers[:-1], replace(layers[-1], tensors=(*layers[-1].tensors, *copied))]
+
+
+def ends(plan: Plan) -> tuple[int, int]:
+    """The pipeline ranks that have the first and the last stage of the model: one, where a pipeline is V-shaped."""
+    last = plan.stages * plan.chunks - 1
+    first_rank, last_rank = (next(rank for rank, held in enumerate(plan.stage_of) if stage in held) for stage in (0, last))
+    return first_rank, last_rank
+
+
 class _Event(NamedTuple):
     """A collective of a pipeline rank. slot: its place among the others. after: tasks of the lanes. before: task that waits for
     it, −1 for none."""
@@ -72,7 +89,9 @@ class Agreement:
 
     def __init__(self, shop: Shop, job: Job, found: Sequence[Sequence[Unit]], replicas: Sequence[Replica]) -> None:
         """job: any replica's. found: the units of each stage of the model."""
-        self.shop, self.job, self.plan = shop, job, shop.plan
+        self.shop, self.plan = shop, shop.plan
+        self.job = replace(job, layers=with_copies(job.layers, self.plan))
+        self.copied = self.job.layers[-1].parameters - job.layers[-1].parameters
         self.units, self.replicas = found, replicas
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
         self._makes = np.isin(shop.lanes.kind, (Pass.BACKWARD, Pass.WEIGHT))
@@ -81,11 +100,35 @@ class Agreement:
 
     def add(self) -> None:
         """Sums and gathers of every stage, and the optimizers."""
-        for rank in range(self.plan.stages):
-            events = sorted(self._events(rank), key=lambda event: event.slot)
-            rows = [self._collective(rank, event) for event in events]
-            sums = [row for row, event in zip(rows, events, strict=True) if event.before < 0]
-            self._add_optimizers(rank, sums)
+        sums = [self._add_collectives(rank) for rank in range(self.plan.stages)]
+        if self.copied:
+            self._sum_copies(sums)
+        for rank, rows in enumerate(sums):
+            self._add_optimizers(rank, rows)
+
+    def _add_collectives(self, rank: int) -> list[int]:
+        """Those of one stage; returns the rows of its sums."""
+        events = sorted(self._events(rank), key=lambda event: event.slot)
+        rows = [self._collective(rank, event) for event in events]
+        return [row for row, event in zip(rows, events, strict=True) if event.before < 0]
+
+    def _sum_copies(self, sums: Sequence[list[int]]) -> None:
+        """Adds a sum to those of the first and the last stage: of the gradients of weights that both have, once replicas have
+        summed theirs (Megatron-LM, arXiv 2104.04473). Where gradients are shared out, each rank has a part of them."""
+        pair, grid, replicas = ends(self.plan), self.shop.grid, self.replicas
+        share = self._groups(pair[0], "replicas")[0].size if self.job.zero >= 2 else 1
+        size_bytes = self.copied * (self.plan.gradient_bytes or self.job.element_bytes) / share
+        found = []
+        for replica in replicas:
+            group = Group.of([grid.rank(replica.placed.rank, rank) for rank in pair], grid.devices)
+            alike, nodes = min(replica.alike, grid.devices), group.node_numbers.tolist()
+            found.append(self.shop.fabric.collective("all_reduce", group, size_bytes, nodes, alike))
+        moved_bytes, path = _together(found)
+        after = [row for rank in pair for row in (*sums[rank], *(replica.last_rows[rank] for replica in replicas))]
+        members = [replica.ranks[rank] for rank in pair for replica in replicas]
+        row = self.shop.builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after)
+        for rank in pair:
+            sums[rank].append(row)
 
     def _events(self, rank: int) -> Iterator[_Event]:
         """Collectives of a rank beside its passes."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from simulator.model.layers import Layer
 from simulator.program import Path
 from simulator.run import Phase
+from simulator.strategy.agreement import ends, with_copies
 from simulator.strategy.costs import Job
 from simulator.strategy.replica import Replica, Shop
 
 
 def add_servers(shop: Shop, job: Job, replicas: Sequence[Replica]) -> None:
-    """Servers on nodes behind those that train hold equal shards of every stage. All ranks push the gradients of theirs; once
-    all have come the servers update, and all ranks pull."""
+    """Servers on nodes behind those that train hold equal shards of every tensor of every stage, all workers' experts among
+    them. All ranks push the gradients of theirs; once all have come the servers update, and all ranks pull."""
     plan = shop.plan
     alone = not job.cluster.is_uniform or any(rank >= plan.ranks for rank in job.apart(plan.ranks + plan.servers))
     each = 1 if alone else plan.servers
@@ -34,22 +36,39 @@ def _add_requests(shop: Shop, job: Job, replica: Replica, stage: int, servers: M
     servers: the class on each node.
     """
     plan, builder, rank = shop.plan, shop.builder, replica.ranks[stage]
-    held = sum(job.layers[i].parameters for part in plan.stage_of[stage] for i in shop.ranges[part])
-    size_bytes = held * job.element_bytes / plan.servers
-    update_s = job.cluster.update_s(held * plan.tensor / plan.servers, job.optimizer, job.precision)
-    sum_s = job.cluster.sum_s(size_bytes)
     ranks = replica.placed.ranks * plan.lockstep
     rows: list[list[int]] = [[], [], []]
-    for node, server in servers.items():
-        up, down = _paths(shop, replica.places[stage][0], node, size_bytes, (replica.alike * each, ranks))
-        after = [replica.last_rows[stage]]
-        push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, after, stage)
-        serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_s, update_s, (push,), bucket=stage)
-        pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage)
-        for column, row in zip(rows, (push, serve, pull), strict=True):
-            column.append(row)
+    for bucket, parameters in _pushed(shop, job, stage).items():
+        size_bytes = parameters * job.element_bytes / plan.servers
+        sum_s, update_s = job.cluster.sum_s(size_bytes), _update_s(shop, job, bucket)
+        for node, server in servers.items():
+            up, down = _paths(shop, replica.places[stage][0], node, size_bytes, (replica.alike * each, ranks))
+            push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, [replica.last_rows[stage]], stage)
+            serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_s, update_s, (push,), bucket=bucket)
+            pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage)
+            for column, row in zip(rows, (push, serve, pull), strict=True):
+                column.append(row)
     for phase, waited in zip((Phase.SEND, Phase.WAIT, Phase.RECEIVE), rows, strict=True):
         builder.wait(rank, phase, waited, stage if plan.stages > 1 else -1)
+
+
+def _pushed(shop: Shop, job: Job, stage: int) -> dict[int, int]:
+    """Parameters that a rank has, by the bucket of the stage that they are updated with: copies of weights with the first."""
+    pushed, (first, last) = {stage: sum(layer.parameters for layer in _layers(shop, job, stage))}, ends(shop.plan)
+    copied = with_copies(job.layers, shop.plan)[-1].parameters - job.layers[-1].parameters
+    return pushed | ({first: copied} if stage == last and copied else {})
+
+
+def _update_s(shop: Shop, job: Job, stage: int) -> float:
+    """Seconds that a server takes to update its shard of a stage, of which expert-parallel workers have different experts."""
+    plan, layers = shop.plan, _layers(shop, job, stage)
+    other_experts = (plan.expert - 1) * sum(layer.expert_parameters for layer in layers)
+    whole = plan.tensor * (sum(layer.parameters for layer in layers) + other_experts)
+    return job.cluster.update_s(whole / plan.servers, job.optimizer, job.precision)
+
+
+def _layers(shop: Shop, job: Job, stage: int) -> list[Layer]:
+    return [job.layers[i] for part in shop.plan.stage_of[stage] for i in shop.ranges[part]]
 
 
 def _paths(shop: Shop, node: int, server_node: int, size_bytes: float, counts: tuple[int, int]) -> tuple[Path, Path]:

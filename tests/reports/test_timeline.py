@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 import scaleproof
@@ -120,6 +121,38 @@ def test_the_title_tells_what_else_than_computing_takes_time(small: Make) -> Non
     step = typical_step(predict(alone))
     assert step is not None
     assert re.fullmatch(r"data_parallel on 1 rank: \S+ ms a step", timeline._finding(step, alone.strategy))
+
+
+def drawn(run: Run) -> Figure:
+    step = typical_step(run)
+    assert step is not None
+    figure = Figure()
+    timeline._draw(figure, [step], [""])
+    return figure
+
+
+def _long(period: int, small: Make) -> Figure:
+    return drawn(predict(small(f"strategy={{kind: local_sgd, workers: 4, period: {period}}}")))
+
+
+def test_boxes_too_narrow_for_an_edge_have_none(small: Make) -> None:
+    wide, narrow = (
+        {float(width) for bars in _long(period, small).axes[0].collections for width in np.atleast_1d(bars.get_linewidth())}
+        for period in (2, 1000)
+    )
+    assert 0.4 in wide
+    assert narrow == {0.0}
+
+
+def test_however_many_passes_there_are_a_bounded_number_of_boxes_is_drawn_and_the_axis_says_so(small: Make) -> None:
+    boxes = {}
+    for period in (2, 500, 5000):
+        (panel,) = _long(period, small).axes
+        boxes[period] = sum(len(bars.get_paths()) for bars in panel.collections)
+        merged = re.search(r"where crowded, up to (\d+) of a kind are one box", panel.get_xlabel())
+        assert (merged is not None) == (period > 2)
+    assert boxes[2] < boxes[500] < 1500
+    assert boxes[5000] < 1500
 
 
 def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,35 @@ def test_model_flops_of_a_gpt_are_those_of_the_published_formula() -> None:
     assert again == 0
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("room", ["imbalance: 2", "capacity: 1.5", "capacity: 4"])
+def test_room_of_experts_is_time_that_is_lost(small: Make, room: str, recompute: str) -> None:
+    """Tokens are sent to as many experts as before: what is computed for room, or for ranks that get more, is of no use."""
+    fields = "kind: llama, layers: 4, hidden: 64, heads: 4, vocabulary: 256, sequence: 32"
+    even, roomy = (
+        predict(small(f"model={{{fields}, experts: {{count: 8, active: 2, feedforward: 512{more}}}}}",
+                      f"training.recompute={recompute}"))
+        for more in ("", f", {room}")
+    )  # fmt: skip
+    assert (roomy.model_flops, roomy.hardware_flops) == (even.model_flops, even.hardware_flops)
+    assert even.mfu is not None
+    assert roomy.mfu is not None
+    assert roomy.mfu == pytest.approx(even.mfu * even.step_time_s / roomy.step_time_s)
+    assert roomy.mfu < even.mfu
+
+
+def test_tokens_that_are_dropped_cost_nothing(small: Make) -> None:
+    """Of a token's two experts, room for half: of what the experts compute, half is left."""
+    fields = "kind: llama, layers: 4, hidden: 64, heads: 4, vocabulary: 256, sequence: 32"
+    all_flops, half_flops = (
+        predict(small(f"model={{{fields}, experts: {{count: 8, active: 2, feedforward: 512{more}}}}}")).model_flops
+        for more in ("", ", capacity: 0.5")
+    )
+    # forward, and twice that backward: of 4 layers, 32 tokens, 2 experts each, 3 matrices, 2 FLOPs per multiply-add
+    assert all_flops is not None
+    assert half_flops == pytest.approx(all_flops - 0.5 * 3 * 4 * 32 * 2 * 3 * 2 * 64 * 512 * 48)
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 2), (4, 4), (4, 12), (8, 8)])
 def test_bubble_fraction_of_a_balanced_pipeline(small: Make, schedule: str, stages: int, microbatches: int) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from simulator import collective_time
+from simulator.engine import events
 from simulator.program import Kind, Program
 from simulator.run import Phase
 from simulator.scenario import Scenario
+from simulator.strategy.plan import Plan
 from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, step_s, work_s
 
 Make = Callable[..., Scenario]
@@ -177,7 +180,7 @@ def test_parameters_gathered_beside_the_forward_pass_are_hidden_by_it(small: Mak
     assert shown_s < 0.6 * whole_s
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("zero", [1, 2])
 @pytest.mark.parametrize(
     "numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"]
 )
@@ -191,3 +194,139 @@ def test_overlapping_sums_and_gathers_never_slows_a_step(small: Make, zero: int,
     )
     assert max(sums_s, gathers_s) <= apart_s * (1 + 1e-9)
     assert both_s <= min(sums_s, gathers_s) * (1 + 1e-9)
+
+
+WORDS = 256 * 64
+TIED, APART = (
+    f"model={{kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, tied: {tied}}}"
+    for tied in ("true", "false")
+)
+
+
+def with_words_apart_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
+    """The same ranks, of which the last has a head of its own, or a copy of the embedding: as many parameters."""
+    return averaged(small, numbers, APART, *more), averaged(small, numbers, TIED, *more)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "stages: 2",
+        "workers: 2, stages: 3, microbatches: 3, overlap: true, bucket: 20 KiB",
+        "workers: 2, stages: 3, chunks: 2, schedule: interleaved_1f1b, microbatches: 3",
+        "workers: 2, context: 2, stages: 2, microbatches: 3",
+        "workers: 2, stages: 2, schedule: zb_h1, microbatches: 4",
+        "workers: 16, stages: 2, microbatches: 3",
+    ],
+)
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_copies_of_the_words_at_both_ends_of_a_pipeline_are_summed(small: Make, numbers: str, zero: int) -> None:
+    """Once a step between the two, on top of what replicas sum (Megatron-LM, arXiv 2104.04473): all of it, or the part of it
+    that a rank still has."""
+    apart, tied = with_words_apart_and_tied(small, numbers, f"training={{zero: {zero}}}")
+    plan = small(f"strategy={{kind: hybrid, {numbers}}}").strategy.plan
+    share = plan.workers * plan.context if zero >= 2 else 1
+    assert moved_bytes(tied) - moved_bytes(apart) == pytest.approx(2 * ring_bytes(2, 4 * WORDS / share))
+    assert work_s(tied, Phase.OPTIMIZER) == pytest.approx(work_s(apart, Phase.OPTIMIZER))
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small: Make, tensor: int) -> None:
+    """In which every tensor-parallel rank has a part, on the same network card."""
+    numbers = f"stages: 4, tensor: {tensor}, microbatches: 4"
+    alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0")
+    apart, tied = with_words_apart_and_tied(small, numbers, *alone)
+    cluster = small(*alone, "cluster.node.devices=1").cluster
+    assert step_s(tied) - step_s(apart) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "workers: 16, stages: 2, microbatches: 2",
+        "workers: 8, stages: 2, tensor: 2, microbatches: 4",
+        "workers: 6, stages: 4, tensor: 2, microbatches: 4",
+        "workers: 4, stages: 4, context: 2, microbatches: 4, order: [stages, tensor, context, workers]",
+    ],
+)
+def test_all_workers_sum_their_copies_at_once(small: Make, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alike workers are modelled once; each on its own they take as long, whichever engine times them."""
+
+    def program() -> Program:
+        return averaged(small, numbers, TIED, "cluster.nodes=16")
+
+    folded_s = step_s(program())
+    monkeypatch.setattr(Plan, "classes", lambda self, job: self._each_alone(self.grid(job.cluster.node.devices)))
+    assert step_s(program()) == pytest.approx(folded_s)
+    assert float(np.diff(events.simulate(program(), 3).step_ends_s())[-1]) == pytest.approx(folded_s)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_copies_of_the_words_are_summed_between_all_other_sums_and_the_optimizers(small: Make, zero: int) -> None:
+    _, tied = with_words_apart_and_tied(
+        small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}"
+    )
+    before, members = tied.dependencies.lists(), tied.members.lists()
+    ends = {rank for rank, name in enumerate(tied.ranks.names) if not name.endswith("stage 1")}
+    (row,) = (row for row, ranks in enumerate(members) if set(ranks) == ends)
+    backward = (tied.kind == Kind.COMPUTE) & (tied.phase == Phase.BACKWARD)
+    optimizers = np.flatnonzero((tied.kind == Kind.COMPUTE) & (tied.phase == Phase.OPTIMIZER))
+    assert {made for made in np.flatnonzero(backward).tolist() if tied.rank[made] in ends} <= ancestors(tied.follows(), row)
+    others = [one for one in sums(tied) if one != row and set(members[one]) <= ends]
+    assert others
+    assert set(others) <= set(before[row])
+    assert all((row in before[one]) == (tied.rank[one] in ends) for one in optimizers.tolist())
+
+
+def ancestors(before: list[list[int]], row: int) -> set[int]:
+    """All rows that a row follows, and that these follow."""
+    found: set[int] = set()
+    left = [row]
+    while left:
+        more = set(before[left.pop()]) - found
+        found |= more
+        left += more
+    return found
+
+
+@pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])
+def test_words_whose_both_uses_are_on_one_rank_are_there_once(small: Make, numbers: str) -> None:
+    """Of a V-shaped pipeline's first rank, too."""
+    apart, tied = with_words_apart_and_tied(small, numbers)
+    assert moved_bytes(apart) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
+
+
+def served(small: Make, numbers: str, *more: str) -> Program:
+    return averaged(small, f"{numbers}, servers: 2", "cluster.nodes=16", *more)
+
+
+@pytest.mark.parametrize("expert", [1, 2, 4])
+def test_servers_update_all_workers_experts(small: Make, expert: int) -> None:
+    """As much however many workers share the experts; each worker pushes and pulls those that it has."""
+    program = served(small, f"workers: 4, expert: {expert}", MIXTURE)
+    layers = small(MIXTURE).model.build_layers()
+    experts = sum(layer.expert_parameters for layer in layers)
+    parameters = sum(layer.parameters for layer in layers)
+    sizes_bytes = program.amount[program.kind == Kind.TRANSFER]
+    # each of two servers has half of all that a worker has
+    assert sizes_bytes == pytest.approx(4 * (parameters - experts + experts / expert) / 2)
+    assert len(sizes_bytes) > 0
+    assert updates_s(program) == pytest.approx(updates_s(served(small, "workers: 4", MIXTURE)))
+
+
+def updates_s(program: Program) -> float:
+    """Of all buckets of a server, once each."""
+    rows = np.flatnonzero(program.kind == Kind.SERVE)
+    found = {(program.rank[row], program.bucket[row]): program.update_s[row] for row in rows.tolist()}
+    servers = {server for server, _ in found}
+    return float(sum(found.values()) / len(servers))
+
+
+def test_servers_update_words_once_that_two_stages_push(small: Make) -> None:
+    apart, tied = (served(small, "workers: 2, stages: 2, microbatches: 2", model) for model in (APART, TIED))
+    assert moved_bytes(tied, Kind.TRANSFER) == pytest.approx(moved_bytes(apart, Kind.TRANSFER))
+    words = small(APART).model.parameters() - small(TIED).model.parameters()
+    assert words == WORDS
+    update_s = small(APART).cluster.update_s(words / 2, "sgd", "fp32")
+    assert updates_s(apart) - updates_s(tied) == pytest.approx(update_s)
+    assert updates_s(tied) > 0

@@ -266,6 +266,17 @@ def test_expert_parallel_ranks_divide_experts_and_send_tokens_to_and_fro() -> No
     assert sum(e.backward for e in part.exchanges) == 2
 
 
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_ranks_that_divide_the_sequence_send_the_tokens_they_have(tensor: int, sequence: bool) -> None:
+    """With sequence parallelism each has a part of the tokens, else all of them: arXiv 2205.05198, section 4.2.2."""
+    part = SHARED[3].build_layers(Shard(tensor=tensor, sequence=sequence and tensor > 1, expert=4))[2]
+    sent = [e.elements for e in part.exchanges if e.op == "alltoall"]
+    assert sent == [32 * 2 * 64 // (tensor if sequence else 1)] * 4
+    gathered = {e.elements for e in part.exchanges if e.axis == "tensor"}
+    assert gathered == ({32 * 64} if tensor > 1 else set())
+
+
 @pytest.mark.parametrize(
     ("model", "shard", "message"),
     [
