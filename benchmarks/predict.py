@@ -1,10 +1,12 @@
-"""What a prediction takes in process once everything is warm: GPT-3 175B as a hybrid on 1,024 GPUs, and its parts.
+"""What a prediction takes in process once everything is warm: GPT-3 175B as a hybrid on 1,024 GPUs, and its parts; then whole
+predictions of ranks that all differ.
 
 Run: python benchmarks/predict.py
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -17,6 +19,19 @@ from simulator.scenario import load
 
 _RUNS = 20
 _STRATEGY = "{kind: hybrid, tensor: 8, sequence_parallel: true, stages: 16, workers: 8, microbatches: 32, bucket: 200 MiB}"
+_LLAMA = "{kind: hybrid, workers: 128, stages: 16, tensor: 8, sequence_parallel: true, microbatches: 16, bucket: 10 GiB}"
+_JITTERED = {
+    "Megatron 175B, 2,048 GPUs": (
+        "megatron-175b-3d-selene", ("cluster.nodes=2048", "unevenness.compute_jitter=0.02", "strategy.workers=32"),
+    ),
+    "Llama 3 405B, 16,384 GPUs, 1 step": (
+        "gpt3-175b-hybrid-selene",
+        (
+            "model=llama-3-405b", "cluster=meta-h100", "cluster.nodes=2048", f"strategy={_LLAMA}", "batch=2048",
+            "training.zero=1", "unevenness.compute_jitter=0.05", "steps=1",
+        ),
+    ),
+}  # fmt: skip
 _CHANGES = (f"strategy={_STRATEGY}", "batch=256", "training.zero=1", "training.recompute=full")
 
 
@@ -53,6 +68,9 @@ def main() -> None:
         "  memory": lambda: memory(scenario),
     }.items():
         print(f"{name:<34} {fastest_ms(part):8.2f} ms")
+    for name, (jittered, changes) in _JITTERED.items():
+        uneven = load(jittered, changes)
+        print(f"{name:<34} {fastest_ms(functools.partial(predict, uneven), 3):8.0f} ms")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def longer_s(timeline: Timeline) -> Times:
     """How much longer sharing would make each task take, shape (steps, tasks): an upper bound to first order.
 
     What a full resource leaves undone is what tasks together want of it beyond what there is, so that none of them loses more,
-    and each makes up for it at the rate that it has alone; who wants less than an equal share loses nothing. A task is held up by one resource at a time; here by all that it
+    and each makes up for it at the rate that it has alone. A task is held up by one resource at a time; here by all that it
     uses, one after another. What there is falls with the number of users where a resource suffers from incast. First order:
     tasks that are moved may meet others.
     """
@@ -37,10 +37,9 @@ def longer_s(timeline: Timeline) -> Times:
     share = rates(program)[task[stretch]] * users / resources.capacity[resource]
     # what is never short even if everything ran at the same time needs no look at the time
     count = len(resources.names)
-    most_share, most_users = (np.bincount(resource, each, count) for each in (share, users))
+    most_share, most_users = (np.bincount(resource, each, count).astype(np.float64) for each in (share, users))
     may_be_short = _wanted(most_share, most_users, resources.incast) > 1 + _ROUNDING
-    pull = program.weight[task[stretch]] * users / resources.capacity[resource]
-    uses = _Uses(moving.begin_s[stretch], moving.end_s[stretch], stretch, resource, share, users, pull)
+    uses = _Uses(moving.begin_s[stretch], moving.end_s[stretch], stretch, resource, share, users)
     uses = uses.take(np.flatnonzero(may_be_short[resource]))
     # by resource and then by begin: neighbours that never overlap mean that nothing else does
     uses = uses.take(in_order(uses.resource))
@@ -49,15 +48,12 @@ def longer_s(timeline: Timeline) -> Times:
     overlaps[uses.resource[1:][overlap]] = True
     uses = uses.take(np.flatnonzero(overlaps[uses.resource]))
     lost_s = _short_s(uses, resources.incast) / uses.share
-    longer_s = np.bincount(moving.instance[uses.stretch], lost_s, timeline.start_s.size)
-    return longer_s.reshape(timeline.start_s.shape)
+    lengthened_s: Times = np.bincount(moving.instance[uses.stretch], lost_s, timeline.start_s.size).astype(np.float64)
+    return lengthened_s.reshape(timeline.start_s.shape)
 
 
 class _Uses(NamedTuple):
-    """Uses of resources from begin to end, by stretches of numbers `stretch`.
-
-    share: of the resource's capacity, alone. pull: what more of it is taken as the level of max–min filling rises by one.
-    """
+    """Uses of resources from begin to end, by stretches of numbers `stretch`; share: of the resource's capacity, alone."""
 
     begin_s: Times
     end_s: Times
@@ -65,35 +61,27 @@ class _Uses(NamedTuple):
     resource: NDArray[np.int64]
     share: Times
     users: Times
-    pull: Times
 
     def take(self, which: NDArray[np.int64]) -> _Uses:
-        return _Uses(*(column[which] for column in self))
+        begin_s, end_s, stretch, resource, share, users = self
+        return _Uses(begin_s[which], end_s[which], stretch[which], resource[which], share[which], users[which])
 
 
 def _short_s(uses: _Uses, incast: Times) -> Times:
-    """What is wanted of each use's resource beyond what there is, between its begin and end, in seconds of the resource.
-
-    Zero for those that want no more than the lowest level at which their resource is ever full.
-    """
+    """What is wanted of each use's resource beyond what there is, between its begin and end, in seconds of the resource."""
     count = len(uses.resource)
     times_s = np.concatenate([uses.begin_s, uses.end_s])
     order = np.argsort(times_s)
     order = order[in_order(np.tile(uses.resource, 2)[order])]
     changed = np.tile(uses.resource, 2)[order]
     # every resource's changes add up to zero, so a sum that runs over all of them starts each at zero
-    changes = (uses.share, uses.users, uses.pull)
-    share, users, pull = (np.cumsum(np.concatenate([change, -change])[order]) for change in changes)
+    share, users = (np.cumsum(np.concatenate([change, -change])[order]) for change in (uses.share, uses.users))
     beyond = _wanted(share, users, incast[changed]) - 1
     # after the last change of a resource nothing is wanted
     lasting_s = np.diff(times_s[order], append=0.0)
-    is_short = (beyond > _ROUNDING) & (lasting_s > 0)
     before_s = np.empty(2 * count)
-    before_s[order] = np.cumsum(np.append(0.0, np.where(is_short, beyond * lasting_s, 0.0)))[:-1]
-    steepest = np.zeros(len(incast))
-    np.maximum.at(steepest, changed[is_short], _wanted(pull, users, incast[changed])[is_short])
-    wants_more = uses.share * steepest[uses.resource] > uses.pull * (1 - _ROUNDING)
-    return np.where(wants_more, before_s[count:] - before_s[:count], 0.0)
+    before_s[order] = np.cumsum(np.append(0.0, np.where(beyond > _ROUNDING, beyond * lasting_s, 0.0)))[:-1]
+    return before_s[count:] - before_s[:count]
 
 
 def _wanted(share: Times, users: Times, incast: Times) -> Times:

@@ -158,8 +158,8 @@ class Timeline:
 
 
 def _whole(run: Run) -> Run:
-    """With parts that add up: main lanes have no gaps, but from its own first end to its last a rank takes a little more or less
-    than all together do."""
+    """With parts that add up: main lanes have no gaps, but from its own first end to its last a rank takes a little more or
+    less than all together do."""
     told_s = run.step_time_s - run.breakdown_s["other"]
 
     def scaled(parts_s: Mapping[str, float]) -> dict[str, float]:

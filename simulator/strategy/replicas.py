@@ -17,7 +17,8 @@ from simulator.strategy.plan import Plan
 from simulator.strategy.replica import Replica, Shop
 from simulator.strategy.served import add_servers
 
-# stages · microbatches of all replicas that are simulated; as many take 6 s and 0.6 GiB on a 2-core virtual machine
+# stages · microbatches of all replicas that are simulated; as many take 10 s and 1.5 GB on a 2-core virtual machine by replay,
+# and minutes by events, where jitter makes messages of hundreds of replicas share noticeably with what all of them agree on
 _MOST_PASSES: Final = 200_000
 
 

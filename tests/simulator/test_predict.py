@@ -64,7 +64,7 @@ def test_workers_that_share_states_are_as_many_as_hold_the_model(small: Make) ->
     alone, shared = (predict(small("strategy.workers=8", tight, f"training.zero={zero}")) for zero in (0, 3))
     assert alone.baseline is not None
     assert shared.baseline is not None
-    assert alone.baseline["strong"].startswith("1 worker, 48 samples")
+    assert alone.baseline["strong"].startswith("1 worker, which does not hold the model, 48 samples")
     assert shared.baseline["strong"].startswith("4 workers, the fewest that hold the model, 48 samples")
     assert shared.baseline["weak"].startswith("4 workers, the fewest that hold the model, 24 samples")
 
@@ -151,3 +151,24 @@ def test_recomputation_takes_time_beside_a_measured_step_as_well(small: Callable
 def test_another_base_is_another_device() -> None:
     times = [predict(load("resnet50-ring-p100", [f"cluster.device.base={name}"])).step_time_s for name in ("p100-pcie", "k80")]
     assert times[1] > 1.5 * times[0]
+
+
+@pytest.mark.parametrize("changes", [(), ("strategy={kind: parameter_server, workers: 2, servers: 1, mode: asynchronous}",)])
+def test_more_steps_than_can_be_simulated_are_refused(small: Make, changes: tuple[str, ...]) -> None:
+    with pytest.raises(FieldError, match=r"^steps: .* give at most \d+$"):
+        predict(small(*changes, "unevenness.compute_jitter=0.1", "steps=1000000"))
+
+
+def test_parts_of_uneven_steps_add_up(small: Make) -> None:
+    strategy = "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"
+    run = predict(small(strategy, "unevenness.compute_jitter=0.2"))
+    assert run.breakdown_s["other"] == 0
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+
+
+def test_a_baseline_that_has_more_samples_a_rank_says_so(small: Make) -> None:
+    """One of four stages holds all; half a microbatch is rounded up to a whole one."""
+    run = predict(small("strategy={kind: pipeline, stages: 4, microbatches: 1}"))
+    assert run.baseline is not None
+    assert "(4 times as many a rank as in the scenario)" in run.baseline["weak"]
+    assert "times as many" not in run.baseline["strong"]

@@ -368,3 +368,18 @@ def test_whichever_engine_is_chosen_gives_the_reference(small: Callable[..., Sce
     program = scenario.strategy.compile(job(scenario))
     reference = events.simulate(program, 3)
     assert engine.simulate(program, 3).end_s == pytest.approx(reference.end_s, rel=1e-9)
+
+
+def test_what_sharing_delays_counts_once_along_a_path() -> None:
+    """Two pairs of messages share at the same time for half a second each: all end as much later, not twice as much."""
+    builder = ProgramBuilder()
+    for pair in range(2):
+        link = builder.resource(f"link {pair}", 1.0)
+        for late_s in (0.0, 0.5):
+            rank = builder.rank(f"rank {pair} {late_s}")
+            sent = builder.transfer(rank, rank, 1.0, Path(late_s, 1.0, (Use(link),)), Phase.SEND, ())
+            builder.wait(rank, Phase.SEND, (sent,))
+    timeline = replay.simulate(builder.build(), 1)
+    assert engine.longer_s(timeline).sum() == pytest.approx(2.0)
+    assert engine.later_s(timeline) == pytest.approx(0.5)
+    assert events.simulate(timeline.program, 1).step_ends_s()[-1] == pytest.approx(timeline.step_ends_s()[-1] + 0.5)
