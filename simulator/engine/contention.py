@@ -109,7 +109,7 @@ def _moving(timeline: Timeline) -> _Moving:
     for server in servers_of(program):
         stretches = timeline.server_busy[server.rank]
         first = server.tasks[np.argmin(timeline.start_s[:, server.tasks], axis=1)]
-        step = np.array([busy.step for busy in stretches])
+        step = np.array([busy.step for busy in stretches], dtype=np.int64)
         instance.append(step * tasks + first[step])
         begin_s.append(np.array([busy.start_s for busy in stretches]))
         end_s.append(np.array([busy.end_s for busy in stretches]))

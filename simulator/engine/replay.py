@@ -151,9 +151,9 @@ def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times])
             last = order[_last_of_buckets(server.bucket[order][:, None])[:, 0]]
             starts_s = np.concatenate([began_s, served_s[last]])
             ends_s = np.concatenate([served_s, end_s[step, server.tasks[last]]])
-            # of those that begin together all but the last take no time
-            for one in np.lexsort((ends_s, starts_s)).tolist():
-                stretches.append(Busy(step, float(starts_s[one]), float(ends_s[one])))
+            for one in np.argsort(starts_s).tolist():
+                if ends_s[one] > starts_s[one]:
+                    stretches.append(Busy(step, float(starts_s[one]), float(ends_s[one])))
     return busy
 
 

@@ -143,7 +143,7 @@ class Server:
         if seconds > 0:
             self._host.work(seconds, request.uses, done)
         else:
-            done()
+            then()
 
 
 class _Gate(ABC):

@@ -73,7 +73,8 @@ class Timeline:
     def _served(self) -> Iterator[Block]:
         """What servers did."""
         for rank, stretches in self.server_busy.items():
-            step, start_s, end_s = np.array([(busy.step, busy.start_s, busy.end_s) for busy in stretches]).T
+            columns = np.array([(busy.step, busy.start_s, busy.end_s) for busy in stretches]).reshape(-1, 3)
+            step, start_s, end_s = columns.T
             yield _block(rank, step, Stream.MAIN, Phase.OPTIMIZER, start_s, start_s, end_s)
 
     def _worked(self, step: int, lanes: _MainLanes) -> Iterator[Block]:
