@@ -151,8 +151,9 @@ def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times])
             last = order[_last_of_buckets(server.bucket[order][:, None])[:, 0]]
             starts_s = np.concatenate([began_s, served_s[last]])
             ends_s = np.concatenate([served_s, end_s[step, server.tasks[last]]])
-            for one in np.argsort(starts_s).tolist():
-                if ends_s[one] > starts_s[one]:
+            works = np.concatenate([seconds[server.tasks, 0], server.update_s[last]]) > 0
+            for one in np.lexsort((ends_s, starts_s)).tolist():
+                if works[one]:
                     stretches.append(Busy(step, float(starts_s[one]), float(ends_s[one])))
     return busy
 
