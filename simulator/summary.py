@@ -94,7 +94,8 @@ def _servers(servers: Mapping[str, Any] | None) -> Iterator[str]:
 
 def _efficiency(run: Run) -> Iterator[str]:
     for scaling, value in (run.efficiency or {}).items():
-        times = f": {run.speed_up[scaling]:.3g} times as fast" if run.speed_up else ""
+        faster = run.speed_up[scaling] if run.speed_up else 1.0
+        times = f": {faster:.3g} times as fast" if f"{faster:.3g}" != "1" else ""
         yield f"{value:.1%} {scaling} scaling, against {(run.baseline or {})[scaling]}{times}"
 
 
