@@ -45,7 +45,7 @@ class GatherAverage(Strategy):
         feeding, costs = Feeding(builder, job), job.costs()
         ranks, gradients = [], []
         for alike in placed:
-            name = f"workers like {alike.rank}" if alike.ranks > 1 else f"worker {alike.rank}"
+            name = f"{alike.ranks} workers" if alike.ranks > 1 else f"worker {alike.rank}"
             rank = fabric.add_rank(name, job.unevenness, alike.rank, alike.node, alike.each, alike.ranks)
             feeding.add(rank, alike.node, alike.each, alike.ranks)
             builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))

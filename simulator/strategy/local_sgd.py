@@ -64,7 +64,7 @@ class LocalSgd(Strategy):
         feeding = Feeding(builder, replace(job, samples_per_worker=self.period * job.samples_per_worker))
         ranks, begins, ends = [], [], []
         for alike in placed:
-            name = f"workers like {alike.rank}" if alike.ranks > 1 else f"worker {alike.rank}"
+            name = f"{alike.ranks} workers" if alike.ranks > 1 else f"worker {alike.rank}"
             rank = fabric.add_rank(name, job.unevenness, alike.rank, alike.node, alike.each, alike.ranks)
             begins.append(builder.wait(rank, Phase.SYNCHRONISE, []))
             feeding.add(rank, alike.node, alike.each, alike.ranks)

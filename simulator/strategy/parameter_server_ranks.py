@@ -23,7 +23,7 @@ class RankClass(NamedTuple):
     @property
     def name(self) -> str:
         role = "server" if self.is_server else "worker"
-        return f"{role}s on nodes like {self.node}" if self.ranks > 1 else f"{role} {self.rank}"
+        return f"{self.ranks} {role}s" if self.ranks > 1 else f"{role} {self.rank}"
 
 
 class Crew(NamedTuple):

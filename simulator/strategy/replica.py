@@ -85,12 +85,12 @@ class Replica:
         )  # fmt: skip
 
     def _name(self, stage: int) -> str:
-        """Of a rank class, by the first of its workers."""
+        """Of a rank class: '16 workers', 'stage 0 (16 alike)', or by the first of its workers where not all are alike."""
         plan, placed = self.shop.plan, self.placed
-        worker = f"worker {placed.rank}" if placed.ranks == 1 else f"{placed.ranks} workers like {placed.rank}"
         if plan.stages == 1:
-            return worker
-        return f"{worker} stage {stage}" if plan.workers > 1 else f"stage {stage}"
+            return f"{placed.ranks} workers" if placed.ranks > 1 else f"worker {placed.rank}"
+        worker = f"worker {placed.rank} " if placed.ranks < plan.workers else ""
+        return f"{worker}stage {stage}" + (f" ({placed.ranks} alike)" if placed.ranks > 1 else "")
 
     def _add_tasks(self) -> Rows:
         """The passes of every stage in their order."""

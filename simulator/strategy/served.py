@@ -21,7 +21,7 @@ def add_servers(shop: Shop, job: Job, replicas: Sequence[Replica]) -> None:
     servers = {}
     for number in range(plan.servers // each):
         node = -(-plan.ranks // shop.grid.devices) + number
-        name = f"server {plan.ranks + number}" if each == 1 else f"{each} servers like {plan.ranks}"
+        name = f"server {plan.ranks + number}" if each == 1 else f"{each} servers"
         servers[node] = shop.fabric.add_rank(
             name, job.unevenness, plan.ranks + number, node, multiplicity=each, is_server=True
         )  # fmt: skip
