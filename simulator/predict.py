@@ -8,10 +8,10 @@ from typing import Any, Final
 from simulator.accounting import accounted
 from simulator.baseline import STEPS, compared
 from simulator.engine import Variation, simulate_steady
-from simulator.errors import FieldError
+from simulator.errors import FieldError, PluginError
 from simulator.fitting import fit_by
 from simulator.memory import memory
-from simulator.program import Program
+from simulator.program import MAIN_LANE, Program
 from simulator.run import Run, divided
 from simulator.scenario import Scenario
 
@@ -32,6 +32,9 @@ def predict(scenario: Scenario) -> Run:
 def _timed(scenario: Scenario) -> Run:
     strategy, unevenness = scenario.strategy, scenario.unevenness
     program = strategy.compile(scenario.job(unevenness=unevenness))
+    if not isinstance(program, Program) or not (program.lane == MAIN_LANE).any():
+        what = "a Program without tasks of ranks" if isinstance(program, Program) else type(program).__name__
+        raise PluginError(f"the strategy {strategy.kind!r} compiles to {what}; make its compile return builder.build()")
     variation = Variation(
         start_s=program.ranks.late_s,
         compute_jitter=unevenness.compute_jitter,

@@ -7,9 +7,11 @@ import pytest
 
 from simulator import library
 from simulator.baseline import forget
-from simulator.errors import FieldError
+from simulator.errors import FieldError, PluginError
 from simulator.predict import predict
+from simulator.program import Program, ProgramBuilder
 from simulator.scenario import Scenario, load
+from simulator.strategy import DataParallel
 
 Make = Callable[..., Scenario]
 
@@ -172,3 +174,13 @@ def test_a_baseline_that_has_more_samples_a_rank_says_so(small: Make) -> None:
     assert run.baseline is not None
     assert "(4 times as many a rank as in the scenario)" in run.baseline["weak"]
     assert "times as many" not in run.baseline["strong"]
+
+
+@pytest.mark.parametrize("nothing", [None, ProgramBuilder().build()])
+def test_a_strategy_that_compiles_to_nothing_is_told_so(
+    small: Make, nothing: Program | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first mistake of who writes one."""
+    monkeypatch.setattr(DataParallel, "compile", lambda self, job: nothing)
+    with pytest.raises(PluginError, match=r"'data_parallel' compiles to .*; make its compile return"):
+        predict(small())
