@@ -26,14 +26,6 @@ class DataParallel(Averaged, Replicated):
     shares: Shares | None = None
 
     @property
-    def workers(self) -> int:
-        return self.workers_
-
-    @property
-    def microbatches(self) -> int:
-        return self.microbatches_
-
-    @property
     def plan(self) -> Plan:
         return Plan(
             **averaging(self),

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from simulator.cluster import Cluster
 from simulator.spec import Count
-from simulator.strategy.balance import Balance
 from simulator.strategy.grid import ORDER, Axis
 from simulator.strategy.plan import Plan
 from simulator.strategy.replicated import Averaged, Replicated, Staged, averaging, staging
@@ -33,28 +32,8 @@ class Hybrid(Averaged, Staged, Replicated):
 
     servers_: int = Field(0, ge=0, le=1_000_000, alias="servers", description="on nodes of their own, in place of averaging")
 
-    @property
-    def workers(self) -> int:
-        return self.workers_
-
-    @property
-    def stages(self) -> int:
-        return self.stages_
-
-    @property
-    def microbatches(self) -> int:
-        return self.microbatches_
-
-    @property
-    def servers(self) -> int:
-        return self.servers_
-
     def nodes_needed(self, cluster: Cluster) -> int:
         return super().nodes_needed(cluster) + self.servers
-
-    @property
-    def balance_of(self) -> Balance:
-        return self.balance
 
     @property
     def plan(self) -> Plan:

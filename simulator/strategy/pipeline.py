@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from simulator.spec import Count
-from simulator.strategy.balance import Balance
 from simulator.strategy.plan import Plan
 from simulator.strategy.replicated import Replicated, Staged, staging
 
@@ -17,18 +16,6 @@ class Pipeline(Staged, Replicated):
 
     kind: Literal["pipeline"] = "pipeline"
     microbatches_: Count = Field(1, alias="microbatches")
-
-    @property
-    def stages(self) -> int:
-        return self.stages_
-
-    @property
-    def microbatches(self) -> int:
-        return self.microbatches_
-
-    @property
-    def balance_of(self) -> Balance:
-        return self.balance
 
     @property
     def plan(self) -> Plan:

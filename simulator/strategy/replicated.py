@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +18,7 @@ from simulator.strategy.balance import Balance, cut, cut_by_blocks
 from simulator.strategy.base import Strategy
 from simulator.strategy.compression import AnyCompression
 from simulator.strategy.costs import Job
+from simulator.strategy.plan import Plan
 from simulator.strategy.replicas import check_size, compile_plan
 from simulator.strategy.schedule import ScheduleName
 from simulator.strategy.shares import Shares, check_shares
@@ -32,6 +33,11 @@ class Staged(Spec):
     schedule: ScheduleName = "1f1b"
     balance: Balance = Field("layers", description="what stages have alike, or how many blocks each has")
     overlap_sends: bool = Field(False, description="send and receive activations beside passes")
+
+    @property
+    def balance_of(self) -> Balance:
+        """How the model is cut into stages."""
+        return self.balance
 
 
 class Averaged(Spec):
@@ -49,6 +55,27 @@ class Averaged(Spec):
 
 class Replicated(Strategy, ABC):
     """Strategies whose plan says everything."""
+
+    @property
+    def workers(self) -> int:
+        return self.plan.workers
+
+    @property
+    def stages(self) -> int:
+        return self.plan.stages
+
+    @property
+    def servers(self) -> int:
+        return self.plan.servers
+
+    @property
+    def microbatches(self) -> int:
+        return self.plan.microbatches
+
+    @property
+    @abstractmethod
+    def plan(self) -> Plan:
+        """How replicas are divided and scheduled."""
 
     @property
     def balance_of(self) -> Balance:
