@@ -124,6 +124,9 @@ class Run:
     fits: whether that is enough. fit_by: what to set so that it is, where it is not. None and "" until known.
     energy_J, cost_USD: "per_step", "per_million_samples" and, where there are tokens, "per_million_tokens".
     servers: what became of parameter servers and those who wait for them, as `simulator.asynchrony.summary` has it.
+    Of measured runs alone: compute, whether the model computed or ranks waited as long as it is predicted to, so that the run
+    tells of communication; losses: of the steps, mean over the samples; verified: `rule`, `deviation` and `tolerance`, how far
+    parameters are from those of one process that follows the same rule, where that was asked for.
     """
 
     origin: Origin
@@ -153,6 +156,9 @@ class Run:
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None
     servers: Mapping[str, Any] | None = None
+    compute: Literal["real", "paced"] | None = None
+    losses: tuple[float, ...] = ()
+    verified: Mapping[str, Any] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     rank_names: tuple[str, ...] = ()
     spans: Spans | None = None
@@ -324,7 +330,7 @@ def load_run(folder: Path) -> Run:
     plain = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     for name in _DERIVED:
         plain.pop(name, None)
-    for name in ("step_times_s", "rank_names", "memory_by_stage"):
+    for name in ("step_times_s", "losses", "rank_names", "memory_by_stage"):
         plain[name] = tuple(plain.get(name, ()))
     spans_file = folder / "spans.npz"
     if spans_file.is_file():

@@ -73,6 +73,9 @@ class Scenario(Spec):
     training: Training = Training()
     unevenness: Unevenness = EVEN
     input: Input | None = None
+    compute: Literal["real", "paced"] = Field(
+        "real", description="when measured: the model computes, or ranks wait as long as it is predicted to"
+    )
 
     @field_validator("name")
     @classmethod

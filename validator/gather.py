@@ -114,7 +114,7 @@ def _messages(spans: Rows, phase: Phase) -> dict[tuple[int, int, int, int], int]
 def _start_collectives(spans: Rows) -> None:
     """A collective moves once its last member has come. What a rank waits for exposed begins with its first open bucket."""
     rows = np.flatnonzero((spans["stream"] == Stream.COMMUNICATION) & (spans["phase"] == Phase.SYNCHRONISE))
-    keys = np.stack([spans[name][rows] for name in ("step", "stage", "match")])
+    keys = np.stack([spans[name][rows] for name in ("step", "group", "match")])
     _, group = np.unique(keys, axis=1, return_inverse=True)
     last_s = np.full(group.max(initial=-1) + 1, -np.inf)
     np.maximum.at(last_s, group, spans["arrival_s"][rows])

@@ -15,8 +15,8 @@ from simulator.run import Phase, Stream
 from validator import status
 from validator.status import Status
 
-# A span as a rank sees it. peer and match say what it belongs to on other ranks: spans with equal (step, match) that name
-# each other as peer are the two sides of one message; collectives of equal (step, stage, match) are one collective.
+# A span as a rank sees it. peer, group and match say what it belongs to on other ranks: spans with equal (step, match) that
+# name each other as peer are the two sides of one message; collectives of equal (step, group, match) are one collective.
 RAW_SPAN: Final = np.dtype(
     [
         ("step", np.int32),
@@ -29,6 +29,7 @@ RAW_SPAN: Final = np.dtype(
         ("end_s", np.float64),
         ("size_bytes", np.float64),
         ("peer", np.int32),
+        ("group", np.int32),
         ("match", np.int32),
     ]
 )
@@ -60,7 +61,7 @@ class Recorder:
     def end_step(self) -> None:
         """The rank is done with the step; its spans are out of the process before the next begins."""
         end_s = self.now()
-        self._rows.append((self._step, Stream.MAIN, END_OF_STEP, -1, -1, end_s, end_s, end_s, 0.0, -1, -1))
+        self._rows.append((self._step, Stream.MAIN, END_OF_STEP, -1, -1, end_s, end_s, end_s, 0.0, -1, -1, -1))
         self._sink(np.array(self._rows, dtype=RAW_SPAN).tobytes())
         self._rows.clear()
 
@@ -76,11 +77,13 @@ class Recorder:
         microbatch: int = -1,
         size_bytes: float = 0.0,
         peer: int = -1,
+        group: int = -1,
         match: int = -1,
     ) -> None:
         """Notes a span whose times are known. start_s: its arrival unless given."""
         start_s = arrival_s if start_s is None else start_s
-        self._rows.append((self._step, stream, phase, stage, microbatch, arrival_s, start_s, end_s, size_bytes, peer, match))
+        times_s = (arrival_s, start_s, end_s)
+        self._rows.append((self._step, stream, phase, stage, microbatch, *times_s, size_bytes, peer, group, match))
 
     def span(self, phase: Phase, **labels: Any) -> _Span:
         """A context that is one span on the main stream; labels as `add` has them."""

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from simulator.run import Phase, Stream
 from validator.recorder import Recorder
+from validator.strategy.team import Team
 
 
 class BucketedAllreduce:
     """Buckets of gradients, filled in the order in which the backward pass leaves them, summed by allreduce.
 
-    A bucket closes once it holds its limit or more; the first has a limit of its own. group: whose ranks average, all if None.
+    A bucket closes once it holds its limit or more; the first has a limit of its own. team: whose ranks average. weight: what
+    this rank's gradients count for in the sum; as much as the others', if None.
     """
 
     def __init__(
@@ -24,12 +26,13 @@ class BucketedAllreduce:
         recorder: Recorder,
         first_bucket_bytes: float,
         bucket_bytes: float,
-        group: dist.ProcessGroup | None = None,
+        team: Team,
         stage: int = -1,
+        weight: float | None = None,
     ) -> None:
         self._recorder = recorder
-        self._group = group
-        self._ranks = dist.get_world_size(group)
+        self._team = team
+        self._weight = 1 / team.size if weight is None else weight
         self._stage = stage
         self._buckets = fill(list(parameters), first_bucket_bytes, bucket_bytes)
         self._flat = [
@@ -48,16 +51,16 @@ class BucketedAllreduce:
 
     def _launch(self, index: int) -> torch.futures.Future[list[Tensor]]:
         gradients = [parameter.grad.flatten() for parameter in self._buckets[index] if parameter.grad is not None]
-        flat = torch.cat(gradients, out=self._flat[index]).div_(self._ranks)
-        return allreduce(flat, self._recorder, self._group, index, self._stage)
+        flat = torch.cat(gradients, out=self._flat[index]).mul_(self._weight)
+        return allreduce(flat, self._recorder, self._team, index, self._stage)
 
 
 def allreduce(
-    flat: Tensor, recorder: Recorder, group: dist.ProcessGroup | None, match: int, stage: int = -1
+    flat: Tensor, recorder: Recorder, team: Team, match: int, stage: int = -1
 ) -> torch.futures.Future[list[Tensor]]:
-    """Begins to sum `flat` in place over the group; its span is noted when the sum is there, which the future tells."""
+    """Begins to sum `flat` in place over the team; its span is noted when the sum is there, which the future tells."""
     begin_s = recorder.now()
-    work = dist.all_reduce(flat, group=group, async_op=True)
+    work = dist.all_reduce(flat, group=team.group, async_op=True)
 
     def note(summed: torch.futures.Future[list[Tensor]]) -> list[Tensor]:
         size_bytes = float(flat.numel() * flat.element_size())
@@ -68,6 +71,7 @@ def allreduce(
             stream=Stream.COMMUNICATION,
             stage=stage,
             size_bytes=size_bytes,
+            group=team.number,
             match=match,
         )
         return summed.value()

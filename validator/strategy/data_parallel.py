@@ -13,6 +13,7 @@ from simulator.run import Phase
 from simulator.strategy import DataParallel
 from validator.strategy.base import Context, Trainer, WholeModel, apply_update
 from validator.strategy.buckets import BucketedAllreduce, allreduce
+from validator.strategy.team import Team
 
 
 def create(context: Context, strategy: DataParallel) -> Trainer:
@@ -39,7 +40,11 @@ class AfterBackward(Alone):
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, context.rank)
         self.buckets = BucketedAllreduce(
-            self.module.parameters(), self.recorder, strategy.first_bucket_bytes, strategy.bucket_bytes
+            self.module.parameters(),
+            self.recorder,
+            strategy.first_bucket_bytes,
+            strategy.bucket_bytes,
+            Team.everybody(),
         )
 
     def backward(self, loss: Tensor) -> None:
@@ -52,7 +57,7 @@ class Overlapped(Alone):
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, context.rank)
-        self.workers = strategy.workers
+        self.team = Team.everybody()
         self.computed_s = 0.0
         # autograd reaches the first layer last; noted before its gradients are handed to DistributedDataParallel
         for parameter in self.layers[0].parameters():
@@ -76,5 +81,5 @@ class Overlapped(Alone):
 
     def _average(self, bucket: GradBucket) -> Future[Tensor]:
         """Averages one bucket over the workers, as DistributedDataParallel asks for it."""
-        flat = bucket.buffer().div_(self.workers)
-        return allreduce(flat, self.recorder, None, bucket.index()).then(lambda summed: summed.value()[0])
+        flat = bucket.buffer().div_(self.team.size)
+        return allreduce(flat, self.recorder, self.team, bucket.index()).then(lambda summed: summed.value()[0])

@@ -7,6 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from simulator.strategy import Hybrid
 from validator.strategy.base import Context, Trainer
 from validator.strategy.buckets import BucketedAllreduce
+from validator.strategy.team import Team
 from validator.strategy.pipeline import StageTrainer
 
 
@@ -24,7 +25,7 @@ class HybridTrainer(StageTrainer):
         stage, worker = divmod(context.rank, strategy.workers)
         super().__init__(context, strategy, worker, stage, mesh.get_group("stage"))
         size_bytes = strategy.bucket_bytes
-        peers = mesh.get_group("worker")
+        peers = Team.along(mesh, "worker")
         self.buckets = BucketedAllreduce(self.module.parameters(), self.recorder, size_bytes, size_bytes, peers, stage)
         self.workers = strategy.workers
 
