@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from simulator.run import Run
     from simulator.scenario import Scenario
+    from validator.measure import On
     from validator.reconcile import Case
 
 
@@ -59,7 +60,8 @@ def mount(commands: Any) -> None:
 
 
 def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--on", choices=["local"], default="local", help="where: processes on this machine")
+    where = "processes on this machine, on hosts of a network laid inside it, or those that torchrun or srun started"
+    parser.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where: {where}")
     parser.add_argument(
         "--timeout", type=_positive, default=60.0, metavar="SECONDS", help="without progress, a rank counts as hung (60)"
     )
@@ -95,7 +97,7 @@ def _measure(options: argparse.Namespace) -> int:
 
     scenario = load(options.scenario, options.overrides)
     folder = options.out / "measured" if options.out else None
-    run = _measurer(options.timeout, lambda _: folder)(scenario)
+    run = _measurer(options.on, options.timeout, lambda _: folder)(scenario)
     if not _is_first_rank():
         return 0
     if folder:
@@ -112,18 +114,18 @@ def _is_first_rank() -> bool:
     return place is None or place.rank == 0
 
 
-def _measurer(timeout_s: float, folder: Callable[[Scenario], Path | None]) -> Callable[[Scenario], Run]:
+def _measurer(on: On | None, timeout_s: float, folder: Callable[[Scenario], Path | None]) -> Callable[[Scenario], Run]:
     """`measure` with progress on the terminal; `folder` tells where partial results of a failed run are kept."""
-    from validator.measure import measure
+    from validator.measure import Watch, measure
 
     def measured(scenario: Scenario) -> Run:
         with _status(f"measuring {scenario.name}") as status:
-            return measure(
-                scenario,
-                timeout_s=timeout_s,
-                folder=folder(scenario),
-                progress=lambda step: status.update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}"),
+            watch = Watch(
+                timeout_s,
+                folder(scenario),
+                lambda step: status.update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}"),
             )
+            return measure(scenario, on, watch)
 
     return measured
 
@@ -194,7 +196,7 @@ def _reconcile(options: argparse.Namespace) -> int:
         return options.out / "runs" / scenario.name / "measured" if options.out else None
 
     print(f"{'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7}")
-    cases = reconcile(scenarios, _measurer(options.timeout, folder), options.out, options.max_error, _tell)
+    cases = reconcile(scenarios, _measurer(options.on, options.timeout, folder), options.out, options.max_error, _tell)
     return _verdict(cases, options.max_error)
 
 

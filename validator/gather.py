@@ -7,6 +7,7 @@ once its last member has come, a parameter server's answer once the server sends
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,24 @@ def finished_steps(recorded: Sequence[bytes]) -> int:
     return min((int(rows["step"][-1]) if len(rows) else 0) for rows in map(_complete, recorded))
 
 
-def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int, provenance: Mapping[str, str]) -> Run:
+def with_outcomes(run: Run, scenario: Scenario, outcomes: Sequence[Mapping[str, Any]]) -> Run:
+    """The run with what ranks told beside their spans, each a `validator.train.Outcome`, in rank order."""
+    summed = {step: sum(told["losses"].get(str(step), 0.0) for told in outcomes) for step in range(1, scenario.steps + 1)}
+    losses = tuple(summed.values()) if any(told["losses"] for told in outcomes) else ()
+    told = {"compute": scenario.compute} | _overrun(outcomes)
+    provenance = {**run.provenance, **outcomes[0]["provenance"], **told}
+    return replace(run, compute=scenario.compute, losses=losses, provenance=provenance)
+
+
+def _overrun(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What of paced ranks' waiting was too long already, on the rank where that was most."""
+    shares = [
+        told["notes"]["overrun_s"] / max(told["notes"]["paced_s"], 1e-9) for told in outcomes if "paced_s" in told["notes"]
+    ]
+    return {"compute_overrun": f"{max(shares):.1%} of the time to be waited"} if shares else {}
+
+
+def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
     """The Run of steps 1 … `steps` from what each rank recorded, in rank order. Seconds count from the end of the warm-up."""
     strategy = scenario.strategy
     rows = np.concatenate([_with_rank(rank, _complete(own)) for rank, own in enumerate(recorded)])
@@ -68,7 +86,6 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int, provenan
         scenario=scenario.name,
         strategy=strategy.kind,
         samples=scenario.total_samples,
-        provenance=provenance,
         rank_names=rank_names(strategy),
     )
     return accounted(run, scenario)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from simulator.errors import MissingDependencyError, RankError
 from validator import forkserver
 from validator.forkserver import Exit, ForkServer
+from validator.hosts import Host, here
 from validator.jobfolder import JobFolder
 from validator.status import NO_STEP, Board
 
@@ -60,18 +61,20 @@ def launch(
     *,
     timeout_s: float,
     accelerator: bool,
+    hosts: Sequence[Host] = (),
     names: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> list[Any]:
     """`run_on_ranks` in a folder of the caller's, where everything that ranks leave can be found also after an error.
 
-    names: what messages call each rank. progress: called with the step that the slowest rank is in, when it changes.
+    hosts: where each rank runs, on this machine's loopback interface if not given. names: what messages call each rank.
+    progress: called with the step that the slowest rank is in, when it changes.
     """
     require_torch()
     if function.__module__ == "__main__":
         raise ValueError(f"{function.__name__} stands in the main script, which ranks do not import; move it to a module")
     # what a rank needs to start comes first, so that an error in unpickling the rest is told like any other
-    folder.job.write_bytes(pickle.dumps((ranks, timeout_s, accelerator)) + pickle.dumps((function, args)))
+    folder.job.write_bytes(pickle.dumps((hosts or here(ranks), timeout_s, accelerator)) + pickle.dumps((function, args)))
     server = forkserver.shared()
     with server.lock:
         server.wait_until_ready()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from simulator.model import Gpt, Mlp
+from simulator.model import Gpt, Mlp, ResNet
+from validator import model_resnet
 
 DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -67,7 +68,7 @@ class Head(nn.Module):
         return cast(Tensor, self.output(self.norm(x)))
 
 
-def build(model: Gpt | Mlp, layers: Iterable[int], seed: int) -> list[nn.Module]:
+def build(model: Gpt | Mlp | ResNet, layers: Iterable[int], seed: int) -> list[nn.Module]:
     """The given layers of `model`, numbered as `model.build_layers()` numbers them.
 
     A layer's initial parameters follow from the seed and its number alone, so that every rank that builds a layer builds
@@ -81,10 +82,12 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
-def _seeded(model: Gpt | Mlp, index: int, seed: int) -> nn.Module:
+def _seeded(model: Gpt | Mlp | ResNet, index: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         # far enough apart that no two runs with small seeds share a layer
         torch.manual_seed(seed * 1_000_003 + index)
+        if isinstance(model, ResNet):
+            return model_resnet.layer(model, index)
         return _gpt_layer(model, index) if isinstance(model, Gpt) else _mlp_layer(model, index)
 
 

@@ -25,7 +25,6 @@ from validator.jobfolder import JobFolder
 from validator.place import Place
 from validator.status import Board, Status
 
-_LOOPBACK: Final = "lo" if sys.platform.startswith("linux") else "lo0"
 # The launcher tells a hung rank before its peers give up on it and blur whose fault it was.
 _GROUP_TIMEOUT_FACTOR: Final = 3.0
 
@@ -54,11 +53,16 @@ def main(path: Path, rank: int) -> int:
     folder = JobFolder(path)
     _redirect_output(folder.log(rank))
     with folder.job.open("rb") as file:
-        ranks, timeout_s, accelerator = pickle.load(file)  # noqa: S301 - written by our own launcher
+        hosts, timeout_s, accelerator = pickle.load(file)  # noqa: S301 - written by our own launcher
+        ranks, own_host = len(hosts), hosts[rank]
         own_status = Status(Board.open(folder.board), rank)
         own_status.enter(status.STARTING)
         try:
-            os.environ["GLOO_SOCKET_IFNAME"] = _LOOPBACK
+            if own_host.namespace is not None:
+                from validator import namespaces
+
+                namespaces.enter(own_host.namespace)
+            os.environ["GLOO_SOCKET_IFNAME"] = own_host.interface
             device = _device(rank, ranks, accelerator)
             store = FileStore(str(folder.store), ranks)
             _init_group(device, timeout_s * _GROUP_TIMEOUT_FACTOR, store=store, rank=rank, world_size=ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,13 @@ def sleep_for_ever() -> None:
     time.sleep(3600)
 
 
-def train_without_averaging(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+def train_without_averaging(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Every worker keeps its own gradients."""
     BucketedAllreduce.average = lambda self: None  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
-def train_with_sums(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+def train_with_sums(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Gradients are summed over the workers, not averaged."""
     average = BucketedAllreduce.average
 
@@ -64,7 +64,7 @@ def train_with_sums(scenario: Scenario, parameters_folder: Path | None) -> dict[
     return train_here(scenario, parameters_folder)
 
 
-def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """The last rank is killed there."""
     backward = PipelineStage.backward_one_chunk
 
@@ -76,7 +76,7 @@ def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None
     return train_here(scenario, parameters_folder)
 
 
-def hang_in_forward_of_step_2(scenario: Scenario, parameters_folder: Path | None) -> dict[str, str]:
+def hang_in_forward_of_step_2(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Rank 1 hangs there."""
     loss = model.loss
 

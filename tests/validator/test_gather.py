@@ -42,7 +42,7 @@ def test_seconds_count_from_the_end_of_the_warm_up_on_the_last_rank(make_scenari
         recorded(end(0, 10), row(Phase.FORWARD, 10, 13), end(1, 13)),
     ]
 
-    run = assemble(make_scenario(RING, steps=1), ranks, 1, {})
+    run = assemble(make_scenario(RING, steps=1), ranks, 1)
 
     assert run.step_times_s == (3.0,)
     assert spans_of(run, 0, Phase.FORWARD) == [(0.0, 0.0, 2.0)]
@@ -55,7 +55,7 @@ def test_a_collective_moves_when_its_last_member_has_come(make_scenario: MakeSce
         bucket = row(Phase.SYNCHRONISE, come_s, 8, stream=Stream.COMMUNICATION, match=0)
         return recorded(end(0, 0), bucket, row(Phase.SYNCHRONISE, come_s, 8), end(1, 8))
 
-    run = assemble(make_scenario(RING, steps=1), [worker(2), worker(5)], 1, {})
+    run = assemble(make_scenario(RING, steps=1), [worker(2), worker(5)], 1)
 
     assert spans_of(run, 0, Phase.SYNCHRONISE, Stream.COMMUNICATION) == [(2, 5, 8)]
     assert spans_of(run, 0, Phase.SYNCHRONISE) == [(2, 5, 8)]
@@ -70,7 +70,7 @@ def test_buckets_that_were_done_before_do_not_count_as_exposed(make_scenario: Ma
         late = row(Phase.SYNCHRONISE, come_s, 8, stream=Stream.COMMUNICATION, match=1)
         return recorded(end(0, 0), early, late, row(Phase.SYNCHRONISE, come_s, 8), end(1, 8))
 
-    run = assemble(make_scenario(RING, steps=1), [worker(4), worker(6)], 1, {})
+    run = assemble(make_scenario(RING, steps=1), [worker(4), worker(6)], 1)
 
     assert spans_of(run, 0, Phase.SYNCHRONISE) == [(4, 6, 8)]
 
@@ -84,7 +84,7 @@ def test_a_message_moves_once_it_is_sent_and_its_receiver_is_there(
     sender = recorded(end(0, 0), row(Phase.SEND, sent_s, 7, peer=1, match=2), end(1, 9))
     receiver = recorded(end(0, 0), row(Phase.RECEIVE, awaited_s, 8, peer=0, match=2), end(1, 9))
 
-    run = assemble(make_scenario(PIPELINE, steps=1), [sender, receiver], 1, {})
+    run = assemble(make_scenario(PIPELINE, steps=1), [sender, receiver], 1)
 
     assert spans_of(run, 0, Phase.SEND) == [(sent_s, moves_s, 7)]
     assert spans_of(run, 1, Phase.RECEIVE) == [(awaited_s, moves_s, 8)]
@@ -95,7 +95,7 @@ def test_what_a_worker_awaits_is_cut_where_the_last_server_sends(make_scenario: 
     worker = recorded(end(0, 0), row(Phase.WAIT, 2, 9, size_bytes=12.0), end(1, 9))
     servers = [recorded(end(0, 0), row(Phase.SEND, sends_s, 8), end(1, 8)) for sends_s in (4, 6)]
 
-    run = assemble(make_scenario(SERVERS, steps=1), [worker, *servers], 1, {})
+    run = assemble(make_scenario(SERVERS, steps=1), [worker, *servers], 1)
 
     assert spans_of(run, 0, Phase.WAIT) == [(2, 2, 6)]
     assert spans_of(run, 0, Phase.RECEIVE) == [(6, 6, 9)]

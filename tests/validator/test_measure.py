@@ -18,7 +18,7 @@ from simulator.run import COMPUTE_PHASES, Phase, Run, Spans, Stream, load_run
 from simulator.strategy.costs import buckets
 from tests.validator import faults, processes
 from tests.validator.conftest import CLUSTER, GPT, MakeScenario
-from validator.measure import measure
+from validator.measure import Watch, measure
 
 PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 4}
 RING = {"kind": "data_parallel", "workers": 2, "bucket": "100 KiB", "first_bucket": "20 KiB"}
@@ -115,7 +115,7 @@ def test_bf16_trains_too(make_scenario: MakeScenario) -> None:
 def test_progress_counts_steps_up(make_scenario: MakeScenario) -> None:
     seen: list[int] = []
 
-    measure(make_scenario(RING, GPT, steps=60), progress=seen.append)
+    measure(make_scenario(RING, GPT, steps=60), watch=Watch(progress=seen.append))
 
     assert seen == sorted(seen)
     assert seen[-1] == 60
@@ -128,7 +128,7 @@ def test_a_killed_rank_is_named_with_its_phase_and_what_was_measured_is_kept(
     folder = tmp_path / "x"
 
     with pytest.raises(RankError) as caught:
-        measure(make_scenario({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}), folder=folder)
+        measure(make_scenario({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}), watch=Watch(folder=folder))
 
     killed = "rank 3 (worker 1 stage 1) was killed by signal 9 in backward of step 4"
     assert str(caught.value) == f"{killed}; measurements up to step 3 are kept in {folder}"
@@ -150,7 +150,8 @@ def test_a_hung_rank_is_named_and_not_those_that_wait_for_it(
         RankError, match=r"rank 1 \(worker 1\) made no progress for 1.5 s in forward of step 2; .* up to step 1 "
     ):
         measure(
-            make_scenario({"kind": "parameter_server", "workers": 3, "servers": 2}, batch=18), timeout_s=1.5, folder=tmp_path
+            make_scenario({"kind": "parameter_server", "workers": 3, "servers": 2}, batch=18),
+            watch=Watch(timeout_s=1.5, folder=tmp_path),
         )
 
     assert time.monotonic() - begin_s < 10
@@ -164,7 +165,7 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_cause(
     (tmp_path / "file").touch()
 
     with pytest.raises(RankError, match=r"killed by signal 9 in backward of step 4; what was measured could not be kept"):
-        measure(make_scenario(PIPELINE), folder=tmp_path / "file" / "x")
+        measure(make_scenario(PIPELINE), watch=Watch(folder=tmp_path / "file" / "x"))
 
 
 def test_text_from_a_file_beside_is_trained_on(
@@ -189,8 +190,8 @@ def test_a_data_file_that_is_missing_or_short_is_refused(
 
 def test_what_has_no_twin_is_refused(make_scenario: MakeScenario, models: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"text" * 100)
-    with pytest.raises(InputError, match="model: a resnet can be predicted but not measured; give a gpt or an mlp"):
-        measure(make_scenario(RING, {"kind": "resnet", "depth": 50}))
+    with pytest.raises(InputError, match="model: a vgg can be predicted but not measured; give a gpt, an mlp or a resnet"):
+        measure(make_scenario(RING, {"kind": "vgg", "depth": 16}))
     with pytest.raises(InputError, match=r"training\.precision: fp16"):
         measure(make_scenario(RING, precision="fp16"))
     with pytest.raises(InputError, match="a model of kind mlp cannot read"):

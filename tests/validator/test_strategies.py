@@ -18,7 +18,7 @@ from tests.validator import faults
 from tests.validator.conftest import MakeScenario
 from validator import model
 from validator.data import worker_batches
-from validator.measure import measure
+from validator.measure import Watch, measure
 from validator.strategy.base import build_optimizer, name_parameters
 
 WARMUP_STEPS = 2
@@ -67,7 +67,7 @@ def plainly_trained(scenario: Scenario) -> dict[str, Tensor]:
 
 def largest_difference(scenario: Scenario, folder: Path) -> float:
     """Over all parameters on all ranks: norm of the difference to plain training, relative to the norm."""
-    measure(scenario, parameters_folder=folder)
+    measure(scenario, watch=Watch(parameters_folder=folder))
     expected = plainly_trained(scenario)
     seen: set[str] = set()
     worst = 0.0
@@ -106,7 +106,7 @@ def test_the_comparison_catches_gradients_that_are_not_averaged(
 def test_servers_hold_what_workers_have(make_scenario: MakeScenario, tmp_path: Path) -> None:
     scenario = make_scenario({**PARAMETER_SERVER, "servers": 2}, precision="fp64")
 
-    measure(scenario, parameters_folder=tmp_path)
+    measure(scenario, watch=Watch(parameters_folder=tmp_path))
 
     worker = torch.load(tmp_path / "rank0.pt")
     shards = [torch.load(tmp_path / f"rank{2 + server}.pt")[f"shard{server}"] for server in range(2)]

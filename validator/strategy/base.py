@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,20 +14,22 @@ from simulator.cluster.device import Optimizer
 from simulator.model import Gpt, Mlp
 from simulator.run import Phase
 from simulator.scenario import Scenario
-from validator import model
+from validator import model, paced
 from validator.data import Batch, worker_batches
+from validator.paced import Pace
 from validator.recorder import Recorder
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a rank needs to train. total_steps: with the warm-up steps."""
+    """What a rank needs to train. total_steps: with the warm-up steps. pace: how long it takes for what, if paced."""
 
     scenario: Scenario
     rank: int
     device: torch.device
     recorder: Recorder
     total_steps: int
+    pace: Pace | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -36,8 +38,7 @@ class Context:
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
         """The layers of those numbers with their initial parameters, on this rank's device."""
         numbers = list(layers)
-        spec = cast(Gpt | Mlp, self.scenario.model)
-        modules = model.build(spec, numbers, self.scenario.training.seed)
+        modules = build_layers(self.scenario, numbers, self.pace)
         return {number: module.to(self.device, self.dtype) for number, module in zip(numbers, modules, strict=True)}
 
     def build_all(self) -> dict[int, nn.Module]:
@@ -49,7 +50,17 @@ class Context:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The scenario's optimizer over `parameters`."""
-        return build_optimizer(self.scenario.training.optimizer, parameters, self.scenario.training.learning_rate)
+        optimizer = build_optimizer(self.scenario.training.optimizer, parameters, self.scenario.training.learning_rate)
+        if self.pace is not None:
+            self.pace.slow_down(optimizer)
+        return optimizer
+
+
+def build_layers(scenario: Scenario, numbers: Sequence[int], pace: Pace | None) -> list[nn.Module]:
+    """The torch modules that a scenario's layers of those numbers are trained as, with their initial parameters."""
+    if scenario.compute == "paced":
+        return paced.build(scenario, numbers, pace)
+    return model.build(cast(Gpt | Mlp, scenario.model), numbers, scenario.training.seed)
 
 
 def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
@@ -65,6 +76,26 @@ class Trainer(ABC):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.recorder = context.recorder
+        self._index = 0
+        self._losses: dict[int, Tensor] = {}
+
+    def take(self, index: int) -> None:
+        """Takes step number `index`, warm-up steps counted from 0."""
+        self._index = index
+        self.step(index)
+
+    def note_loss(self, loss: Tensor, samples: int) -> None:
+        """Adds a mean loss over so many samples to the step's. Of ranks that compute the same loss one notes it."""
+        part = loss.detach() * (samples / self.context.scenario.total_samples)
+        self._losses[self._index] = self._losses[self._index] + part if self._index in self._losses else part
+
+    def losses(self) -> dict[int, float]:
+        """Of each step what this rank's samples add to the mean over all; nothing where it knows none."""
+        return {index: float(loss) for index, loss in self._losses.items()}
+
+    def notes(self) -> dict[str, Any]:
+        """What else became of the training on this rank, as plain data for JSON."""
+        return {}
 
     @abstractmethod
     def step(self, index: int) -> None:
@@ -91,7 +122,9 @@ class WholeModel(Trainer):
     def forward(self, batch: Batch) -> Tensor:
         """The loss of the worker's samples."""
         with self.recorder.span(Phase.FORWARD):
-            return model.loss(self.module(batch.inputs), batch.targets)
+            loss = model.loss(self.module(batch.inputs), batch.targets)
+        self.note_loss(loss, len(batch.targets))
+        return loss
 
     def backward(self, loss: Tensor) -> None:
         """Leaves the gradients that the update is to apply in the parameters."""

@@ -55,9 +55,7 @@ class BucketedAllreduce:
         return allreduce(flat, self._recorder, self._team, index, self._stage)
 
 
-def allreduce(
-    flat: Tensor, recorder: Recorder, team: Team, match: int, stage: int = -1
-) -> torch.futures.Future[list[Tensor]]:
+def allreduce(flat: Tensor, recorder: Recorder, team: Team, match: int, stage: int = -1) -> torch.futures.Future[list[Tensor]]:
     """Begins to sum `flat` in place over the team; its span is noted when the sum is there, which the future tells."""
     begin_s = recorder.now()
     work = dist.all_reduce(flat, group=team.group, async_op=True)

@@ -7,8 +7,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from simulator.strategy import Hybrid
 from validator.strategy.base import Context, Trainer
 from validator.strategy.buckets import BucketedAllreduce
-from validator.strategy.team import Team
 from validator.strategy.pipeline import StageTrainer
+from validator.strategy.team import Team
 
 
 def create(context: Context, strategy: Hybrid) -> Trainer:

@@ -57,9 +57,10 @@ class StageTrainer(Trainer):
 
     def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """A microbatch's part of the mean loss; it belongs to the forward pass."""
-        part = model.loss(outputs, targets) / self.microbatches
+        loss = model.loss(outputs, targets)
         self.recorded.end_forward()
-        return part
+        self.note_loss(loss, len(targets))
+        return loss / self.microbatches
 
 
 class RecordedStage(PipelineStage):

@@ -1,0 +1,38 @@
+"""Labs for tests: whether this machine can build them, and clusters small enough for it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from simulator.cluster import Cluster
+from simulator.errors import ScaleproofError
+from validator import netlab
+
+
+def _what_is_missing() -> str:
+    try:
+        netlab.require()
+    except ScaleproofError as error:
+        return str(error)
+    return ""
+
+
+_missing = _what_is_missing()
+# In CI a lab that cannot be built is a failure, not a reason to skip.
+needs_netlab = pytest.mark.skipif(bool(_missing) and "CI" not in os.environ, reason=_missing or "netlab can be built")
+
+
+def lab_cluster(nodes: int = 4, bandwidth: str = "500 Mbit/s", **network: Any) -> Cluster:
+    """A cluster of `nodes` hosts of one process each; `network` gives further fields of the network."""
+    device = {"name": "cpu", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "10 GB/s"}
+    return Cluster.model_validate(
+        {
+            "nodes": nodes,
+            "node": {"cores": 2},
+            "network": {"bandwidth": bandwidth, "latency": "60 us", **network},
+            "device": device,
+        }
+    )

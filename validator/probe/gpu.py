@@ -1,0 +1,350 @@
+"""What a GPU does by itself and with its neighbours; each probe runs on a rank, and as well on a CPU, where times are the host's.
+
+Times are medians of rounds. A round lies between two marks on the device's own time line and repeats its work until it is long
+beside the marks; nothing waits for the device within one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypedDict
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from simulator.model import Gpt, Mlp, ResNet
+from validator import rank
+from validator.model import build, loss
+from validator.probe.compute import LayerTiming, OptimizerTiming
+from validator.strategy.base import build_optimizer
+
+# fp32 is also computed as tf32, on the same tensors
+_DTYPES: Final = {
+    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+}  # fmt: skip
+_ROUND_S: Final = 1e-3
+_MOST_PER_ROUND: Final = 200
+_LEAST_ROUNDS: Final = 3
+_LAUNCHES: Final = 500
+_GRAPH_KERNELS: Final = 200
+_WARM_UP: Final = 2
+
+
+class Facts(TypedDict):
+    """What the device says of itself. capability: (major, minor) on NVIDIA's; (0, 0) on a CPU."""
+
+    name: str
+    devices: int
+    capability: list[int]
+    processors: int
+    memory_bytes: int
+
+
+class MatmulTiming(TypedDict):
+    """Median seconds of an m × k by k × n product."""
+
+    precision: str
+    m: int
+    n: int
+    k: int
+    seconds: float
+
+
+class MovedTiming(TypedDict):
+    """Median seconds in which `moved_bytes` are read or written, or sent."""
+
+    what: str
+    moved_bytes: int
+    seconds: float
+
+
+class Launches(TypedDict):
+    """issue_s: what the host takes to issue a kernel. launch_s: from one kernel of a graph to the next, with its own work."""
+
+    issue_s: float
+    launch_s: float
+
+
+class Clock:
+    """Marks on a device's time line and the seconds between them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.is_gpu: Final = device.type == "cuda"
+
+    def mark(self) -> Any:
+        """The moment when the device has done what it was told so far."""
+        if not self.is_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def wait(self) -> None:
+        """Returns once the device has done what it was told."""
+        if self.is_gpu:
+            torch.cuda.synchronize(self._device)
+
+    def seconds(self, first: Any, second: Any) -> float:
+        """Between two marks that have passed."""
+        return float(first.elapsed_time(second) * 1e-3 if self.is_gpu else second - first)
+
+    def median_s(self, step: Callable[[], object], budget_s: float) -> float:
+        """Median seconds of a step, over at least three rounds and for at most about `budget_s`."""
+        for _ in range(_WARM_UP):
+            step()
+        self.wait()
+        until_s = time.perf_counter() + budget_s
+        once_s = self._round_s(step, 1)
+        count = max(1, min(_MOST_PER_ROUND, int(_ROUND_S / once_s)))
+        rounds = [self._round_s(step, count) for _ in range(_LEAST_ROUNDS)]
+        while time.perf_counter() < until_s:
+            rounds.append(self._round_s(step, count))
+        return statistics.median(rounds)
+
+    def _round_s(self, step: Callable[[], object], count: int) -> float:
+        begin = self.mark()
+        for _ in range(count):
+            step()
+        end = self.mark()
+        self.wait()
+        return max(self.seconds(begin, end), 1e-9) / count
+
+
+def facts() -> Facts:
+    """The rank's device."""
+    device = rank.here().device
+    if device.type != "cuda":
+        return {"name": "CPU", "devices": 1, "capability": [0, 0], "processors": 1, "memory_bytes": 2**33}
+    found = torch.cuda.get_device_properties(device)
+    return {
+        "name": found.name,
+        "devices": torch.cuda.device_count(),
+        "capability": [found.major, found.minor],
+        "processors": found.multi_processor_count,
+        "memory_bytes": found.total_memory,
+    }
+
+
+def matmuls(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], budget_s: float) -> list[MatmulTiming]:
+    """Products of random matrices, (m, n, k) each, within about `budget_s` seconds over all."""
+    clock, device = _clock()
+    each_s = budget_s / (len(shapes) * len(precisions))
+    result: list[MatmulTiming] = []
+    for precision in precisions:
+        with _tf32(precision == "tf32"):
+            for m, n, k in shapes:
+                a, b = (torch.randn(size, device=device, dtype=_DTYPES[precision]) for size in ((m, k), (k, n)))
+                out = torch.empty(m, n, device=device, dtype=_DTYPES[precision])
+                seconds = clock.median_s(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), each_s)  # type: ignore[misc]
+                result.append({"precision": precision, "m": m, "n": n, "k": k, "seconds": seconds})
+    return result
+
+
+def memory(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
+    """One buffer copied to another (a read and a write), and added to another (two reads and a write)."""
+    clock, device = _clock()
+    each_s = budget_s / (2 * len(sizes_bytes))
+    result: list[MovedTiming] = []
+    for size_bytes in sizes_bytes:
+        target, source = (torch.randn(size_bytes // 4, device=device) for _ in range(2))
+        copy_s = clock.median_s(lambda t=target, s=source: t.copy_(s), each_s)  # type: ignore[misc]
+        add_s = clock.median_s(lambda t=target, s=source: t.add_(s), each_s)  # type: ignore[misc]
+        result.append({"what": "copy", "moved_bytes": 2 * size_bytes, "seconds": copy_s})
+        result.append({"what": "add", "moved_bytes": 3 * size_bytes, "seconds": add_s})
+    return result
+
+
+def launches() -> Launches:
+    """Kernels of one element: how fast the host issues them, and how fast a graph of them runs; the same on a CPU."""
+    clock, device = _clock()
+    x = torch.zeros(1, device=device)
+    issued_s = []
+    for _ in range(_WARM_UP + 5):
+        clock.wait()
+        begin_s = time.perf_counter()
+        for _ in range(_LAUNCHES):
+            x.add_(1.0)
+        issued_s.append((time.perf_counter() - begin_s) / _LAUNCHES)
+    issue_s = statistics.median(issued_s[_WARM_UP:])
+    return {"issue_s": issue_s, "launch_s": _graphed_s(clock, x) if clock.is_gpu else issue_s}
+
+
+def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
+    """Between pinned memory of the host and the device, either way."""
+    clock, device = _clock()
+    each_s = budget_s / (2 * len(sizes_bytes))
+    result: list[MovedTiming] = []
+    for size_bytes in sizes_bytes:
+        host = torch.zeros(size_bytes // 4, pin_memory=clock.is_gpu)
+        own = torch.zeros(size_bytes // 4, device=device)
+        for what, target, source in (("host to device", own, host), ("device to host", host, own)):
+            seconds = clock.median_s(lambda t=target, s=source: t.copy_(s, non_blocking=True), each_s)  # type: ignore[misc]
+            result.append({"what": what, "moved_bytes": size_bytes, "seconds": seconds})
+    return result
+
+
+def device_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
+    """From the first device to each other one that this process sees; nothing where there is none."""
+    clock, device = _clock()
+    others = range(1, torch.cuda.device_count()) if clock.is_gpu else range(0)
+    each_s = budget_s / max(1, len(others) * len(sizes_bytes))
+    result: list[MovedTiming] = []
+    for other in others:
+        for size_bytes in sizes_bytes:
+            source = torch.zeros(size_bytes // 4, device=device)
+            target = torch.zeros(size_bytes // 4, device=torch.device("cuda", other))
+            # copies run on the source's current stream, where the marks are
+            seconds = clock.median_s(lambda t=target, s=source: t.copy_(s, non_blocking=True), each_s)  # type: ignore[misc]
+            result.append({"what": f"device 0 to {other}", "moved_bytes": size_bytes, "seconds": seconds})
+    return result
+
+
+def point_to_point(sizes_bytes: Sequence[int], repetitions: int) -> list[MovedTiming]:
+    """One-way times of messages from rank 0 to rank 1 and back."""
+    first = dist.get_rank() == 0
+
+    def round_trip(buffer: Tensor) -> None:
+        if first:
+            dist.send(buffer, 1)
+            dist.recv(buffer, 1)
+        else:
+            dist.recv(buffer, 0)
+            dist.send(buffer, 0)
+
+    return _exchanges("message", round_trip, sizes_bytes, repetitions, messages=2)
+
+
+def allreduces(sizes_bytes: Sequence[int], repetitions: int) -> list[MovedTiming]:
+    """Times of summing a 32-bit float buffer over all ranks."""
+    return _exchanges("allreduce", lambda buffer: dist.all_reduce(buffer), sizes_bytes, repetitions, messages=1)
+
+
+def layers(model: Gpt | Mlp | ResNet, precision: str, samples: Sequence[int], budget_s: float) -> list[LayerTiming]:
+    """Times of every kind of layer of `model`, `budget_s` seconds per number of samples; the loss counts with the last."""
+    clock, device = _clock()
+    specs, dtype = model.build_layers(), _DTYPES[precision]
+    modules = [module.to(device, dtype) for module in build(model, range(len(specs)), seed=0)]
+    result: list[LayerTiming] = []
+    for count in samples:
+        inputs, targets = _batch(model, count, device, dtype)
+        for _ in range(_WARM_UP):
+            _passes_s(clock, modules, inputs, targets)
+        times: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        until_s, rounds = time.perf_counter() + budget_s, 0
+        while rounds < _LEAST_ROUNDS or time.perf_counter() < until_s:
+            for spec, seconds in zip(specs, _passes_s(clock, modules, inputs, targets), strict=True):
+                times[spec.signature].append(seconds)
+            rounds += 1
+        for signature, seconds_of in times.items():
+            forward_s, backward_s = (statistics.median(column) for column in zip(*seconds_of, strict=True))
+            result.append({"signature": signature, "samples": count, "forward_s": forward_s, "backward_s": backward_s})
+    return result
+
+
+def optimizers(sizes: Sequence[int], precision: str, names: Sequence[str], budget_s: float) -> list[OptimizerTiming]:
+    """Times of optimizer steps over so many parameters, in tensors of 2²⁰ elements at most."""
+    clock, device = _clock()
+    each_s = budget_s / (len(sizes) * len(names))
+    result: list[OptimizerTiming] = []
+    for size in sizes:
+        parts = [min(2**20, size - begin) for begin in range(0, size, 2**20)]
+        parameters = [nn.Parameter(torch.randn(part, device=device, dtype=_DTYPES[precision])) for part in parts]
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        for name in names:
+            step = build_optimizer(name, parameters, 1e-6).step  # type: ignore[arg-type]
+            result.append({"optimizer": name, "parameters": size, "seconds": clock.median_s(step, each_s)})
+    return result
+
+
+def _clock() -> tuple[Clock, torch.device]:
+    device = rank.here().device
+    return Clock(device), device
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Whether products of 32-bit floats may be computed as tf32 meanwhile."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _graphed_s(clock: Clock, x: Tensor) -> float:
+    """Seconds per kernel of a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_GRAPH_KERNELS):
+            x.add_(1.0)
+    return clock.median_s(graph.replay, 0.1) / _GRAPH_KERNELS
+
+
+def _exchanges(
+    what: str, step: Callable[[Tensor], object], sizes_bytes: Sequence[int], repetitions: int, messages: int
+) -> list[MovedTiming]:
+    """As many repetitions on every rank; each rank's median, of the slowest rank."""
+    clock, device = _clock()
+    result: list[MovedTiming] = []
+    for size_bytes in sizes_bytes:
+        buffer = torch.zeros(max(1, size_bytes // 4), device=device)
+        for _ in range(_WARM_UP):
+            step(buffer)
+        seconds = []
+        for _ in range(repetitions):
+            clock.wait()
+            begin = clock.mark()
+            step(buffer)
+            end = clock.mark()
+            clock.wait()
+            seconds.append(clock.seconds(begin, end) / messages)
+        slowest = torch.tensor([statistics.median(seconds)], dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        result.append({"what": what, "moved_bytes": buffer.numel() * 4, "seconds": float(slowest)})
+    return result
+
+
+def _batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    if isinstance(model, Gpt):
+        tokens = torch.randint(model.vocabulary, (2, samples, model.sequence), device=device)
+        return tokens[0], tokens[1]
+    shape, classes = (
+        ((3, model.image, model.image), model.classes) if isinstance(model, ResNet) else ((model.inputs,), model.outputs)
+    )
+    return torch.randn(samples, *shape, device=device, dtype=dtype), torch.randint(classes, (samples,), device=device)
+
+
+def _passes_s(clock: Clock, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
+    """Forward and backward seconds of each module in one training step; each is differentiated on its own."""
+    for module in modules:
+        module.zero_grad()
+    clock.wait()
+    sources, outputs = [], []
+    x = inputs
+    marks = [clock.mark()]
+    for index, module in enumerate(modules):
+        x = x.detach().requires_grad_(index > 0)
+        sources.append(x)
+        x = module(x)
+        if index == len(modules) - 1:
+            x = loss(x, targets)
+        outputs.append(x)
+        marks.append(clock.mark())
+    gradient: Tensor | None = None
+    back = [clock.mark()]
+    for source, output in zip(reversed(sources), reversed(outputs), strict=True):
+        output.backward(gradient)  # type: ignore[no-untyped-call]
+        gradient = source.grad
+        back.append(clock.mark())
+    clock.wait()
+    forward_s = [clock.seconds(*pair) for pair in zip(marks, marks[1:], strict=False)]
+    backward_s = [clock.seconds(*pair) for pair in zip(back, back[1:], strict=False)]
+    return list(zip(forward_s, reversed(backward_s), strict=True))

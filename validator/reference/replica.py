@@ -1,0 +1,62 @@
+"""A replica: the whole model with its optimizer in one process, which rules of training use one or several of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from simulator.scenario import Scenario
+from validator.data import Batch
+from validator.model import DTYPES
+from validator.steps import total_steps
+from validator.strategy.base import build_layers, build_optimizer, name_parameters
+
+
+@dataclass(frozen=True)
+class Replica:
+    """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer."""
+
+    scenario: Scenario
+    layers: Mapping[int, nn.Module]
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Self:
+        numbers = list(range(len(scenario.model.build_layers())))
+        modules = build_layers(scenario, numbers, None)
+        layers = {number: module.to(_dtype(scenario)) for number, module in zip(numbers, modules, strict=True)}
+        whole = nn.Sequential(*layers.values())
+        training = scenario.training
+        return cls(scenario, layers, whole, build_optimizer(training.optimizer, whole.parameters(), training.learning_rate))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return _dtype(self.scenario)
+
+    @property
+    def steps(self) -> range:
+        """The numbers of all steps, those of the warm-up first."""
+        return range(total_steps(self.scenario))
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        """A batch in parts of as many samples as a worker's microbatch has, so that no more than that is kept at once."""
+        size = max(1, self.scenario.samples_per_worker // self.scenario.strategy.microbatches)
+        for begin in range(0, len(batch.targets), size):
+            yield Batch(batch.inputs[begin : begin + size], batch.targets[begin : begin + size])
+
+    def update(self) -> None:
+        """Applies the gradients, and drops them."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in name_parameters(self.layers).items()}
+
+
+def _dtype(scenario: Scenario) -> torch.dtype:
+    return DTYPES[scenario.training.precision]
