@@ -42,11 +42,11 @@ def _check(scenario: Scenario) -> None:
 
 
 def _check_model(scenario: Scenario) -> None:
-    """Raises InputError where there is no torch model for the scenario's; paced, any will do whose layers follow one another."""
+    """Raises InputError where there is no torch model for the scenario's; paced, any chain of layers will do."""
     model, kind = scenario.model, scenario.strategy.kind
     if scenario.compute == "paced":
         if branches(model.build_layers()):
-            raise InputError(f"compute: a {model.kind} has branches, which cannot be paced; give a model whose layers are a chain")
+            raise InputError(f"compute: a {model.kind} has branches, which cannot be paced; give one that is a chain of layers")
         return
     if not isinstance(model, Gpt | Mlp | ResNet):
         known = "give a gpt, an mlp or a resnet, or set compute=paced"

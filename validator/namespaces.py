@@ -89,7 +89,8 @@ class Holder:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether the namespaces are there; forks of the launcher see it too."""
+        return self.paths[0].exists()
 
     def close(self) -> None:
         """Ends the holder and with it the namespaces that no process is in."""

@@ -20,7 +20,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from simulator.errors import ScaleproofError
 from simulator.run import write_aside
-from validator import status
+from validator import staging, status
 from validator.jobfolder import JobFolder
 from validator.place import Place
 from validator.status import Board, Status
@@ -63,9 +63,9 @@ def main(path: Path, rank: int) -> int:
 
                 namespaces.enter(own_host.namespace)
             os.environ["GLOO_SOCKET_IFNAME"] = own_host.interface
-            device = _device(rank, ranks, accelerator)
+            device = _device(rank, accelerator)
             store = FileStore(str(folder.store), ranks)
-            _init_group(device, timeout_s * _GROUP_TIMEOUT_FACTOR, store=store, rank=rank, world_size=ranks)
+            _init_group(device, ranks, timeout_s * _GROUP_TIMEOUT_FACTOR, store=store, rank=rank, world_size=ranks)
             _here[:] = [Rank(rank, ranks, device, own_status, folder)]
             function, args = pickle.load(file)  # noqa: S301
             own_status.enter(status.BETWEEN_PHASES)
@@ -83,8 +83,8 @@ def main(path: Path, rank: int) -> int:
 
 def join(place: Place, timeout_s: float, accelerator: bool) -> None:
     """Joins the process group whose address torchrun or a Slurm script gives in the environment."""
-    device = _device(place.local_rank, place.local_ranks, accelerator)
-    _init_group(device, timeout_s, init_method="env://", rank=place.rank, world_size=place.ranks)
+    device = _device(place.local_rank, accelerator)
+    _init_group(device, place.local_ranks, timeout_s, init_method="env://", rank=place.rank, world_size=place.ranks)
     own_status = Status(Board.private(), 0)
     _here[:] = [Rank(place.rank, place.ranks, device, own_status, JobFolder(Path()))]
 
@@ -114,17 +114,24 @@ def describe(error: BaseException) -> str:
     return lines[0] if isinstance(error, ScaleproofError) else f"{type(error).__name__}: {lines[0]}"
 
 
-def _device(local_rank: int, local_ranks: int, accelerator: bool) -> torch.device:
-    """The GPU of this rank where every rank of the machine has one, else the CPU with one thread per rank."""
-    if accelerator and torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks:
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
+def _device(local_rank: int, accelerator: bool) -> torch.device:
+    """A GPU where one is wanted and there is any, else the CPU with one thread per rank."""
+    if accelerator and torch.cuda.is_available():
+        # where there are fewer than ranks of the machine, they share
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        # 32 bits are 32 bits in convolutions too
+        torch.backends.cudnn.allow_tf32 = False
+        return device
     torch.set_num_threads(1)
     return torch.device("cpu")
 
 
-def _init_group(device: torch.device, timeout_s: float, **rendezvous: Any) -> None:
-    backend = "nccl" if device.type == "cuda" else "gloo"
+def _init_group(device: torch.device, local_ranks: int, timeout_s: float, **rendezvous: Any) -> None:
+    """local_ranks: of this machine. NCCL has one rank to a GPU."""
+    backend = "gloo"
+    if device.type == "cuda":
+        backend = "nccl" if torch.cuda.device_count() >= local_ranks else staging.BACKEND
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), **rendezvous)
 
 

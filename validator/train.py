@@ -52,6 +52,9 @@ def train(
         parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
         torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")
     provenance = {"torch": torch.__version__, "backend": dist.get_backend(), "device": _device_name(me.device)}
+    if me.device.type == "cuda":
+        # what torch's allocator had handed out at the fullest moment
+        provenance["peak_memory_bytes"] = str(torch.cuda.max_memory_allocated(me.device))
     losses = {str(index - first + 1): loss for index, loss in trainer.losses().items() if index >= first}
     return Outcome(provenance=provenance, losses=losses, notes=trainer.notes() | (pace.note() if pace else {}))
 

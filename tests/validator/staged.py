@@ -1,0 +1,50 @@
+"""What ranks do in tests of staging. It stands apart so that ranks can import it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from simulator.scenario import Scenario
+from validator import staging
+from validator.measure import train_here
+from validator.rank import here
+
+
+def exchange_all() -> dict[str, Any]:
+    """What each collective and a message leave on this rank, of ranks that begin with their number."""
+    group, me, ranks = dist.new_group(backend=staging.BACKEND), dist.get_rank(), dist.get_world_size()
+    summed, told, received = torch.full((3,), float(me)), torch.full((3,), float(me)), torch.zeros(3)
+    gathered = [torch.zeros(1) for _ in range(ranks)]
+    future = dist.all_reduce(summed, group=group, async_op=True).get_future().then(lambda done: done.value()[0].clone())
+    dist.broadcast(told, 1, group=group)
+    dist.all_gather(gathered, torch.tensor([float(me)]), group=group)
+    arriving = dist.irecv(received, (me - 1) % ranks, group=group)
+    leaving = dist.isend(torch.full((3,), float(me)), (me + 1) % ranks, group=group)
+    for work in (leaving, arriving):
+        assert work is not None
+        work.wait()
+    dist.barrier(group=group)
+    return {
+        "summed": future.wait().tolist(),
+        "in place": summed.tolist(),
+        "told": told.tolist(),
+        "gathered": [float(part) for part in gathered],
+        "received": received.tolist(),
+        "backend": dist.get_backend(group),
+    }
+
+
+def train_staged(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """`train_here` in a staged group of the same ranks."""
+    me = here()
+    dist.destroy_process_group()
+    store = FileStore(str(me.job.path / "staged"), me.ranks)
+    dist.init_process_group(staging.BACKEND, store=store, rank=me.rank, world_size=me.ranks, timeout=timedelta(seconds=60))
+    return train_here(scenario, parameters_folder)

@@ -1,0 +1,102 @@
+"""Staging: a process group of ranks that share GPUs, whose tensors go through the host's memory and gloo.
+
+NCCL has one rank to a GPU, and gloo's messages take tensors of the CPU alone. What passes so is right, and slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import _create_work_from_future
+from torch.distributed import ProcessGroupGloo
+from torch.distributed.distributed_c10d import _get_process_group_name
+
+BACKEND: Final = "staged"
+_NO_TIMEOUT: Final = timedelta(0)
+
+
+class StagedGroup(dist.ProcessGroup):
+    """Each collective and message is gloo's, on copies in the host's memory that are copied back once it is over."""
+
+    def __init__(self, gloo: ProcessGroupGloo, rank: int, ranks: int) -> None:
+        super().__init__(rank, ranks)
+        self._gloo = gloo
+
+    def getBackendName(self) -> str:
+        return BACKEND
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch gave this group, which it looks for in native groups alone."""
+        return str(_get_process_group_name(self))
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+        copies = _copied(tensors)
+        return _collective(self._gloo.allreduce(copies, opts or dist.AllreduceOptions()), copies, tensors)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        copies = _copied(tensors)
+        return _collective(self._gloo.broadcast(copies, opts), copies, tensors)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        gathered = [_copied(tensors) for tensors in outputs]
+        work = self._gloo.allgather(gathered, _copied(inputs), opts or dist.AllgatherOptions())
+        return _collective(work, sum(gathered, []), sum(outputs, []))
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        return self._gloo.barrier(opts or dist.BarrierOptions())
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int) -> dist.Work:
+        copies = _copied(tensors)
+        return _Message(self._gloo.send(copies, peer, tag), copies, ())
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int) -> dist.Work:
+        copies = _copied(tensors)
+        return _Message(self._gloo.recv(copies, peer, tag), copies, tensors)
+
+
+class _Message(dist.Work):
+    """A message under way. targets: what it is copied to by whoever waits for it; nothing where it was sent."""
+
+    def __init__(self, work: dist.Work, copies: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._work, self._copies, self._targets = work, copies, targets
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        done = self._work.wait(timeout)
+        for target, copy in zip(self._targets, self._copies, strict=False):
+            target.detach().copy_(copy)
+        return bool(done)
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+
+def _copied(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies on the host, also of what is there already."""
+    return [torch.empty_like(tensor, device="cpu").copy_(tensor) for tensor in tensors]
+
+
+def _collective(work: dist.Work, copies: Sequence[Tensor], targets: list[Tensor]) -> dist.Work:
+    """A collective under way, which is over once its copies are in `targets`."""
+
+    def restore(over: torch.futures.Future[Any]) -> list[Tensor]:
+        over.value()
+        for target, copy in zip(targets, copies, strict=True):
+            target.detach().copy_(copy)
+        return targets
+
+    return _create_work_from_future(work.get_future().then(restore))
+
+
+def _create(store: dist.Store, rank: int, ranks: int, timeout: timedelta) -> StagedGroup:
+    return StagedGroup(ProcessGroupGloo(store, rank, ranks, timeout), rank, ranks)
+
+
+_register: Callable[..., None] = dist.Backend.register_backend
+_register(BACKEND, _create, devices=["cpu", "cuda"])
