@@ -14,9 +14,11 @@ from simulator.scenario import Scenario
 
 SCHEDULES: Final = ("gpipe", "1f1b")
 _STAGED: Final = ("stages_", "microbatches_", "schedule")
+_BUCKETED: Final = ("bucket_bytes", "first_bucket_bytes", "overlap")
+_SHARDED: Final = ("prefetch", "reshard", "shard_over")
 # Of each kind the fields that its twin follows.
 _MEASURED: Final[dict[str, tuple[str, ...]]] = {
-    "data_parallel": ("workers_", "bucket_bytes", "first_bucket_bytes", "overlap"),
+    "data_parallel": ("workers_", "microbatches_", *_BUCKETED, *_SHARDED),
     "parameter_server": ("workers_", "servers_", "placement"),
     "pipeline": _STAGED,
     "hybrid": ("workers_", "bucket_bytes", *_STAGED),
@@ -47,7 +49,18 @@ def _check_training(scenario: Scenario) -> None:
     if training.recompute != NO_RECOMPUTE and scenario.compute == "real":
         raise InputError("training.recompute is predicted but not measured; leave it out to measure, or set compute=paced")
     if training.zero:
-        raise InputError("training.zero is predicted but not measured; leave it out to measure")
+        _check_sharded(scenario)
+
+
+def _check_sharded(scenario: Scenario) -> None:
+    """Which of ZeRO's stages there are, and with what."""
+    zero, plan = scenario.training.zero, scenario.strategy.plan
+    if scenario.strategy.kind != "data_parallel":
+        raise InputError(f"training.zero of a {scenario.strategy.kind} is predicted but not measured; give a data_parallel")
+    if zero == 1:
+        raise InputError("training.zero: 1 is predicted but not measured; give 2, which shares gradients out as well, or 3")
+    if plan.shares is not None:
+        raise InputError("strategy.shares with training.zero is predicted but not measured; leave either out to measure")
 
 
 def _check_paced(scenario: Scenario) -> None:

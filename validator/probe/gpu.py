@@ -1,4 +1,4 @@
-"""What a GPU does by itself and with its neighbours; each probe runs on a rank, and as well on a CPU, where times are the host's.
+"""What a GPU does by itself and with its neighbours. Probes run on ranks, and on a CPU as well, where times are the host's.
 
 Times are medians of rounds. A round lies between two marks on the device's own time line and repeats its work until it is long
 beside the marks; nothing waits for the device within one.
@@ -11,6 +11,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final, TypedDict
 
 import torch
@@ -27,6 +29,8 @@ from validator.strategy.base import build_optimizer
 _DTYPES: Final = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
 }  # fmt: skip
+# What facts call a device that is none.
+CPU: Final = "CPU"
 _ROUND_S: Final = 1e-3
 _MOST_PER_ROUND: Final = 200
 _LEAST_ROUNDS: Final = 3
@@ -120,7 +124,7 @@ def facts() -> Facts:
     """The rank's device."""
     device = rank.here().device
     if device.type != "cuda":
-        return {"name": "CPU", "devices": 1, "capability": [0, 0], "processors": 1, "memory_bytes": 2**33}
+        return {"name": CPU, "devices": 1, "capability": [0, 0], "processors": 1, "memory_bytes": 2**33}
     found = torch.cuda.get_device_properties(device)
     return {
         "name": found.name,
@@ -141,7 +145,7 @@ def matmuls(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], b
             for m, n, k in shapes:
                 a, b = (torch.randn(size, device=device, dtype=_DTYPES[precision]) for size in ((m, k), (k, n)))
                 out = torch.empty(m, n, device=device, dtype=_DTYPES[precision])
-                seconds = clock.median_s(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), each_s)  # type: ignore[misc]
+                seconds = clock.median_s(partial(torch.mm, a, b, out=out), each_s)
                 result.append({"precision": precision, "m": m, "n": n, "k": k, "seconds": seconds})
     return result
 
@@ -153,8 +157,8 @@ def memory(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
     result: list[MovedTiming] = []
     for size_bytes in sizes_bytes:
         target, source = (torch.randn(size_bytes // 4, device=device) for _ in range(2))
-        copy_s = clock.median_s(lambda t=target, s=source: t.copy_(s), each_s)  # type: ignore[misc]
-        add_s = clock.median_s(lambda t=target, s=source: t.add_(s), each_s)  # type: ignore[misc]
+        copy_s = clock.median_s(partial(target.copy_, source), each_s)
+        add_s = clock.median_s(partial(target.add_, source), each_s)
         result.append({"what": "copy", "moved_bytes": 2 * size_bytes, "seconds": copy_s})
         result.append({"what": "add", "moved_bytes": 3 * size_bytes, "seconds": add_s})
     return result
@@ -184,7 +188,7 @@ def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming
         host = torch.zeros(size_bytes // 4, pin_memory=clock.is_gpu)
         own = torch.zeros(size_bytes // 4, device=device)
         for what, target, source in (("host to device", own, host), ("device to host", host, own)):
-            seconds = clock.median_s(lambda t=target, s=source: t.copy_(s, non_blocking=True), each_s)  # type: ignore[misc]
+            seconds = clock.median_s(partial(target.copy_, source, non_blocking=True), each_s)
             result.append({"what": what, "moved_bytes": size_bytes, "seconds": seconds})
     return result
 
@@ -200,7 +204,7 @@ def device_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTimi
             source = torch.zeros(size_bytes // 4, device=device)
             target = torch.zeros(size_bytes // 4, device=torch.device("cuda", other))
             # copies run on the source's current stream, where the marks are
-            seconds = clock.median_s(lambda t=target, s=source: t.copy_(s, non_blocking=True), each_s)  # type: ignore[misc]
+            seconds = clock.median_s(partial(target.copy_, source, non_blocking=True), each_s)
             result.append({"what": f"device 0 to {other}", "moved_bytes": size_bytes, "seconds": seconds})
     return result
 
@@ -316,9 +320,11 @@ def _batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype:
     if isinstance(model, Gpt):
         tokens = torch.randint(model.vocabulary, (2, samples, model.sequence), device=device)
         return tokens[0], tokens[1]
-    shape, classes = (
-        ((3, model.image, model.image), model.classes) if isinstance(model, ResNet) else ((model.inputs,), model.outputs)
-    )
+    shape: tuple[int, ...]
+    if isinstance(model, ResNet):
+        shape, classes = (3, model.image, model.image), model.classes
+    else:
+        shape, classes = (model.inputs,), model.outputs
     return torch.randn(samples, *shape, device=device, dtype=dtype), torch.randint(classes, (samples,), device=device)
 
 
@@ -345,6 +351,6 @@ def _passes_s(clock: Clock, modules: Sequence[nn.Module], inputs: Tensor, target
         gradient = source.grad
         back.append(clock.mark())
     clock.wait()
-    forward_s = [clock.seconds(*pair) for pair in zip(marks, marks[1:], strict=False)]
-    backward_s = [clock.seconds(*pair) for pair in zip(back, back[1:], strict=False)]
+    forward_s = [clock.seconds(*pair) for pair in pairwise(marks)]
+    backward_s = [clock.seconds(*pair) for pair in pairwise(back)]
     return list(zip(forward_s, reversed(backward_s), strict=True))

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simulator.run import Phase
 from simulator.strategy import DataParallel
+from validator.strategy import fully_sharded
 from validator.strategy.base import Context, Trainer, WholeModel, apply_update
 from validator.strategy.buckets import BucketedAllreduce, allreduce
 from validator.strategy.team import Team
@@ -18,6 +19,8 @@ from validator.strategy.team import Team
 
 def create(context: Context, strategy: DataParallel) -> Trainer:
     """The trainer of this rank's worker."""
+    if context.scenario.training.zero:
+        return fully_sharded.create(context, strategy)
     if strategy.workers == 1:
         return Alone(context, context.rank)
     return Overlapped(context, strategy) if strategy.overlap else AfterBackward(context, strategy)

@@ -1,0 +1,36 @@
+"""Training that shares states out wrongly, for tests that must notice it. Imported by the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from simulator.scenario import Scenario
+from validator.measure import train_here
+from validator.strategy import fully_sharded
+
+
+def sums_in_groups_alone(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """What groups have summed is not summed over the groups."""
+
+    def nothing(self: Any, scattered: Tensor) -> None:
+        scattered.mul_(self.replica.size)
+
+    fully_sharded._Exchange.sum_over_groups = nothing  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def stale_parameters(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Every second gather hands out what was gathered before."""
+    gather = fully_sharded._Exchange.gather
+    seen: dict[int, Tensor] = {}
+
+    def stale(self: Any, output: Tensor, own: Tensor, group: Any) -> Any:
+        kept = seen.setdefault(output.numel(), own.clone())
+        return gather(self, output, kept, group)
+
+    fully_sharded._Exchange.gather = stale  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)

@@ -1,0 +1,227 @@
+"""ZeRO's stages 2 and 3 by torch's `fully_shard`: workers share out states and gradients, and parameters too or not.
+
+Stage 3 gathers each layer's parameters before its passes, `prefetch` layers ahead; stage 2 gathers all of them after a step
+(arXiv 1910.02054). Where groups of workers share (`shard_over`), what a group has summed is summed over the groups (hybrid
+sharding, arXiv 2304.11277).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.futures import Future
+
+from simulator.run import Phase, Stream
+from simulator.strategy import DataParallel
+from validator import model
+from validator.data import Batch
+from validator.recorder import Recorder
+from validator.strategy.base import Context, Trainer, WholeModel, apply_update
+from validator.strategy.collectives import all_gather, reduce_scatter
+from validator.strategy.team import Team
+
+
+def create(context: Context, strategy: DataParallel) -> Trainer:
+    """The trainer of this rank's worker."""
+    return FullySharded(context, strategy)
+
+
+class FullySharded(WholeModel):
+    """A worker that holds a share of every layer."""
+
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
+        super().__init__(context, context.rank)
+        plan, self.zero = strategy.plan, context.scenario.training.zero
+        self.microbatches = plan.microbatches
+        shape = (plan.workers // plan.sharing, plan.sharing)
+        mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
+        self.passes = Passes(self.recorder)
+        self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
+        exchange = _Exchange(self.passes, context.device.type, Team.along(mesh, "shard"), Team.along(mesh, "replica"))
+        for shard in self.shards:
+            keeps = self.zero < 3 or not plan.reshard
+            fully_shard(cast(torch.nn.Module, shard), mesh=mesh["shard"], reshard_after_forward=not keeps)
+            exchange.attach(shard, plan.workers)
+        # the root has nothing of its own; it knows of all layers, which look ahead to one another
+        fully_shard(self.module, mesh=mesh["shard"])
+        for number, shard in enumerate(self.shards):
+            ahead, behind = self.shards[number + 1 :], self.shards[:number][::-1]
+            shard.set_modules_to_forward_prefetch(ahead[: plan.prefetch])
+            shard.set_modules_to_backward_prefetch(behind[: plan.prefetch])
+        self.optimizer = context.optimizer(self.module.parameters())
+
+    def step(self, index: int) -> None:
+        batch, size = self.batches[index], len(self.batches[index].targets) // self.microbatches
+        for number in range(self.microbatches):
+            part = slice(number * size, (number + 1) * size)
+            is_last = number == self.microbatches - 1
+            for shard in self.shards:
+                shard.set_reshard_after_backward(self.zero == 3 or is_last)
+            self.backward(self.forward(Batch(batch.inputs[part], batch.targets[part])) / self.microbatches)
+        self.update()
+
+    def forward(self, batch: Batch) -> Tensor:
+        with self.passes.of(Phase.FORWARD):
+            loss = model.loss(self.module(batch.inputs), batch.targets)
+        self.note_loss(loss, len(batch.targets))
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        with self.passes.of(Phase.BACKWARD):
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        apply_update(self.recorder, self.optimizer)
+        if self.zero < 3:
+            for handle in [shard.unshard(async_op=True) for shard in self.shards]:
+                if handle is not None:
+                    handle.wait()
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Gathered: all workers must ask together."""
+        for shard in self.shards:
+            shard.reshard()
+        own = super().parameters()
+        return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in own.items()}
+
+
+class Passes:
+    """Spans of passes that are interrupted by waiting for what is gathered and scattered."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._phase: Phase | None = None
+        self._begin: Any = None
+
+    def of(self, phase: Phase) -> Passes:
+        """A context that is one pass."""
+        self._phase = phase
+        return self
+
+    def __enter__(self) -> None:
+        self._begin = self.recorder.now()
+        self._enter()
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None and self._phase is not None:
+            self.recorder.add(self._phase, self._begin, self.recorder.now())
+        self._phase = None
+
+    def waited(self, begin: Any) -> None:
+        """The pass, where there is one, was held up from `begin` until now."""
+        end = self.recorder.now()
+        if self._phase is not None:
+            self.recorder.add(self._phase, self._begin, begin)
+        self.recorder.add(Phase.SYNCHRONISE, begin, end)
+        self._begin = end
+        self._enter()
+
+    def _enter(self) -> None:
+        if self._phase is not None:
+            self.recorder.enter(self._phase)
+
+
+class _Exchange:
+    """What `fully_shard` sends, as it asks for it, with a span for each collective."""
+
+    def __init__(self, passes: Passes, device: str, shard: Team, replica: Team) -> None:
+        self.passes, self.shard, self.replica = passes, shard, replica
+        # on GPUs streams wait for collectives, and the host goes on
+        self.blocks = device == "cpu"
+        self._count = 0
+
+    def attach(self, module: FSDPModule, workers: int) -> None:
+        """Has all that the module sends go through here. workers: of all groups, whose gradients are averaged."""
+        module.set_custom_all_gather(cast(Any, _Gather(self)))
+        module.set_custom_reduce_scatter(cast(Any, _Scatter(self)))
+        module.set_gradient_divide_factor(float(workers))
+        # gloo has no other
+        module.set_force_sum_reduction_for_comms(True)
+        if self.replica.size > 1:
+            module.set_all_reduce_hook(self.sum_over_groups)
+
+    def gather(self, output: Tensor, own: Tensor, group: dist.ProcessGroup) -> dist.Work:
+        """Begins to gather; the pass is held up when it waits for that, if it is not there by then."""
+        begin = self.passes.recorder.now()
+        work = all_gather(output, own, group)
+        noted = work.get_future().then(self._noting(self.shard, output, begin))
+        return _Awaited(work, noted, self)
+
+    def scatter(self, output: Tensor, whole: Tensor, group: dist.ProcessGroup) -> None:
+        """Sums and scatters gradients. torch goes on with the sum at once, so on a CPU the pass is held up."""
+        begin = self.passes.recorder.now()
+        self._finish(reduce_scatter(output, whole, group), self._noting(self.shard, whole, begin))
+
+    def sum_over_groups(self, scattered: Tensor) -> None:
+        """Sums over the groups what each has scattered inside it."""
+        begin = self.passes.recorder.now()
+        work = dist.all_reduce(scattered, group=self.replica.group, async_op=True)
+        assert work is not None
+        self._finish(work, self._noting(self.replica, scattered, begin))
+
+    def wait(self, work: dist.Work) -> None:
+        """The pass needs what is gathered."""
+        begin = self.passes.recorder.now()
+        if self.blocks:
+            self.passes.recorder.enter(Phase.SYNCHRONISE)
+        work.wait()
+        if self.blocks:
+            self.passes.waited(begin)
+
+    def _finish(self, work: dist.Work, note: Callable[[Any], None]) -> None:
+        """Waits for a collective, and notes it. gloo's scatter has no future that would tell when it is done."""
+        if not self.blocks:
+            work.get_future().add_done_callback(note)
+        self.wait(work)
+        if self.blocks:
+            note(None)
+
+    def _noting(self, team: Team, moved: Tensor, begin: Any) -> Callable[[Any], None]:
+        """What notes a collective's own span, once it is done."""
+        recorder, size_bytes = self.passes.recorder, float(moved.nbytes)
+        self._count += 1
+        labels: dict[str, Any] = {"size_bytes": size_bytes, "group": team.number, "match": self._count}
+        return lambda _: recorder.add(Phase.SYNCHRONISE, begin, recorder.now(), stream=Stream.COMMUNICATION, **labels)
+
+
+class _Awaited(dist.Work):
+    """A collective; whoever waits for it is seen to."""
+
+    def __init__(self, work: dist.Work, noted: Future[None], exchange: _Exchange) -> None:
+        super().__init__()
+        self._work, self._noted, self._exchange = work, noted, exchange
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._exchange.wait(self._work)
+        # its span belongs to this step
+        self._noted.wait()
+        return True
+
+
+class _Buffers:
+    """Where `fully_shard` has its buffers from."""
+
+    def __init__(self, exchange: _Exchange) -> None:
+        self._exchange = exchange
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Gather(_Buffers):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False) -> Any:
+        return self._exchange.gather(output_tensor, input_tensor, group)
+
+
+class _Scatter(_Buffers):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> Any:
+        self._exchange.scatter(output_tensor, input_tensor, group)
