@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent / "scenarios"
 PARTS: Final = {"model": "models", "cluster": "clusters"}
 # Parts of a scenario, and what is part of a cluster.
 _FOLDERS: Final = PARTS | {"device": "devices"}
-SCENARIO_FOLDERS: Final = ("what-if", "demo")
+SCENARIO_FOLDERS: Final = ("what-if", "demo", "netlab")
 
 
 def names(folder: str) -> list[str]:

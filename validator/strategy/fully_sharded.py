@@ -157,29 +157,28 @@ class _Exchange:
     def scatter(self, output: Tensor, whole: Tensor, group: dist.ProcessGroup) -> None:
         """Sums and scatters gradients. torch goes on with the sum at once, so on a CPU the pass is held up."""
         begin = self.passes.recorder.now()
-        self._finish(reduce_scatter(output, whole, group), self._noting(self.shard, whole, begin))
+        self._finish(reduce_scatter(output, whole, group), begin, self._noting(self.shard, whole, begin))
 
     def sum_over_groups(self, scattered: Tensor) -> None:
         """Sums over the groups what each has scattered inside it."""
         begin = self.passes.recorder.now()
         work = dist.all_reduce(scattered, group=self.replica.group, async_op=True)
         assert work is not None
-        self._finish(work, self._noting(self.replica, scattered, begin))
+        self._finish(work, begin, self._noting(self.replica, scattered, begin))
 
-    def wait(self, work: dist.Work) -> None:
-        """The pass needs what is gathered."""
-        begin = self.passes.recorder.now()
+    def wait(self, work: dist.Work, begin: Any) -> None:
+        """The pass needs what is gathered or summed, since `begin`."""
         if self.blocks:
             self.passes.recorder.enter(Phase.SYNCHRONISE)
         work.wait()
         if self.blocks:
             self.passes.waited(begin)
 
-    def _finish(self, work: dist.Work, note: Callable[[Any], None]) -> None:
+    def _finish(self, work: dist.Work, begin: Any, note: Callable[[Any], None]) -> None:
         """Waits for a collective, and notes it. gloo's scatter has no future that would tell when it is done."""
         if not self.blocks:
             work.get_future().add_done_callback(note)
-        self.wait(work)
+        self.wait(work, begin)
         if self.blocks:
             note(None)
 
@@ -199,7 +198,7 @@ class _Awaited(dist.Work):
         self._work, self._noted, self._exchange = work, noted, exchange
 
     def wait(self, timeout: Any = None) -> bool:
-        self._exchange.wait(self._work)
+        self._exchange.wait(self._work, self._exchange.passes.recorder.now())
         # its span belongs to this step
         self._noted.wait()
         return True
