@@ -2,10 +2,13 @@
 # PIP_ARGS is passed to pip; README.md says how to get a torch build without CUDA.
 PYTHON ?= python3
 PIP_ARGS ?=
+# The Python of the machine with GPUs that wheels are carried to.
+GPU_PYTHON ?= 3.12
+GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly benchmarks clean
+.PHONY: demo test nightly older-torch benchmarks gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt
@@ -27,11 +30,31 @@ test: .venv/installed
 	$(BIN)/pytest
 
 # What takes longer, or depends on how quiet the machine is.
-nightly: .venv/installed test benchmarks
+nightly: .venv/installed test benchmarks older-torch
 	$(BIN)/pytest -m nightly
+
+# The oldest torch that we say works. Where the registry has builds with CUDA alone, it takes several GB.
+.venv-older/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear --without-pip .venv-older
+	grep --invert-match '^\(torch\|setuptools\|sympy\|networkx\)==' constraints.txt > .venv-older/constraints.txt
+	$(PYTHON) -m pip --python .venv-older/bin/python install $(PIP_ARGS) --constraint .venv-older/constraints.txt \
+		--editable '.[validator,dev]' 'torch==2.11.*'
+	touch $@
+
+older-torch: .venv-older/installed
+	.venv-older/bin/pytest tests/validator
 
 benchmarks: .venv/installed
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
 
+# Uses $(PYTHON) as it is, with its own torch; docs/gpu-check.md says more.
+gpu-check:
+	$(PYTHON) -m validator.gpucheck --out out/gpu-check
+
+# What such a machine may lack, to be carried there.
+gpu-wheels:
+	$(PYTHON) -m pip download $(PIP_ARGS) --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
+		$(addprefix --platform ,$(GPU_PLATFORMS)) --constraint constraints.txt --dest wheels pydantic simpy
+
 clean:
-	rm -rf .venv out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-older out .mypy_cache .ruff_cache .pytest_cache

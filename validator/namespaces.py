@@ -18,11 +18,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from simulator.errors import RunError
+
+T = TypeVar("T")
 
 _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 _START_S: Final = 20.0
@@ -47,6 +50,17 @@ def enter(path: Path) -> None:
         os.close(descriptor)
 
 
+def inside(path: Path, function: Callable[[], T]) -> T:
+    """What `function` returns there, called by a thread of its own. A socket stays in the namespace that it is made in."""
+
+    def call() -> T:
+        enter(path)
+        return function()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
 class Holder:
     """The launcher's end: `count` new network namespaces, open until `close` or until the launcher ends.
 
@@ -56,6 +70,7 @@ class Holder:
     def __init__(self, count: int, settings: Mapping[str, str]) -> None:
         """Raises RunError where namespaces cannot be made."""
         ours, theirs = socket.socketpair()
+        self.owner = os.getpid()
         self._socket = ours
         launcher = os.pidfd_open(os.getpid())
         with tempfile.TemporaryFile() as errors:
@@ -93,8 +108,14 @@ class Holder:
         return self.paths[0].exists()
 
     def close(self) -> None:
-        """Ends the holder and with it the namespaces that no process is in."""
+        """Ends the holder and with it the namespaces that no process is in. A fork of the launcher only lets go of it."""
+        if self.owner == os.getpid():
+            # forks of the launcher have the socket too, so closing alone would not tell; a second time it is closed already
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        if self.owner != os.getpid():
+            return
         try:
             self._process.wait(_SHUTDOWN_S)
         except subprocess.TimeoutExpired:
@@ -135,7 +156,7 @@ def hold(control: int, launcher: int, count: int, settings: Mapping[str, str]) -
         # where the launcher is gone already, its pidfd says so
         with contextlib.suppress(OSError):
             talk.sendall(json.dumps(spaces).encode() + b"\n")
-        select.select([talk, launcher], [], [])
+        select.select([talk.fileno(), launcher], [], [])
 
 
 def _open_own() -> int:

@@ -77,7 +77,8 @@ class Netlab:
         own = "the software's own: this kernel has no netem"
         latency = f"netem, {format_time_s(self._plan.latency_s)} one way, and the software's own" if self._has_netem else own
         bucket = " and ".join(map(format_bytes, buckets))
-        return wiring.describe(self._plan) | {"latency": latency, "bucket": bucket, "mtu": str(wiring.MTU)}
+        fixed = {"mtu": str(wiring.MTU), "congestion control": wiring.CONGESTION_CONTROL}
+        return wiring.describe(self._plan) | {"latency": latency, "bucket": bucket} | fixed
 
     def _build(self, fabric: Path, *hosts: Path) -> None:
         _batch("ip", fabric, wiring.fabric_links(self._plan, hosts))
@@ -106,7 +107,7 @@ def require() -> None:
 def has_netem() -> bool:
     """Whether the kernel can delay packets: tried in a namespace that is thrown away."""
     command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
-    return subprocess.run(command, capture_output=True, timeout=_COMMAND_S).returncode == 0
+    return _run(command).returncode == 0
 
 
 def _inside(namespace: Path, argv: Sequence[str]) -> list[str]:
@@ -115,13 +116,19 @@ def _inside(namespace: Path, argv: Sequence[str]) -> list[str]:
 
 def _batch(tool: str, namespace: Path, lines: Iterable[str]) -> None:
     """Runs a batch of `ip` or `tc` commands. Raises RunError with what the tool says."""
-    text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(
-        _inside(namespace, [tool, "-batch", "-"]), input=text, capture_output=True, text=True, timeout=_COMMAND_S
-    )
+    done = _run(_inside(namespace, [tool, "-batch", "-"]), "".join(f"{line}\n" for line in lines))
     if done.returncode:
         reason = " ".join(done.stderr.split())
         raise RunError(f"the lab cannot be built: {tool}: {reason}; does the kernel have veth, bridge and tbf?")
+
+
+def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=_COMMAND_S)
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"the lab cannot be built: {' '.join(command)} takes longer than {_COMMAND_S:.0f} s; try again"
+        ) from None
 
 
 __all__ = ["LabReport", "Netlab", "require"]

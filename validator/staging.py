@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import _get_process_group_name
 
@@ -23,33 +24,34 @@ _NO_TIMEOUT: Final = timedelta(0)
 class StagedGroup(dist.ProcessGroup):
     """Each collective and message is gloo's, on copies in the host's memory that are copied back once it is over."""
 
-    def __init__(self, gloo: ProcessGroupGloo, rank: int, ranks: int) -> None:
-        super().__init__(rank, ranks)
+    def __init__(self, gloo: Any, rank: int, ranks: int) -> None:
+        super().__init__(rank, ranks)  # type: ignore[call-arg]
         self._gloo = gloo
 
     def getBackendName(self) -> str:
         return BACKEND
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> str:  # type: ignore[override]
         """The name that torch gave this group, which it looks for in native groups alone."""
         return str(_get_process_group_name(self))
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
         copies = _copied(tensors)
-        return _collective(self._gloo.allreduce(copies, opts or dist.AllreduceOptions()), copies, tensors)
+        return _collective(self._gloo.allreduce(copies, opts), copies, tensors)
 
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
         copies = _copied(tensors)
         return _collective(self._gloo.broadcast(copies, opts), copies, tensors)
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        gathered = [_copied(tensors) for tensors in outputs]
-        work = self._gloo.allgather(gathered, _copied(inputs), opts or dist.AllgatherOptions())
-        return _collective(work, sum(gathered, []), sum(outputs, []))
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        copies = [_copied(tensors) for tensors in outputs]
+        work = self._gloo.allgather(copies, _copied(inputs), opts)
+        return _collective(work, list(chain(*copies)), list(chain(*outputs)))
 
-    def barrier(self, opts: Any = None) -> dist.Work:
-        return self._gloo.barrier(opts or dist.BarrierOptions())
+    def barrier(self, opts: Any) -> dist.Work:  # type: ignore[override]
+        work: dist.Work = self._gloo.barrier(opts)
+        return work
 
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> dist.Work:
         copies = _copied(tensors)
@@ -91,10 +93,11 @@ def _collective(work: dist.Work, copies: Sequence[Tensor], targets: list[Tensor]
             target.detach().copy_(copy)
         return targets
 
-    return _create_work_from_future(work.get_future().then(restore))
+    restored: dist.Work = _create_work_from_future(work.get_future().then(restore))
+    return restored
 
 
-def _create(store: dist.Store, rank: int, ranks: int, timeout: timedelta) -> StagedGroup:
+def _create(store: Any, rank: int, ranks: int, timeout: timedelta) -> StagedGroup:
     return StagedGroup(ProcessGroupGloo(store, rank, ranks, timeout), rank, ranks)
 
 

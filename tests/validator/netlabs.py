@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,3 +39,22 @@ def lab_cluster(nodes: int = 4, bandwidth: str = "500 Mbit/s", **network: Any) -
             "device": device,
         }
     )
+
+
+def namespace_numbers(paths: Iterable[Path]) -> set[int]:
+    """The inodes by which namespaces are told apart."""
+    return {path.stat().st_ino for path in paths}
+
+
+def still_open(numbers: set[int]) -> set[int]:
+    """Those of the namespaces that any process is in or holds open; without either the kernel removes them."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        # processes end while they are looked at
+        with contextlib.suppress(OSError):
+            for place in (process / "ns/net", *(process / "fd").iterdir()):
+                with contextlib.suppress(OSError):
+                    link = os.readlink(place)
+                    if link.startswith("net:["):
+                        found.add(int(link[5:-1]))
+    return numbers & found

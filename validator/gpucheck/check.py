@@ -39,9 +39,8 @@ def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
         ledger.tell(DRY)
     found = probing.probe(chosen, ledger, dry)
     path = out / CLUSTER_FILE
-    cluster = ledger.attempt(
-        "cluster file", lambda: _written(found, ledger.label, path), lambda _: str(path), lambda _: str(path)
-    )
+    where = str(path)
+    cluster = ledger.attempt("cluster file", lambda: _written(found, ledger.label, path), lambda _: where, lambda _: where)
     if cluster is not None:
         uncalibrated = _uncalibrated(found, cluster)
         ledger.attempt(
@@ -50,8 +49,9 @@ def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
             _accuracy,
             training.errors,
         )
-        training.shared(chosen, cluster, ledger, out / SHARED_FOLDER)
-        for folder in (out, out / SHARED_FOLDER):
+    training.shared(chosen, found.devices, ledger, out / SHARED_FOLDER)
+    for folder in (out, out / SHARED_FOLDER):
+        if (folder / "runs").is_dir():
             ledger.attempt(f"page of {folder.name}", lambda folder=folder: _page(folder, site), str)  # type: ignore[misc]
     return _verdict(ledger)
 

@@ -1,4 +1,4 @@
-"""What probes found, as a cluster file: data sheets' peaks where a device ships, and what bends times away from them, measured."""
+"""What probes found, as a cluster file: peaks of data sheets where a device ships, and measured what bends times away."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 from simulator import library
 from simulator.cluster.device import ELEMENT_BYTES, Device
 from simulator.cluster.kernels import Generation, Kernels, Speed, products_s
+from simulator.errors import RunError
 from simulator.scenario import load_device
 from validator import fit
 
@@ -79,7 +80,9 @@ def shipped(name: str) -> Device | None:
 
 
 def describe(found: Found, label: str) -> dict[str, Any]:
-    """A cluster of one node as its YAML file has it."""
+    """A cluster of one node as its YAML file has it. Raises RunError where nothing tells of its peaks."""
+    if not found.matmuls and shipped(found.facts["name"]) is None:
+        raise RunError(f"no matrix product was timed, and no {found.facts['name']} ships; see why there was none")
     node: dict[str, Any] = {"devices": found.devices}
     if found.messages:
         node["link"] = _line(found.messages)
@@ -128,7 +131,7 @@ def _device(found: Found) -> dict[str, Any]:
     }
     described["kernels"] = _kernels(found, known, peak_flops, memory_Bps)
     described["measured_layers"] = [
-        entry for precision, timings in found.layers.items() for entry in layer_entries(timings, precision)
+        entry for precision, timings in found.layers.items() for entry in _layer_entries(timings, precision)
     ]
     described["measured_optimizers"] = [
         entry for precision, timings in found.optimizers.items() for entry in _optimizer_entries(timings, precision)
@@ -148,8 +151,14 @@ def _peaks(found: Found, known: Device | None) -> dict[str, float]:
 
 
 def _memory_Bps(found: Found, known: Device | None) -> float:
-    """The data sheet's, else the best that was measured."""
-    return known.memory_bandwidth_Bps if known else max((t["moved_bytes"] / t["seconds"] for t in found.memory), default=1e9)
+    """The data sheet's, else what was reached; 1 GB/s where nothing was timed."""
+    return known.memory_bandwidth_Bps if known else _reached_Bps(found.memory) or 1e9
+
+
+def _reached_Bps(timings: Sequence[MovedTiming]) -> float:
+    """The fastest way to move the most: less of it may never leave a cache. Zero where nothing was timed."""
+    most_bytes = {what: max(t["moved_bytes"] for t in timings if t["what"] == what) for what in {t["what"] for t in timings}}
+    return max((t["moved_bytes"] / t["seconds"] for t in timings if t["moved_bytes"] == most_bytes[t["what"]]), default=0.0)
 
 
 def _kernels(found: Found, known: Device | None, peak_flops: Mapping[str, float], memory_Bps: float) -> dict[str, Any]:
@@ -157,8 +166,7 @@ def _kernels(found: Found, known: Device | None, peak_flops: Mapping[str, float]
     kernels = known.kernels if known and known.kernels else _unmeasured(found.facts)
     update: dict[str, float] = {}
     if found.memory:
-        reached_Bps = max(t["moved_bytes"] / t["seconds"] for t in found.memory)
-        update["memory_share"] = min(1.0, reached_Bps / memory_Bps)
+        update["memory_share"] = min(1.0, _reached_Bps(found.memory) / memory_Bps)
     if found.launches:
         update |= {"launch_s": found.launches["launch_s"], "issue_s": found.launches["issue_s"]}
     kernels = kernels.model_copy(update=update)
@@ -188,7 +196,7 @@ def _unmeasured(facts: Facts) -> Kernels:
     return Kernels.model_validate({"generation": generation, "processors": facts["processors"], **assumed})
 
 
-def layer_entries(timings: Sequence[LayerTiming], precision: str) -> list[dict[str, Any]]:
+def _layer_entries(timings: Sequence[LayerTiming], precision: str) -> list[dict[str, Any]]:
     """One entry of `measured_layers` per signature: lines through the numbers of samples that were timed."""
     entries = []
     for signature in dict.fromkeys(t["signature"] for t in timings):

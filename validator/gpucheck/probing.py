@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError
 from simulator.model import Gpt, ResNet
+from simulator.units import format_time_s
 from validator.gpucheck.cluster import Found
 from validator.gpucheck.ledger import Ledger
 from validator.gpucheck.sizes import Sizes
@@ -90,11 +91,16 @@ def _flops(timings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _rates(timings: Sequence[Mapping[str, Any]]) -> str:
-    """The best of each kind."""
-    best: dict[str, float] = {}
+    """Of each kind the rate of the most that was moved, and the time of the least."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
     for t in timings:
-        best[t["what"]] = max(best.get(t["what"], 0.0), t["moved_bytes"] / t["seconds"])
-    return ", ".join(f"{what} {rate_Bps / 1e9:.4g} GB/s" for what, rate_Bps in best.items()) or "none"
+        kinds.setdefault(t["what"], []).append(t)
+    return ", ".join(map(_rate, kinds.values())) or "none"
+
+
+def _rate(timings: Sequence[Mapping[str, Any]]) -> str:
+    least, most = (pick(timings, key=lambda t: t["moved_bytes"]) for pick in (min, max))
+    return f"{most['what']} {most['moved_bytes'] / most['seconds'] / 1e9:.4g} GB/s, from {format_time_s(least['seconds'])}"
 
 
 def _launches(found: Mapping[str, float]) -> str:

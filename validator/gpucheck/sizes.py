@@ -10,14 +10,14 @@ _GPT: Final = {"kind": "gpt", "vocabulary": 50304, "sequence": 1024}
 GPT_124M: Final = {**_GPT, "layers": 12, "hidden": 768, "heads": 12}
 GPT_774M: Final = {**_GPT, "layers": 36, "hidden": 1280, "heads": 20}
 GPT_TINY: Final = {"kind": "gpt", "layers": 4, "hidden": 32, "heads": 2, "vocabulary": 64, "sequence": 16}
-# Small, so that ranks that share a GPU have room; in fp64, so that they agree to rounding.
-GPT_SHARED: Final = {"kind": "gpt", "layers": 4, "hidden": 256, "heads": 4, "vocabulary": 256, "sequence": 64}
+# Small, since one CPU core trains it again to compare.
+GPT_SHARED: Final = {"kind": "gpt", "layers": 4, "hidden": 128, "heads": 4, "vocabulary": 256, "sequence": 64}
 RESNET_TINY: Final = {"kind": "resnet", "image": 32, "classes": 10}
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model trained on one device. timed: whether its layers are timed one by one, else its kernels are predicted."""
+    """A model and how it is trained. batch: samples of a step."""
 
     name: str
     model: Mapping[str, Any]
@@ -30,8 +30,9 @@ class Training:
 class Sizes:
     """What is measured. Sizes are in bytes, (m, n, k) for products; budgets in seconds, over all points of a part.
 
-    layers: (model, precision, samples of a batch) whose layers are timed one by one. shared: the training of ranks that share
-    a device, of which `replicated` are the samples of a step. devices: how many there are, None for what is found.
+    layers: (model, precision, samples of a batch) whose layers are timed one by one. replicated: what ranks train that have a
+    device each, shared: what they train that share one, in fp64 so that they agree to rounding. devices: how many there are,
+    None for what is found.
     """
 
     products: Sequence[tuple[int, int, int]]

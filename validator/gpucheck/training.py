@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +23,20 @@ from validator.steps import total_steps
 
 SHARED: Final = "functional check, not accuracy"
 # Samples of a step over all ranks: workers of 1, 2, 3, 4, 6 or 8 have as many each.
-_SAMPLES: Final = 24
+SAMPLES: Final = 24
 _TIMEOUT_S: Final = 60.0
 # What torch's allocator does not hand out.
 _OUTSIDE: Final = ("context", "library", "fragmentation")
 _LABEL_BYTES: Final = 8
-# Ranks that share a device need a cluster to be valid, and nothing of it is used.
-_HOST: Final = {"bandwidth": "1 GB/s", "latency": "50 us"}
+ALONE: Final = {"kind": "data_parallel", "workers": 1}
 _MOST_SHARED: Final = 4
+# Where ranks share devices nothing is forecast: a cluster with room for them, of which nothing else is used.
+_UNKNOWN: Final = Cluster.model_validate(
+    {
+        "node": {"devices": _MOST_SHARED, "link": {"bandwidth": "1 GB/s", "latency": "50 us"}},
+        "device": {"name": "shared", "peak": {"fp64": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "1 GB/s"},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ def strategies(devices: int) -> dict[str, dict[str, Any]]:
     """The families over 2, 4 and `devices` ranks, by name."""
     found: dict[str, dict[str, Any]] = {}
     for ranks in sorted({2, 4, devices} - {1}):
-        if _SAMPLES % ranks:
+        if SAMPLES % ranks:
             continue
         found[f"ring-{ranks}"] = {"kind": "data_parallel", "workers": ranks}
         found[f"servers-{ranks}"] = {"kind": "parameter_server", "workers": ranks - 1, "servers": 1}
@@ -68,63 +75,55 @@ def strategies(devices: int) -> dict[str, dict[str, Any]]:
             found[f"pipeline-{ranks}"] = {"kind": "pipeline", "stages": ranks, "microbatches": 6, "schedule": schedule}
         if ranks > 2:
             found[f"hybrid-{ranks}"] = {"kind": "hybrid", "workers": ranks // 2, "stages": 2, "microbatches": 2}
-    return {name: strategy for name, strategy in found.items() if _SAMPLES % strategy.get("workers", 1) == 0}
+    return {name: strategy for name, strategy in found.items() if SAMPLES % strategy.get("workers", 1) == 0}
 
 
 def reconciled(sizes: Sizes, cluster: Cluster, uncalibrated: Cluster | None, ledger: Ledger, out: Path) -> list[Case]:
     """Trains what devices have to themselves, and keeps it beside its forecasts for a page in `out`."""
-    scenarios = [
-        _scenario(t.name, t, t.batch, cluster, {"kind": "data_parallel", "workers": 1}, sizes.steps) for t in sizes.trainings
-    ]
+    scenarios = [_scenario(t.name, t, t.batch, cluster, ALONE, sizes.steps) for t in sizes.trainings]
     if cluster.devices > 1:
-        own = {"alone": {"kind": "data_parallel", "workers": 1}} | strategies(cluster.devices)
+        own = {name: s for name, s in strategies(cluster.devices).items() if _ranks(s) <= cluster.devices}
         scenarios += [
-            _scenario(f"{sizes.replicated.name}-{name}", sizes.replicated, _SAMPLES, cluster, strategy, sizes.steps)
-            for name, strategy in own.items()
-            if _ranks(strategy) <= cluster.devices
+            _scenario(f"{sizes.replicated.name}-{name}", sizes.replicated, SAMPLES, cluster, strategy, sizes.steps)
+            for name, strategy in {"alone": ALONE, **own}.items()
         ]
 
     def measured(scenario: Scenario) -> Run:
-        kept: list[Run] = []
-
-        def work() -> Forecasts:
-            forecast = predict(scenario)
-            if not forecast.fits:
-                needed, there = (
-                    format_bytes(forecast.memory_bytes_per_rank or 0.0),
-                    format_bytes(forecast.capacity_bytes or 0.0),
-                )
-                raise NotRunError(f"not run: needs {needed} of {there}")
-            kept.append(measure(scenario, "local", _watch(ledger)))
-            shipped = predict(scenario.model_copy(update={"cluster": uncalibrated})).step_time_s if uncalibrated else None
-            return _forecasts(scenario, kept[0], forecast, shipped)
-
-        ledger.part(f"training {scenario.name}", work, str, Forecasts.plain)
-        return kept[0]
+        work = partial(_trained, scenario, uncalibrated, ledger)
+        run, _ = ledger.part(f"training {scenario.name}", work, lambda pair: str(pair[1]), lambda pair: pair[1].plain())
+        return run
 
     return reconcile(scenarios, measured, out, None, lambda _: None)
 
 
-def shared(sizes: Sizes, cluster: Cluster, ledger: Ledger, out: Path) -> None:
-    """Trains on ranks that share devices, where there are fewer, and compares their parameters with one process's."""
-    node = {"devices": _MOST_SHARED, "link": _HOST}
-    peaks = {"peak_flops": {**cluster.device.peak_flops, sizes.shared.precision: 1e12}}
-    device = cluster.device.model_copy(update=peaks)
-    roomy = Cluster.model_validate({"name": cluster.name, "node": node, "device": device})
+def shared(sizes: Sizes, devices: int, ledger: Ledger, out: Path) -> None:
+    """Trains on ranks that share `devices` devices, where there are fewer, and compares with what one process trains."""
     for name, strategy in strategies(_MOST_SHARED).items():
-        if _ranks(strategy) <= cluster.devices:
-            continue
-        scenario = _scenario(name, sizes.shared, _SAMPLES, roomy, strategy, sizes.steps)
+        if _ranks(strategy) > devices:
+            scenario = _scenario(name, sizes.shared, SAMPLES, _UNKNOWN, strategy, sizes.steps)
+            work = partial(_trained_alike, scenario, ledger, out)
+            ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_agreement(run.verified or {})}", _outcome)
 
-        def work(scenario: Scenario = scenario) -> Run:
-            run = measure(scenario, "local", replace(_watch(ledger), verify=True))
-            save(_labelled(run, ledger.label), out / "runs" / scenario.name / "measured")
-            verdict = run.verified or {}
-            if not verdict.get("deviation", 1.0) <= verdict.get("tolerance", 0.0):
-                raise RunError(f"parameters are {_agreement(verdict)}; it trains something else")
-            return run
 
-        ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_agreement(run.verified or {})}", _outcome)
+def _trained(scenario: Scenario, uncalibrated: Cluster | None, ledger: Ledger) -> tuple[Run, Forecasts]:
+    """The measured run. Raises NotRunError where it is forecast not to fit into memory."""
+    forecast = predict(scenario)
+    if not forecast.fits:
+        needed, there = forecast.memory_bytes_per_rank or 0.0, forecast.capacity_bytes or 0.0
+        raise NotRunError(f"not run: needs {format_bytes(needed)} of {format_bytes(there)}")
+    run = measure(scenario, "local", _watch(ledger))
+    shipped = predict(scenario.model_copy(update={"cluster": uncalibrated})) if uncalibrated else None
+    return run, _forecasts(scenario, run, forecast, shipped)
+
+
+def _trained_alike(scenario: Scenario, ledger: Ledger, out: Path) -> Run:
+    """The measured run, kept in `out`. Raises RunError where its parameters are not those of one process."""
+    run = measure(scenario, "local", replace(_watch(ledger), verify=True))
+    save(_labelled(run, ledger.label), out / "runs" / scenario.name / "measured")
+    verdict = run.verified or {}
+    if not verdict.get("deviation", 1.0) <= verdict.get("tolerance", 0.0):
+        raise RunError(f"parameters are {_agreement(verdict)}; it trains something else")
+    return run
 
 
 def _scenario(name: str, training: Training, batch: int, cluster: Cluster, strategy: Mapping[str, Any], steps: int) -> Scenario:
@@ -149,15 +148,15 @@ def _watch(ledger: Ledger) -> Watch:
     return Watch(timeout_s=max(1.0, min(_TIMEOUT_S, ledger.left_s)))
 
 
-def _forecasts(scenario: Scenario, measured: Run, forecast: Run, uncalibrated_s: float | None) -> Forecasts:
+def _forecasts(scenario: Scenario, measured: Run, forecast: Run, uncalibrated: Run | None) -> Forecasts:
     held = forecast.memory_bytes or {}
-    peak_bytes = measured.provenance.get("peak_memory_bytes")
+    peak_bytes = measured.memory_bytes_per_rank
     return Forecasts(
         measured.step_time_s,
         forecast.step_time_s,
-        uncalibrated_s,
+        uncalibrated.step_time_s if uncalibrated else None,
         sum(size for holder, size in held.items() if holder not in _OUTSIDE),
-        float(peak_bytes) - _ahead_bytes(scenario) if peak_bytes else None,
+        peak_bytes - _ahead_bytes(scenario) if peak_bytes else None,
     )
 
 
@@ -182,12 +181,8 @@ def _agreement(verdict: Mapping[str, Any]) -> str:
 
 
 def _outcome(run: Run) -> dict[str, Any]:
-    return {
-        "label": SHARED,
-        "step_time_s": run.step_time_s,
-        "verified": dict(run.verified or {}),
-        "provenance": dict(run.provenance),
-    }
+    verified, provenance = dict(run.verified or {}), dict(run.provenance)
+    return {"label": SHARED, "step_time_s": run.step_time_s, "verified": verified, "provenance": provenance}
 
 
 def _beside(predicted: float, measured: float) -> str:

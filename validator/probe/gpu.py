@@ -85,7 +85,7 @@ class Clock:
         """The moment when the device has done what it was told so far."""
         if not self.is_gpu:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 

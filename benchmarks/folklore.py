@@ -1,0 +1,76 @@
+"""Servers and rings as workers are added, predicted and measured: on hosts of a network inside this machine, paced.
+
+Writes docs/measured/servers-and-rings.json and draws docs/pictures/servers-and-rings.png. Needs root and iproute2.
+Run: python benchmarks/folklore.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from reports.curves import Point, curves
+from simulator.predict import predict
+from simulator.run import write_aside
+from simulator.scenario import Scenario, load
+from validator.measure import Watch, measure
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+RESULT: Final = DOCS / "measured" / "servers-and-rings.json"
+PICTURE: Final = DOCS / "pictures" / "servers-and-rings.png"
+WORKERS: Final = (1, 2, 4, 8, 12, 16)
+# 3.4 MB of gradients, so that sixteen workers of one server take seconds and not minutes
+COMMON: Final = ("model.hidden=128", "cluster=netlab-200mbit", "cluster.nodes=24", "batch={per_worker: 8}", "steps=4")
+FAMILIES: Final = {
+    "one server": ("netlab-servers-1", ()),
+    "four servers": ("netlab-servers-4", ()),
+    "ring": ("netlab-ddp-after", ("strategy.bucket=25 MiB", "strategy.first_bucket=25 MiB")),
+}
+
+
+def scenario(family: str, workers: int) -> Scenario:
+    name, own = FAMILIES[family]
+    return load(name, [*COMMON, *own, f"strategy.workers={workers}"])
+
+
+def point(family: str, workers: int) -> dict[str, Any]:
+    """One point of both curves."""
+    one = scenario(family, workers)
+    predicted, measured = predict(one), measure(one, "netlab", Watch(timeout_s=120.0, verify=True))
+    assert measured.verified is not None
+    print(
+        f"{family:<14} {workers:>3} workers  predicted {predicted.step_time_s:6.3f} s  measured {measured.step_time_s:6.3f} s"
+        f"  {predicted.step_time_s / measured.step_time_s - 1:+.1%}",
+        flush=True,
+    )
+    return {
+        "family": family,
+        "workers": workers,
+        "predicted_s": predicted.step_time_s,
+        "measured_s": measured.step_time_s,
+        "measured_steps_s": measured.step_times_s,
+        "samples": one.total_samples,
+        "deviation": measured.verified["deviation"],
+        "compute_overrun": measured.provenance["compute_overrun"],
+        "provenance": dict(measured.provenance),
+    }
+
+
+def picture(points: list[dict[str, Any]]) -> bytes:
+    families = {
+        family: [
+            Point(one["workers"], one["samples"] / one["predicted_s"], one["samples"] / one["measured_s"])
+            for one in points
+            if one["family"] == family
+        ]
+        for family in FAMILIES
+    }
+    return curves(families, "One server is full with two workers; each further one takes from the others. The ring goes on")
+
+
+if __name__ == "__main__":
+    points = [point(family, workers) for family in FAMILIES for workers in WORKERS]
+    RESULT.parent.mkdir(exist_ok=True)
+    write_aside(RESULT, (json.dumps(points, indent=1) + "\n").encode())
+    write_aside(PICTURE, picture(points))

@@ -1,0 +1,103 @@
+"""The whole check, dry: everything that it leaves can be read, and says that it is dry."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from simulator.predict import predict
+from simulator.scenario import load, load_cluster
+from tests.validator.gpucheck.test_cluster import facts
+from validator.gpucheck import check, probing, training
+from validator.gpucheck.__main__ import main
+from validator.gpucheck.cluster import Found
+
+DRY = "dry run on the CPU, numbers without meaning"
+SCENARIO = """\
+model: {kind: mlp, layers: 2, inputs: 8, hidden: 8, outputs: 4}
+cluster: cpu-2core
+strategy: {kind: data_parallel, workers: 2}
+batch: 8
+"""
+
+
+@pytest.fixture(scope="module")
+def dry(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """What a dry run leaves and prints."""
+    out = tmp_path_factory.mktemp("gpu-check")
+    command = [sys.executable, "-m", "validator.gpucheck", "--dry-run", "--out", str(out)]
+    return out, subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_no_part_fails(dry: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    out, done = dry
+    results = json.loads((out / "results.json").read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results["label"] == DRY
+    assert {part["state"] for part in results["parts"]} == {"done"}
+    assert DRY in done.stdout
+
+
+def test_the_cluster_file_is_what_scenarios_take(dry: tuple[Path, Any], tmp_path: Path) -> None:
+    path = dry[0] / "cluster.yaml"
+    (tmp_path / "mine.yaml").write_text(SCENARIO)
+    cluster = load_cluster(path)
+    assert DRY in cluster.name
+    assert cluster.node.devices == 2
+    assert cluster.collectives.measured_allreduce(2) is not None
+    assert predict(load(tmp_path / "mine.yaml", [f"cluster={path}"])).step_time_s > 0
+
+
+def test_the_page_compares_and_says_that_it_is_dry(dry: tuple[Path, Any]) -> None:
+    out, _ = dry
+    page = (out / "index.html").read_text()
+    cases = json.loads((out / "reconcile.json").read_text())["cases"]
+    assert DRY in page
+    assert {case["family"] for case in cases} == {"data_parallel", "parameter_server", "pipeline"}
+    assert all(case["measured"] and case["scenario"] in page for case in cases)
+
+
+def test_ranks_that_share_train_what_one_process_trains_and_promise_nothing_else(dry: tuple[Path, Any]) -> None:
+    out, _ = dry
+    page = (out / "functional" / "index.html").read_text()
+    assert "functional check, not accuracy" in page
+    assert DRY in page
+    assert "agree within" not in page
+    parts = json.loads((out / "results.json").read_text())["parts"]
+    shared = {part["part"]: part["result"] for part in parts if part["part"].startswith("sharing ")}
+    assert set(shared) == {"sharing ring-4", "sharing servers-4", "sharing pipeline-4", "sharing hybrid-4"}
+    assert all(result["verified"]["deviation"] < result["verified"]["tolerance"] for result in shared.values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_only_a_dry_run_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        "no GPU that torch can use; run this on a machine with one, or a dry run with --dry-run\n"
+    )
+
+
+def test_nothing_begins_once_time_is_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path), "--dry-run", "--limit", "0"]) == 1
+    assert capsys.readouterr().err == "not run: out of time\n"
+
+
+def test_a_part_that_fails_does_not_end_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(probing, "probe", lambda *_: Found(facts("Unheard Of"), 3))
+    monkeypatch.setattr(training, "shared", lambda _, devices, *__: begun.append(devices))
+
+    assert check.check(tmp_path, True, 60.0, None) == 1
+
+    told = capsys.readouterr()
+    assert begun == [3]
+    assert "failed: no matrix product was timed" in told.out
+    assert told.err == "failed: cluster file\n"
