@@ -109,25 +109,40 @@ def window_of(timeline: Timeline) -> Window:
         ends_s = timeline.step_ends_s()
         return Window(float(ends_s[0]), float(ends_s[-1]), len(ends_s) - 1)
     done_s, ranks = _ends_s(timeline), program.ranks.multiplicity[[program.rank[lane[0]] for lane in _training_lanes(program)]]
-    ended = np.isfinite(done_s)
-    # the first rank that has ended a step and begins no other: from then on it is not all of them
-    stop_s = np.where(ended, done_s, -np.inf).max(axis=0)[ended.any(axis=0)].min()
     if isinstance(program.gate, Barrier):
-        rounds_s = _updates_s(timeline)
-        rounds_s = rounds_s[rounds_s <= stop_s]
-        first = int(_WARM_UP * len(rounds_s))
-        return Window(float(rounds_s[first]), float(rounds_s[-1]), len(rounds_s) - 1 - first)
+        return window_of_rounds(_updates_s(timeline), done_s)
+    if program.units:
+        ended = np.isfinite(done_s)
+        return Window(0.0, float(done_s[ended].max()), float((ended * ranks).sum() / ranks.sum()))
+    return window_of_steps(done_s, ranks)
+
+
+def window_of_rounds(rounds_s: Times, done_s: Times) -> Window:
+    """Of rounds of a barrier, of which each ended at `rounds_s`; done_s: as `window_of_steps` has it."""
+    rounds_s = rounds_s[rounds_s <= _stop_s(done_s)]
+    first = int(_WARM_UP * len(rounds_s))
+    return Window(float(rounds_s[first]), float(rounds_s[-1]), len(rounds_s) - 1 - first)
+
+
+def window_of_steps(done_s: Times, ranks: NDArray[np.integer]) -> Window:
+    """Of ranks that go each on its own, which ended their steps at `done_s`, of shape (steps, classes), not a number where they
+    did not; ranks: of each class."""
+    ended = np.isfinite(done_s)
     order = np.argsort(done_s[ended], kind="stable")
     taken = np.cumsum(np.broadcast_to(ranks, done_s.shape)[ended][order]) / ranks.sum()
     ends_s = done_s[ended][order]
-    if program.units:
-        return Window(0.0, float(ends_s[-1]), float(taken[-1]))
-    stop = np.searchsorted(ends_s, stop_s, side="right") - 1
+    stop = np.searchsorted(ends_s, _stop_s(done_s), side="right") - 1
     begin = np.searchsorted(taken, _WARM_UP * taken[stop])
     # whole rounds, where there is one: steps come in bunches where workers keep in step
     rounds = np.floor(taken[stop] - taken[begin] + _ROUNDING) or np.inf
     end = np.searchsorted(taken, min(taken[begin] + rounds, taken[stop]) + _ROUNDING, side="right") - 1
     return Window(float(ends_s[begin]), float(ends_s[end]), float(taken[end] - taken[begin]))
+
+
+def _stop_s(done_s: Times) -> float:
+    """When the first rank has ended its last step: from then on it is not all of them."""
+    ended = np.isfinite(done_s)
+    return float(np.where(ended, done_s, -np.inf).max(axis=0)[ended.any(axis=0)].min())
 
 
 def _ends_s(timeline: Timeline) -> Times:
@@ -196,7 +211,7 @@ def summary(timeline: Timeline) -> dict[str, Any] | None:
     }
 
 
-def _distribution(values: NDArray[np.int64], weights: NDArray[np.integer]) -> dict[str, Any]:
+def distribution(values: NDArray[np.int64], weights: NDArray[np.integer]) -> dict[str, Any]:
     """Of whole numbers from zero on."""
     count = np.bincount(values, weights)
     total, below = max(1.0, count.sum()), np.cumsum(count)
@@ -224,7 +239,7 @@ def _clock_gap(timeline: Timeline, window: Window) -> dict[str, Any]:
     begin_s = timeline.start_s[:, worked]
     step, lane = np.nonzero((begin_s >= window.begin_s) & (begin_s < window.end_s))
     gap = step - np.searchsorted(slowest_s, begin_s[step, lane], side="right")
-    return _distribution(gap, program.ranks.multiplicity[program.rank[worked]][lane])
+    return distribution(gap, program.ranks.multiplicity[program.rank[worked]][lane])
 
 
 def _staleness(timeline: Timeline, window: Window) -> tuple[dict[str, Any], float]:
@@ -234,10 +249,10 @@ def _staleness(timeline: Timeline, window: Window) -> tuple[dict[str, Any], floa
     step, serve = np.nonzero(window.has(_applied_s(timeline)[:, serves]))
     requests = program.requests[serves][serve]
     if timeline.applied is None:
-        return _distribution(np.zeros(len(step), dtype=np.int64), requests), 0.0
+        return distribution(np.zeros(len(step), dtype=np.int64), requests), 0.0
     behind = timeline.applied.behind[step, serves[serve]]
     counts = behind != DROPPED
-    return _distribution(behind[counts], requests[counts]), float(1 - np.average(counts)) if len(counts) else 0.0
+    return distribution(behind[counts], requests[counts]), float(1 - np.average(counts)) if len(counts) else 0.0
 
 
 def _updates(timeline: Timeline, window: Window) -> float:

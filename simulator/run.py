@@ -125,8 +125,10 @@ class Run:
     energy_J, cost_USD: "per_step", "per_million_samples" and, where there are tokens, "per_million_tokens".
     servers: what became of parameter servers and those who wait for them, as `simulator.asynchrony.summary` has it.
     Of measured runs alone: compute, whether the model computed or ranks waited as long as it is predicted to, so that the run
-    tells of communication; losses: of the steps, mean over the samples; verified: `rule`, `deviation` and `tolerance`, how far
-    parameters are from those of one process that follows the same rule, where that was asked for.
+    tells of communication; step_time_interval_s: its 95 % confidence interval, where there are enough steps to tell; losses: of
+    the steps, mean over the samples; verified: `rule`, `deviation` and `tolerance`, how far parameters are from those of one
+    process that follows the same rule, where that was asked for. Their memory_bytes are those that torch's allocator had handed
+    out of a GPU and those that it held ready beside.
     """
 
     origin: Origin
@@ -157,6 +159,7 @@ class Run:
     cost_USD: Mapping[str, float] | None = None
     servers: Mapping[str, Any] | None = None
     compute: Literal["real", "paced"] | None = None
+    step_time_interval_s: tuple[float, float] | None = None
     losses: tuple[float, ...] = ()
     verified: Mapping[str, Any] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -255,10 +258,12 @@ def divided(run: Run, count: float) -> Run:
     def each(times_s: Mapping[str, float]) -> dict[str, float]:
         return {name: seconds / count for name, seconds in times_s.items()}
 
+    interval_s = run.step_time_interval_s
     return replace(
         run,
         step_time_s=run.step_time_s / count,
         step_times_s=tuple(seconds / count for seconds in run.step_times_s),
+        step_time_interval_s=interval_s and (interval_s[0] / count, interval_s[1] / count),
         phase_s=each(run.phase_s),
         breakdown_s=each(run.breakdown_s),
         communication_s=each(run.communication_s),
@@ -270,8 +275,13 @@ def slope(ends_s: NDArray[np.float64]) -> float:
 
     Single slow steps do not move it, and steps that are long and short in turn count with their mean.
     """
-    window = min(2, len(ends_s) - 1)
-    return float(np.median(ends_s[window:] - ends_s[:-window])) / window
+    return float(slopes(ends_s))
+
+
+def slopes(ends_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`slope` of each of several series of step ends, which lie along the last axis."""
+    window = min(2, ends_s.shape[-1] - 1)
+    return np.asarray(np.median(ends_s[..., window:] - ends_s[..., :-window], axis=-1) / window)
 
 
 def _phase_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
@@ -332,6 +342,8 @@ def load_run(folder: Path) -> Run:
         plain.pop(name, None)
     for name in ("step_times_s", "losses", "rank_names", "memory_by_stage"):
         plain[name] = tuple(plain.get(name, ()))
+    if plain.get("step_time_interval_s"):
+        plain["step_time_interval_s"] = tuple(plain["step_time_interval_s"])
     spans_file = folder / "spans.npz"
     if spans_file.is_file():
         # through memory, so that a damaged file is not left open

@@ -32,6 +32,7 @@ def describe(run: Run) -> str:
         ("memory", _memory(run)),
         ("energy", _bill(run.energy_J, format_energy_J)),
         ("cost", _bill(run.cost_USD, format_USD)),
+        ("warning", filter(None, [run.provenance.get("warnings")])),
     ):
         wrapped = [line for row in rows for line in textwrap.wrap(row, _WIDTH, subsequent_indent="  ")]
         lines += [f"  {'' if number else title:<13}  {line}" for number, line in enumerate(wrapped)]
@@ -40,7 +41,11 @@ def describe(run: Run) -> str:
 
 def _step_time(run: Run) -> Iterator[str]:
     tokens = f", {format_count(run.tokens)} tokens" if run.tokens else ""
-    yield f"{format_time_s(run.step_time_s)} for {run.samples:,} sample{'s' if run.samples > 1 else ''}{tokens}"
+    interval = ""
+    if run.step_time_interval_s:
+        low_s, high_s = run.step_time_interval_s
+        interval = f" ± {format_time_s((high_s - low_s) / 2)} (95 %)"
+    yield f"{format_time_s(run.step_time_s)}{interval} for {run.samples:,} sample{'s' if run.samples > 1 else ''}{tokens}"
 
 
 def _throughput(run: Run) -> Iterator[str]:
@@ -110,7 +115,7 @@ def _memory(run: Run) -> Iterator[str]:
         need += f" at {most['name']}, {format_bytes(least['total_bytes'])} at {least['name']}"
     yield need
     yield ", ".join(_largest(run.memory_bytes))
-    if not run.fits:
+    if run.fits is False:
         yield "does not fit" + (f"; would with {run.fit_by}" if run.fit_by else "")
 
 

@@ -70,7 +70,7 @@ def calibrate(plan: Plan) -> dict[str, Any]:
 
 def write(cluster: dict[str, Any], path: Path) -> None:
     """Writes a calibrated cluster as YAML that people can read."""
-    header = "# Measured by `scaleproof calibrate`. Every number may be edited; `scaleproof predict` uses what stands here.\n"
+    header = "# Measured on the host named below. Every number may be edited; `scaleproof predict` uses what stands here.\n"
     write_aside(path, (header + yaml.safe_dump(cluster, sort_keys=False, allow_unicode=True, width=120)).encode())
 
 

@@ -53,7 +53,9 @@ def _check_model(scenario: Scenario) -> None:
         raise InputError(f"model: a {model.kind} can be predicted but not measured; {known}")
     if isinstance(model, ResNet) and kind != "data_parallel":
         raise InputError(f"model: a resnet can be predicted but not measured by {kind}; give strategy data_parallel")
-    if isinstance(model, Gpt) and (asked := options(model)):
+    if isinstance(model, Gpt) and model.experts is not None and model.experts.capacity is not None:
+        raise InputError("model.experts.capacity: real experts take all tokens that they are sent; leave it out to measure")
+    if isinstance(model, Gpt) and (asked := options(model.model_copy(update={"experts": None}))):
         raise InputError(f"model: a gpt with {asked.strip(', ')} can be predicted but not measured; leave that out")
 
 

@@ -1,35 +1,30 @@
-"""The validator's commands: measure, calibrate, reconcile, score. Imports wait until a command runs."""
+"""The validator's commands: calibrate, reconcile, score, and those of commands_measure. Imports wait until a command runs."""
 
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.commands import add_scenario_arguments
+from validator import commands_measure
+from validator.commands_measure import add_place_arguments, positive
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from simulator.run import Run
     from simulator.scenario import Scenario
-    from validator.measure import On
     from validator.reconcile import Case
+    from validator.session import Session
 
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
-    measure = commands.add_parser("measure", help="run a scenario for real", description="Run a scenario for real.")
-    add_scenario_arguments(measure)
-    _add_place_arguments(measure)
-    measure.add_argument("--json", action="store_true", help="print the run as JSON")
-    measure.add_argument("--out", type=Path, metavar="DIR", help="write the run and its spans to DIR/measured")
-    measure.set_defaults(command=_measure)
-
+    commands_measure.mount(commands)
     calibrate = commands.add_parser("calibrate", help="measure this machine and write a cluster file")
     calibrate.add_argument("--on", choices=["local"], default="local", help="where: processes on this machine")
     calibrate.add_argument("--out", type=Path, required=True, metavar="FILE", help="the cluster file to write")
@@ -42,12 +37,12 @@ def mount(commands: Any) -> None:
     )
     calibrate.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32")
     calibrate.add_argument("--groups", type=int, nargs="+", default=[2, 4], metavar="RANKS", help="sizes of allreduce groups")
-    calibrate.add_argument("--timeout", type=_positive, default=120.0, metavar="SECONDS", help="for each probe")
+    calibrate.add_argument("--timeout", type=positive, default=120.0, metavar="SECONDS", help="for each probe")
     calibrate.set_defaults(command=_calibrate)
 
     reconcile = commands.add_parser("reconcile", help="predict and run scenarios, and compare")
     add_scenario_arguments(reconcile, several=True)
-    _add_place_arguments(reconcile)
+    add_place_arguments(reconcile)
     reconcile.add_argument("--max-error", type=_share, metavar="25%", help="exit with 1 when a step time is further off")
     reconcile.add_argument("--out", type=Path, metavar="DIR", help="write runs and reconcile.json to DIR, for 'report'")
     reconcile.set_defaults(command=_reconcile)
@@ -57,24 +52,6 @@ def mount(commands: Any) -> None:
     score.add_argument("--calibrated", action="store_true", help="fit constants on the rows it names, and leave those out")
     score.add_argument("--json", action="store_true", help="print the score as JSON")
     score.set_defaults(command=_score)
-
-
-def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    where = "processes on this machine, on hosts of a network laid inside it, or those that torchrun or srun started"
-    parser.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where: {where}")
-    parser.add_argument(
-        "--timeout", type=_positive, default=60.0, metavar="SECONDS", help="without progress, a rank counts as hung (60)"
-    )
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return value
 
 
 def _share(text: str) -> float:
@@ -88,61 +65,13 @@ def _share(text: str) -> float:
     return value
 
 
-def _measure(options: argparse.Namespace) -> int:
-    import json
-
-    from simulator.commands import describe
-    from simulator.run import save
-    from simulator.scenario import load
-
-    scenario = load(options.scenario, options.overrides)
-    folder = options.out / "measured" if options.out else None
-    run = _measurer(options.on, options.timeout, lambda _: folder)(scenario)
-    if not _is_first_rank():
-        return 0
-    if folder:
-        save(run, folder)
-    print(json.dumps(run.summary(), indent=2) if options.json else describe(run))
-    return 0
-
-
-def _is_first_rank() -> bool:
-    """Under torchrun or Slurm every rank runs the command, and one speaks."""
-    from validator.place import place_in
-
-    place = place_in(os.environ)
-    return place is None or place.rank == 0
-
-
-def _measurer(on: On | None, timeout_s: float, folder: Callable[[Scenario], Path | None]) -> Callable[[Scenario], Run]:
-    """`measure` with progress on the terminal; `folder` tells where partial results of a failed run are kept."""
-    from validator.measure import Watch, measure
-
-    def measured(scenario: Scenario) -> Run:
-        with _status(f"measuring {scenario.name}") as status:
-            watch = Watch(
-                timeout_s,
-                folder(scenario),
-                lambda step: status.update(f"measuring {scenario.name}: step {max(0, step)} of {scenario.steps}"),
-            )
-            return measure(scenario, on, watch)
-
-    return measured
-
-
-def _status(text: str) -> Status:
-    """A line on stderr that says what is going on, while it goes on; silent where stderr is not a terminal."""
-    from rich.console import Console
-
-    return Console(stderr=True).status(text)
-
-
 def _calibrate(options: argparse.Namespace) -> int:
     from simulator import library
     from simulator.errors import InputError
     from simulator.model import Gpt, Mlp
     from simulator.scenario import load_model
     from validator.calibrate import Plan, calibrate, write
+    from validator.session import working
 
     names = options.models or ["gpt-mini", "mlp-mini"]
     models = [load_model(library.find_part("model", name, Path())) for name in names]
@@ -151,7 +80,7 @@ def _calibrate(options: argparse.Namespace) -> int:
         raise InputError("--model: only gpt and mlp models can be trained here")
     if any(ranks < 2 for ranks in options.groups):
         raise InputError("--groups: a group has at least 2 ranks")
-    with _status("calibrating") as status:
+    with working("calibrating") as status:
 
         def tell(text: str) -> None:
             status.update(f"calibrating: {text}")
@@ -180,24 +109,40 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
-    from simulator.errors import InputError
-    from simulator.scenario import load
-    from validator.checks import check_trainable
-    from validator.reconcile import reconcile
+    from simulator.errors import ScaleproofError
+    from validator.measure import Watch
+    from validator.session import Session
 
-    scenarios = [load(reference, options.overrides) for reference in options.scenarios]
-    for scenario in scenarios:
-        check_trainable(scenario)
-    names = [scenario.name for scenario in scenarios]
-    if len(set(names)) < len(names):
-        raise InputError("two scenarios have the same name; results are kept by name, give each its own")
+    session = Session(options, Watch(options.timeout, interface=options.interface))
+    try:
+        return _reconcile_all(options, session)
+    except ScaleproofError as error:
+        if session.speaks:
+            raise
+        return error.exit_code
 
-    def folder(scenario: Scenario) -> Path | None:
-        return options.out / "runs" / scenario.name / "measured" if options.out else None
 
+def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
+    from simulator.errors import RunError
+    from validator.reconcile import measured_folder, reconcile
+
+    scenarios = session.scenarios()
+    found = session.found(scenarios, partial(measured_folder, options.out) if options.out else None)
+
+    def measured(scenario: Scenario) -> Run:
+        return found.get(scenario.name) or session.measure(
+            scenario, measured_folder(options.out, scenario) if options.out else None
+        )
+
+    if not session.speaks:
+        for scenario in scenarios:
+            if scenario.name not in found:
+                # rank 0 tells
+                with contextlib.suppress(RunError):
+                    measured(scenario)
+        return 0
     print(f"{'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7}")
-    cases = reconcile(scenarios, _measurer(options.on, options.timeout, folder), options.out, options.max_error, _tell)
-    return _verdict(cases, options.max_error)
+    return _verdict(reconcile(scenarios, measured, options.out, options.max_error, _tell), options.max_error)
 
 
 def _score(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import glob
 import json
 import os
 import selectors
@@ -33,7 +34,8 @@ _SHUTDOWN_S: Final = 5.0
 # What ranks import anyway, loaded once before they are forked.
 _PRELOAD: Final = ("torch", "torch._dynamo", "torch.distributed.pipelining", "torch.nn.parallel", "validator.train")
 _COMMAND: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from validator.forkserver import serve; serve(int(sys.argv[1]))"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from validator.forkserver import serve; serve(int(sys.argv[1]), sys.argv[3])"
 )
 
 
@@ -53,7 +55,7 @@ class ForkServer:
         with theirs:
             # a session of its own: Ctrl-C is the launcher's to handle
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, str(theirs.fileno()), json.dumps(sys.path)],
+                [sys.executable, "-c", _COMMAND, str(theirs.fileno()), json.dumps(sys.path), folder_prefix()],
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors,
                 pass_fds=[theirs.fileno()],
@@ -148,20 +150,29 @@ def _close_shared() -> None:
         _shared.pop().close()
 
 
-def serve(descriptor: int) -> None:
-    """The server's end: forks ranks as told through the socket, until that closes."""
+def folder_prefix() -> str:
+    """How the paths of all temporary folders of this process begin, by which the server finds them after its death."""
+    return os.path.join(tempfile.gettempdir(), f"scaleproof-{os.getpid()}-")
+
+
+def serve(descriptor: int, folders: str) -> None:
+    """The server's end: forks ranks as told through the socket, until that closes.
+
+    folders: how the paths of the launcher's temporary folders begin.
+    """
     import importlib
 
     for module in _PRELOAD:
         importlib.import_module(module)
-    _Server(socket.socket(fileno=descriptor)).run()
+    _Server(socket.socket(fileno=descriptor), folders).run()
     # torch takes its time to be taken down, and there is nothing to save
     os._exit(0)
 
 
 class _Server:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, folders: str) -> None:
         self.control = control
+        self.folders = folders
         self.pid = os.getpid()
         self.ranks: dict[int, int] = {}  # pid → rank
         self.folder = ""
@@ -241,8 +252,8 @@ class _Server:
         self.kill()
         for pid in self.ranks:
             os.waitpid(pid, 0)
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        for folder in glob.glob(f"{glob.escape(self.folders)}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def kill(self) -> None:
         for pid in self.ranks:

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.accounting import accounted
-from simulator.run import Phase, Run, Spans, Stream, from_spans
+from simulator.confidence import slope_interval_s
+from simulator.run import Phase, Run, Spans, Stream, divided, from_spans
 from simulator.scenario import Scenario
 from simulator.strategy import Strategy
+from simulator.strategy.grid import Axis
+from validator.correction import Correction
+from validator.environment import NOTICED_LOAD, combined, foreign_loads, warned
+from validator.free_running import goes_alone, run_of
 from validator.recorder import END_OF_STEP, RAW_SPAN
+from validator.served_spans import cut_pulls, extend_messages
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
-_ROW = np.dtype([("rank", np.int32), *RAW_SPAN.descr])
+# How far off clocks may be, as a share of a step, for spans of several machines to be compared.
+_TOLERATED_SHARE: Final = 0.1
+_ROW: Final = np.dtype([("rank", np.int32), *RAW_SPAN.descr])
 
 
 def read_recorded(path: Path) -> bytes:
@@ -30,13 +39,16 @@ def read_recorded(path: Path) -> bytes:
 
 
 def rank_names(strategy: Strategy) -> tuple[str, ...]:
-    """What each rank is called: 'worker 1 stage 0', 'server 1'; the workers of a stage are neighbours."""
+    """What each rank is called, by the plan's numbering: 'worker 1 stage 0 tensor 1', 'server 1'."""
+    plan = strategy.plan
+    sizes: dict[Axis, int] = {"workers": strategy.workers, "stages": strategy.stages}
+    sizes |= {"context": plan.context, "tensor": plan.tensor}
+    told = [axis for axis, size in sizes.items() if size > 1] or ["workers"]
+    outermost_first = plan.order[::-1]
     names = []
-    for stage in range(strategy.stages):
-        for worker in range(strategy.workers):
-            parts = [f"worker {worker}"] if strategy.workers > 1 or strategy.stages == 1 else []
-            parts += [f"stage {stage}"] if strategy.stages > 1 else []
-            names.append(" ".join(parts))
+    for place in product(*(range(sizes[axis]) for axis in outermost_first)):
+        number = dict(zip(outermost_first, place, strict=True))
+        names.append(" ".join(f"{axis.removesuffix('s')} {number[axis]}" for axis in sizes if axis in told))
     return (*names, *(f"server {server}" for server in range(strategy.servers)))
 
 
@@ -45,13 +57,62 @@ def finished_steps(recorded: Sequence[bytes]) -> int:
     return min((int(rows["step"][-1]) if len(rows) else 0) for rows in map(_complete, recorded))
 
 
-def with_outcomes(run: Run, scenario: Scenario, outcomes: Sequence[Mapping[str, Any]]) -> Run:
-    """The run with what ranks told beside their spans, each a `validator.train.Outcome`, in rank order."""
+def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[Mapping[str, Any]]) -> Run:
+    """The Run of what each rank recorded and told, in rank order; an outcome is a `validator.train.Outcome`."""
+    corrections = [[Correction(**one) for one in told["corrections"]] for told in outcomes]
+    aligned = [_corrected(own, by) for own, by in zip(recorded, corrections, strict=True)]
+    run = assemble(scenario, aligned, scenario.steps)
     summed = {step: sum(told["losses"].get(str(step), 0.0) for told in outcomes) for step in range(1, scenario.steps + 1)}
-    losses = tuple(summed.values()) if any(told["losses"] for told in outcomes) else ()
-    told = {"compute": scenario.compute} | _overrun(outcomes)
-    provenance = {**run.provenance, **outcomes[0]["provenance"], **told}
-    return replace(run, compute=scenario.compute, losses=losses, provenance=provenance)
+    # servers hold parameters, but of what training ranks need the most counts
+    memory_bytes = max((told["memory_bytes"] for told in outcomes[: scenario.strategy.training_ranks]), key=_allocated)
+    provenance = {**run.provenance, **combined([told["provenance"] for told in outcomes]), "compute": scenario.compute}
+    load, busy = _foreign_load(outcomes)
+    clocks, unaligned = _clocks(run, corrections)
+    return replace(
+        run,
+        compute=scenario.compute,
+        losses=tuple(summed.values()) if any(told["losses"] for told in outcomes) else (),
+        memory_bytes_per_rank=_allocated(memory_bytes) or None,
+        memory_bytes=memory_bytes or None,
+        provenance=provenance | _overrun(outcomes) | load | clocks | warned([busy, unaligned]),
+    )
+
+
+def _corrected(recorded: bytes, corrections: Sequence[Correction]) -> bytes:
+    """The same rows by another clock."""
+    if not corrections:
+        return recorded
+    rows = np.frombuffer(recorded, dtype=RAW_SPAN).copy()
+    for correction in corrections:
+        for name in ("arrival_s", "start_s", "end_s"):
+            rows[name] = correction.of(rows[name])
+    return rows.tobytes()
+
+
+def _allocated(memory_bytes: Mapping[str, float]) -> float:
+    return memory_bytes.get("allocated", 0.0)
+
+
+def _foreign_load(outcomes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], str]:
+    """How busy the busiest machine was with other work, and a warning where that was too much."""
+    loads = foreign_loads([told["machine"] for told in outcomes], [told["usage"] for told in outcomes])
+    if not loads:
+        return {}, ""
+    most = f"{max(loads.values()):.0%} of the cores"
+    warning = f"other work took {most} meanwhile; measure on a quiet machine"
+    return {"foreign_load": most}, warning if max(loads.values()) > NOTICED_LOAD else ""
+
+
+def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict[str, str], str]:
+    """How well ranks' clocks agree, and a warning where that is too little to tell whom ranks waited for."""
+    if not any(corrections):
+        return {}, ""
+    off_s = max(sum(one.uncertainty_s for one in own) for own in corrections)
+    drift = max(abs(one.drift) for own in corrections for one in own)
+    share = off_s / run.step_time_s if run.step_time_s else 0.0
+    warning = f"clocks agree to {share:.0%} of a step only: between machines, waiting is not told from moving bytes"
+    told = {"clocks": f"aligned to ±{off_s * 1e6:.0f} us, drift up to {drift * 1e6:.1f} ppm"}
+    return told, warning if share > _TOLERATED_SHARE else ""
 
 
 def _overrun(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -66,29 +127,42 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
     """The Run of steps 1 … `steps` from what each rank recorded, in rank order. Seconds count from the end of the warm-up."""
     strategy = scenario.strategy
     rows = np.concatenate([_with_rank(rank, _complete(own)) for rank, own in enumerate(recorded)])
-    rows = rows[(rows["step"] >= 0) & (rows["step"] <= steps)]
-    ends = rows["phase"] == END_OF_STEP
-    step_ends_s = np.array([rows["end_s"][ends & (rows["step"] == step)].max() for step in range(steps + 1)])
-    spans = rows[~ends & (rows["step"] >= 1)]
+    is_end = rows["phase"] == END_OF_STEP
+    spans, ends = rows[~is_end], rows[is_end & (rows["step"] <= steps)]
     servers = np.arange(strategy.ranks) >= strategy.training_ranks
     _start_messages(spans)
     _start_collectives(spans)
-    spans = _cut_pulls(spans, servers)
+    spans = cut_pulls(spans, servers)
+    extend_messages(spans, servers)
+    spans = spans[np.lexsort((spans["arrival_s"], spans["rank"]))]
+    fields: dict[str, Any] = {
+        "origin": "measured",
+        "scenario": scenario.name,
+        "strategy": strategy.kind,
+        "rank_names": rank_names(strategy),
+    }
+    if goes_alone(scenario):
+        run = run_of(spans, ends[~servers[ends["rank"]]], servers, scenario, **fields)
+    else:
+        run = _in_step(spans[(spans["step"] >= 1) & (spans["step"] <= steps)], ends, servers, scenario, **fields)
+    return accounted(divided(run, strategy.program_steps), scenario)
+
+
+def _in_step(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
+    """The Run of ranks that all take the same steps."""
+    steps = range(int(ends["step"].max()) + 1)
+    step_ends_s = np.array([ends["end_s"][ends["step"] == step].max() for step in steps])
     zero_s = step_ends_s[0]
     for name in ("arrival_s", "start_s", "end_s"):
         spans[name] -= zero_s
-    spans = spans[np.lexsort((spans["arrival_s"], spans["rank"]))]
-    run = from_spans(
+    return from_spans(
         Spans.of({name: spans[name] for name in Spans.__dataclass_fields__}),
         step_ends_s - zero_s,
         servers=servers,
-        origin="measured",
-        scenario=scenario.name,
-        strategy=strategy.kind,
         samples=scenario.total_samples,
-        rank_names=rank_names(strategy),
+        step_time_interval_s=slope_interval_s(step_ends_s),
+        **fields,
     )
-    return accounted(run, scenario)
 
 
 def _complete(recorded: bytes) -> Rows:
@@ -111,19 +185,21 @@ def _clamp_start(spans: Rows, row: int, begin_s: float) -> None:
 
 
 def _start_messages(spans: Rows) -> None:
-    """A message moves once it was sent and its receiver is there; each side's span starts then."""
-    sent, received = (_messages(spans, phase) for phase in (Phase.SEND, Phase.RECEIVE))
+    """A message moves once it was sent and its receiver is there, or was when it posted the receive, where its span tells that
+    for its start; each side's span starts then. A receive that keeps ranks alike is called so."""
+    sent, received = _messages(spans, Phase.SEND), _messages(spans, Phase.RECEIVE, Phase.SYNCHRONISE)
     for (step, source, target, match), row in received.items():
         other = sent.get((step, target, source, match))
         if other is not None:
-            sent_s, there_s = float(spans["start_s"][other]), float(spans["arrival_s"][row])
+            sent_s, there_s = float(spans["start_s"][other]), float(spans["start_s"][row])
             for side in (row, other):
                 _clamp_start(spans, side, max(sent_s, there_s))
+    spans["start_s"] = np.maximum(spans["start_s"], spans["arrival_s"])
 
 
-def _messages(spans: Rows, phase: Phase) -> dict[tuple[int, int, int, int], int]:
+def _messages(spans: Rows, *phases: Phase) -> dict[tuple[int, int, int, int], int]:
     """(step, own rank, peer, match) → row."""
-    rows = np.flatnonzero((spans["phase"] == phase) & (spans["peer"] >= 0))
+    rows = np.flatnonzero(np.isin(spans["phase"], phases) & (spans["peer"] >= 0))
     columns = [spans[name][rows].tolist() for name in ("step", "rank", "peer", "match")]
     return dict(zip(zip(*columns, strict=True), rows.tolist(), strict=True))
 
@@ -137,27 +213,15 @@ def _start_collectives(spans: Rows) -> None:
     np.maximum.at(last_s, group, spans["arrival_s"][rows])
     spans["start_s"][rows] = np.minimum(last_s[group], spans["end_s"][rows])
     buckets: dict[tuple[int, int], list[int]] = {}
-    for row in rows.tolist():
+    for row in rows[np.argsort(spans["end_s"][rows])].tolist():
         buckets.setdefault((int(spans["rank"][row]), int(spans["step"][row])), []).append(row)
+    # of each bucket the first start among those that end as late or later
+    first_s = {key: np.minimum.accumulate(spans["start_s"][own][::-1])[::-1] for key, own in buckets.items()}
+    ends_s = {key: spans["end_s"][own] for key, own in buckets.items()}
     exposed = (spans["stream"] == Stream.MAIN) & (spans["phase"] == Phase.SYNCHRONISE)
     for row in np.flatnonzero(exposed).tolist():
-        own = buckets.get((int(spans["rank"][row]), int(spans["step"][row])), [])
-        open_s = [float(spans["start_s"][b]) for b in own if spans["end_s"][b] > spans["arrival_s"][row]]
-        if open_s:
-            _clamp_start(spans, row, min(open_s))
-
-
-def _cut_pulls(spans: Rows, servers: NDArray[np.bool_]) -> Rows:
-    """Cuts what a worker waits for its servers into waiting, until the last of them sends, and receiving."""
-    is_server = servers[spans["rank"]]
-    answers = is_server & (spans["phase"] == Phase.SEND)
-    answered_s = np.full(int(spans["step"].max(initial=0)) + 1, -np.inf)
-    np.maximum.at(answered_s, spans["step"][answers], spans["start_s"][answers])
-    waits = ~is_server & (spans["phase"] == Phase.WAIT)
-    pulls = spans[waits].copy()
-    cut_s = np.clip(answered_s[pulls["step"]], pulls["arrival_s"], pulls["end_s"])
-    pulls["phase"] = Phase.RECEIVE
-    pulls["arrival_s"] = pulls["start_s"] = cut_s
-    spans["end_s"][waits] = cut_s
-    spans["size_bytes"][waits] = 0.0
-    return np.concatenate([spans, pulls])
+        key = int(spans["rank"][row]), int(spans["step"][row])
+        if key in buckets:
+            place = int(np.searchsorted(ends_s[key], spans["arrival_s"][row], side="right"))
+            if place < len(first_s[key]):
+                _clamp_start(spans, row, float(first_s[key][place]))

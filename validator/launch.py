@@ -49,7 +49,9 @@ def require_torch() -> None:
 @contextmanager
 def job_folder() -> Iterator[JobFolder]:
     """A temporary folder for one job."""
-    with tempfile.TemporaryDirectory(prefix="scaleproof-") as path:
+    # removes the folder where this process cannot, from before there is one
+    forkserver.shared()
+    with tempfile.TemporaryDirectory(prefix=forkserver.folder_prefix()) as path:
         yield JobFolder(Path(path))
 
 

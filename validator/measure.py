@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from simulator.errors import InputError, RankError, ScaleproofError
-from simulator.run import Run, save
+from simulator.cluster import Cluster
+from simulator.errors import InputError, RankError
+from simulator.run import Run
 from simulator.scenario import Scenario
+from validator import interfaces, netlab_wiring
 from validator.checks import check_trainable
-from validator.gather import assemble, finished_steps, rank_names, read_recorded, with_outcomes
-from validator.hosts import Host, here, needed_nodes, nodes_of_ranks
-from validator.jobfolder import JobFolder
-from validator.launch import job_folder, launch, require_torch, run_on_ranks
-from validator.place import Place, place_in
-from validator.verify import verify_here
+from validator.environment import warned
+from validator.gather import gathered, rank_names, read_recorded
+from validator.hosts import LOOPBACK, Host, needed_nodes, nodes_of_ranks
+from validator.launch import job_folder, launch, require_torch
+from validator.place import meeting_point, place_in
+from validator.profile import lengthened
+from validator.results import keep_finished, stamped
+from validator.room import check_room
+from validator.verify import verdict
+
+if TYPE_CHECKING:
+    from validator.meeting import Meeting
 
 On = Literal["local", "netlab", "cluster"]
 PLACES: Final[tuple[On, ...]] = ("local", "netlab", "cluster")
-# One process trains on all samples by itself, and tells no progress.
-_VERIFY_S: Final = 300.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class Watch:
     kept, and what ranks printed, when the run fails. progress: called with the step that the slowest rank is in, when it
     changes; 0 and below are warm-up steps. parameters_folder: where each rank saves the parameters it ends with.
     verify: whether one process then follows the same rule, and the run says how far from its parameters the ranks' are.
+    profile: whether ranks train a few steps more under torch's profiler and leave what it tells in `folder`/profile.
+    interface: of this machine, on which ranks talk; if None, the loopback interface, or that which leads to rank 0.
     """
 
     timeout_s: float = 60.0
@@ -41,6 +48,17 @@ class Watch:
     progress: Callable[[int], None] | None = None
     parameters_folder: Path | None = None
     verify: bool = False
+    interface: str | None = None
+    profile: bool = False
+
+    @property
+    def traces_folder(self) -> Path | None:
+        """Where ranks leave what the profiler tells."""
+        return self.folder / "profile" if self.folder and self.profile else None
+
+    def trained(self, scenario: Scenario) -> Scenario:
+        """What ranks train: with the steps that are profiled beside those that are measured."""
+        return lengthened(scenario) if self.profile else scenario
 
 
 def measure(scenario: Scenario, on: On | None = None, watch: Watch = Watch()) -> Run:
@@ -56,41 +74,94 @@ def measure(scenario: Scenario, on: On | None = None, watch: Watch = Watch()) ->
     where the place is not fit for it, and MissingDependencyError without torch.
     """
     require_torch()
-    check_trainable(scenario)
-    place = place_in(os.environ)
-    if on == "cluster" and place is None:
+    if watch.profile and watch.folder is None:
+        raise InputError("profiling leaves traces; give a folder for them by --out DIR")
+    where = where_to(on)
+    if where == "cluster":
+        run = _measure_joined(scenario, watch)
+    else:
+        check(scenario, where, watch.interface)
+        run = _measure_in_netlab(scenario, watch) if where == "netlab" else _measure_locally(scenario, watch)
+    return stamped(run, scenario, where)
+
+
+def where_to(on: On | None) -> On:
+    """Where `measure` measures. Raises InputError for a cluster that nothing has started this process on."""
+    started = place_in(os.environ) is not None
+    if on == "cluster" and not started:
         raise InputError("--on cluster joins ranks that were started by torchrun or srun; start it by one of them")
-    if on == "netlab":
-        return _measure_in_netlab(scenario, watch)
-    if place is not None and on != "local":
-        return _measure_joined(scenario, place, watch)
-    return _measure_here(scenario, here(scenario.strategy.ranks), watch)
+    return on or ("cluster" if started else "local")
+
+
+def check(scenario: Scenario, where: On, interface: str | None) -> None:
+    """Raises InputError where ranks of the scenario cannot be started on this machine."""
+    check_trainable(scenario)
+    check_room(scenario)
+    if where == "netlab":
+        if interface is not None:
+            raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
+        netlab_wiring.plan(_lab_cluster(scenario))
+    elif interface is not None:
+        interfaces.check(interface)
+
+
+def meet_others(watch: Watch) -> Meeting:
+    """Where this process agrees with the others that torchrun or srun has started; raises as `Meeting` does."""
+    # what torch tells of broken connections, ranks tell in a line; it reads this when it is loaded
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    from validator.meeting import meet
+
+    place = place_in(os.environ)
+    assert place is not None, "where_to says so"
+    return meet(place, meeting_point(os.environ), watch.interface, watch.timeout_s)
+
+
+def _measure_joined(scenario: Scenario, watch: Watch) -> Run:
+    """Trains as one of the ranks that somebody else started."""
+    meeting = meet_others(watch)
+    from validator.joined import measure_joined
+
+    return measure_joined(scenario, meeting, watch, _wants_accelerator(scenario))
+
+
+def _measure_locally(scenario: Scenario, watch: Watch) -> Run:
+    host = Host(interface=watch.interface or LOOPBACK)
+    return _measure_here(scenario, [host] * scenario.strategy.ranks, watch, "local")
+
+
+def _lab_cluster(scenario: Scenario) -> Cluster:
+    """The part of the scenario's cluster that ranks are on."""
+    return scenario.cluster.model_copy(update={"nodes": needed_nodes(scenario)})
 
 
 def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
     """Builds the scenario's network on this machine, as far as there are ranks on it, and starts them there."""
     from validator.netlab import Netlab
 
-    cluster = scenario.cluster.model_copy(update={"nodes": needed_nodes(scenario)})
-    with Netlab(cluster) as lab:
+    with Netlab(_lab_cluster(scenario)) as lab:
         report = lab.self_test()
         hosts = [Host(lab.namespace(node), lab.interface) for node in nodes_of_ranks(scenario)]
-        run = _measure_here(scenario, hosts, watch)
-        told = {"warnings": "; ".join(report.warnings)} if report.warnings else {}
+        run = _measure_here(scenario, hosts, watch, "netlab")
+        told = warned([run.provenance.get("warnings", ""), *report.warnings])
         return replace(run, provenance={**run.provenance, **lab.provenance(), **report.provenance(), **told})
 
 
-def _measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch) -> Run:
+def _measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch, where: On) -> Run:
     """Starts the ranks on this machine."""
     ranks, names = scenario.strategy.ranks, rank_names(scenario.strategy)
     with job_folder() as job:
+
+        def keep() -> str:
+            recorded = [read_recorded(job.spans(rank)) for rank in range(ranks)]
+            return keep_finished(scenario, where, recorded, map(job.log, range(ranks)), watch.folder)
+
         parameters_folder = watch.parameters_folder or (job.path if watch.verify else None)
         try:
             outcomes = launch(
                 job,
                 train_here,
                 ranks,
-                (scenario, parameters_folder),
+                (watch.trained(scenario), parameters_folder, *filter(None, [watch.traces_folder])),
                 timeout_s=watch.timeout_s,
                 accelerator=_wants_accelerator(scenario),
                 hosts=hosts,
@@ -98,78 +169,28 @@ def _measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch) -> Ru
                 progress=watch.progress,
             )
         except RankError as error:
-            raise RankError(f"{error}{_keep(scenario, job, watch.folder)}") from None
+            raise RankError(f"{error}{keep()}") from None
+        except KeyboardInterrupt:
+            keep()
+            raise
         recorded = [read_recorded(job.spans(rank)) for rank in range(ranks)]
-        run = with_outcomes(assemble(scenario, recorded, scenario.steps), scenario, outcomes)
+        run = gathered(scenario, recorded, outcomes)
         if not watch.verify or parameters_folder is None:
             return run
-        return replace(run, verified=_verified(scenario, parameters_folder, outcomes, watch))
+        notes = [told["notes"] for told in outcomes]
+        return replace(run, verified=verdict(watch.trained(scenario), parameters_folder, notes, watch.timeout_s))
 
 
-def _verified(
-    scenario: Scenario, parameters_folder: Path, outcomes: Sequence[Mapping[str, Any]], watch: Watch
-) -> Mapping[str, Any]:
-    """The verdict of a process of its own."""
-    arguments = (scenario, parameters_folder, [told["notes"] for told in outcomes])
-    verdict: Mapping[str, Any] = run_on_ranks(verify_here, 1, *arguments, timeout_s=max(watch.timeout_s, _VERIFY_S))[0]
-    return verdict
-
-
-def train_here(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+def train_here(scenario: Scenario, parameters_folder: Path | None, traces_folder: Path | None = None) -> Mapping[str, Any]:
     """What each rank does that was started on this machine: spans go to the job's folder, the rest is returned."""
     from validator.rank import here
     from validator.train import train
 
     me = here()
     with me.job.spans(me.rank).open("ab", buffering=0) as file:
-        return train(scenario, file.write, parameters_folder)
+        return train(scenario, file.write, parameters_folder, traces_folder)
 
 
 def _wants_accelerator(scenario: Scenario) -> bool:
     """Clusters say how many cores a node has where ranks compute on them. Paced ranks compute next to nothing."""
     return scenario.cluster.node.cores is None and scenario.compute == "real"
-
-
-def _keep(scenario: Scenario, job: JobFolder, folder: Path | None) -> str:
-    """Saves the steps that all ranks finished, and what they printed; returns what to say of it."""
-    if folder is None:
-        return ""
-    ranks = range(scenario.strategy.ranks)
-    recorded = [read_recorded(job.spans(rank)) for rank in ranks]
-    steps = finished_steps(recorded)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for log in map(job.log, ranks):
-            if log.exists() and log.stat().st_size:
-                shutil.copyfile(log, folder / log.name)
-        if steps >= 1:
-            partial = replace(assemble(scenario, recorded, steps), compute=scenario.compute)
-            save(replace(partial, provenance={"partial": f"{steps} of {scenario.steps} steps"}), folder)
-    except OSError as error:
-        return f"; what was measured could not be kept in {folder}: {error.strerror}"
-    return f"; measurements up to step {steps} are kept in {folder}" if steps >= 1 else "; no step was finished"
-
-
-def _measure_joined(scenario: Scenario, place: Place, watch: Watch) -> Run:
-    """Trains as one rank of a group that somebody else started."""
-    if place.ranks != scenario.strategy.ranks:
-        needed = scenario.strategy.ranks
-        raise InputError(f"started as {place.ranks} ranks, but the strategy has {needed}; start {needed} processes")
-    from validator import clock, rank
-    from validator.train import train
-
-    name = rank_names(scenario.strategy)[place.rank]
-    own: list[bytes] = []
-    try:
-        rank.join(place, watch.timeout_s, _wants_accelerator(scenario))
-        offset_s = clock.offset_to_rank_0_s(clock.machine())
-        outcome = train(scenario, own.append, watch.parameters_folder, offset_s)
-        everyones = rank.exchange((b"".join(own), outcome))
-    except ScaleproofError:
-        raise
-    except Exception as error:
-        raise RankError(f"rank {place.rank} ({name}) failed in {rank.activity()}: {rank.describe(error)}") from error
-    finally:
-        rank.leave()
-    recorded, outcomes = zip(*everyones, strict=True)
-    return with_outcomes(assemble(scenario, recorded, scenario.steps), scenario, outcomes)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from simulator.model import Gpt, Mlp, ResNet
+from simulator.model.parts import Experts
 from validator import model_resnet
+from validator.model_mixture import Mixture
 
 DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -30,30 +32,47 @@ class Embedding(nn.Module):
         return cast(Tensor, self.token(tokens) + self.position(self.positions))
 
 
-class Block(nn.Module):
-    """A pre-norm transformer block: (batch, sequence, hidden) → the same shape."""
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Causal attention of heads: (batch, heads, sequence, width) each → the same shape."""
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
-    def __init__(self, spec: Gpt) -> None:
+
+class Block(nn.Module):
+    """A pre-norm transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
+
+    attend: what attention is computed by. A rank that shares the block has some of the heads and a part of the MLP.
+    """
+
+    def __init__(self, spec: Gpt, mixed: bool = False) -> None:
         super().__init__()
         hidden = spec.hidden
-        self.heads = spec.heads
+        self.head_width = hidden // spec.heads
+        self.attend = attend
         self.attention_norm = nn.LayerNorm(hidden)
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.projection = nn.Linear(hidden, hidden)
         self.mlp_norm = nn.LayerNorm(hidden)
-        self.expand = nn.Linear(hidden, 4 * hidden)
-        self.contract = nn.Linear(4 * hidden, hidden)
+        if mixed:
+            self.mixture = Mixture(hidden, cast(Experts, spec.experts))
+        else:
+            self.expand = nn.Linear(hidden, 4 * hidden)
+            self.contract = nn.Linear(4 * hidden, hidden)
+        self.mixed = mixed
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self._attention(self.attention_norm(x))
-        return cast(Tensor, x + self.contract(functional.gelu(self.expand(self.mlp_norm(x)))))
+        normed = self.mlp_norm(x)
+        return x + (self.mixture(normed) if self.mixed else self._mlp(normed))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.contract(functional.gelu(self.expand(x))))
 
     def _attention(self, x: Tensor) -> Tensor:
-        batch, sequence, hidden = x.shape
-        split = self.qkv(x).view(batch, sequence, 3, self.heads, hidden // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return cast(Tensor, self.projection(mixed.transpose(1, 2).reshape(batch, sequence, hidden)))
+        # the three of a head are neighbours, so that a contiguous part of the columns has whole heads
+        split = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))
+        query, key, value = split.permute(3, 0, 2, 1, 4)
+        mixed = self.attend(query, key, value)
+        return cast(Tensor, self.projection(mixed.transpose(1, 2).flatten(-2)))
 
 
 class Head(nn.Module):
@@ -94,7 +113,9 @@ def _seeded(model: Gpt | Mlp | ResNet, index: int, seed: int) -> nn.Module:
 def _gpt_layer(spec: Gpt, index: int) -> nn.Module:
     if index == 0:
         return Embedding(spec)
-    return Head(spec) if index == spec.layers + 1 else Block(spec)
+    if index == spec.layers + 1:
+        return Head(spec)
+    return Block(spec, mixed=spec.experts is not None and index > spec.experts.dense_layers)
 
 
 def _mlp_layer(spec: Mlp, index: int) -> nn.Module:

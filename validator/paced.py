@@ -44,6 +44,7 @@ class Pace:
     def __init__(self, scenario: Scenario) -> None:
         self._job = scenario.job()
         self._late_s = 0.0
+        self._apart_end_s: float | None = None
         self.paced_s = 0.0
         self.overrun_s = 0.0
         self.times = lru_cache(maxsize=64)(self._times)
@@ -53,6 +54,7 @@ class Pace:
 
     def wait(self, begin_s: float, duration_s: float) -> None:
         """Returns once `duration_s` have passed since `begin_s` (of time.perf_counter), earlier by what was late before."""
+        self._apart_end_s = None
         self.paced_s += duration_s
         until_s = begin_s + duration_s - self._late_s
         left_s = until_s - time.perf_counter()
@@ -61,6 +63,11 @@ class Pace:
         late_s = time.perf_counter() - until_s
         self._late_s = min(late_s, _MOST_LATE_S)
         self.overrun_s += late_s - self._late_s
+
+    def wait_apart(self, begin_s: float, duration_s: float) -> None:
+        """The same of a layer's gradients of weights in a pass of their own, which follows another of its kind at once."""
+        self.wait(begin_s if self._apart_end_s is None else self._apart_end_s, duration_s)
+        self._apart_end_s = time.perf_counter()
 
     def slow_down(self, optimizer: torch.optim.Optimizer) -> None:
         """From now on a step of the optimizer takes as long as the scenario's over as many parameters."""
@@ -93,75 +100,105 @@ class PacedLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         begin_s = time.perf_counter()
-        samples, x = len(x), x[:, : self.width]
-        parts = [tensor[: self.width**2] for tensor in self.tensors]
+        times = LayerTimes(0.0, 0.0, 0.0) if self.pace is None else self.pace.times(len(x))[self.number]
+        # where no gradient of inputs is asked for, the gradients of weights take all the time
+        weights_s = times.weights_s + (0.0 if x.requires_grad else times.inputs_s)
+        began: list[float] = []
+        x = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, x)
+        if self.tensors:
+            x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, *self.tensors)
+        x = _apply(_Widen, began, self.output, torch.tanh(x))
         if self.pace is not None:
-            times = self.pace.times(samples)[self.number]
-            # where no gradient of inputs is asked for, the gradients of weights take all the time
-            weights_s = times.weights_s + (0.0 if x.requires_grad else times.inputs_s)
-            began: list[float] = []
-            if x.requires_grad:
-                (x,) = _apply(_WaitForInputs, self.pace, times.inputs_s, began, x)
-            if parts:
-                parts = list(_apply(_Wait, self.pace, weights_s, began, *parts))
-        x = torch.tanh(self._mixed(x, parts))
-        if self.pace is not None:
-            x = _apply(_Begin, began, x)
             self.pace.wait(begin_s, times.forward_s)
-        return functional.pad(x, (0, self.output - self.width))
-
-    def _mixed(self, x: Tensor, parts: Sequence[Tensor]) -> Tensor:
-        """Every tensor has its part: those that are large enough multiply, the others are added."""
-        for part in parts:
-            x = x + (x @ part.view(self.width, self.width) if part.numel() == self.width**2 else part.sum())
         return x
 
 
-class _Wait(torch.autograd.Function):
-    """Hands on what it gets; the gradients on their way back wait until their time is over.
+class _Wait(NamedTuple):
+    """What gradients wait for on their way back, if paced.
 
-    began: when the pass began for which it waits, handed on to what else waits in the same pass. It is empty where gradients of
+    began: when the pass began in which they do, handed on to what else waits in the same pass. It is empty where gradients of
     weights have a pass of their own, which begins when they are first asked for.
     """
 
+    pace: Pace | None
+    duration_s: float
+    began: list[float]
+
+    def __call__(self, asked_s: float) -> None:
+        """asked_s: when they were asked for."""
+        if self.pace is None:
+            return
+        if self.began:
+            self.pace.wait(self.began.pop(), self.duration_s)
+        else:
+            self.pace.wait_apart(asked_s, self.duration_s)
+
+
+class _Narrow(torch.autograd.Function):
+    """The first columns, which the small layer reads. A pass ends with their gradients."""
+
     @staticmethod
-    def forward(context: Any, pace: Pace, duration_s: float, began: list[float], *inputs: Tensor) -> Any:
-        context.pace, context.duration_s, context.began = pace, duration_s, began
-        return tuple(one.view_as(one) for one in inputs)
+    def forward(context: Any, wait: _Wait, width: int, x: Tensor) -> Tensor:
+        context.wait, context.columns = wait, x.shape[1]
+        return x[:, :width].clone()
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        _wait(context)
-        context.began.append(time.perf_counter())
-        return None, None, None, *gradients
+        begin_s = time.perf_counter()
+        result = _widened(gradients[0], context.columns)
+        context.wait(begin_s)
+        return None, None, result
 
 
-class _WaitForInputs(_Wait):
-    """The same of gradients of inputs, with which a pass ends."""
+class _Weights(torch.autograd.Function):
+    """The weights of a small layer, (width, width): what of each tensor is trained, added up, no two for the same share.
+
+    One node of the graph whatever the number of tensors: backward passes that are split look for a way from each parameter.
+    """
+
+    @staticmethod
+    def forward(context: Any, wait: _Wait, width: int, *tensors: Tensor) -> Tensor:
+        context.wait, context.elements = wait, [tensor.numel() for tensor in tensors]
+        mixed = tensors[0].new_zeros(width**2)
+        for share, tensor in zip(_shares(len(tensors)), tensors, strict=True):
+            trained = tensor[: width**2]
+            mixed[: len(trained)].add_(trained, alpha=share)
+        return mixed.view(width, width)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
-        _wait(context)
-        return None, None, None, *gradients
+        begin_s = time.perf_counter()
+        flat = gradients[0].flatten()
+        results = []
+        for share, elements in zip(_shares(len(context.elements)), context.elements, strict=True):
+            result = flat.new_zeros(elements)
+            result[: len(flat)].add_(flat[:elements], alpha=share)
+            results.append(result)
+        context.wait(begin_s)
+        context.wait.began.append(time.perf_counter())
+        return None, None, *results
 
 
-def _wait(context: Any) -> None:
-    begin_s = context.began.pop() if context.began else time.perf_counter()
-    context.pace.wait(begin_s, context.duration_s)
+def _shares(tensors: int) -> list[float]:
+    return [(1 + number) / tensors for number in range(tensors)]
 
 
-class _Begin(torch.autograd.Function):
-    """Hands on what it gets; notes when gradients come back."""
+class _Widen(torch.autograd.Function):
+    """As many columns as the layer has, the rest zeros. A pass begins with their gradients."""
 
     @staticmethod
-    def forward(context: Any, began: list[float], x: Tensor) -> Tensor:
-        context.began = began
-        return x.view_as(x)
+    def forward(context: Any, began: list[float], columns: int, x: Tensor) -> Tensor:
+        context.began, context.width = began, x.shape[1]
+        return _widened(x, columns)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Any:
         context.began[:] = [time.perf_counter()]
-        return None, *gradients
+        return None, None, gradients[0][:, : context.width].clone()
+
+
+def _widened(x: Tensor, columns: int) -> Tensor:
+    return functional.pad(x, (0, columns - x.shape[1]))
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from simulator.errors import ScaleproofError
 from simulator.run import write_aside
@@ -81,10 +81,10 @@ def main(path: Path, rank: int) -> int:
             return 1
 
 
-def join(place: Place, timeout_s: float, accelerator: bool) -> None:
-    """Joins the process group whose address torchrun or a Slurm script gives in the environment."""
+def join(place: Place, store: Store, timeout_s: float, accelerator: bool) -> None:
+    """Joins the process group of ranks that somebody else started. store: where they find one another."""
     device = _device(place.local_rank, accelerator)
-    _init_group(device, place.local_ranks, timeout_s, init_method="env://", rank=place.rank, world_size=place.ranks)
+    _init_group(device, place.local_ranks, timeout_s, store=store, rank=place.rank, world_size=place.ranks)
     own_status = Status(Board.private(), 0)
     _here[:] = [Rank(place.rank, place.ranks, device, own_status, JobFolder(Path()))]
 
@@ -150,11 +150,11 @@ def _tell(error: Exception, path: Path) -> None:
     at_s = time.monotonic()
     traceback.print_exc()
     sys.stderr.flush()
-    told = {"text": describe(error), "at_s": at_s, "communication": _is_communication(error)}
+    told = {"text": describe(error), "at_s": at_s, "communication": is_communication(error)}
     write_aside(path, json.dumps(told).encode())
 
 
-def _is_communication(error: BaseException) -> bool:
+def is_communication(error: BaseException) -> bool:
     """Whether an error says that a peer could not be reached, which is that peer's fault rather than this rank's."""
     seen: BaseException | None = error
     while seen is not None:

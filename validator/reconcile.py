@@ -109,11 +109,16 @@ def _scaling(scenario: Scenario, base: Scenario) -> str | None:
     return "weak" if scenario.total_samples == base.total_samples * ranks else None
 
 
+def measured_folder(out: Path, scenario: Scenario) -> Path:
+    """Where the measured run of a scenario is kept."""
+    return out / "runs" / scenario.name / "measured"
+
+
 def _save(case: Case, out: Path) -> None:
-    folder = out / "runs" / case.scenario.name
-    save(case.predicted, folder / "predicted")
+    folder = measured_folder(out, case.scenario)
+    save(case.predicted, folder.with_name("predicted"))
     if case.measured is not None:
-        save(case.measured, folder / "measured")
+        save(case.measured, folder)
 
 
 def write(cases: Sequence[Case], out: Path, max_error: float | None) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
-import torch.distributed as dist
 
 from simulator.scenario import Scenario
-from validator import rank
+from validator import clock, environment, rank
+from validator.clock import Alignment
+from validator.environment import Usage
+from validator.marks import Clock, CpuClock, CudaClock, Event
 from validator.paced import Pace
+from validator.profile import PROFILED_STEPS, Profiler
 from validator.recorder import Recorder
 from validator.steps import total_steps, warmup_steps
 from validator.strategy import create
@@ -21,55 +25,83 @@ from validator.strategy.base import Context
 
 
 class Outcome(TypedDict):
-    """What a rank tells beside its spans, as plain data for JSON. losses: of each steady step what its samples add to the mean
-    over all, by the step's number from 1 on. notes: what else the strategy's twin has to tell of it."""
+    """What a rank tells beside its spans, as plain data for JSON.
+
+    losses: of each steady step what its samples add to the mean over all, by the step's number from 1 on. notes: what else the
+    strategy's twin has to tell of it. machine: where it ran, usage: what of its processors, see validator.environment.
+    corrections: what to correct its times by, one after the other, see validator.correction. memory_bytes: at its fullest
+    moment on a GPU, by what torch's allocator had handed out of it; nothing on the CPU.
+    """
 
     provenance: dict[str, str]
     losses: dict[str, float]
     notes: dict[str, Any]
+    machine: str
+    usage: dict[str, Any]
+    corrections: list[dict[str, float]]
+    memory_bytes: dict[str, float]
 
 
 def train(
-    scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, clock_offset_s: float = 0.0
+    scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, traces_folder: Path | None = None
 ) -> Outcome:
     """Trains for the scenario's warm-up steps and steps, handing the spans of each step to `sink`.
 
-    parameters_folder: where the rank saves the parameters it ends with, as `rank<number>.pt`. clock_offset_s: added to
-    all times.
+    parameters_folder: where the rank saves the parameters it ends with, as `rank<number>.pt`. traces_folder: where it leaves
+    what the profiler tells of the last steps of a scenario that was lengthened for it, see validator.profile.
     """
     me = rank.here()
     first, total = warmup_steps(scenario), total_steps(scenario)
-    recorder = Recorder(me.status, sink, _clock(me.device, clock_offset_s))
+    measured = total - PROFILED_STEPS if traces_folder else total
+    machine = clock.machine()
+    alignment = Alignment(machine)
+    profiler = Profiler(traces_folder, me.rank, me.device) if traces_folder else None
+    recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
     pace = Pace(scenario) if scenario.compute == "paced" else None
     trainer = create(Context(scenario, me.rank, me.device, recorder, total, pace), scenario.strategy)
     # what was built so far is not searched for garbage again in the middle of a step
     gc.freeze()
-    for index in range(total):
+    provenance, usage = environment.of_rank(me.device), Usage.now()
+    if me.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(me.device)
+
+    def take(index: int) -> None:
         recorder.begin_step(index - first + 1)
         trainer.take(index)
         recorder.end_step()
+
+    for index in range(measured):
+        take(index)
+    used = Usage.now().since(usage)
+    if profiler is not None:
+        profiler.trace(take, range(measured, total))
+    corrections = (recorder.finish(), alignment.finish())
+    if profiler is not None:
+        profiler.write_table()
     if parameters_folder is not None:
         parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
         torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")
-    provenance = {"torch": torch.__version__, "backend": dist.get_backend(), "device": _device_name(me.device)}
-    if me.device.type == "cuda":
-        # what torch's allocator had handed out at the fullest moment
-        provenance["peak_memory_bytes"] = str(torch.cuda.max_memory_allocated(me.device))
-    losses = {str(index - first + 1): loss for index, loss in trainer.losses().items() if index >= first}
-    return Outcome(provenance=provenance, losses=losses, notes=trainer.notes() | (pace.note() if pace else {}))
+    return Outcome(
+        provenance=provenance,
+        losses={str(index - first + 1): loss for index, loss in trainer.losses().items() if index >= first},
+        notes=trainer.notes() | (pace.note() if pace else {}),
+        machine=machine,
+        usage=used,
+        corrections=[asdict(correction) for correction in corrections if correction is not None],
+        memory_bytes=_memory_bytes(me.device),
+    )
 
 
-def _clock(device: torch.device, offset_s: float) -> Callable[[], float]:
-    """Seconds, once the device has done what it was told."""
+def _clock(device: torch.device) -> Clock:
+    """What tells when the device did what."""
     if device.type == "cpu":
-        return (lambda: time.perf_counter() + offset_s) if offset_s else time.perf_counter
-
-    def synchronised() -> float:
-        torch.cuda.current_stream(device).synchronize()
-        return time.perf_counter() + offset_s
-
-    return synchronised
+        return CpuClock()
+    new_event: Callable[[], Event] = partial(torch.cuda.Event, enable_timing=True)
+    return CudaClock(new_event, partial(torch.cuda.synchronize, device))
 
 
-def _device_name(device: torch.device) -> str:
-    return "cpu, 1 thread per rank" if device.type == "cpu" else torch.cuda.get_device_name(device)
+def _memory_bytes(device: torch.device) -> dict[str, float]:
+    if device.type == "cpu":
+        return {}
+    allocated, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    return {"allocated": float(allocated), "reserved": float(reserved - allocated)}

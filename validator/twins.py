@@ -11,17 +11,27 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.recompute import NO_RECOMPUTE
 from simulator.scenario import Scenario
+from simulator.strategy import ParameterServer
 
-SCHEDULES: Final = ("gpipe", "1f1b")
-_STAGED: Final = ("stages_", "microbatches_", "schedule")
+# Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
+_NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
+_STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", "overlap_sends")
 _BUCKETED: Final = ("bucket_bytes", "first_bucket_bytes", "overlap")
+_DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", "expert", "order")
 _SHARDED: Final = ("prefetch", "reshard", "shard_over")
+_ALGORITHMS: Final = ("ring",)
+_SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes", "two_level", "rollout_s")
+# Schedules whose backward passes make all gradients at once.
+_WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 # Of each kind the fields that its twin follows.
 _MEASURED: Final[dict[str, tuple[str, ...]]] = {
-    "data_parallel": ("workers_", "microbatches_", *_BUCKETED, *_SHARDED),
-    "parameter_server": ("workers_", "servers_", "placement"),
+    "data_parallel": ("workers_", "microbatches_", "shares", "compression", "algorithm", *_BUCKETED, *_SHARDED),
+    "local_sgd": ("workers_", "period", "outer", "overlap"),
+    "gather_average": ("workers_",),
+    "model_parallel": ("stages_",),
+    "parameter_server": ("workers_", "servers_", "placement", *_SERVED),
     "pipeline": _STAGED,
-    "hybrid": ("workers_", "bucket_bytes", *_STAGED),
+    "hybrid": ("workers_", "servers_", "bucket_bytes", "overlap", *_STAGED, *_DIVIDED),
 }
 
 
@@ -63,6 +73,15 @@ def _check_sharded(scenario: Scenario) -> None:
         raise InputError("strategy.shares with training.zero is predicted but not measured; leave either out to measure")
 
 
+def _check_data_parallel(scenario: Scenario) -> None:
+    plan = scenario.strategy.plan
+    if plan.algorithm is not None and plan.algorithm not in _ALGORITHMS:
+        known = f"give {' or '.join(_ALGORITHMS)}, or leave it out for the library's choice"
+        raise InputError(f"strategy.algorithm: {plan.algorithm} is predicted but not measured; {known}")
+    if scenario.training.zero and plan.algorithm is not None:
+        raise InputError("strategy.algorithm with training.zero is predicted but not measured; leave either out to measure")
+
+
 def _check_paced(scenario: Scenario) -> None:
     """Layers that ranks share exchange what small ones have not."""
     if scenario.strategy.plan.lockstep > 1:
@@ -71,14 +90,48 @@ def _check_paced(scenario: Scenario) -> None:
 
 def _check_stages(scenario: Scenario) -> None:
     plan = scenario.strategy.plan
-    if plan.stages > 1 and plan.schedule not in SCHEDULES:
-        message = f"strategy.schedule: {plan.schedule} is predicted but not measured; give one of {', '.join(SCHEDULES)}"
-        raise InputError(message)
-    if plan.schedule == "1f1b" and plan.microbatches < plan.stages > 1:
+    if plan.stages > 1 and plan.overlap_sends and plan.schedule in _NEVER_AHEAD:
+        message = f"torch receives when a rank gets to a pass in {plan.schedule}; leave it out"
+        raise InputError(f"strategy.overlap_sends: {message}")
+    if plan.stages > 1 and not plan.overlap_sends and plan.schedule not in ("1f1b", *_NEVER_AHEAD):
+        raise InputError(f"strategy.overlap_sends: torch receives ahead of passes in {plan.schedule}; give true")
+    if plan.schedule == "1f1b" and plan.microbatches < plan.stages and not plan.overlap_sends:
         numbers = f"{plan.microbatches} for {plan.stages}"
         message = f"torch's 1f1b needs at least as many microbatches as stages, got {numbers}; give {plan.stages}, or gpipe"
         raise InputError(f"strategy.microbatches: {message}")
 
 
+def _check_hybrid(scenario: Scenario) -> None:
+    _check_stages(scenario)
+    plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
+    if plan.expert > 1 and scenario.compute == "paced":
+        raise InputError("compute: workers that share experts cannot be paced; leave expert out, or set compute=real")
+    if plan.overlap and plan.schedule not in _WHOLE_BACKWARD and plan.stages > 1:
+        message = f"torch hides from us when {plan.schedule} has gradients of weights; leave it out, or give another schedule"
+        raise InputError(f"strategy.overlap: {message}")
+    if plan.expert > 1 and plan.sequence_parallel:
+        shared = "of workers that share experts is predicted but not measured"
+        raise InputError(f"strategy.sequence_parallel {shared}; leave either out to measure")
+    if plan.servers and (plan.expert > 1 or plan.sequence_parallel or (plan.tensor > 1 and experts is not None)):
+        message = "servers of ranks that have parts of gradients, or different experts, are predicted but not measured"
+        raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
+    sequence = getattr(scenario.model, "sequence", 0)
+    if plan.context > 1 and sequence % (2 * plan.context):
+        message = f"{plan.context} ranks have two parts each of {sequence} tokens, as causal attention needs it to be even"
+        raise InputError(f"strategy.context: {message}; give a sequence that {2 * plan.context} divides")
+
+
+def _check_servers(scenario: Scenario) -> None:
+    strategy = scenario.strategy
+    assert isinstance(strategy, ParameterServer)
+    if strategy.overlap and strategy.two_level:
+        raise InputError("strategy.overlap: with two_level it is predicted but not measured; leave either out to measure")
+
+
 # Of each kind what its twin refuses beside.
-_CHECKS: Final[dict[str, Callable[[Scenario], None]]] = {"pipeline": _check_stages, "hybrid": _check_stages}
+_CHECKS: Final[dict[str, Callable[[Scenario], None]]] = {
+    "data_parallel": _check_data_parallel,
+    "pipeline": _check_stages,
+    "hybrid": _check_hybrid,
+    "parameter_server": _check_servers,
+}

@@ -148,9 +148,11 @@ def test_a_run_told_by_one_of_several_steps_keeps_its_shares() -> None:
 def test_a_run_survives_the_disk(tmp_path: Path) -> None:
     memory = ({"name": "stage 0", "total_bytes": 3.0, "holders_bytes": {"parameters": 3.0}},)
     run = replace(made(ONE, [0, 12], [False]), memory_by_stage=memory, tokens=8, energy_J={"per_step": 2.0})
+    run = replace(run, step_time_interval_s=(11.0, 13.0))
     save(run, tmp_path / "x")
     again = load_run(tmp_path / "x")
     assert again.summary() == run.summary()
+    assert again.step_time_interval_s == (11.0, 13.0)
     assert again.spans is not None
     for name, column in ONE.columns().items():
         assert (getattr(again.spans, name) == column).all()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.predict import predict
+from simulator.run import divided
 from simulator.scenario import Scenario
 from simulator.summary import describe
 
@@ -82,3 +83,25 @@ def test_what_is_not_known_is_left_out(small: Make) -> None:
 
 def test_a_run_bound_by_its_input_says_so(small: Make) -> None:
     assert "bound by its input" in describe(predict(small("input={decode: 50 ms}")))
+
+
+def test_what_was_measured_tells_how_well_and_what_to_know_before_it_is_trusted(small: Make) -> None:
+    run = predict(small())
+    measured = replace(
+        run, step_time_s=0.1, step_time_interval_s=(0.099, 0.103), fits=None, provenance={"warnings": "too loud"}
+    )
+
+    told = rows(describe(measured))
+
+    assert told["step time"][0].startswith("100 ms ± 2.00 ms (95 %) for ")
+    assert told["warning"] == ["too loud"]
+    assert not any("does not fit" in row for row in told["memory"])
+    assert "warning" not in rows(describe(run))
+    assert "±" not in describe(run)
+
+
+def test_an_interval_is_of_the_step_that_it_is_told_for(small: Make) -> None:
+    run = replace(predict(small()), step_time_interval_s=(1.0, 3.0))
+
+    assert divided(run, 4).step_time_interval_s == (0.25, 0.75)
+    assert divided(replace(run, step_time_interval_s=None), 4).step_time_interval_s is None

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 
 from simulator.scenario import Scenario
-from validator import model
-from validator.clock import offset_to_rank_0_s
+from validator import clock, model
+from validator.clock import Alignment
 from validator.measure import train_here
 from validator.rank import here
 from validator.strategy.buckets import BucketedAllreduce
@@ -93,7 +94,19 @@ def _at(rank: int, step: int, do: Callable[[], None]) -> None:
         do()
 
 
-def clock_offset(pretend: bool) -> float:
-    """To rank 0's clock; where it pretends, the last rank says that it is on another machine."""
-    elsewhere = pretend and here().rank == here().ranks - 1
-    return offset_to_rank_0_s("elsewhere" if elsewhere else "here")
+def clock_correction(pretend: bool) -> dict[str, float] | None:
+    """To rank 0's clock; where it pretends, the last two ranks say that they are on another machine."""
+    elsewhere = pretend and here().rank >= here().ranks - 2
+    alignment = Alignment("elsewhere" if elsewhere else "here")
+    time.sleep(0.2)
+    correction = alignment.finish()
+    return None if correction is None else asdict(correction)
+
+
+def train_on_two_machines(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """The last rank is on a machine whose clock is two hours ahead, and gains 100 ppm."""
+    told = time.perf_counter
+    if here().rank == here().ranks - 1:
+        clock.machine = lambda: "elsewhere"
+        time.perf_counter = lambda: told() * (1 + 100e-6) + 7200.0
+    return train_here(scenario, parameters_folder)

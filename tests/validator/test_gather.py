@@ -9,7 +9,7 @@ import pytest
 
 from simulator.run import Phase, Run, Stream
 from tests.validator.conftest import MakeScenario
-from validator.gather import assemble, finished_steps, rank_names
+from validator.gather import assemble, finished_steps, gathered, rank_names
 from validator.recorder import END_OF_STEP, RAW_SPAN
 
 RING = {"kind": "data_parallel", "workers": 2}
@@ -128,3 +128,77 @@ def test_ranks_are_called_by_what_they_do(
     strategy: dict[str, Any], names: tuple[str, ...], make_scenario: MakeScenario
 ) -> None:
     assert rank_names(make_scenario(strategy).strategy) == names
+
+
+def outcome(**others: Any) -> dict[str, Any]:
+    """What a rank tells beside its spans, of a quiet machine."""
+    quiet = {"elapsed_s": 1.0, "cores_s": {"0": 1.0, "1": 0.0}, "own_s": 1.0}
+    told = {"provenance": {"host": "here", "date": "today"}, "losses": {"1": 0.5}, "notes": {}, "corrections": []}
+    return told | {"machine": "a", "usage": quiet, "memory_bytes": {}} | others
+
+
+def worker_with_a_bucket(come_s: float, off_s: float) -> bytes:
+    """Its clock is off by so much."""
+    bucket = row(Phase.SYNCHRONISE, come_s + off_s, 8 + off_s, stream=Stream.COMMUNICATION, match=0)
+    return recorded(end(0, off_s), bucket, row(Phase.SYNCHRONISE, come_s + off_s, 8 + off_s), end(1, 8 + off_s))
+
+
+def test_times_of_other_clocks_are_corrected_before_they_are_compared(make_scenario: MakeScenario) -> None:
+    far = outcome(
+        machine="b",
+        corrections=[
+            {"zero_s": 0.0, "offset_s": -7200.0, "drift": 0.0, "uncertainty_s": 1e-4, "drift_uncertainty": 0.0},
+            {"zero_s": 0.0, "offset_s": 0.0, "drift": -1e-6, "uncertainty_s": 1e-3, "drift_uncertainty": 0.0},
+        ],
+    )
+
+    run = gathered(
+        make_scenario(RING, steps=1), [worker_with_a_bucket(2, 0.0), worker_with_a_bucket(5, 7200.0)], [outcome(), far]
+    )
+
+    assert spans_of(run, 0, Phase.SYNCHRONISE)[0] == pytest.approx((2, 5, 8), abs=1e-4)
+    assert run.provenance["clocks"] == "aligned to ±1100 us, drift up to 1.0 ppm"
+    assert "warnings" not in run.provenance
+
+
+def test_clocks_that_cannot_be_aligned_leave_the_run_and_a_warning(make_scenario: MakeScenario) -> None:
+    vague = {"zero_s": 0.0, "offset_s": 0.0, "drift": 0.0, "uncertainty_s": 4.0, "drift_uncertainty": 0.0}
+
+    run = gathered(make_scenario(RING, steps=1), [worker_with_a_bucket(2, 0.0)] * 2, [outcome(), outcome(corrections=[vague])])
+
+    assert run.step_time_s == pytest.approx(8.0)
+    assert run.provenance["warnings"].startswith("clocks agree to 50% of a step only")
+
+
+def test_a_machine_that_is_busy_with_other_work_is_told(make_scenario: MakeScenario) -> None:
+    busy = {"elapsed_s": 10.0, "cores_s": {"0": 10.0, "1": 6.0}, "own_s": 4.0}
+    ranks = [worker_with_a_bucket(2, 0.0)] * 2
+
+    run = gathered(make_scenario(RING, steps=1), ranks, [outcome(usage=busy), outcome(usage=busy)])
+    quiet = gathered(make_scenario(RING, steps=1), ranks, [outcome(), outcome()])
+
+    assert run.provenance["foreign_load"] == "40% of the cores"
+    assert run.provenance["warnings"] == "other work took 40% of the cores meanwhile; measure on a quiet machine"
+    assert quiet.provenance["foreign_load"] == "0% of the cores"
+    assert "warnings" not in quiet.provenance
+
+
+def test_memory_is_that_of_the_training_rank_that_needs_the_most(make_scenario: MakeScenario) -> None:
+    sizes = [{"allocated": 3e9, "reserved": 1e9}, {"allocated": 9e9, "reserved": 0.0}, {"allocated": 9e9, "reserved": 0.0}]
+    worker = recorded(end(0, 0), row(Phase.WAIT, 2, 9), end(1, 9))
+    servers = [recorded(end(0, 0), row(Phase.SEND, 4, 8), end(1, 8))] * 2
+
+    run = gathered(make_scenario(SERVERS, steps=1), [worker, *servers], [outcome(memory_bytes=size) for size in sizes])
+
+    assert run.memory_bytes_per_rank == 3e9
+    assert run.memory_bytes == sizes[0]
+
+
+def test_enough_steps_tell_how_well_they_tell(make_scenario: MakeScenario) -> None:
+    ends_s = [0.0, 1.0, 2.1, 3.0, 4.2, 5.1, 6.0]
+    rows = [each for step, at_s in enumerate(ends_s) for each in (row(Phase.FORWARD, at_s, at_s, step), end(step, at_s))]
+
+    run = assemble(make_scenario(RING, steps=6), [recorded(*rows)] * 2, 6)
+
+    assert run.step_time_interval_s is not None
+    assert run.step_time_interval_s[0] <= run.step_time_s <= run.step_time_interval_s[1]

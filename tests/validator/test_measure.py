@@ -18,7 +18,9 @@ from simulator.run import COMPUTE_PHASES, Phase, Run, Spans, Stream, load_run
 from simulator.strategy.costs import buckets
 from tests.validator import faults, processes
 from tests.validator.conftest import CLUSTER, GPT, MakeScenario
+from validator.joined import check_joined
 from validator.measure import Watch, measure
+from validator.place import Place
 
 PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 4}
 RING = {"kind": "data_parallel", "workers": 2, "bucket": "100 KiB", "first_bucket": "20 KiB"}
@@ -218,9 +220,6 @@ def test_ranks_that_torchrun_starts_join_and_all_get_the_run(tmp_path: Path) -> 
     assert (first.ranks, len(first.step_times_s)) == (2, 3)
 
 
-def test_the_number_of_started_ranks_must_fit(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-
-    with pytest.raises(InputError, match="started as 4 ranks, but the strategy has 2; start 2 processes"):
-        measure(make_scenario(RING))
+def test_the_number_of_started_ranks_must_fit(make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match="small: started as 4 ranks, but the strategy has 2; start 2 processes"):
+        check_joined(make_scenario(RING), Place(0, 4, 0, 4))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.run import Phase
+from simulator.run import Phase, Stream
 from validator.recorder import END_OF_STEP, RAW_SPAN, Recorder
 from validator.status import BETWEEN_PHASES, NO_STEP, STARTING, Activity, Board, Status
 
@@ -37,6 +37,27 @@ def test_each_step_is_handed_on_when_it_ends() -> None:
     assert 0.01 <= forward["end_s"] - forward["start_s"] < 0.5
     assert end["phase"] == END_OF_STEP
     assert end["end_s"] >= forward["end_s"]
+
+
+def test_a_pass_is_told_in_pieces_around_what_interrupts_it() -> None:
+    steps: list[bytes] = []
+    status = Status(Board.private(), 0)
+    recorder = recorder_into(steps, status)
+    recorder.begin_step(1)
+
+    with recorder.span(Phase.FORWARD, microbatch=3), recorder.interruption(group=7, size_bytes=8.0):
+        assert status.activity.phase == Phase.SYNCHRONISE
+    with recorder.span(Phase.BACKWARD):
+        pass
+    recorder.end_step()
+
+    rows = np.frombuffer(steps[0], dtype=RAW_SPAN)
+    main = np.sort(rows[(rows["stream"] == Stream.MAIN) & (rows["phase"] != END_OF_STEP)], order=["arrival_s"])
+    assert main["phase"].tolist() == [Phase.FORWARD, Phase.SYNCHRONISE, Phase.FORWARD, Phase.BACKWARD]
+    assert (main["arrival_s"][1:3] == main["end_s"][:2]).all()
+    assert main["microbatch"].tolist() == [3, -1, 3, -1]
+    [moved] = rows[rows["stream"] == Stream.COMMUNICATION]
+    assert [moved[name] for name in ("phase", "group", "size_bytes")] == [Phase.SYNCHRONISE, 7, 8.0]
 
 
 def test_the_status_tells_the_phase_and_keeps_it_after_an_error() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from simulator.scenario import Scenario
-from validator.data import Batch
+from validator.data import Batch, share_of
 from validator.model import DTYPES
 from validator.steps import total_steps
 from validator.strategy.base import build_layers, build_optimizer, name_parameters
@@ -44,9 +44,15 @@ class Replica:
         return range(total_steps(self.scenario))
 
     def parts(self, batch: Batch) -> Iterator[Batch]:
-        """A batch in parts of as many samples as a worker's microbatch has, so that no more than that is kept at once."""
-        size = max(1, self.scenario.samples_per_worker // self.scenario.strategy.microbatches)
-        for begin in range(0, len(batch.targets), size):
+        """A batch in its workers' microbatches, so that no more than one of them is kept at once."""
+        for worker in range(self.scenario.strategy.workers):
+            yield from self.microbatches(batch, worker)
+
+    def microbatches(self, batch: Batch, worker: int) -> Iterator[Batch]:
+        """A worker's share of a batch, in its microbatches."""
+        share = share_of(self.scenario, worker)
+        size = (share.stop - share.start) // self.scenario.strategy.microbatches
+        for begin in range(share.start, share.stop, size):
             yield Batch(batch.inputs[begin : begin + size], batch.targets[begin : begin + size])
 
     def update(self) -> None:

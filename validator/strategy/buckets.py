@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.futures import Future
 
 from simulator.run import Phase, Stream
 from validator.recorder import Recorder
 from validator.strategy.team import Team
 
 
+class Bucket(NamedTuple):
+    """Gradients that are summed together. number: among a step's buckets. flat: all of them, weighted; gradients: views of it,
+    each as its parameter is shaped; parameters: the numbers of these among all that are trained."""
+
+    number: int
+    flat: Tensor
+    gradients: Sequence[Tensor]
+    parameters: Sequence[int]
+
+
+class Exchange(ABC):
+    """How workers sum a bucket's gradients. All of them begin buckets in the same order."""
+
+    @abstractmethod
+    def begin(self, bucket: Bucket) -> Future[Tensor]:
+        """Begins to sum a bucket in place; the future has its `flat` once the sum is there."""
+
+
+class Allreduce(Exchange):
+    """By one allreduce of the library's."""
+
+    def __init__(self, recorder: Recorder, team: Team, stage: int = -1) -> None:
+        self._recorder, self._team, self._stage = recorder, team, stage
+
+    def begin(self, bucket: Bucket) -> Future[Tensor]:
+        summed = allreduce(bucket.flat, self._recorder, self._team, bucket.number, self._stage)
+        return summed.then(lambda done: done.value()[0])
+
+
 class BucketedAllreduce:
-    """Buckets of gradients, filled in the order in which the backward pass leaves them, summed by allreduce.
+    """Buckets of gradients, filled in the order in which the backward pass leaves them.
 
     A bucket closes once it holds its limit or more; the first has a limit of its own. team: whose ranks average. weight: what
-    this rank's gradients count for in the sum; as much as the others', if None.
+    this rank's gradients count for in the sum; as much as the others', if None. exchange: how buckets are summed; by allreduce,
+    if None.
     """
 
     def __init__(
@@ -29,52 +62,60 @@ class BucketedAllreduce:
         team: Team,
         stage: int = -1,
         weight: float | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
+        held = list(parameters)
         self._recorder = recorder
         self._team = team
         self._weight = 1 / team.size if weight is None else weight
+        self._exchange = exchange or Allreduce(recorder, team, stage)
         self._stage = stage
-        self._buckets = fill(list(parameters), first_bucket_bytes, bucket_bytes)
-        self._flat = [
-            torch.empty(sum(p.numel() for p in bucket), device=bucket[0].device, dtype=bucket[0].dtype)
-            for bucket in self._buckets
-        ]
+        self._buckets = fill(held, first_bucket_bytes, bucket_bytes)
+        number = {id(parameter): place for place, parameter in enumerate(held)}
+        self._summed = [_bucket(index, filled, number) for index, filled in enumerate(self._buckets)]
 
     def average(self) -> None:
         """Replaces each parameter's gradient by the mean over the ranks. Spans: the whole, and each bucket beside it."""
         with self._recorder.span(Phase.SYNCHRONISE, stage=self._stage):
             sums = [self._launch(index) for index in range(len(self._buckets))]
-            for bucket, flat, summed in zip(self._buckets, self._flat, sums, strict=True):
+            for parameters, bucket, summed in zip(self._buckets, self._summed, sums, strict=True):
                 summed.wait()
-                for parameter, part in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
-                    parameter.grad = part.view_as(parameter)
+                for parameter, gradient in zip(parameters, bucket.gradients, strict=True):
+                    parameter.grad = gradient
 
-    def _launch(self, index: int) -> torch.futures.Future[list[Tensor]]:
+    def _launch(self, index: int) -> Future[Tensor]:
+        bucket = self._summed[index]
         gradients = [parameter.grad.flatten() for parameter in self._buckets[index] if parameter.grad is not None]
-        flat = torch.cat(gradients, out=self._flat[index]).mul_(self._weight)
-        return allreduce(flat, self._recorder, self._team, index, self._stage)
+        torch.cat(gradients, out=bucket.flat).mul_(self._weight)
+        return self._exchange.begin(bucket)
 
 
-def allreduce(flat: Tensor, recorder: Recorder, team: Team, match: int, stage: int = -1) -> torch.futures.Future[list[Tensor]]:
+def _bucket(index: int, parameters: Sequence[nn.Parameter], number: dict[int, int]) -> Bucket:
+    sizes = [parameter.numel() for parameter in parameters]
+    flat = torch.empty(sum(sizes), device=parameters[0].device, dtype=parameters[0].dtype)
+    gradients = [part.view_as(parameter) for part, parameter in zip(torch.split(flat, sizes), parameters, strict=True)]
+    return Bucket(index, flat, gradients, [number[id(parameter)] for parameter in parameters])
+
+
+def allreduce(flat: Tensor, recorder: Recorder, team: Team, match: int, stage: int = -1) -> Future[list[Tensor]]:
     """Begins to sum `flat` in place over the team; its span is noted when the sum is there, which the future tells."""
-    begin_s = recorder.now()
+    begin = recorder.now()
     work = dist.all_reduce(flat, group=team.group, async_op=True)
 
-    def note(summed: torch.futures.Future[list[Tensor]]) -> list[Tensor]:
-        size_bytes = float(flat.numel() * flat.element_size())
+    def note(summed: Future[list[Tensor]]) -> list[Tensor]:
         recorder.add(
             Phase.SYNCHRONISE,
-            begin_s,
+            begin,
             recorder.now(),
             stream=Stream.COMMUNICATION,
             stage=stage,
-            size_bytes=size_bytes,
+            size_bytes=float(flat.nbytes),
             group=team.number,
             match=match,
         )
         return summed.value()
 
-    summed: torch.futures.Future[list[Tensor]] = work.get_future().then(note)
+    summed: Future[list[Tensor]] = work.get_future().then(note)
     return summed
 
 

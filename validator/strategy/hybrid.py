@@ -1,34 +1,63 @@
-"""Hybrid: pipelines as workers, their gradients averaged over the workers after the last microbatch."""
+"""Hybrid: workers are pipelines whose ranks share layers, tokens and experts; gradients are averaged after the last pass or
+while it goes on, or servers apply them."""
 
 from __future__ import annotations
 
-from torch.distributed.device_mesh import init_device_mesh
+import math
+from collections.abc import Iterator, Sequence
+
+from torch import nn
 
 from simulator.strategy import Hybrid
 from validator.strategy.base import Context, Trainer
 from validator.strategy.buckets import BucketedAllreduce
-from validator.strategy.pipeline import StageTrainer
+from validator.strategy.early import EarlyAllreduce
+from validator.strategy.experts import ExpertsApart
+from validator.strategy.grid import teams
+from validator.strategy.replica import Replica
+from validator.strategy.served import Pusher, Server
 from validator.strategy.team import Team
 
 
 def create(context: Context, strategy: Hybrid) -> Trainer:
-    """The trainer of this rank's stage: the workers of a stage have neighbouring ranks."""
-    return HybridTrainer(context, strategy)
+    """The trainer of this rank's place on the mesh; servers come behind it."""
+    if context.rank >= strategy.plan.ranks:
+        return Server(context, strategy)
+    return (Pusher if strategy.plan.servers else Averaging)(context, strategy)
 
 
-class HybridTrainer(StageTrainer):
-    """One stage of one worker, and its peers of the same stage in the other workers."""
+class Averaging(Replica):
+    """Keeps replicas alike by averaging their gradients."""
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
-        names = ("stage", "worker")
-        mesh = init_device_mesh(context.device.type, (strategy.stages, strategy.workers), mesh_dim_names=names)
-        stage, worker = divmod(context.rank, strategy.workers)
-        super().__init__(context, strategy, worker, stage, mesh.get_group("stage"))
-        size_bytes = strategy.bucket_bytes
-        peers = Team.along(mesh, "worker")
-        self.buckets = BucketedAllreduce(self.module.parameters(), self.recorder, size_bytes, size_bytes, peers, stage)
-        self.workers = strategy.workers
+        super().__init__(context, strategy)
+        self.sums = list(self._sums(strategy.bucket_bytes))
 
     def average(self) -> None:
-        if self.workers > 1:
-            self.buckets.average()
+        for one in self.sums:
+            one.average()
+
+    def _sums(self, bucket_bytes: float) -> Iterator[BucketedAllreduce]:
+        """Means over workers and their tokens, of gradients that the same ranks have alike.
+
+        Those of which ranks that share layers make a part each are summed over these as well.
+        """
+        tensor = self.division.tensor
+        parts = tensor.of_parts(self.module) if tensor else []
+        experts = [p for module in self.module.modules() if isinstance(module, ExpertsApart) for p in module.parameters()]
+        apart = {*parts, *experts}
+        whole = [parameter for parameter in self.module.parameters() if parameter not in apart]
+        for held, axes, name, limit_bytes in (
+            (whole, ("replica", "expert", "context"), "worker", bucket_bytes),
+            (parts, ("replica", "expert", "context", "tensor"), "all", math.inf),
+            (experts, ("replica", "context"), "replica", math.inf),
+        ):
+            team = Team.of(teams(self.mesh, *axes), name)
+            if held and team.size * self.plan.workers * self.plan.context > 1:
+                yield self._sum(held, team, limit_bytes)
+
+    def _sum(self, held: Sequence[nn.Parameter], team: Team, limit_bytes: float) -> BucketedAllreduce:
+        weight = 1 / (self.plan.workers * self.plan.context)
+        if self.plan.overlap:
+            return EarlyAllreduce(held, self.recorder, limit_bytes, team, self.stage, weight, self.microbatches)
+        return BucketedAllreduce(held, self.recorder, limit_bytes, limit_bytes, team, self.stage, weight)

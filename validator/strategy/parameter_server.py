@@ -1,113 +1,44 @@
-"""Synchronous parameter servers: workers push gradients, servers sum and update, workers pull parameters."""
+"""Parameter servers: workers push gradients, servers sum and update, workers pull parameters.
+
+Of synchronous servers every step has the same messages in the same order. Where crews go each on its own, servers take what
+comes next: see `parameter_server_server.Free`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
-
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 
-from simulator.run import Phase
+from simulator.gate import SYNCHRONOUS
+from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
-from validator.strategy.base import Context, Trainer, WholeModel, apply_update
+from validator.strategy.base import Context, Trainer
+from validator.strategy.parameter_server_links import Links
+from validator.strategy.parameter_server_server import Free, InStep
+from validator.strategy.parameter_server_worker import Overlapped, Worker
+from validator.strategy.team import Team
 
 
 def create(context: Context, strategy: ParameterServer) -> Trainer:
     """The worker or the server that this rank is: workers come first."""
-    if context.rank < strategy.workers:
-        return Worker(context, strategy)
-    return Server(context, strategy)
+    together = crews(context.scenario, strategy)
+    servers = range(strategy.workers, strategy.ranks)
+    links = Links([crew[0] for crew in together], servers, own=dist.get_backend() == "nccl")
+    # groups are made by all ranks together, servers as well
+    teams = [*together, *([server] for server in servers)]
+    team = Team.of(teams, "node") if strategy.two_level else None
+    trainer: Trainer
+    if context.rank >= strategy.workers:
+        trainer = (InStep if strategy.gate == SYNCHRONOUS else Free)(context, strategy, links, together)
+    elif strategy.overlap:
+        trainer = Overlapped(context, strategy, links)
+    else:
+        trainer = Worker(context, strategy, links, team if team is not None and team.size > 1 else None)
+    # workers that wait for nobody would be as far apart as they began
+    dist.barrier()
+    return trainer
 
 
-def shard_bounds(elements: int, servers: int) -> list[int]:
-    """Where each server's contiguous shard of the parameters begins, and the end: shards differ by at most one element."""
-    return [elements * server // servers for server in range(servers + 1)]
-
-
-def shards_of(flat: Tensor, servers: int) -> list[Tensor]:
-    """Views of each server's shard."""
-    bounds = shard_bounds(flat.numel(), servers)
-    return [flat[begin:end] for begin, end in pairwise(bounds)]
-
-
-def flatten(module: nn.Module) -> Tensor:
-    """All parameters of a module as one vector."""
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
-
-
-class Worker(WholeModel):
-    """Computes gradients; parameters and gradients are views of one vector each, so that shards need no copies."""
-
-    def __init__(self, context: Context, strategy: ParameterServer) -> None:
-        super().__init__(context, context.rank)
-        self.servers = range(strategy.workers, strategy.ranks)
-        flat = flatten(self.module)
-        self.gradient = torch.zeros_like(flat)
-        _view_as_parts(self.module, flat, self.gradient)
-        self.shards = shards_of(flat, strategy.servers)
-        self.gradient_shards = shards_of(self.gradient, strategy.servers)
-        self.size_bytes = float(flat.numel() * flat.element_size())
-
-    def update(self) -> None:
-        """Lets the servers apply the gradients. The gathering of spans cuts the wait from the pull: only servers know where."""
-        with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes):
-            pushes = [dist.isend(shard, server) for server, shard in zip(self.servers, self.gradient_shards, strict=True)]
-            for push in pushes:
-                _wait(push)
-        with self.recorder.span(Phase.WAIT, size_bytes=self.size_bytes):
-            pulls = [dist.irecv(shard, server) for server, shard in zip(self.servers, self.shards, strict=True)]
-            # the next backward pass adds to it
-            self.gradient.zero_()
-            for pull in pulls:
-                _wait(pull)
-
-
-class Server(Trainer):
-    """Holds one shard of the parameters and updates it with the mean of the workers' gradients."""
-
-    def __init__(self, context: Context, strategy: ParameterServer) -> None:
-        super().__init__(context)
-        self.workers = range(strategy.workers)
-        initial = flatten(nn.Sequential(*context.build_all().values()))
-        self.server = context.rank - strategy.workers
-        self.shard = nn.Parameter(shards_of(initial, strategy.servers)[self.server].clone())
-        self.received = [torch.empty_like(self.shard) for _ in self.workers]
-        self.optimizer = context.optimizer([self.shard])
-
-    def step(self, index: int) -> None:
-        pushes = [dist.irecv(gradient, worker) for worker, gradient in zip(self.workers, self.received, strict=True)]
-        total = self.received[0]
-        for worker, push in zip(self.workers, pushes, strict=True):
-            with self.recorder.span(Phase.WAIT):
-                _wait(push)
-            if worker > 0:
-                # in rank order, whoever comes first: sums are then the same in every run
-                with self.recorder.span(Phase.OPTIMIZER):
-                    total.add_(self.received[worker])
-        self.shard.grad = total.div_(len(self.workers))
-        apply_update(self.recorder, self.optimizer)
-        with self.recorder.span(
-            Phase.SEND, size_bytes=float(self.shard.numel() * self.shard.element_size() * len(self.workers))
-        ):
-            for pull in [dist.isend(self.shard.detach(), worker) for worker in self.workers]:
-                _wait(pull)
-
-    def parameters(self) -> Mapping[str, Tensor]:
-        return {f"shard{self.server}": self.shard}
-
-
-def _view_as_parts(module: nn.Module, flat: Tensor, gradient: Tensor) -> None:
-    """Makes the module's parameters and their gradients views of the two vectors."""
-    parameters = list(module.parameters())
-    sizes = [parameter.numel() for parameter in parameters]
-    for parameter, value, slope in zip(parameters, torch.split(flat, sizes), torch.split(gradient, sizes), strict=True):
-        parameter.data = value.view_as(parameter)
-        parameter.grad = slope.view_as(parameter)
-
-
-def _wait(work: dist.Work | None) -> None:
-    """Waits for a message; there is none to wait for only where a rank is outside of the group."""
-    if work is not None:
-        work.wait()
+def crews(scenario: Scenario, strategy: ParameterServer) -> list[range]:
+    """The workers that push as one, the first of them for all: each alone, or with two levels those of a node."""
+    size = scenario.cluster.node.devices if strategy.two_level else 1
+    return [range(first, min(first + size, strategy.workers)) for first in range(0, strategy.workers, size)]

@@ -1,0 +1,95 @@
+"""Training in which ranks that share a model do so wrongly, for tests that must notice it. Imported by the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from simulator.scenario import Scenario
+from validator.measure import train_here
+from validator.rank import here
+from validator.strategy import base, hybrid, pipeline
+from validator.strategy.hybrid import Averaging
+from validator.strategy.lockstep import Lockstep
+from validator.strategy.ring import RingAttention
+from validator.strategy.sharded import TensorParallel
+
+
+def average_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Every rank keeps its own gradients."""
+    Averaging.average = lambda self: None  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def keep_parts_apart(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Gradients of norms are those of a rank's part of the tokens."""
+    TensorParallel.of_parts = lambda self, module: []  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def average_different_experts(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """All workers average what they have, whichever experts that are."""
+    teams = hybrid.teams
+
+    def wrong(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
+        return teams(mesh, "replica", "expert", "context")
+
+    hybrid.teams = wrong
+    return train_here(scenario, parameters_folder)
+
+
+def keep_a_stage(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """The last rank's stage misses an update."""
+
+    def update(recorder: Any, optimizer: Any, **labels: Any) -> None:
+        if here().rank == here().ranks - 1 and here().status.activity.step == 3:
+            optimizer.zero_grad()
+        base.apply_update(recorder, optimizer, **labels)
+
+    pipeline.apply_update = update
+    return train_here(scenario, parameters_folder)
+
+
+def keep_gradients_of_own_summand(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """What each rank reads for its part of a result gets that part's gradient alone."""
+    Lockstep.entered = lambda self, x: x  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def drop_gradients_of_others(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Keys and values get the gradients of this rank's queries alone."""
+
+    def own_part(self: Lockstep, whole: Tensor, dim: int) -> Tensor:
+        return whole.chunk(self.team.size, dim)[self.team.place].contiguous()
+
+    Lockstep.part_of_sum = own_part  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def lose_a_block(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Blocks that go round are those of the rank itself."""
+    RingAttention.send_on = lambda self, tensor: _Still(tensor)  # type: ignore[method-assign, assign, return-value]
+    return train_here(scenario, parameters_folder)
+
+
+class _Still:
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> Tensor:
+        return self._tensor
+
+
+def mix_up_tokens(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Tokens that experts have seen come back to their neighbours."""
+    exchanged = Lockstep.exchanged
+
+    def rolled(self: Lockstep, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
+        return exchanged(self, rows.roll(1, 0), received, sent)
+
+    Lockstep.exchanged = rolled  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)

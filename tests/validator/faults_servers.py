@@ -1,0 +1,153 @@
+"""Parameter servers and workers that go wrong, as ranks run them in tests. Imported by the ranks, so not in a test module."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from simulator.scenario import Scenario
+from validator import model
+from validator.measure import train_here
+from validator.rank import here
+from validator.strategy import parameter_server, parameter_server_worker
+from validator.strategy.parameter_server_gate import Clocks, Rounds
+from validator.strategy.parameter_server_links import Links
+from validator.strategy.parameter_server_server import Free, Part
+from validator.strategy.parameter_server_worker import Worker
+
+Told = Mapping[str, Any]
+
+
+def slow_worker(scenario: Scenario, folder: Path | None) -> Told:
+    """Nothing is wrong, but worker 0 is slower than the others."""
+    _slow_down()
+    return train_here(scenario, folder)
+
+
+def own_groups(scenario: Scenario, folder: Path | None) -> Told:
+    """Nothing is wrong: messages take a group for each way between two ranks, as on NCCL."""
+
+    def links(leaders: Iterable[int], servers: Iterable[int], own: bool) -> Links:
+        return Links(leaders, servers, own=True)
+
+    parameter_server.Links = links  # type: ignore[assignment,misc]
+    return train_here(scenario, folder)
+
+
+def push_twice(scenario: Scenario, folder: Path | None) -> Told:
+    """The first server applies one push twice."""
+    update = Free._update
+
+    def twice(self: Free, number: int, gate: Any) -> None:
+        if self.number == 0 and self.parts[number].version == 3:
+            part = self.parts[number]
+            assert part._sum is not None
+            with torch.no_grad():
+                part.value -= self.context.scenario.training.learning_rate * part._sum / part._workers
+        update(self, number, gate)
+
+    Free._update = twice  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
+def count_dropped(scenario: Scenario, folder: Path | None) -> Told:
+    """What is told to be dropped is added to the round that is open."""
+    _slow_down()
+    note = Free._note
+
+    def noted(self: Free, what: str, number: int, crew: int) -> None:
+        note(self, what, number, crew)
+        if what == "drop":
+            self.parts[number].add(self.listeners[crew].buffers[number].clone(), 1)
+
+    Free._note = noted  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
+def take_everybody(scenario: Scenario, folder: Path | None) -> Told:
+    """A round waits for all pushes, backups or not."""
+    init = Rounds.__init__
+
+    def patient(self: Rounds, pushes: Mapping[int, int], backups: int) -> None:
+        init(self, pushes, 0)
+
+    Rounds.__init__ = patient  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
+def keep_old_shard(scenario: Scenario, folder: Path | None) -> Told:
+    """Worker 1 goes on with a server's old part after its third pull."""
+    pull, finish = Worker.pull, parameter_server_worker._finish
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def pulled(self: Worker, bucket: int) -> list[dist.Work]:
+        if here().rank == 1 and self._index == 2:
+            part = self.values[self.layout.buckets[bucket].parts[0]]
+            kept.append((part, part.clone()))
+        return pull(self, bucket)
+
+    def finished(messages: Iterable[dist.Work]) -> None:
+        finish(messages)
+        while kept:
+            part, old = kept.pop()
+            part.copy_(old)
+
+    Worker.pull = pulled  # type: ignore[method-assign]
+    parameter_server_worker._finish = finished
+    return train_here(scenario, folder)
+
+
+def answer_at_once(scenario: Scenario, folder: Path | None) -> Told:
+    """Servers of a clock do not look at it, and worker 0 is slow."""
+    _slow_down()
+    init = Clocks.__init__
+
+    def hasty(self: Clocks, pushes: Mapping[int, int], bound: float) -> None:
+        init(self, pushes, float("inf"))
+
+    Clocks.__init__ = hasty  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
+def forget_a_push(scenario: Scenario, folder: Path | None) -> Told:
+    """Servers in step leave out what the last crew pushed."""
+    add = Part.add
+    seen: list[int] = []
+
+    def forgetful(self: Part, gradient: Tensor, workers: int) -> None:
+        seen.append(1)
+        add(self, gradient.zero_() if len(seen) % scenario.strategy.workers == 0 else gradient, workers)
+
+    Part.add = forgetful  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
+def skip_the_crew(scenario: Scenario, folder: Path | None) -> Told:
+    """Gradients are not summed in the node."""
+    in_crew = Worker._in_crew
+
+    def alone(self: Worker, collective: Any, tensor: Tensor, match: int) -> None:
+        if match == 1:
+            in_crew(self, collective, tensor, match)
+
+    Worker._in_crew = alone  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
+def _slow_down() -> None:
+    """Makes worker 0 slower than the others."""
+    loss = model.loss
+
+    def late(of_rank: int, outputs: Tensor, targets: Tensor) -> Tensor:
+        if of_rank == 0:
+            time.sleep(0.03)
+        return loss(outputs, targets)
+
+    model.loss = partial(late, here().rank)

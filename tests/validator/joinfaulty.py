@@ -1,0 +1,49 @@
+"""What torchrun starts in a test: the command line, in which the last rank does something wrong in scenario `a` alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import scaleproof
+from simulator.scenario import Scenario
+from validator import joined, model
+from validator.rank import here
+
+
+def fail() -> None:
+    raise ValueError("the weights are gone")
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> int:
+    """`joinfaulty.py FAULT ARGUMENT…`."""
+    do: Callable[[], None] = {"fail": fail, "hang": hang, "die": die}[sys.argv[1]]
+    train, loss = joined.train, model.loss
+
+    def faulty(scenario: Scenario, *args: Any) -> Any:
+        def failing(*tensors: Any) -> Any:
+            if scenario.name == "a" and here().rank == here().ranks - 1 and here().status.activity.step == 3:
+                do()
+            return loss(*tensors)
+
+        model.loss = failing
+        return train(scenario, *args)
+
+    joined.train = faulty
+    return scaleproof.main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

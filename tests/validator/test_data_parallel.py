@@ -1,0 +1,109 @@
+"""Workers that average gradients come to what one process comes to: with microbatches, unequal shares, and batch norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.run import Phase, Stream
+from simulator.strategy.costs import buckets
+from tests.validator import faults_data_parallel as faults
+from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
+from tests.validator.verdicts import deviation, paced
+from validator.measure import measure
+from validator.reference import plain, rule_of
+from validator.reference.replica import Replica
+
+WORKERS = {"kind": "data_parallel", "workers": 2, "bucket": "4 KiB", "first_bucket": "1 KiB"}
+UNEQUAL = {**WORKERS, "shares": [4, 12]}
+MICROBATCHES = {**WORKERS, "microbatches": 4}
+RESNET = {"kind": "resnet", "depth": 50, "image": 32, "classes": 10}
+CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (MICROBATCHES, TINY_GPT, "adam"),
+    ({**MICROBATCHES, "overlap": False}, MLP, "momentum"),
+    ({**MICROBATCHES, "workers": 1}, MLP, "sgd"),
+    (UNEQUAL, TINY_GPT, "sgd"),
+    ({**UNEQUAL, "overlap": False}, MLP, "momentum"),
+    ({**UNEQUAL, "workers": 4, "shares": [2, 6, 4, 4], "microbatches": 2}, MLP, "sgd"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "model", "optimizer"), CASES)
+def test_parameters_are_those_of_one_process(
+    strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
+) -> None:
+    assert deviation(make_scenario(strategy, model, precision="fp64", optimizer=optimizer)) < 1e-9
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_paced_workers_average_too(overlap: bool, make_scenario: MakeScenario) -> None:
+    strategy = {**UNEQUAL, "microbatches": 2, "overlap": overlap}
+
+    assert deviation(paced(make_scenario(strategy, precision="fp64"))) < 1e-9
+
+
+def test_batch_norms_have_each_workers_statistics(make_scenario: MakeScenario) -> None:
+    strategy = {"kind": "data_parallel", "workers": 2, "shares": [4, 8]}
+    training = {"precision": "fp64", "optimizer": "sgd", "learning_rate": 1e-3}
+    scenario = make_scenario(strategy, RESNET, steps=1, batch=12, **training)
+    whole = make_scenario({"kind": "data_parallel"}, RESNET, steps=1, batch=12, **training)
+
+    assert deviation(scenario) < 1e-9
+
+    assert "normalises" in rule_of(scenario).words
+    own, others, initial = plain.train(scenario, ()), plain.train(whole, ()), Replica.of(scenario).parameters()
+    assert any((own[name] - others[name]).norm() > 0.01 * (own[name] - initial[name]).norm() for name in own)
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy"),
+    [
+        (faults.counts_workers_alike, UNEQUAL),
+        (faults.counts_workers_alike, {**UNEQUAL, "overlap": False}),
+        (faults.averages_no_microbatch_but_the_last, MICROBATCHES),
+        (faults.averages_no_microbatch_but_the_last, {**MICROBATCHES, "overlap": False}),
+        (faults.sums_and_does_not_divide, WORKERS),
+    ],
+)
+def test_the_comparison_catches_wrong_averages(
+    fault: Any, strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.measure.train_here", fault)
+
+    assert deviation(make_scenario(strategy, MLP, precision="fp64", optimizer="momentum")) > 1e-3
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_microbatches_are_passed_in_turn_and_averaged_once(overlap: bool, make_scenario: MakeScenario) -> None:
+    strategy = {"kind": "data_parallel", "workers": 2, "microbatches": 4, "bucket": "100 KiB", "overlap": overlap}
+    scenario = make_scenario(strategy, GPT)
+    layers = scenario.model.build_layers()
+
+    spans = measure(scenario).spans
+
+    assert spans is not None
+    own = spans.where((spans.rank == 1) & (spans.step == 3))
+    main = own.where(own.stream == Stream.MAIN)
+    passes = [(Phase(phase), number) for phase, number in zip(main.phase.tolist(), main.microbatch.tolist(), strict=True)]
+    expected = [(phase, number) for number in range(4) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    assert passes == [*expected, (Phase.SYNCHRONISE, -1), (Phase.OPTIMIZER, -1)]
+    assert (main.arrival_s[1:] >= main.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
+    sums = own.where(own.stream == Stream.COMMUNICATION)
+    filled = buckets(layers, 4, 2.0**20, 100 * 2.0**10)
+    assert sorted(sums.size_bytes.tolist()) == sorted(4.0 * sum(bucket.tensors) for bucket in filled)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "training", "message"),
+    [
+        ({"algorithm": "tree"}, {}, "strategy.algorithm: tree is predicted but not measured; give ring, or leave it out"),
+        ({"algorithm": "ring"}, {"zero": 3}, "strategy.algorithm with training.zero"),
+    ],
+)
+def test_what_is_not_measured_is_refused(
+    strategy: dict[str, Any], training: dict[str, Any], message: str, make_scenario: MakeScenario
+) -> None:
+    with pytest.raises(InputError, match=message):
+        measure(make_scenario({**WORKERS, **strategy}, **training))

@@ -1,0 +1,229 @@
+"""Ranks that share a model's layers, tokens and experts come to what one process comes to, and say what they exchange."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import InputError
+from simulator.run import Phase, Run, Stream
+from simulator.strategy.grid import ORDER, Grid
+from simulator.strategy.plan import Plan
+from tests.validator import faults_hybrid
+from tests.validator.conftest import TINY_GPT, MakeScenario
+from validator.gather import rank_names
+from validator.measure import Watch, measure
+from validator.strategy.context import own_positions
+from validator.strategy.grid import mesh_sizes
+
+EXPERTS = {"count": 4, "active": 2, "feedforward": 24}
+MIXED = TINY_GPT | {"experts": EXPERTS}
+TENSOR = {"tensor": 2}
+SEQUENCE = {**TENSOR, "sequence_parallel": True}
+GATHERED = {"context": 2, "context_by": "all_gather"}
+EXPERT = {"workers": 2, "expert": 2}
+STAGED = {"stages": 2, "microbatches": 2}
+CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (TENSOR, TINY_GPT, "adam"),
+    ({**SEQUENCE, "microbatches": 2}, TINY_GPT, "sgd"),
+    # the last rank has fewer words
+    ({"tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "momentum"),
+    (GATHERED, TINY_GPT, "sgd"),
+    ({"context": 4}, TINY_GPT, "adam"),
+    (EXPERT, MIXED, "adam"),
+    ({**STAGED, "workers": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "adam"),
+    ({**SEQUENCE, "workers": 2, "microbatches": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "sgd"),
+    ({**EXPERT, "workers": 4, "microbatches": 2}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1, "dense_layers": 2}}, "sgd"),
+    ({**EXPERT, **TENSOR}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1}}, "adam"),
+    (SEQUENCE, MIXED, "sgd"),
+    ({**STAGED, **TENSOR, "workers": 2}, TINY_GPT, "adam"),
+    ({**STAGED, **SEQUENCE, "workers": 2, "schedule": "gpipe"}, TINY_GPT, "sgd"),
+    ({**STAGED, **SEQUENCE, **GATHERED, "order": ["stages", "context", "workers", "tensor"]}, TINY_GPT, "sgd"),
+    ({**STAGED, **EXPERT, "context": 2}, MIXED, "adam"),
+    (
+        {**STAGED, **TENSOR, "chunks": 2, "microbatches": 4, "schedule": "interleaved_1f1b", "overlap_sends": True},
+        TINY_GPT,
+        "sgd",
+    ),
+    ({**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "sgd"),
+    ({**STAGED, **EXPERT, "context": 2, "schedule": "zb_h1", "overlap_sends": True}, MIXED, "sgd"),
+]
+
+
+def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any] | None = None, **training: Any) -> Run:
+    return measure(make_scenario({"kind": "hybrid", **strategy}, model, precision="fp64", **training), watch=Watch(verify=True))
+
+
+def deviation(run: Run) -> float:
+    assert run.verified is not None
+    return float(run.verified["deviation"])
+
+
+@pytest.mark.parametrize(("strategy", "model", "optimizer"), CASES)
+def test_parameters_are_those_of_one_process(
+    strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
+) -> None:
+    assert deviation(run_of(make_scenario, strategy, model, optimizer=optimizer)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy", "model"),
+    [
+        (faults_hybrid.average_nothing, {**STAGED, "workers": 2, "tensor": 2}, TINY_GPT),
+        (faults_hybrid.average_nothing, {"context": 2}, TINY_GPT),
+        (faults_hybrid.keep_parts_apart, SEQUENCE, TINY_GPT),
+        (faults_hybrid.average_different_experts, EXPERT, MIXED),
+        (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
+        (faults_hybrid.keep_gradients_of_own_summand, TENSOR, TINY_GPT),
+        (faults_hybrid.drop_gradients_of_others, GATHERED, TINY_GPT),
+        (faults_hybrid.lose_a_block, {"context": 2}, TINY_GPT),
+        (faults_hybrid.mix_up_tokens, EXPERT, MIXED),
+    ],
+)
+def test_the_comparison_catches_wrong_sharing(
+    fault: Any, strategy: dict[str, Any], model: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.measure.train_here", fault)
+
+    assert deviation(run_of(make_scenario, strategy, model)) > 1e-3
+
+
+@pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 4}, {**STAGED, **TENSOR, "workers": 2}])
+def test_losses_are_those_of_one_worker(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    alone = measure(make_scenario({"kind": "data_parallel", "workers": 1}, precision="fp64"))
+
+    assert run_of(make_scenario, strategy).losses == pytest.approx(alone.losses, rel=1e-9)
+
+
+def test_a_rank_does_one_thing_at_a_time(make_scenario: MakeScenario) -> None:
+    spans = run_of(make_scenario, {**STAGED, **SEQUENCE}).spans
+
+    assert spans is not None
+    for rank in range(4):
+        own = spans.where((spans.stream == Stream.MAIN) & (spans.rank == rank) & (spans.step == 1))
+        assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), rank
+        assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNCHRONISE} <= set(map(Phase, own.phase.tolist()))
+
+
+def test_gradients_are_summed_while_the_last_pass_goes_on(make_scenario: MakeScenario) -> None:
+    spans = run_of(make_scenario, {"workers": 2, "overlap": True, "bucket": "4 KiB", "microbatches": 2}).spans
+
+    assert spans is not None
+    own = spans.where((spans.rank == 0) & (spans.step == 1))
+    backward = own.where(own.phase == Phase.BACKWARD)
+    sums = own.where(own.stream == Stream.COMMUNICATION)
+    # the passes of both microbatches
+    assert len(backward.end_s) == 2
+    assert backward.arrival_s[1] < sums.arrival_s.min() < backward.end_s[1]
+
+
+def test_paced_stages_of_several_workers_train_rightly(make_scenario: MakeScenario) -> None:
+    strategy = {"kind": "hybrid", **STAGED, "workers": 2, "overlap": True, "order": ["stages", "tensor", "context", "workers"]}
+    scenario = make_scenario(strategy, precision="fp64").model_copy(update={"compute": "paced"})
+
+    assert deviation(measure(scenario, watch=Watch(verify=True))) < 1e-9
+
+
+def exchanged_bytes(run: Run, rank: int = 0) -> Counter[float]:
+    """How often each size moves in a collective of a rank's, in a step."""
+    spans = run.spans
+    assert spans is not None
+    own = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == rank) & (spans.step == 2))
+    assert (own.phase == Phase.SYNCHRONISE).all()
+    return Counter(own.size_bytes.tolist())
+
+
+def predicted_bytes(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any]) -> Counter[float]:
+    """The same by the simulator's model, of what holds passes up."""
+    scenario = make_scenario({"kind": "hybrid", **strategy}, model)
+    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
+    samples = scenario.samples_per_worker
+    exchanges = [one for layer in layers for one in layer.exchanges if not one.hidden]
+    return Counter(8.0 * one.elements * samples for one in exchanges)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "sums"),
+    [
+        (TENSOR, TINY_GPT, 0),
+        # of what each rank has a part of the gradients
+        (SEQUENCE, TINY_GPT, 1),
+        (TENSOR, MIXED, 1),
+        # of all gradients
+        (GATHERED, TINY_GPT, 1),
+    ],
+)
+def test_ranks_exchange_what_the_simulator_says(
+    strategy: dict[str, Any], model: dict[str, Any], sums: int, make_scenario: MakeScenario
+) -> None:
+    measured, predicted = (
+        exchanged_bytes(run_of(make_scenario, strategy, model)),
+        predicted_bytes(make_scenario, strategy, model),
+    )
+
+    assert predicted - measured == Counter()
+    assert (measured - predicted).total() == sums
+
+
+@given(
+    sizes=st.tuples(*[st.integers(1, 3)] * 3, st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 2)])),
+    order=st.permutations(ORDER),
+)
+def test_the_mesh_numbers_ranks_as_the_simulator_does(sizes: tuple[int, int, int, tuple[int, int]], order: list[Any]) -> None:
+    tensor, context, stages, (workers, expert) = sizes
+    plan = Plan(workers=workers, stages=stages, tensor=tensor, context=context, expert=expert, order=tuple(order))
+    grid = Grid(workers, stages, tensor, context, devices=8, order=tuple(order))
+
+    axes = mesh_sizes(plan)
+    numbers = np.arange(plan.ranks).reshape(tuple(axes.values()))
+    names = ("replica", "expert", "stage", "context", "tensor")
+    numbers = numbers.transpose([list(axes).index(name) for name in names]).reshape(workers, stages, context * tensor)
+
+    assert all(numbers[w, s].tolist() == grid.members(w, s) for w in range(workers) for s in range(stages))
+
+
+def test_ranks_are_named_by_their_place(make_scenario: MakeScenario) -> None:
+    strategy = make_scenario({"kind": "hybrid", "tensor": 2, "stages": 2, "order": ["stages", "tensor", "context", "workers"]})
+
+    assert rank_names(strategy.strategy) == ("stage 0 tensor 0", "stage 1 tensor 0", "stage 0 tensor 1", "stage 1 tensor 1")
+
+
+@given(ranks=st.integers(1, 6), part=st.integers(1, 4))
+def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part: int) -> None:
+    own = [own_positions(place, ranks, 2 * ranks * part).tolist() for place in range(ranks)]
+
+    assert sorted(chain(*own)) == list(range(2 * ranks * part))
+    assert len({sum(positions) for positions in own}) == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "message"),
+    [
+        ({"context": 2}, TINY_GPT | {"sequence": 6}, "strategy.context: 2 ranks have two parts each of 6 tokens"),
+        ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
+        ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
+        ({"workers": 2, "gradient_bytes": 4}, TINY_GPT, "strategy.gradient_bytes is predicted but not measured"),
+        ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
+        ({**SEQUENCE, "overlap_tensor": True}, TINY_GPT, "strategy.overlap_tensor is predicted but not measured"),
+        (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "model.experts.capacity"),
+    ],
+)
+def test_what_is_not_shared_so_is_refused(
+    strategy: dict[str, Any], model: dict[str, Any], message: str, make_scenario: MakeScenario
+) -> None:
+    with pytest.raises(InputError, match=message):
+        measure(make_scenario({"kind": "hybrid", **strategy}, model))
+
+
+@pytest.mark.parametrize(("strategy", "model"), [(EXPERT, MIXED), (TENSOR, TINY_GPT)])
+def test_shared_layers_cannot_be_paced(strategy: dict[str, Any], model: dict[str, Any], make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, model)
+
+    with pytest.raises(InputError, match="cannot be paced"):
+        measure(scenario.model_copy(update={"compute": "paced"}))

@@ -1,0 +1,242 @@
+"""Kill -9 of anyone at any time: the others are gone soon, nothing is left behind, and what was measured can be read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from simulator.run import Phase, load_run
+from tests.validator import processes
+from tests.validator.netlabs import needs_netlab
+from validator.results import listed
+from validator.status import NO_STEP, STARTING, Board
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes in /proc")
+
+DEVICE = "device: {name: cpu, peak: {fp32: 50 GFLOP/s}, memory: 8 GiB, memory_bandwidth: 10 GB/s}"
+SHORT = f"""\
+model: {{kind: mlp, layers: 4, inputs: 32, hidden: 64, outputs: 16}}
+cluster: {{nodes: 2, node: {{cores: 2}}, network: {{bandwidth: 500 Mbit/s, latency: 60 us}}, {DEVICE}}}
+strategy: {{kind: data_parallel, workers: 2}}
+batch: 16
+steps: 3
+"""
+# Runs for minutes, unless it is ended.
+LONG = SHORT.replace("hidden: 64", "hidden: 1024").replace("steps: 3", "steps: 100000").replace("16\n", "512\n")
+SERVERS = LONG.replace("{kind: data_parallel, workers: 2}", "{kind: parameter_server, workers: 2}").replace(
+    "nodes: 2", "nodes: 3"
+)
+
+
+@dataclass
+class Command:
+    """A `scaleproof measure` under way, with temporary folders of its own."""
+
+    process: subprocess.Popen[str]
+    temporary: Path
+    seen: set[int]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def server(self) -> list[int]:
+        """The fork server, as the process that ranks are children of or will be."""
+        return [pid for pid in processes.children(self.pid) if "forkserver" in command_line(pid)]
+
+    def holder(self) -> list[int]:
+        return [pid for pid in processes.children(self.pid) if "namespaces" in command_line(pid)]
+
+    def ranks(self) -> list[int]:
+        return [rank for server in self.server() for rank in processes.children(server)]
+
+    def phases(self, ranks: int) -> list[tuple[int, int]]:
+        """Phase and step of each rank of the job that runs, if one does."""
+        for path in self.temporary.glob("scaleproof-*/status"):
+            try:
+                board = Board.open(path)
+            except (OSError, ValueError):
+                continue
+            found = [board.read(rank) for rank in range(ranks)]
+            board.close()
+            return [(activity.phase, activity.step) for activity in found]
+        return []
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def started(folder: Path, *command: str) -> Iterator[Command]:
+    """Afterwards no process of it runs, and no temporary folder of it is there."""
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)]), "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        [sys.executable, *command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        one = Command(process, temporary, set())
+        try:
+            yield one
+            assert processes.wait_until(lambda: not any(map(processes.is_running, one.seen)))
+            assert processes.wait_until(lambda: not list(temporary.iterdir())), list(temporary.iterdir())
+        finally:
+            for pid in {process.pid, *one.seen}:
+                if processes.is_running(pid):
+                    processes.kill(pid)
+
+
+def strike(one: Command, find: Callable[[Command], Sequence[int]]) -> None:
+    """Kills the first process that `find` finds, as soon as it does."""
+    victims: list[int] = []
+    assert processes.wait_until(lambda: bool(victims.extend(find(one)) or victims) or one.process.poll() is not None, 60)
+    one.seen |= {one.pid, *processes.descendants(one.pid)}
+    processes.kill(victims[0])
+
+
+def at_start(victim: str) -> Callable[[Command], list[int]]:
+    """Once the fork server is there and no rank is."""
+    return lambda one: [] if one.ranks() else one.server() and {"server": one.server(), "launcher": [one.pid]}[victim]
+
+
+def in_phase(victim: str, phase: int, rank: int, ranks: int = 2) -> Callable[[Command], list[int]]:
+    """Once that rank of the long run is in the phase."""
+
+    def find(one: Command) -> list[int]:
+        phases = one.phases(ranks)
+        # the short run has three steps, and two before those
+        if len(phases) <= rank or phases[rank][0] != phase or (phase != STARTING and phases[rank][1] <= 3):
+            return []
+        own = one.ranks()
+        if (phase == STARTING and phases[rank][1] != NO_STEP) or len(own) < ranks:
+            return []
+        return {"rank": own[rank : rank + 1], "server": one.server(), "launcher": [one.pid], "holder": one.holder()}[victim]
+
+    return find
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "short.yaml").write_text(SHORT)
+    (tmp_path / "long.yaml").write_text(LONG)
+    (tmp_path / "servers.yaml").write_text(SERVERS)
+    return tmp_path
+
+
+def measure(*scenarios: str, on: str = "local") -> list[str]:
+    return ["-m", "scaleproof", "measure", *scenarios, "--on", on, "--out", "out", "--timeout", "5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "find", "message"),
+    [
+        ("server at start", at_start("server"), "ranks cannot be started: ended from outside"),
+        ("rank 1 in rendezvous", in_phase("rank", STARTING, 1), r"rank 1 (worker 1) was killed by signal 9 in start-up"),
+        ("rank 0 in forward", in_phase("rank", Phase.FORWARD, 0), "rank 0 (worker 0) was killed by signal 9 in "),
+        ("rank 1 in synchronise", in_phase("rank", Phase.SYNCHRONISE, 1), "rank 1 (worker 1) was killed by signal 9 in "),
+        ("server in backward", in_phase("server", Phase.BACKWARD, 0), "ranks was ended from outside"),
+        ("launcher at start", at_start("launcher"), ""),
+        ("launcher in rendezvous", in_phase("launcher", STARTING, 0), ""),
+        ("launcher in synchronise", in_phase("launcher", Phase.SYNCHRONISE, 0), ""),
+    ],
+    ids=lambda value: value if (isinstance(value, str) and " in " in value) or " at " in str(value) else "",
+)
+def test_whoever_is_killed(name: str, find: Callable[[Command], list[int]], message: str, folder: Path) -> None:
+    with started(folder, *measure("long.yaml")) as one:
+        strike(one, find)
+        told = one.process.communicate(timeout=60)[1]
+    assert (one.process.returncode == 1 and message in told) if message else one.process.returncode == -9, told
+    assert "Traceback" not in told
+
+
+def test_a_killed_parameter_server_is_named(folder: Path) -> None:
+    with started(folder, *measure("servers.yaml")) as one:
+        strike(one, in_phase("rank", Phase.WAIT, 0, ranks=3))
+        told = one.process.communicate(timeout=60)[1]
+    assert "rank 0 (worker 0) was killed by signal 9" in told
+    with started(folder, *measure("servers.yaml")) as one:
+        strike(one, lambda one: in_phase("rank", Phase.WAIT, 0, ranks=3)(one) and one.ranks()[2:])
+        told = one.process.communicate(timeout=60)[1]
+    assert "rank 2 (server 0) was killed by signal 9" in told
+    assert one.process.returncode == 1
+
+
+def test_what_was_measured_before_can_be_read_and_the_rest_goes_on(folder: Path) -> None:
+    (folder / "last.yaml").write_text(SHORT)
+    with started(folder, *measure("short.yaml", "long.yaml", "last.yaml")) as one:
+        strike(one, in_phase("rank", Phase.BACKWARD, 1))
+        told, errors = one.process.communicate(timeout=60)
+    assert one.process.returncode == 1
+    assert "long could not be measured: rank 1 (worker 1) was killed by signal 9" in errors
+    kept = {one.folder.parent.name: one.run for one in listed(folder / "out")}
+    assert set(kept) == {"short", "long", "last"}
+    assert all(run is not None and ("partial" in run.provenance) == (name == "long") for name, run in kept.items())
+
+
+@pytest.mark.parametrize("place", ["validator.measure.gathered", "validator.results.save", "simulator.run.write_aside"])
+def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder: Path) -> None:
+    """It is the second scenario's turn; of what is written a file, the first of each run is that of the spans."""
+    (folder / "last.yaml").write_text(SHORT)
+    times = {"simulator.run.write_aside": "4"}.get(place, "2")
+    dying = str(Path(__file__).with_name("dying.py"))
+    arguments = measure("short.yaml", "last.yaml")[2:]
+    with started(folder, dying, place, times, *arguments) as one:
+        one.seen |= {one.pid}
+        assert processes.wait_until(
+            lambda: one.seen.update(processes.descendants(one.pid)) or one.process.poll() is not None, 60
+        )
+    assert one.process.returncode == -9
+    assert load_run(folder / "out" / "short" / "measured").ranks == 2
+    assert not (folder / "out" / "last" / "measured" / "run.json").exists()
+    with started(folder, "-m", "scaleproof", *arguments, "--resume") as again:
+        told, _ = again.process.communicate(timeout=60)
+    assert [line.split()[-1] for line in told.splitlines()] == ["on", "already", "local"]
+
+
+@needs_netlab
+@pytest.mark.parametrize("victim", ["holder", "launcher", "rank"])
+def test_in_a_lab(victim: str, folder: Path) -> None:
+    with started(folder, *measure("long.yaml", on="netlab")) as one:
+        spaces: set[str] = set()
+
+        def find(one: Command) -> list[int]:
+            found = in_phase(victim, Phase.SYNCHRONISE, 1)(one)
+            if found:
+                spaces.update(namespaces_of(one.holder()[0]))
+            return found
+
+        strike(one, find)
+        told = one.process.communicate(timeout=60)[1]
+    assert len(spaces) >= 3, "two hosts and what joins them"
+    assert not spaces & {space for pid in os.listdir("/proc") if pid.isdecimal() for space in namespaces_of(int(pid))}
+    assert one.process.returncode == (-9 if victim == "launcher" else 1)
+    assert victim == "launcher" or len(told.splitlines()) == 1, told
+
+
+def namespaces_of(pid: int) -> set[str]:
+    """Network namespaces that a process is in or holds open, but for this process's own."""
+    found = set()
+    for path in [Path(f"/proc/{pid}/ns/net"), *_files(pid)]:
+        try:
+            found.add(os.readlink(path))
+        except OSError:
+            continue
+    return {name for name in found if name.startswith("net:")} - {os.readlink("/proc/self/ns/net")}
+
+
+def _files(pid: int) -> list[Path]:
+    try:
+        return list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,74 @@
+"""Gates decide whom a server counts and answers; whoever comes in whatever order, everybody gets its answers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.gate import Barrier, Clock, Free, Gate
+from validator.strategy.parameter_server_gate import Turns, turns
+
+GATES = [Barrier(0), Barrier(1), Barrier(2), Clock(0), Clock(1), Clock(3), Free()]
+
+
+def push(gate: Turns, crew: int) -> tuple[bool, list[int]]:
+    """Whether it counts, and who is answered then; as a server does it."""
+    if gate.is_late(crew):
+        gate.answered(crew)
+        answered = [crew]
+        counts = False
+    else:
+        gate.add(crew)
+        answered, counts = [], True
+    return counts, answered + (gate.release() if gate.is_due() else [])
+
+
+@pytest.mark.parametrize("gate", GATES)
+@given(order=st.lists(st.integers(0, 3), max_size=60), pushes=st.lists(st.integers(1, 6), min_size=4, max_size=4))
+def test_all_that_push_are_answered_as_often(gate: Gate, order: list[int], pushes: list[int]) -> None:
+    """order: which crew is fastest at any time, of those that have been answered; the others follow in turn."""
+    decided = turns(gate, dict(enumerate(pushes)))
+    pushed, answered = [0] * 4, [0] * 4
+    turn = iter(order)
+    while free := [crew for crew in range(4) if pushed[crew] == answered[crew] < pushes[crew]]:
+        crew = free[next(turn, 0) % len(free)]
+        pushed[crew] += 1
+        _, released = push(decided, crew)
+        for one in released:
+            answered[one] += 1
+        if isinstance(gate, Clock):
+            slowest = min((pushed[one] for one in range(4) if answered[one] < pushes[one]), default=math.inf)
+            assert all(pushed[one] <= slowest + gate.bound for one in released)
+
+    assert answered == pushes, "nobody is left waiting"
+    assert decided.left == {}
+
+
+def test_a_round_takes_the_first_and_drops_the_last() -> None:
+    gate = turns(Barrier(1), dict.fromkeys(range(3), 10))
+
+    assert push(gate, 2) == (True, [])
+    assert push(gate, 0) == (True, [2, 0])
+    assert push(gate, 1) == (False, [1]), "it comes too late for the round, and goes on with the next"
+    assert push(gate, 1) == (True, [])
+    assert push(gate, 2) == (True, [1, 2])
+
+
+def test_a_clock_lets_nobody_run_ahead() -> None:
+    gate = turns(Clock(1), dict.fromkeys(range(2), 10))
+
+    assert push(gate, 0) == (True, [0]), "one step ahead"
+    assert push(gate, 0) == (True, []), "two"
+    assert push(gate, 1) == (True, [0, 1]), "in the order in which they came"
+
+
+def test_rounds_go_on_without_those_that_are_done() -> None:
+    gate = turns(Barrier(1), {0: 1, 1: 1, 2: 3})
+
+    assert push(gate, 0) == (True, [])
+    assert push(gate, 1) == (True, [0, 1])
+    assert push(gate, 2) == (False, [2])
+    assert push(gate, 2) == (True, [2]), "there is nobody else to wait for"

@@ -1,0 +1,261 @@
+"""The commands measure and runs. Imports wait until a command runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.commands import add_scenario_arguments
+
+if TYPE_CHECKING:
+    from simulator.errors import ScaleproofError
+    from simulator.run import Run
+    from simulator.scenario import Scenario
+    from validator.results import Kept
+    from validator.session import Session
+
+_INTERRUPTED: Final = 130
+
+
+def mount(commands: Any) -> None:
+    """Adds the commands to argparse's subparsers."""
+    measure = commands.add_parser("measure", help="run scenarios for real", description="Run scenarios for real.")
+    add_scenario_arguments(measure, several=True)
+    add_place_arguments(measure)
+    measure.add_argument("--verify", action="store_true", help="let one process follow the same rule, and compare parameters")
+    measure.add_argument("--profile", action="store_true", help="train a few steps more under torch's profiler")
+    measure.add_argument("--json", action="store_true", help="print runs as JSON")
+    measure.add_argument("--out", type=Path, metavar="DIR", help="write each run and its spans to DIR/SCENARIO/measured")
+    measure.set_defaults(command=_measure)
+
+    runs = commands.add_parser("runs", help="list what was measured", description="List the measured runs in a folder.")
+    runs.add_argument("folder", type=Path, metavar="DIR", help="what measure or reconcile wrote with --out, or a folder above")
+    runs.add_argument("--json", action="store_true", help="print the list as JSON")
+    runs.set_defaults(command=_runs)
+
+
+def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to measure, and how to go on."""
+    where = "processes on this machine, on hosts of a network laid inside it, or those that torchrun or srun started"
+    parser.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where: {where}")
+    parser.add_argument("--interface", metavar="NAME", help="the network interface on which ranks talk")
+    parser.add_argument(
+        "--timeout", type=positive, default=60.0, metavar="SECONDS", help="without progress, a rank counts as hung (60)"
+    )
+    parser.add_argument("--resume", action="store_true", help="do not measure again what is complete in --out")
+
+
+def positive(text: str) -> float:
+    """Seconds, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from simulator.errors import ScaleproofError
+    from validator.measure import Watch
+    from validator.session import Session
+
+    watch = Watch(options.timeout, verify=options.verify, interface=options.interface, profile=options.profile)
+    session = Session(options, watch)
+    try:
+        return _measure_all(options, session)
+    except ScaleproofError as error:
+        if session.speaks:
+            raise
+        return error.exit_code
+
+
+def _measure_all(options: argparse.Namespace, session: Session) -> int:
+    from validator.results import folder_of
+
+    scenarios = session.scenarios()
+    found = session.found(scenarios, partial(folder_of, options.out) if options.out else None)
+    tell = _Teller(session.speaks, options.json, len(scenarios) == 1)
+    for number, scenario in enumerate(scenarios):
+        if scenario.name in found:
+            tell.there(scenario, found[scenario.name])
+            continue
+        try:
+            going_on = _measure_one(scenario, session, folder_of(options.out, scenario) if options.out else None, tell)
+        except KeyboardInterrupt:
+            if options.out is None or not session.speaks:
+                raise
+            print(f"interrupted while measuring {scenario.name}; go on with --out {options.out} --resume", file=sys.stderr)
+            return _INTERRUPTED
+        if not going_on:
+            tell.left_out(scenarios[number + 1 :])
+            break
+    return tell.end()
+
+
+def _measure_one(scenario: Scenario, session: Session, folder: Path | None, tell: _Teller) -> bool:
+    """Measures, tells and keeps. Whether others can be measured after it."""
+    from simulator.errors import ScaleproofError
+    from validator.place import PartedError
+
+    try:
+        run = session.measure(scenario, folder)
+    except ScaleproofError as error:
+        tell.failed(scenario, error)
+        return not isinstance(error, PartedError)
+    tell.done(scenario, run)
+    if folder is not None:
+        session.keep(run, folder)
+    return True
+
+
+class _Teller:
+    """Prints what becomes of each scenario: the whole summary of one, a line for each of several.
+
+    speaks: whether anything is printed at all. as_json: prints runs as JSON, a list of several when all are done.
+    """
+
+    def __init__(self, speaks: bool, as_json: bool, alone: bool) -> None:
+        self._speaks, self._json, self._alone = speaks, as_json, alone
+        self._plain: list[dict[str, Any]] = []
+        self._exit_code = 0
+        if speaks and not as_json and not alone:
+            print(_HEAD, flush=True)
+
+    def done(self, scenario: Scenario, run: Run, note: str = "") -> None:
+        from simulator.commands import describe
+        from validator.results import is_right
+
+        self._plain.append(run.summary())
+        if self._speaks and not self._json:
+            verdict = f"\n  {'verified':<13}  parameters are {_deviation(run)}" if run.verified else ""
+            print(f"{describe(run)}{verdict}" if self._alone else _row(run, note), flush=True)
+        if is_right(run) is False:
+            self._fail(f"{scenario.name} was trained wrongly: parameters are {_deviation(run)}")
+
+    def there(self, scenario: Scenario, run: Run | None) -> None:
+        """What need not be measured again. run: None on ranks that do not speak."""
+        if run is not None:
+            self.done(scenario, run, "there already")
+
+    def failed(self, scenario: Scenario, error: ScaleproofError) -> None:
+        """Raises the error itself where there is no other scenario."""
+        if self._alone:
+            raise error
+        self._plain.append({"scenario": scenario.name, "failure": str(error)})
+        self._fail(f"{scenario.name} could not be measured: {error}")
+
+    def left_out(self, scenarios: Sequence[Scenario]) -> None:
+        """What is not measured since nothing can be any more."""
+        if scenarios:
+            self._fail(f"not measured: {', '.join(scenario.name for scenario in scenarios)}")
+
+    def end(self) -> int:
+        """The exit code: 1 where a scenario failed."""
+        if self._json and self._speaks:
+            _print_json(self._plain[0] if self._alone else self._plain)
+        return self._exit_code
+
+    def _fail(self, text: str) -> None:
+        self._exit_code = 1
+        if self._speaks:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from validator.results import listed
+
+    kept = list(listed(options.folder))
+    if options.json:
+        _print_json([_plain(one) for one in kept])
+        return 0
+    rows = [_LIST_HEAD, *(_list_row(one, options.folder) for one in kept)]
+    print(
+        "\n".join(rows)
+        if kept
+        else f"{options.folder}: no measured runs; scaleproof measure --out {options.folder} leaves some"
+    )
+    return 0
+
+
+def _print_json(plain: Any) -> None:
+    import json
+
+    print(json.dumps(plain, indent=2))
+
+
+def _row(run: Run, note: str) -> str:
+    return (
+        f"{run.scenario:<28} {run.ranks:>5} {_step_time(run):>20}  {_verdict(run):<18} {note or run.provenance['on']}".rstrip()
+    )
+
+
+_HEAD: Final = f"{'scenario':<28} {'ranks':>5} {'step time':>20}  {'trained rightly':<18} on"
+_LIST_HEAD: Final = (
+    f"{'scenario':<28} {'strategy':<18} {'ranks':>5} {'step time':>20}  {'compute':<7}  {'on':<8} {'host':<16} "
+    f"{'date':<25}  {'trained rightly'}"
+)
+
+
+def _list_row(kept: Kept, above: Path) -> str:
+    run = kept.run
+    if run is None:
+        return f"{kept.folder.relative_to(above)}: damaged: {kept.problem}"
+    told = run.provenance
+    where = f"{run.compute or '':<7}  {told.get('on', ''):<8} {told.get('host', ''):<16} {told.get('date', ''):<25}"
+    partial = f"; partial, {told['partial']}" if "partial" in told else ""
+    return f"{run.scenario:<28} {run.strategy:<18} {run.ranks:>5} {_step_time(run):>20}  {where}  {_verdict(run)}{partial}"
+
+
+def _plain(kept: Kept) -> dict[str, Any]:
+    """A run of the list for programs."""
+    from validator.results import is_right, spread_s
+
+    run = kept.run
+    if run is None:
+        return {"folder": str(kept.folder), "damaged": kept.problem}
+    told = run.provenance
+    return {
+        "folder": str(kept.folder),
+        "scenario": run.scenario,
+        "strategy": run.strategy,
+        "ranks": run.ranks,
+        "step_time_s": run.step_time_s,
+        "step_time_spread_s": spread_s(run),
+        "compute": run.compute,
+        **{name: told.get(name) for name in ("on", "host", "date", "partial")},
+        "trained_rightly": is_right(run),
+        "deviation": run.verified["deviation"] if run.verified else None,
+    }
+
+
+def _step_time(run: Run) -> str:
+    """'215 ms ± 3.1 ms' where an interval is known, else the fastest and the slowest step beside."""
+    from simulator.units import format_time_s
+    from validator.results import spread_s
+
+    spread = spread_s(run)
+    if spread is None:
+        return format_time_s(run.step_time_s)
+    return f"{format_time_s(run.step_time_s)} ± {format_time_s((spread[1] - spread[0]) / 2)}"
+
+
+def _verdict(run: Run) -> str:
+    from validator.results import is_right
+
+    right = is_right(run)
+    return "not asked" if right is None else f"{'yes' if right else 'no'}, off by {_share(run, 'deviation')}"
+
+
+def _deviation(run: Run) -> str:
+    off = f"off by {_share(run, 'deviation')} of what training changed"
+    return f"{off} from one process that follows the same rule; rounding explains {_share(run, 'tolerance')}"
+
+
+def _share(run: Run, name: str) -> str:
+    return f"{run.verified[name]:.1g}" if run.verified else ""

@@ -1,0 +1,150 @@
+"""Results: where measured runs are kept, which of them need not be measured again, and what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import InputError, RunError
+from simulator.run import Run, load_run, save
+from simulator.scenario import Scenario
+from validator.gather import assemble, finished_steps
+
+# What reading files that others may have cut short or written can raise.
+_UNREADABLE: Final = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+
+
+def folder_of(out: Path, scenario: Scenario) -> Path:
+    """Where the measured run of a scenario is kept."""
+    return out / scenario.name / "measured"
+
+
+def digest(scenario: Scenario) -> str:
+    """The same for scenarios that train alike: their descriptions do not count."""
+    plain = scenario.model_dump_json(exclude={"description": True, "cluster": {"description"}})
+    return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def stamped(run: Run, scenario: Scenario, on: str) -> Run:
+    """The run with where it was measured, and of what; with host and date where ranks did not tell them."""
+    here = {"host": socket.gethostname(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    return replace(run, provenance=here | dict(run.provenance) | {"on": on, "scenario_digest": digest(scenario)})
+
+
+def is_right(run: Run) -> bool | None:
+    """Whether the parameters that it came to are those of one process; None where that was not asked."""
+    return None if run.verified is None else bool(run.verified["deviation"] <= run.verified["tolerance"])
+
+
+def find(folder: Path, scenario: Scenario, on: str, verify: bool) -> Run | None:
+    """The complete run of this very scenario that is kept in `folder`, if there is one: measured there, and found right where
+    that is asked for."""
+    try:
+        run = load_run(folder)
+        same = (run.provenance.get("scenario_digest"), run.provenance.get("on")) == (digest(scenario), on)
+        return run if same and "partial" not in run.provenance and (is_right(run) or not verify) else None
+    except _UNREADABLE:
+        return None
+
+
+def prepare(out: Path) -> None:
+    """Makes the folder, and raises InputError where nothing can be written to it."""
+    probe = out / f".scaleproof-{os.getpid()}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror}; choose a folder that can be written") from None
+
+
+def keep(run: Run, folder: Path) -> None:
+    """Writes the run into its folder. Raises RunError where it cannot."""
+    try:
+        save(run, folder)
+    except OSError as error:
+        raise RunError(f"{folder}: {error.strerror}; make room, or choose another --out") from None
+
+
+def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: Iterable[Path], folder: Path | None) -> str:
+    """Saves the steps that all ranks finished in a run that failed, and what they printed; returns what to say of it.
+
+    recorded: what each rank noted so far, in rank order.
+    """
+    if folder is None:
+        return ""
+    steps = finished_steps(recorded)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for log in logs:
+            if log.exists() and log.stat().st_size:
+                shutil.copyfile(log, folder / log.name)
+        if steps >= 1:
+            partial = replace(assemble(scenario, recorded, steps), compute=scenario.compute)
+            told = {"partial": f"{steps} of {scenario.steps} steps"}
+            # clocks are compared at the end
+            told |= {"clocks": "not aligned"} if on == "cluster" else {}
+            partial = replace(partial, provenance=told)
+            save(stamped(partial, scenario, on), folder)
+    except OSError as error:
+        return f"; what was measured could not be kept in {folder}: {error.strerror}"
+    return f"; measurements up to step {steps} are kept in {folder}" if steps >= 1 else "; no step was finished"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run that lies in a folder. run: None where it cannot be read; problem then says why."""
+
+    folder: Path
+    run: Run | None
+    problem: str = ""
+
+
+def listed(folder: Path) -> Iterator[Kept]:
+    """The measured runs below `folder`, by path. Raises InputError where it is not there."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; give one that measure or reconcile wrote with --out")
+    for file in sorted(folder.rglob("run.json")):
+        try:
+            run = load_run(file.parent)
+            _check(run)
+        except _UNREADABLE as error:
+            yield Kept(file.parent, None, _reason(error))
+            continue
+        if run.origin == "measured":
+            yield Kept(file.parent, run)
+
+
+def spread_s(run: Run) -> tuple[float, float] | None:
+    """Between which times a step lies: the interval of its mean where that is known, else the fastest and the slowest step."""
+    interval_s = getattr(run, "step_time_interval_s", None)
+    if interval_s is not None:
+        return float(interval_s[0]), float(interval_s[1])
+    return (min(run.step_times_s), max(run.step_times_s)) if run.step_times_s else None
+
+
+def _check(run: Run) -> None:
+    """Raises ValueError or TypeError for what JSON can hold and no run does."""
+    numbers: list[Any] = [run.ranks, run.step_time_s, *run.step_times_s, *(spread_s(run) or ())]
+    if run.verified is not None:
+        numbers += [run.verified["deviation"], run.verified["tolerance"]]
+    texts = [run.origin, run.scenario, run.strategy, *run.provenance.values()]
+    if not all(isinstance(number, int | float) for number in numbers) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("it holds other things than a run does")
+
+
+def _reason(error: BaseException) -> str:
+    """An error in a few words."""
+    lines = (getattr(error, "strerror", None) or str(error)).strip().splitlines() or [type(error).__name__]
+    return lines[0]

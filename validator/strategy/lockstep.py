@@ -1,0 +1,110 @@
+"""Collectives within passes, of ranks that go through them in lockstep: each has a counterpart in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from validator.recorder import Recorder
+from validator.strategy import collectives
+from validator.strategy.team import Team
+
+# A team's numbers below are those of its buckets.
+_FIRST: Final = 1 << 20
+
+
+class Lockstep:
+    """What a team exchanges within passes. A pass is held up for as long as that takes, which its recorder is told."""
+
+    def __init__(self, recorder: Recorder, team: Team) -> None:
+        self.team = team
+        self._recorder = recorder
+        # all of the team count alike, as they pass the same layers in the same order
+        self._number = _FIRST
+
+    def entered(self, x: Tensor) -> Tensor:
+        """What all have alike, and each reads for a part of the result: gradients are summed."""
+        return _apply(_alike, self.summed, x)
+
+    def left(self, x: Tensor) -> Tensor:
+        """The sum of what each has a summand of: all get the same gradient."""
+        return _apply(self.summed, _alike, x)
+
+    def gathered(self, x: Tensor, dim: int) -> Tensor:
+        """The parts of all, along a dimension: gradients are summed, and each gets its part's."""
+        return _apply(lambda part: self.together(part, dim), lambda whole: self.part_of_sum(whole, dim), x)
+
+    def scattered(self, x: Tensor, dim: int) -> Tensor:
+        """Each one's part of the sum, along a dimension: all get the gradients of all parts."""
+        return _apply(lambda whole: self.part_of_sum(whole, dim), lambda part: self.together(part, dim), x)
+
+    def exchanged(self, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
+        """Rows for each of the team → rows from each: gradients go back. received, sent: how many, by place."""
+        return _apply(lambda own: self._all_to_all(own, received, sent), lambda g: self._all_to_all(g, sent, received), rows)
+
+    def counts(self, counts: Tensor) -> Tensor:
+        """Whole numbers for each of the team, one row each → those from each."""
+        return self._all_to_all(counts, [1] * len(counts), [1] * len(counts))
+
+    def summed(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
+        """The sum over the team, or what else `op` makes."""
+        whole = x.detach().clone(memory_format=torch.contiguous_format)
+        with self.noted(whole):
+            dist.all_reduce(whole, op, group=self.team.group)
+        return whole
+
+    def together(self, part: Tensor, dim: int) -> Tensor:
+        """The parts of all along a dimension, in the order of their places."""
+        own = part.detach().movedim(dim, 0).contiguous()
+        whole = own.new_empty((self.team.size * len(own), *own.shape[1:]))
+        with self.noted(whole):
+            collectives.all_gather(whole, own, self.team.group).wait()
+        return whole.movedim(0, dim).contiguous()
+
+    def part_of_sum(self, whole: Tensor, dim: int) -> Tensor:
+        """This rank's part along a dimension of the sum over the team."""
+        summand = whole.detach().movedim(dim, 0).contiguous()
+        own = summand.new_empty((len(summand) // self.team.size, *summand.shape[1:]))
+        with self.noted(summand):
+            collectives.reduce_scatter(own, summand, self.team.group).wait()
+        return own.movedim(0, dim).contiguous()
+
+    def _all_to_all(self, own: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
+        own = own.detach().contiguous()
+        theirs = own.new_empty((sum(received), *own.shape[1:]))
+        with self.noted(own):
+            dist.all_to_all_single(theirs, own, list(received), list(sent), group=self.team.group)
+        return theirs
+
+    def noted(self, moved: Tensor) -> AbstractContextManager[None]:
+        """A context in which so much is moved, and the pass waits for it."""
+        self._number += 1
+        return self._recorder.interruption(size_bytes=float(moved.nbytes), group=self.team.number, match=self._number)
+
+
+class _Collective(torch.autograd.Function):
+    """One function forward, another of gradients backward."""
+
+    @staticmethod
+    def forward(context: Any, ahead: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        context.back = back
+        return ahead(x)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        return None, None, context.back(gradients[0])
+
+
+def _alike(x: Tensor) -> Tensor:
+    return x.view_as(x)
+
+
+def _apply(ahead: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What autograd's untyped `apply` returns."""
+    result: Tensor = _Collective.apply(ahead, back, x)  # type: ignore[no-untyped-call]
+    return result

@@ -1,0 +1,92 @@
+"""Replica: a rank's part of one stage of one worker, where ranks share layers, tokens and experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from simulator.model import Gpt
+from simulator.strategy import Hybrid
+from simulator.strategy.plan import Plan
+from validator.data import Batch
+from validator.model import Block, Embedding
+from validator.strategy.base import Context
+from validator.strategy.context import GatheredAttention, own_positions
+from validator.strategy.experts import share_experts
+from validator.strategy.grid import build_mesh
+from validator.strategy.lockstep import Lockstep
+from validator.strategy.pipeline import StageTrainer
+from validator.strategy.ring import RingAttention
+from validator.strategy.sharded import TensorParallel
+from validator.strategy.team import Team
+
+
+class Replica(StageTrainer):
+    """Trains it, but for how replicas are kept alike. mesh: of all ranks that train."""
+
+    def __init__(self, context: Context, strategy: Hybrid) -> None:
+        plan, mesh = strategy.plan, build_mesh(strategy.plan, context.device.type)
+        own = {axis: mesh.get_local_rank(axis) for axis in mesh.mesh_dim_names or ()}
+        worker = own["replica"] * plan.expert + own["expert"]
+        self.mesh, self.plan, self.division = mesh, plan, Division(context, plan, mesh)
+        super().__init__(context, strategy, worker, own["stage"], mesh.get_group("stage"), self.division.build)
+        self.batches = [self.division.own_tokens(batch) for batch in self.batches]
+        # others compute the same loss
+        self.tells_loss = own["tensor"] == 0
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        tensor = self.division.tensor
+        return super().loss(outputs, targets) if tensor is None else tensor.loss(outputs, targets)
+
+    def note_loss(self, loss: Tensor, samples: int) -> None:
+        if self.tells_loss:
+            super().note_loss(loss / self.plan.context, samples)
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        tensor = self.division.tensor
+        return super().parameters() if tensor is None else tensor.whole(super().parameters())
+
+
+class Division:
+    """How a rank's layers, tokens and experts are divided. tensor: what shares layers, if anything does."""
+
+    def __init__(self, context: Context, plan: Plan, mesh: DeviceMesh) -> None:
+        self._context, recorder = context, context.recorder
+        self.tensor: TensorParallel | None = None
+        self._attention: GatheredAttention | RingAttention | None = None
+        self._experts: Lockstep | None = None
+        self._positions: Tensor | None = None
+        # the only kind of which parts can be trained
+        spec = cast(Gpt, context.scenario.model)
+        if plan.tensor > 1:
+            self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
+        if plan.context > 1:
+            readers = Lockstep(recorder, Team.along(mesh, "context"))
+            attention = RingAttention if plan.context_by == "ring" else GatheredAttention
+            self._attention = attention(readers, spec.sequence)
+            self._positions = own_positions(readers.team.place, plan.context, spec.sequence).to(context.device)
+        if plan.expert > 1:
+            self._experts = Lockstep(recorder, Team.along(mesh, "expert"))
+
+    def build(self, numbers: range) -> Mapping[int, nn.Module]:
+        """This rank's parts of layers."""
+        layers = self._context.build(numbers)
+        for layer in layers.values():
+            if isinstance(layer, Embedding) and self._positions is not None:
+                layer.positions = self._positions
+            if isinstance(layer, Block) and self._attention is not None:
+                layer.attend = self._attention
+            if isinstance(layer, Block) and self._experts is not None:
+                share_experts(layer, self._experts)
+            if self.tensor is not None:
+                self.tensor.divide(layer)
+        return layers
+
+    def own_tokens(self, batch: Batch) -> Batch:
+        """The tokens of a batch that this rank has."""
+        if self._positions is None:
+            return batch
+        return Batch(*(tokens.index_select(1, self._positions) for tokens in batch))
