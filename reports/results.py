@@ -129,7 +129,8 @@ def read(folder: Path) -> Results:
         raise InputError(f"{folder}: no such folder; give the --out folder of scaleproof reconcile, predict or measure")
     if (folder / "reconcile.json").is_file():
         return _Reader(folder).reconciled()
-    case_folders = [folder, *sorted(folder.glob("runs/*"))]
+    measured = (file.parents[1] for file in folder.glob("*/measured/run.json"))
+    case_folders = [folder, *sorted(folder.glob("runs/*")), *sorted(measured)]
     if any(_holds_run(case_folder) for case_folder in case_folders):
         return _Reader(folder).unreconciled(case_folders)
     raise InputError(f"{folder}: no results here; scaleproof reconcile, predict or measure --out {folder} leaves some")

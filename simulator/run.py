@@ -356,5 +356,10 @@ def write_aside(path: Path, content: bytes) -> None:
     """Writes a file so that it is either the old one or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.part")
-    aside.write_bytes(content)
-    aside.replace(path)
+    try:
+        aside.write_bytes(content)
+        aside.replace(path)
+    except OSError:
+        # half of it would fill what is left of the disk
+        aside.unlink(missing_ok=True)
+        raise

@@ -191,14 +191,14 @@ def _print_json(plain: Any) -> None:
 
 def _row(run: Run, note: str) -> str:
     return (
-        f"{run.scenario:<28} {run.ranks:>5} {_step_time(run):>20}  {_verdict(run):<18} {note or run.provenance['on']}".rstrip()
+        f"{run.scenario:<24} {run.ranks:>5} {_step_time(run):>18}  {_verdict(run):<18} {note or run.provenance['on']}".rstrip()
     )
 
 
-_HEAD: Final = f"{'scenario':<28} {'ranks':>5} {'step time':>20}  {'trained rightly':<18} on"
+_HEAD: Final = f"{'scenario':<24} {'ranks':>5} {'step time':>18}  {'trained rightly':<18} on"
 _LIST_HEAD: Final = (
-    f"{'scenario':<28} {'strategy':<18} {'ranks':>5} {'step time':>20}  {'compute':<7}  {'on':<8} {'host':<16} "
-    f"{'date':<25}  {'trained rightly'}"
+    f"{'scenario':<24} {'strategy':<16} {'ranks':>5} {'step time':>18}  {'compute':<7} {'on':<8} {'host':<10} {'date':<16} "
+    "trained rightly"
 )
 
 
@@ -207,9 +207,10 @@ def _list_row(kept: Kept, above: Path) -> str:
     if run is None:
         return f"{kept.folder.relative_to(above)}: damaged: {kept.problem}"
     told = run.provenance
-    where = f"{run.compute or '':<7}  {told.get('on', ''):<8} {told.get('host', ''):<16} {told.get('date', ''):<25}"
+    date = told.get("date", "")[:16].replace("T", " ")
+    where = f"{run.compute or '':<7} {told.get('on', ''):<8} {told.get('host', ''):<10} {date:<16}"
     partial = f"; partial, {told['partial']}" if "partial" in told else ""
-    return f"{run.scenario:<28} {run.strategy:<18} {run.ranks:>5} {_step_time(run):>20}  {where}  {_verdict(run)}{partial}"
+    return f"{run.scenario:<24} {run.strategy:<16} {run.ranks:>5} {_step_time(run):>18}  {where} {_verdict(run)}{partial}"
 
 
 def _plain(kept: Kept) -> dict[str, Any]:

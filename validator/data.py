@@ -61,7 +61,7 @@ def _global_batch(scenario: Scenario, step: int) -> tuple[NDArray[np.generic], N
     generator = np.random.default_rng([scenario.training.seed, step])
     samples, model = scenario.total_samples, scenario.model
     if scenario.compute == "paced":
-        width = small_width(model.build_layers())
+        width = small_width(model.build_layers(scenario.strategy.plan.shard))
         return generator.standard_normal((samples, width)), generator.integers(width, size=samples)
     if isinstance(model, Mlp):
         return generator.standard_normal((samples, model.inputs)), generator.integers(model.outputs, size=samples)

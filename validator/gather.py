@@ -130,6 +130,7 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
     is_end = rows["phase"] == END_OF_STEP
     spans, ends = rows[~is_end], rows[is_end & (rows["step"] <= steps)]
     servers = np.arange(strategy.ranks) >= strategy.training_ranks
+    _stretch_sends(spans)
     _start_messages(spans)
     _start_collectives(spans)
     spans = cut_pulls(spans, servers)
@@ -182,6 +183,18 @@ def _with_rank(rank: int, rows: Rows) -> Rows:
 
 def _clamp_start(spans: Rows, row: int, begin_s: float) -> None:
     spans["start_s"][row] = min(max(begin_s, spans["arrival_s"][row]), spans["end_s"][row])
+
+
+def _stretch_sends(spans: Rows) -> None:
+    """What the kernel has taken is not there yet: where a rank goes on to wait for its peer's answer, it waits for that to have
+    come first."""
+    received = _messages(spans, Phase.RECEIVE)
+    answers = {(step, rank, peer): row for (step, rank, peer, _), row in _messages(spans, Phase.SYNCHRONISE).items()}
+    for (step, rank, peer, match), row in _messages(spans, Phase.SEND).items():
+        answer, there = answers.get((step, rank, peer)), received.get((step, peer, rank, match))
+        if answer is not None and there is not None:
+            came_s = max(float(spans["end_s"][row]), float(spans["end_s"][there]))
+            spans["end_s"][row] = spans["arrival_s"][answer] = min(came_s, float(spans["end_s"][answer]))
 
 
 def _start_messages(spans: Rows) -> None:

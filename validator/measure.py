@@ -100,7 +100,10 @@ def check(scenario: Scenario, where: On, interface: str | None) -> None:
     if where == "netlab":
         if interface is not None:
             raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
-        netlab_wiring.plan(_lab_cluster(scenario))
+        try:
+            netlab_wiring.plan(_lab_cluster(scenario))
+        except InputError as error:
+            raise InputError(f"{scenario.name}: {error}") from None
     elif interface is not None:
         interfaces.check(interface)
 
@@ -141,7 +144,12 @@ def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
     with Netlab(_lab_cluster(scenario)) as lab:
         report = lab.self_test()
         hosts = [Host(lab.namespace(node), lab.interface) for node in nodes_of_ranks(scenario)]
-        run = _measure_here(scenario, hosts, watch, "netlab")
+        try:
+            run = _measure_here(scenario, hosts, watch, "netlab")
+        except RankError:
+            # where the lab has ended, that is why, and this says so
+            lab.namespace(0)
+            raise
         told = warned([run.provenance.get("warnings", ""), *report.warnings])
         return replace(run, provenance={**run.provenance, **lab.provenance(), **report.provenance(), **told})
 

@@ -212,11 +212,11 @@ def small_width(layers: Sequence[Layer]) -> int:
 
 
 def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list[nn.Module]:
-    """The small layers that stand for the scenario's layers of those numbers; they do not wait where there is no pace.
+    """The small layers that stand for a rank's of the scenario's layers of those numbers; without a pace they do not wait.
 
     Initial parameters follow from the seed and the number alone. They are fp32 on the CPU.
     """
-    layers = scenario.model.build_layers()
+    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
     width = small_width(layers)
     result: list[nn.Module] = []
     for number in numbers:

@@ -105,14 +105,20 @@ class Recorder:
     @contextmanager
     def interruption(self, **labels: Any) -> Iterator[None]:
         """A context that is one collective, which holds up the pass whose span is noted next: that is told in pieces."""
+        begin_s = self.now()
+        with self.waiting(begin_s):
+            yield
+        self.add(Phase.SYNCHRONISE, begin_s, self._interruptions[-1][1], stream=Stream.COMMUNICATION, **labels)
+
+    @contextmanager
+    def waiting(self, begin_s: Any) -> Iterator[None]:
+        """A context in which the rank waits for a collective, held up since `begin_s`; as above where it is in a pass."""
         phase = self._status.activity.phase
         self.enter(Phase.SYNCHRONISE)
-        begin_s = self.now()
         yield
         end_s = self.now()
         self.enter(phase)
         self.add(Phase.SYNCHRONISE, begin_s, end_s)
-        self.add(Phase.SYNCHRONISE, begin_s, end_s, stream=Stream.COMMUNICATION, **labels)
         self._interruptions.append((begin_s, end_s))
 
     def span(self, phase: Phase, **labels: Any) -> _Span:

@@ -21,7 +21,7 @@ from validator.gather import assemble, finished_steps
 
 # What reading files that others may have cut short or written can raise.
 _UNREADABLE: Final = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
+    OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 
@@ -128,9 +128,9 @@ def listed(folder: Path) -> Iterator[Kept]:
 
 def spread_s(run: Run) -> tuple[float, float] | None:
     """Between which times a step lies: the interval of its mean where that is known, else the fastest and the slowest step."""
-    interval_s = getattr(run, "step_time_interval_s", None)
-    if interval_s is not None:
-        return float(interval_s[0]), float(interval_s[1])
+    if run.step_time_interval_s is not None:
+        low_s, high_s = run.step_time_interval_s
+        return low_s, high_s
     return (min(run.step_times_s), max(run.step_times_s)) if run.step_times_s else None
 
 
@@ -146,5 +146,7 @@ def _check(run: Run) -> None:
 
 def _reason(error: BaseException) -> str:
     """An error in a few words."""
+    if isinstance(error, KeyError):
+        return f"it lacks {error.args[0]}"
     lines = (getattr(error, "strerror", None) or str(error)).strip().splitlines() or [type(error).__name__]
     return lines[0]

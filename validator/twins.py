@@ -47,8 +47,6 @@ def check_strategy(scenario: Scenario) -> None:
         if name not in ("kind", *measured) and given != field.get_default(call_default_factory=True):
             raise InputError(f"strategy.{field.alias or name} is predicted but not measured; leave it out to measure")
     _check_training(scenario)
-    if scenario.compute == "paced":
-        _check_paced(scenario)
     if (check := _CHECKS.get(strategy.kind)) is not None:
         check(scenario)
 
@@ -80,12 +78,6 @@ def _check_data_parallel(scenario: Scenario) -> None:
         raise InputError(f"strategy.algorithm: {plan.algorithm} is predicted but not measured; {known}")
     if scenario.training.zero and plan.algorithm is not None:
         raise InputError("strategy.algorithm with training.zero is predicted but not measured; leave either out to measure")
-
-
-def _check_paced(scenario: Scenario) -> None:
-    """Layers that ranks share exchange what small ones have not."""
-    if scenario.strategy.plan.lockstep > 1:
-        raise InputError("compute: ranks that share layers cannot be paced; leave tensor and context out, or set compute=real")
 
 
 def _check_stages(scenario: Scenario) -> None:

@@ -12,10 +12,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from simulator.scenario import Scenario
 from validator.measure import train_here
 from validator.rank import here
-from validator.strategy import base, hybrid, pipeline
+from validator.strategy import base, hybrid, pipeline, served
 from validator.strategy.hybrid import Averaging
 from validator.strategy.lockstep import Lockstep
-from validator.strategy.ring import RingAttention
+from validator.strategy.ring_attention import RingAttention
 from validator.strategy.sharded import TensorParallel
 
 
@@ -92,4 +92,16 @@ def mix_up_tokens(scenario: Scenario, parameters_folder: Path | None) -> Mapping
         return exchanged(self, rows.roll(1, 0), received, sent)
 
     Lockstep.exchanged = rolled  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
+def forget_a_push(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Servers add the first push alone."""
+    add = served.Part.add
+
+    def first(self: served.Part, gradient: Tensor, workers: int) -> None:
+        if not self._workers:
+            add(self, gradient, workers)
+
+    served.Part.add = first  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

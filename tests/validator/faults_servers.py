@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -138,6 +140,19 @@ def skip_the_crew(scenario: Scenario, folder: Path | None) -> Told:
             in_crew(self, collective, tensor, match)
 
     Worker._in_crew = alone  # type: ignore[method-assign]
+    return train_here(scenario, folder)
+
+
+def die_in_step_6(scenario: Scenario, folder: Path | None) -> Told:
+    """Worker 1 is killed in its forward pass."""
+    loss = model.loss
+
+    def deadly(outputs: Tensor, targets: Tensor) -> Tensor:
+        if here().rank == 1 and here().status.activity.step == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss(outputs, targets)
+
+    model.loss = deadly
     return train_here(scenario, folder)
 
 

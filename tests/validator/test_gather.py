@@ -202,3 +202,26 @@ def test_enough_steps_tell_how_well_they_tell(make_scenario: MakeScenario) -> No
 
     assert run.step_time_interval_s is not None
     assert run.step_time_interval_s[0] <= run.step_time_s <= run.step_time_interval_s[1]
+
+
+def test_what_a_rank_waits_for_last_is_sent_before_it_waits_for_the_answer(make_scenario: MakeScenario) -> None:
+    """The kernel took the gradients at once, and moved them while the rank seemed to wait for the parameters; the receive was
+    posted before any of it."""
+    scenario = make_scenario({"kind": "gather_average", "workers": 2}, steps=1)
+    gradients, parameters = {"peer": 0, "match": 0}, {"peer": 0, "match": 1}
+    main = [
+        row(Phase.RECEIVE, 3.0, 6.0, **gradients | {"peer": 1, "start_s": 0.5}),
+        row(Phase.OPTIMIZER, 6.0, 7.0),
+        row(Phase.SEND, 7.0, 9.0, **parameters | {"peer": 1}),
+    ]
+    other = [row(Phase.SEND, 2.0, 2.5, **gradients), row(Phase.SYNCHRONISE, 2.5, 9.0, **parameters)]
+
+    run = assemble(scenario, [recorded(end(0, 0.0), *own, end(1, 9.0)) for own in (main, other)], 1)
+
+    assert run.spans is not None
+    own = run.spans.where(run.spans.rank == 1)
+    assert own.arrival_s.tolist() == [2.0, 6.0]
+    assert own.start_s.tolist() == [2.0, 7.0], "the main worker's update is waited for"
+    assert own.end_s.tolist() == [6.0, 9.0]
+    receive = run.spans.where(run.spans.phase == Phase.RECEIVE)
+    assert (receive.arrival_s[0], receive.start_s[0]) == (3.0, 3.0)

@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.run import Phase, Run, Stream
 from simulator.strategy.grid import ORDER, Grid
 from simulator.strategy.plan import Plan
-from tests.validator import faults_hybrid
+from tests.validator import conftest, faults_hybrid
 from tests.validator.conftest import TINY_GPT, MakeScenario
 from validator.gather import rank_names
 from validator.measure import Watch, measure
@@ -60,6 +60,13 @@ def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[st
     return measure(make_scenario({"kind": "hybrid", **strategy}, model, precision="fp64", **training), watch=Watch(verify=True))
 
 
+@pytest.fixture
+def cluster_with_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are on nodes of their own."""
+    network = {"bandwidth": "10 Gbit/s", "latency": "20 us"}
+    monkeypatch.setattr(conftest, "CLUSTER", conftest.CLUSTER | {"nodes": 3, "network": network})
+
+
 def deviation(run: Run) -> float:
     assert run.verified is not None
     return float(run.verified["deviation"])
@@ -94,6 +101,37 @@ def test_the_comparison_catches_wrong_sharing(
     assert deviation(run_of(make_scenario, strategy, model)) > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"),
+    [
+        ({"workers": 2, "servers": 1}, "momentum"),
+        ({**STAGED, "workers": 2, "servers": 2}, "adam"),
+        ({**STAGED, **TENSOR, "context": 2, "servers": 1, "order": ["stages", "tensor", "context", "workers"]}, "sgd"),
+    ],
+)
+def test_servers_update_what_ranks_share(
+    strategy: dict[str, Any], optimizer: str, make_scenario: MakeScenario, cluster_with_servers: None
+) -> None:
+    run = run_of(make_scenario, strategy, optimizer=optimizer)
+
+    assert deviation(run) < 1e-9
+    spans = run.spans
+    assert spans is not None
+    served = spans.where((spans.rank == run.ranks - 1) & (spans.step == 1))
+    assert {Phase.WAIT, Phase.OPTIMIZER, Phase.SEND} == set(map(Phase, served.phase.tolist()))
+    own = spans.where((spans.rank == 0) & (spans.step == 1) & (spans.stream == Stream.MAIN))
+    assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
+    assert {Phase.FORWARD, Phase.BACKWARD, Phase.SEND, Phase.RECEIVE} <= set(map(Phase, own.phase.tolist()))
+
+
+def test_the_comparison_catches_a_push_that_is_forgotten(
+    make_scenario: MakeScenario, cluster_with_servers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.measure.train_here", faults_hybrid.forget_a_push)
+
+    assert deviation(run_of(make_scenario, {"workers": 2, "servers": 1})) > 1e-3
+
+
 @pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 4}, {**STAGED, **TENSOR, "workers": 2}])
 def test_losses_are_those_of_one_worker(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     alone = measure(make_scenario({"kind": "data_parallel", "workers": 1}, precision="fp64"))
@@ -123,11 +161,21 @@ def test_gradients_are_summed_while_the_last_pass_goes_on(make_scenario: MakeSce
     assert backward.arrival_s[1] < sums.arrival_s.min() < backward.end_s[1]
 
 
-def test_paced_stages_of_several_workers_train_rightly(make_scenario: MakeScenario) -> None:
-    strategy = {"kind": "hybrid", **STAGED, "workers": 2, "overlap": True, "order": ["stages", "tensor", "context", "workers"]}
-    scenario = make_scenario(strategy, precision="fp64").model_copy(update={"compute": "paced"})
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {**STAGED, "workers": 2, "overlap": True, "order": ["stages", "tensor", "context", "workers"]},
+        {**STAGED, **SEQUENCE, "context": 2},
+        {**STAGED, **TENSOR, "schedule": "zb_h1", "overlap_sends": True},
+    ],
+)
+def test_paced_ranks_train_rightly(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    assert deviation(paced_run(make_scenario, strategy)) < 1e-9
 
-    assert deviation(measure(scenario, watch=Watch(verify=True))) < 1e-9
+
+def paced_run(make_scenario: MakeScenario, strategy: dict[str, Any]) -> Run:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, precision="fp64").model_copy(update={"compute": "paced"})
+    return measure(scenario, watch=Watch(verify=True))
 
 
 def exchanged_bytes(run: Run, rank: int = 0) -> Counter[float]:
@@ -139,13 +187,25 @@ def exchanged_bytes(run: Run, rank: int = 0) -> Counter[float]:
     return Counter(own.size_bytes.tolist())
 
 
-def predicted_bytes(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any]) -> Counter[float]:
-    """The same by the simulator's model, of what holds passes up."""
+def predicted_bytes(
+    make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any], hidden: bool = False
+) -> Counter[float]:
+    """The same by the simulator's model, of what passes wait for. hidden: and of what goes on beside them."""
     scenario = make_scenario({"kind": "hybrid", **strategy}, model)
     layers = scenario.model.build_layers(scenario.strategy.plan.shard)
     samples = scenario.samples_per_worker
-    exchanges = [one for layer in layers for one in layer.exchanges if not one.hidden]
+    exchanges = [one for layer in layers for one in layer.exchanges if hidden or not one.hidden]
     return Counter(8.0 * one.elements * samples for one in exchanges)
+
+
+@pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 2}, {**GATHERED, **TENSOR}])
+def test_paced_ranks_exchange_what_the_simulator_says(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    measured = exchanged_bytes(paced_run(make_scenario, strategy))
+    predicted = predicted_bytes(make_scenario, strategy, TINY_GPT, hidden=True)
+
+    assert predicted - measured == Counter()
+    # of all gradients
+    assert (measured - predicted).total() == ("context" in strategy)
 
 
 @pytest.mark.parametrize(
@@ -212,18 +272,20 @@ def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part
         ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
         ({**SEQUENCE, "overlap_tensor": True}, TINY_GPT, "strategy.overlap_tensor is predicted but not measured"),
         (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "model.experts.capacity"),
+        ({**EXPERT, "servers": 1}, MIXED, "strategy.servers"),
+        ({**SEQUENCE, "servers": 1}, TINY_GPT, "strategy.servers"),
+        ({**TENSOR, "servers": 1}, MIXED, "strategy.servers"),
     ],
 )
 def test_what_is_not_shared_so_is_refused(
-    strategy: dict[str, Any], model: dict[str, Any], message: str, make_scenario: MakeScenario
+    strategy: dict[str, Any], model: dict[str, Any], message: str, make_scenario: MakeScenario, cluster_with_servers: None
 ) -> None:
     with pytest.raises(InputError, match=message):
         measure(make_scenario({"kind": "hybrid", **strategy}, model))
 
 
-@pytest.mark.parametrize(("strategy", "model"), [(EXPERT, MIXED), (TENSOR, TINY_GPT)])
-def test_shared_layers_cannot_be_paced(strategy: dict[str, Any], model: dict[str, Any], make_scenario: MakeScenario) -> None:
-    scenario = make_scenario({"kind": "hybrid", **strategy}, model)
+def test_shared_experts_cannot_be_paced(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "hybrid", **EXPERT}, MIXED)
 
     with pytest.raises(InputError, match="cannot be paced"):
         measure(scenario.model_copy(update={"compute": "paced"}))

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import InputError
 from simulator.predict import predict
 from simulator.run import Phase, Stream
 from simulator.scenario import Scenario
@@ -87,11 +86,6 @@ def test_the_small_model_trains_rightly(strategy: dict[str, Any]) -> None:
 
 def test_models_without_a_twin_are_paced_too() -> None:
     assert measure(scenario(model={"kind": "alexnet", "name": "alexnet"}, steps=2, device=FAST)).losses
-
-
-def test_what_ranks_share_cannot_be_paced() -> None:
-    with pytest.raises(InputError, match=r"cannot be paced|predicted but not measured"):
-        measure(scenario({"kind": "hybrid", "workers": 1, "tensor": 2}))
 
 
 def test_gradients_of_padding_are_zero_and_the_rest_is_trained() -> None:

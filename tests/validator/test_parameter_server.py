@@ -15,10 +15,10 @@ import pytest
 
 from simulator.cluster import Cluster
 from simulator.errors import InputError, RankError
-from simulator.run import Phase, Run, Stream
+from simulator.run import Phase, Run, Stream, load_run
 from simulator.scenario import Scenario
 from simulator.strategy.parameter_server_shards import buckets
-from tests.validator import faults_servers
+from tests.validator import faults_servers, processes
 from tests.validator.conftest import MakeScenario
 from validator.measure import Watch, measure
 
@@ -167,6 +167,20 @@ def test_training_gets_somewhere(strategy: dict[str, Any], make_scenario: MakeSc
 
     assert run.losses[0] > 2.5, "of a choice out of 32, by chance 3.5"
     assert np.mean(run.losses[-5:]) < 1.2
+
+
+@pytest.mark.parametrize("strategy", [BASE, ASYNCHRONOUS, BACKUPS])
+def test_what_was_measured_before_a_worker_died_is_kept(
+    strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("validator.measure.train_here", faults_servers.die_in_step_6)
+    killed = r"rank 1 \(worker 1\) was killed by signal 9 in forward of step 6"
+
+    with pytest.raises(RankError, match=rf"{killed}; measurements up to step [1-5] are kept"):
+        measure(make_scenario(strategy, batch=12, steps=8), watch=Watch(folder=tmp_path))
+
+    assert load_run(tmp_path).step_time_s > 0
+    assert processes.own_ranks() == []
 
 
 def test_spans_of_workers_that_go_each_on_its_own(make_scenario: MakeScenario) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -65,10 +67,40 @@ def test_a_clock_lets_nobody_run_ahead() -> None:
     assert push(gate, 1) == (True, [0, 1]), "in the order in which they came"
 
 
-def test_rounds_go_on_without_those_that_are_done() -> None:
-    gate = turns(Barrier(1), {0: 1, 1: 1, 2: 3})
+def test_rounds_do_not_wait_for_those_that_are_done() -> None:
+    gate = turns(Barrier(1), {0: 1, 1: 2, 2: 2, 3: 2})
 
     assert push(gate, 0) == (True, [])
-    assert push(gate, 1) == (True, [0, 1])
-    assert push(gate, 2) == (False, [2])
-    assert push(gate, 2) == (True, [2]), "there is nobody else to wait for"
+    assert push(gate, 1) == (True, [])
+    assert push(gate, 2) == (True, [0, 1, 2])
+    assert push(gate, 3) == (False, [3])
+    assert push(gate, 3) == (True, [3]), "nobody knows how many are still to come"
+
+
+@given(st.randoms(use_true_random=False), st.integers(2, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6))
+def test_servers_with_backups_never_wait_for_one_another(
+    random: Random, crews: int, servers: int, parts: int, steps: int
+) -> None:
+    """Each server drops whom it likes; a worker goes on once all of them have answered all it pushed, in its order."""
+    backups = random.randrange(crews)
+    gates = {
+        (server, part): turns(Barrier(backups), dict.fromkeys(range(crews), steps)) for server, part in pairs(servers, parts)
+    }
+    pushed: dict[tuple[int, int], list[int]] = {pair: [*range(parts)] for pair in pairs(crews, servers)}
+    taken, missing = [0] * crews, [servers * parts] * crews
+    while coming := [pair for pair, left in pushed.items() if left]:
+        crew, server = random.choice(coming)
+        part = pushed[crew, server].pop(0)
+        for one in push(gates[server, part], crew)[1]:
+            missing[one] -= 1
+            if missing[one] == 0:
+                taken[one] += 1
+                missing[one] = servers * parts
+                if taken[one] < steps:
+                    pushed.update({(one, other): [*range(parts)] for other in range(servers)})
+
+    assert taken == [steps] * crews
+
+
+def pairs(first: int, second: int) -> list[tuple[int, int]]:
+    return list(product(range(first), range(second)))

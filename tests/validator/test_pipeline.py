@@ -171,6 +171,17 @@ def test_paced_layers_train_rightly_too(case: Case) -> None:
     assert verified["deviation"] < 1e-9
 
 
+@pytest.mark.parametrize("compute", ["real", "paced"])
+@pytest.mark.parametrize("shared", [{"workers": 2}, {"workers": 1, "tensor": 2}], ids=["workers", "tensor"])
+def test_pipelines_of_hybrids_have_any_schedule(shared: dict[str, int], compute: str) -> None:
+    verified = measure(
+        Case("zb_v", 2, 4, 2).scenario(compute, kind="hybrid", overlap=False, **shared), watch=Watch(verify=True)
+    ).verified
+
+    assert verified is not None
+    assert verified["deviation"] < 1e-9
+
+
 @pytest.mark.parametrize("case", SOME, ids=str)
 @pytest.mark.parametrize("fault", [faults_pipeline.train_with_a_stale_stage, faults_pipeline.train_without_a_microbatch])
 def test_what_is_not_trained_is_noticed(fault: Any, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from validator import model
 from validator.data import Batch, share_of, whole_batches
 from validator.reference.replica import Replica
 
-# Roundings by which sums in 16 bits differ after some steps, in units of their precision.
-_ROUNDINGS: Final = 10
+# Where rounding depends on the order of sums, Adam makes much of it in parameters whose gradients are small: up to 0.012 seen.
+_ROUNDING: Final = 0.05
 
 
 class Averaging(Protocol):
@@ -72,10 +72,12 @@ def averaging(scenario: Scenario, parameter: Tensor, number: int) -> Averaging:
 
 
 def tolerance_of(scenario: Scenario) -> float:
-    """Sums in 16 bits depend on their order, which the library chooses; of two workers they do not."""
+    """For sums in 16 bits, which depend on the order that the library chooses (of two workers they do not), and for factors,
+    which depend on every rounding."""
     compression = scenario.strategy.plan.compression
-    dtype = torch.float16 if isinstance(compression, Fp16) else torch.bfloat16 if isinstance(compression, Bf16) else None
-    return 0.0 if dtype is None or scenario.strategy.workers <= 2 else _ROUNDINGS * torch.finfo(dtype).eps
+    if isinstance(compression, PowerSgd):
+        return 0.0 if scenario.training.precision == "fp64" else _ROUNDING
+    return _ROUNDING if isinstance(compression, Fp16 | Bf16) and scenario.strategy.workers > 2 else 0.0
 
 
 def sum_of(weighted: Sequence[Tensor]) -> Tensor:

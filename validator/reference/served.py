@@ -1,7 +1,7 @@
 """The rule of servers that do not wait for all: what each server noted, replayed in one process.
 
-A server's log tells whose gradient it added, when it updated its parameters, and whom it answered with them. A worker's gradient
-is that of its own samples at the parameters which it was answered last, part by part. Everything else follows.
+A server's log tells whose gradient it added, when it updated its parameters, and whom it answered with them. A worker's
+gradient is that of its own samples at the parameters which it was answered last, part by part. Everything else follows.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
     _check_held([tuple(one) for server in told for held in server["held"].values() for one in held], replica)
     crews = [_Crew(replica, workers, sum(len(server["held"]) for server in told)) for workers in groups]
     servers = [_Server(replica, number, server, crews) for number, server in enumerate(told)]
-    going = True
-    while going:
-        going = any([server.go_on() for server in servers])
+    while sum(server.go_on() for server in servers):
+        pass
     for server in servers:
         server.check_finished(len(replica.steps))
     names = list(replica.parameters())
@@ -115,6 +114,7 @@ class _Server:
         self._name, self._crews = f"server {number}", crews
         self._gate = cast(ParameterServer, replica.scenario.strategy).gate
         self._steps = len(replica.steps)
+        self._most = len(crews) - self._gate.backups if isinstance(self._gate, Barrier) else 1
         self._log: Sequence[tuple[str, int, int]] = told["log"]
         self._done = 0
         self._held = {
@@ -122,12 +122,12 @@ class _Server:
             for bucket, ranges in told["held"].items()
         }
 
-    def go_on(self) -> bool:
-        """Follows the log until a gradient is needed that is not there yet; whether it got anywhere."""
+    def go_on(self) -> int:
+        """Follows the log until a gradient is needed that is not there yet; returns how far it got."""
         before = self._done
         while self._done < len(self._log) and self._follow(*self._log[self._done]):
             self._done += 1
-        return self._done > before
+        return self._done - before
 
     def check_finished(self, steps: int) -> None:
         if self._done < len(self._log):
@@ -174,12 +174,11 @@ class _Server:
         return True
 
     def _check_round(self, held: _Held) -> None:
-        """An update takes one push, or those of a round: all but the backups, of the crews that still push."""
+        """An update takes one push, or a round's, all but the backups, as long as nobody has pushed for the last time."""
         needed = 1
-        if isinstance(self._gate, Barrier):
-            left = sum(answered < self._steps for answered in held.answered)
-            needed = min(len(self._crews) - self._gate.backups, left)
-        if len(held.counted) != needed or len(set(held.counted)) != needed:
+        if isinstance(self._gate, Barrier) and max(held.answered) < self._steps:
+            needed = len(self._crews) - self._gate.backups
+        if len(held.counted) < needed or len(set(held.counted)) < len(held.counted) or len(held.counted) > self._most:
             raise ValueError(f"{self._name} updated by the pushes of {held.counted}, not by {needed}")
 
     def _check_turn(self, held: _Held, crew: int) -> None:

@@ -10,5 +10,5 @@ from validator.strategy.base import Context, Trainer
 
 
 def create(context: Context, strategy: Strategy) -> Trainer:
-    """This rank's part in training by `strategy`: what the module of its kind makes. `validator.checks` knows which there are."""
+    """This rank's part in training by `strategy`: what the module of its kind makes (`validator.twins` knows which)."""
     return cast(Trainer, import_module(f"{__name__}.{strategy.kind}").create(context, strategy))

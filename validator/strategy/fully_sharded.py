@@ -20,7 +20,6 @@ from torch.futures import Future
 
 from simulator.run import Phase, Stream
 from simulator.strategy import DataParallel
-from validator import model
 from validator.data import Batch
 from validator.recorder import Recorder
 from validator.strategy.base import Context, Trainer, WholeModel, apply_update
@@ -42,9 +41,8 @@ class FullySharded(WholeModel):
         self.microbatches = plan.microbatches
         shape = (plan.workers // plan.sharing, plan.sharing)
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
-        self.passes = Passes(self.recorder)
         self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
-        exchange = _Exchange(self.passes, context.device.type, Team.along(mesh, "shard"), Team.along(mesh, "replica"))
+        exchange = _Exchange(self.recorder, context.device.type, Team.along(mesh, "shard"), Team.along(mesh, "replica"))
         for shard in self.shards:
             keeps = self.zero < 3 or not plan.reshard
             fully_shard(cast(torch.nn.Module, shard), mesh=mesh["shard"], reshard_after_forward=not keeps)
@@ -67,16 +65,6 @@ class FullySharded(WholeModel):
             self.backward(self.forward(Batch(batch.inputs[part], batch.targets[part])) / self.microbatches)
         self.update()
 
-    def forward(self, batch: Batch) -> Tensor:
-        with self.passes.of(Phase.FORWARD):
-            loss = model.loss(self.module(batch.inputs), batch.targets)
-        self.note_loss(loss, len(batch.targets))
-        return loss
-
-    def backward(self, loss: Tensor) -> None:
-        with self.passes.of(Phase.BACKWARD):
-            loss.backward()  # type: ignore[no-untyped-call]
-
     def update(self) -> None:
         apply_update(self.recorder, self.optimizer)
         if self.zero < 3:
@@ -92,47 +80,11 @@ class FullySharded(WholeModel):
         return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in own.items()}
 
 
-class Passes:
-    """Spans of passes that are interrupted by waiting for what is gathered and scattered."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self._phase: Phase | None = None
-        self._begin: Any = None
-
-    def of(self, phase: Phase) -> Passes:
-        """A context that is one pass."""
-        self._phase = phase
-        return self
-
-    def __enter__(self) -> None:
-        self._begin = self.recorder.now()
-        self._enter()
-
-    def __exit__(self, error: object, *_: object) -> None:
-        if error is None and self._phase is not None:
-            self.recorder.add(self._phase, self._begin, self.recorder.now())
-        self._phase = None
-
-    def waited(self, begin: Any) -> None:
-        """The pass, where there is one, was held up from `begin` until now."""
-        end = self.recorder.now()
-        if self._phase is not None:
-            self.recorder.add(self._phase, self._begin, begin)
-        self.recorder.add(Phase.SYNCHRONISE, begin, end)
-        self._begin = end
-        self._enter()
-
-    def _enter(self) -> None:
-        if self._phase is not None:
-            self.recorder.enter(self._phase)
-
-
 class _Exchange:
     """What `fully_shard` sends, as it asks for it, with a span for each collective."""
 
-    def __init__(self, passes: Passes, device: str, shard: Team, replica: Team) -> None:
-        self.passes, self.shard, self.replica = passes, shard, replica
+    def __init__(self, recorder: Recorder, device: str, shard: Team, replica: Team) -> None:
+        self.recorder, self.shard, self.replica = recorder, shard, replica
         # on GPUs streams wait for collectives, and the host goes on
         self.blocks = device == "cpu"
         self._count = 0
@@ -149,30 +101,30 @@ class _Exchange:
 
     def gather(self, output: Tensor, own: Tensor, group: dist.ProcessGroup) -> dist.Work:
         """Begins to gather; the pass is held up when it waits for that, if it is not there by then."""
-        begin = self.passes.recorder.now()
+        begin = self.recorder.now()
         work = all_gather(output, own, group)
         noted = work.get_future().then(self._noting(self.shard, output, begin))
         return _Awaited(work, noted, self)
 
     def scatter(self, output: Tensor, whole: Tensor, group: dist.ProcessGroup) -> None:
         """Sums and scatters gradients. torch goes on with the sum at once, so on a CPU the pass is held up."""
-        begin = self.passes.recorder.now()
+        begin = self.recorder.now()
         self._finish(reduce_scatter(output, whole, group), begin, self._noting(self.shard, whole, begin))
 
     def sum_over_groups(self, scattered: Tensor) -> None:
         """Sums over the groups what each has scattered inside it."""
-        begin = self.passes.recorder.now()
+        begin = self.recorder.now()
         work = dist.all_reduce(scattered, group=self.replica.group, async_op=True)
         assert work is not None
         self._finish(work, begin, self._noting(self.replica, scattered, begin))
 
     def wait(self, work: dist.Work, begin: Any) -> None:
         """The pass needs what is gathered or summed, since `begin`."""
-        if self.blocks:
-            self.passes.recorder.enter(Phase.SYNCHRONISE)
-        work.wait()
-        if self.blocks:
-            self.passes.waited(begin)
+        if not self.blocks:
+            work.wait()
+            return
+        with self.recorder.waiting(begin):
+            work.wait()
 
     def _finish(self, work: dist.Work, begin: Any, note: Callable[[Any], None]) -> None:
         """Waits for a collective, and notes it. gloo's scatter has no future that would tell when it is done."""
@@ -184,7 +136,7 @@ class _Exchange:
 
     def _noting(self, team: Team, moved: Tensor, begin: Any) -> Callable[[Any], None]:
         """What notes a collective's own span, once it is done."""
-        recorder, size_bytes = self.passes.recorder, float(moved.nbytes)
+        recorder, size_bytes = self.recorder, float(moved.nbytes)
         self._count += 1
         labels: dict[str, Any] = {"size_bytes": size_bytes, "group": team.number, "match": self._count}
         return lambda _: recorder.add(Phase.SYNCHRONISE, begin, recorder.now(), stream=Stream.COMMUNICATION, **labels)
@@ -198,7 +150,7 @@ class _Awaited(dist.Work):
         self._work, self._noted, self._exchange = work, noted, exchange
 
     def wait(self, timeout: Any = None) -> bool:
-        self._exchange.wait(self._work, self._exchange.passes.recorder.now())
+        self._exchange.wait(self._work, self._exchange.recorder.now())
         # its span belongs to this step
         self._noted.wait()
         return True

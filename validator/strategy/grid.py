@@ -37,7 +37,7 @@ def teams(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
 
 
 def holdings(plan: Plan) -> list[list[int]]:
-    """The ranks that hold the same parameters, by stage and tensor-parallel part: the last stage first, as it is ready first."""
+    """The ranks that hold the same parameters, by stage and tensor-parallel part: those of the last stage first."""
     grid = plan.grid(1)
     return [
         [rank for worker in range(plan.workers) for rank in grid.members(worker, stage)[part :: plan.tensor]]

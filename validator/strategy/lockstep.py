@@ -29,23 +29,23 @@ class Lockstep:
 
     def entered(self, x: Tensor) -> Tensor:
         """What all have alike, and each reads for a part of the result: gradients are summed."""
-        return _apply(_alike, self.summed, x)
+        return both_ways(alike, self.summed, x)
 
     def left(self, x: Tensor) -> Tensor:
         """The sum of what each has a summand of: all get the same gradient."""
-        return _apply(self.summed, _alike, x)
+        return both_ways(self.summed, alike, x)
 
     def gathered(self, x: Tensor, dim: int) -> Tensor:
         """The parts of all, along a dimension: gradients are summed, and each gets its part's."""
-        return _apply(lambda part: self.together(part, dim), lambda whole: self.part_of_sum(whole, dim), x)
+        return both_ways(lambda part: self.together(part, dim), lambda whole: self.part_of_sum(whole, dim), x)
 
     def scattered(self, x: Tensor, dim: int) -> Tensor:
         """Each one's part of the sum, along a dimension: all get the gradients of all parts."""
-        return _apply(lambda whole: self.part_of_sum(whole, dim), lambda part: self.together(part, dim), x)
+        return both_ways(lambda whole: self.part_of_sum(whole, dim), lambda part: self.together(part, dim), x)
 
     def exchanged(self, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
         """Rows for each of the team → rows from each: gradients go back. received, sent: how many, by place."""
-        return _apply(lambda own: self._all_to_all(own, received, sent), lambda g: self._all_to_all(g, sent, received), rows)
+        return both_ways(lambda own: self._all_to_all(own, received, sent), lambda g: self._all_to_all(g, sent, received), rows)
 
     def counts(self, counts: Tensor) -> Tensor:
         """Whole numbers for each of the team, one row each → those from each."""
@@ -100,11 +100,12 @@ class _Collective(torch.autograd.Function):
         return None, None, context.back(gradients[0])
 
 
-def _alike(x: Tensor) -> Tensor:
+def alike(x: Tensor) -> Tensor:
+    """The same, as another tensor."""
     return x.view_as(x)
 
 
-def _apply(ahead: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """What autograd's untyped `apply` returns."""
+def both_ways(ahead: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What `ahead` makes of it; `back` is what becomes of its gradients."""
     result: Tensor = _Collective.apply(ahead, back, x)  # type: ignore[no-untyped-call]
     return result

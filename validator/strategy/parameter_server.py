@@ -23,9 +23,8 @@ def create(context: Context, strategy: ParameterServer) -> Trainer:
     together = crews(context.scenario, strategy)
     servers = range(strategy.workers, strategy.ranks)
     links = Links([crew[0] for crew in together], servers, own=dist.get_backend() == "nccl")
-    # groups are made by all ranks together, servers as well
-    teams = [*together, *([server] for server in servers)]
-    team = Team.of(teams, "node") if strategy.two_level else None
+    # all ranks make all groups, servers as well
+    team = Team.of([*together, *([server] for server in servers)], "node") if strategy.two_level else None
     trainer: Trainer
     if context.rank >= strategy.workers:
         trainer = (InStep if strategy.gate == SYNCHRONOUS else Free)(context, strategy, links, together)

@@ -43,11 +43,12 @@ class Turns(ABC):
 
 class Rounds(Turns):
     """Of a barrier: an update takes the pushes of all crews but `backups`. Who comes later goes on with the round that is then
-    open."""
+    open. Once a crew has pushed for the last time every push is an update: what others still push may be too little for a round
+    here while they wait for one elsewhere."""
 
     def __init__(self, pushes: Mapping[int, int], backups: int) -> None:
         super().__init__(pushes)
-        self._needed = len(pushes) - backups
+        self._crews, self._needed = len(pushes), len(pushes) - backups
         self._round = 0
         self._of_crew = dict.fromkeys(pushes, 0)
         self._waiting: list[int] = []
@@ -59,7 +60,7 @@ class Rounds(Turns):
         self._waiting.append(crew)
 
     def is_due(self) -> bool:
-        return len(self._waiting) >= max(1, min(self._needed, len(self.left)))
+        return len(self._waiting) >= (self._needed if len(self.left) == self._crews else 1)
 
     def release(self) -> list[int]:
         self._round += 1

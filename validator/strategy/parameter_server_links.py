@@ -7,7 +7,6 @@ message is there on either, so that messages move side by side and are served in
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 from queue import SimpleQueue
 from threading import Thread
@@ -68,35 +67,41 @@ class Listener(Thread):
         self.leader, self.buffers = leader, buffers
         self._links, self._recorder, self._inbox, self._crew, self._pushes = links, recorder, inbox, crew, pushes
         self._answers: list[SimpleQueue[dist.Work]] = [SimpleQueue() for _ in buffers]
+        # parts that are answered but not sent, and how many were sent
+        self._held: set[int] = set()
+        self._sent = 0
 
     def answer(self, part: int) -> None:
-        """Sends what the part's buffer holds."""
-        self._answers[part].put(self._links.send(self.buffers[part], self.leader))
+        """Sends what the part's buffer holds, once those that were pushed before it are answered: the other side receives them
+        in that order."""
+        self._held.add(part)
+        while (first := self._sent % len(self.buffers)) in self._held:
+            self._held.remove(first)
+            self._answers[first].put(self._links.send(self.buffers[first], self.leader))
+            self._sent += 1
 
     def run(self) -> None:
         try:
-            with _own_stream(self.buffers):
-                for number in range(self._pushes):
-                    for part, buffer in enumerate(self.buffers):
-                        if number > 0:
-                            _finish(self._answers[part].get())
-                        _finish(self._links.receive(buffer, self.leader))
-                        self._inbox.put(Push(self._crew, part, self._recorder.now()))
-                for answers in self._answers:
-                    _finish(answers.get())
+            # on a GPU what waits for a message must not hold up what others have told the device to do
+            stream = torch.cuda.Stream() if any(buffer.is_cuda for buffer in self.buffers) else None  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(stream):
+                self._listen(stream)
         except Exception as error:
             self._inbox.put(error)
 
+    def _listen(self, stream: torch.cuda.Stream | None) -> None:
+        for number in range(self._pushes):
+            for part, buffer in enumerate(self.buffers):
+                if number > 0:
+                    _finish(self._answers[part].get(), stream)
+                _finish(self._links.receive(buffer, self.leader), stream)
+                self._inbox.put(Push(self._crew, part, self._recorder.now()))
+        for answers in self._answers:
+            _finish(answers.get(), stream)
 
-def _own_stream(buffers: Sequence[Tensor]) -> AbstractContextManager[Any]:
-    """On a GPU what waits for a message must not hold up what others have told the device to do."""
-    if buffers and buffers[0].is_cuda:
-        return torch.cuda.stream(torch.cuda.Stream(buffers[0].device))  # type: ignore[no-untyped-call]
-    return nullcontext()
 
-
-def _finish(work: dist.Work) -> None:
-    """Returns once the message has passed: on NCCL waiting for it holds up the stream alone."""
+def _finish(work: dist.Work, stream: torch.cuda.Stream | None) -> None:
+    """Returns once the message has passed: waiting for NCCL's holds up the stream alone."""
     work.wait()
-    if torch.cuda.is_available():
-        torch.cuda.current_stream().synchronize()
+    if stream is not None:
+        stream.synchronize()

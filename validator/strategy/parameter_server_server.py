@@ -179,8 +179,8 @@ class Free(Server):
         """Sends the parameters beside what follows; the push of the crew that is answered made room for them."""
         self._note("answer", number, crew)
         listener, part = self.listeners[crew], self.parts[number]
-        with torch.no_grad():
-            listener.buffers[number].copy_(part.value)
+        with self.recorder.span(Phase.SEND):
+            listener.buffers[number].copy_(part.value.detach())
         begin = self.recorder.now()
         labels = self._labels(number, crew)
         self.recorder.add(Phase.SEND, begin, begin, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels)

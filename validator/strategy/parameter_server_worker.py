@@ -48,6 +48,9 @@ class Worker(WholeModel):
         """Makes samples in its environment."""
         if self.strategy.rollout_s:
             with self.recorder.span(Phase.INPUT):
+                if self.values.is_cuda:
+                    # by the parameters that have come
+                    torch.cuda.current_stream().synchronize()
                 time.sleep(self.strategy.rollout_s)
 
     def update(self) -> None:

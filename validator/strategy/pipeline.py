@@ -22,6 +22,14 @@ def create(context: Context, strategy: Pipeline) -> Trainer:
     return StageTrainer(context, strategy, worker=0, stage=context.rank)
 
 
+class Chunk(nn.Sequential):
+    """The layers of a stage. They hand on no view: once its gradients are there torch detaches it, which views do not allow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)  # type: ignore[no-untyped-call]
+        return x.clone() if x._is_view() else x
+
+
 class StageTrainer(Trainer):
     """One rank of one worker's pipeline, with one stage of the model or several.
 
@@ -48,7 +56,7 @@ class StageTrainer(Trainer):
         self.module = nn.Sequential(*self.layers.values())
         self.lane = Lane(self.recorder, sends_freely(plan))
         self.stages = [
-            RecordedStage(self.lane, nn.Sequential(*chunk.values()), number, len(ranges), context.device, group=group)
+            RecordedStage(self.lane, Chunk(*chunk.values()), number, len(ranges), context.device, group=group)
             for number, chunk in zip(numbers, chunks, strict=True)
         ]
         self.optimizer = context.optimizer(self.module.parameters())

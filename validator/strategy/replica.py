@@ -18,8 +18,9 @@ from validator.strategy.context import GatheredAttention, own_positions
 from validator.strategy.experts import share_experts
 from validator.strategy.grid import build_mesh
 from validator.strategy.lockstep import Lockstep
+from validator.strategy.paced_exchanges import PacedExchanges
 from validator.strategy.pipeline import StageTrainer
-from validator.strategy.ring import RingAttention
+from validator.strategy.ring_attention import RingAttention
 from validator.strategy.sharded import TensorParallel
 from validator.strategy.team import Team
 
@@ -55,10 +56,16 @@ class Division:
 
     def __init__(self, context: Context, plan: Plan, mesh: DeviceMesh) -> None:
         self._context, recorder = context, context.recorder
+        self._layers = context.scenario.model.build_layers(plan.shard)
+        self._paced: PacedExchanges | None = None
         self.tensor: TensorParallel | None = None
         self._attention: GatheredAttention | RingAttention | None = None
         self._experts: Lockstep | None = None
         self._positions: Tensor | None = None
+        if context.scenario.compute == "paced":
+            teams = {axis: Lockstep(recorder, Team.along(mesh, axis)) for axis in ("tensor", "context")}
+            self._paced = PacedExchanges(teams, context.dtype)
+            return
         # the only kind of which parts can be trained
         spec = cast(Gpt, context.scenario.model)
         if plan.tensor > 1:
@@ -74,7 +81,9 @@ class Division:
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
         """This rank's parts of layers."""
         layers = self._context.build(numbers)
-        for layer in layers.values():
+        for number, layer in layers.items():
+            if self._paced is not None and self._layers[number].exchanges:
+                self._paced.attach(layer, self._layers[number])
             if isinstance(layer, Embedding) and self._positions is not None:
                 layer.positions = self._positions
             if isinstance(layer, Block) and self._attention is not None:

@@ -1,0 +1,57 @@
+"""The interface by which a host is reached is found without sending anything; wrong ones are refused."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from simulator.errors import InputError
+from tests.validator.netlabs import lab_cluster, needs_netlab
+from validator import interfaces, meeting, namespaces
+from validator.hosts import LOOPBACK
+from validator.launch import run_on_ranks
+from validator.netlab import Netlab
+from validator.place import MeetingPoint, Place
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.0.0.7"])
+def test_this_machine_is_reached_by_the_loopback_interface(host: str) -> None:
+    name, own = interfaces.route_to(host, 29500)
+    assert name == LOOPBACK
+    assert interfaces.is_loopback(own)
+
+
+def test_unknown_hosts_and_interfaces_are_one_line() -> None:
+    with pytest.raises(InputError, match=r"MASTER_ADDR=nobody\.invalid: no host of that name; give the address"):
+        interfaces.route_to("nobody.invalid", 29500)
+    with pytest.raises(InputError, match=f"--interface eth77: .* has no such interface; give one of .*{LOOPBACK}"):
+        interfaces.check("eth77")
+
+
+def test_a_loopback_address_is_of_no_use_to_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    elsewhere = Place(rank=1, ranks=4, local_rank=1, local_ranks=2)
+    with pytest.raises(InputError, match=r"MASTER_ADDR=localhost is .* on .*, which other machines cannot reach; set it"):
+        meeting.meet(elsewhere, MeetingPoint("localhost", 1, hosted=False), None, 1.0)
+
+
+def on_host(path: str, address: str) -> tuple[str, str]:
+    from pathlib import Path
+
+    namespaces.enter(Path(path))
+    return interfaces.route_to(address, 29500)
+
+
+@needs_netlab
+def test_hosts_reach_one_another_by_their_network() -> None:
+    with Netlab(lab_cluster(2)) as lab:
+        found = [run_on_ranks(on_host, 1, str(lab.namespace(host)), lab.address(0))[0] for host in range(2)]
+    assert found == [[lab.interface, lab.address(host)] for host in range(2)]
+
+
+def test_what_listens_does_so_on_one_address() -> None:
+    descriptor = meeting._listen(MeetingPoint("127.0.0.1", 0, hosted=False))
+    with socket.socket(fileno=descriptor) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"

@@ -1,0 +1,165 @@
+"""Measured runs are found again where they are the same, complete and right; what is damaged is told."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import InputError, RunError
+from simulator.predict import predict
+from simulator.run import Run, save
+from simulator.scenario import Scenario
+from validator import results
+from validator.results import digest, find, folder_of, is_right, keep, listed, prepare, spread_s, stamped
+
+Make = Callable[..., Scenario]
+RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}
+
+
+def measured(scenario: Scenario, on: str = "local", **fields: Any) -> Run:
+    """A run as if it had been measured."""
+    return stamped(replace(predict(scenario), origin="measured", spans=None, **fields), scenario, on)
+
+
+def test_what_is_kept_is_found(small: Make, tmp_path: Path) -> None:
+    scenario = small()
+    folder = folder_of(tmp_path, scenario)
+    assert folder == tmp_path / "small" / "measured"
+    assert find(folder, scenario, "local", verify=False) is None
+    run = measured(scenario)
+    keep(run, folder)
+    found = find(folder, scenario, "local", verify=False)
+    assert found is not None
+    assert found.summary() == run.summary()
+
+
+def test_a_changed_scenario_another_place_and_part_of_a_run_are_not_found(small: Make, tmp_path: Path) -> None:
+    scenario = small()
+    keep(measured(scenario), tmp_path)
+    assert find(tmp_path, small("steps=7"), "local", verify=False) is None
+    assert find(tmp_path, scenario, "netlab", verify=False) is None
+    assert find(tmp_path, scenario, "local", verify=True) is None, "it was not verified"
+    keep(measured(scenario, verified=RIGHT), tmp_path)
+    assert find(tmp_path, scenario, "local", verify=True) is not None
+    keep(measured(scenario, verified=RIGHT | {"deviation": 0.3}), tmp_path)
+    assert find(tmp_path, scenario, "local", verify=True) is None, "it was wrong"
+    keep(measured(scenario, provenance={"partial": "3 of 5 steps"}), tmp_path)
+    assert find(tmp_path, scenario, "local", verify=False) is None
+
+
+def test_the_digest_is_of_what_is_trained(small: Make) -> None:
+    assert digest(small()) == digest(small("description=another text"))
+    others = [
+        "steps=7",
+        "batch=24",
+        "model.layers=5",
+        "training.seed=1",
+        "strategy.workers=2",
+        "cluster.nodes=2",
+        "compute=paced",
+    ]
+    assert len({digest(small(other)) for other in others} | {digest(small())}) == len(others) + 1
+
+
+def test_a_run_is_right_where_its_deviation_is_rounding(small: Make) -> None:
+    assert is_right(measured(small())) is None
+    assert is_right(measured(small(), verified=RIGHT)) is True
+    assert is_right(measured(small(), verified=RIGHT | {"deviation": 0.011})) is False
+    assert is_right(measured(small(), verified=RIGHT | {"deviation": float("nan")})) is False
+
+
+def test_the_spread_is_the_interval_or_that_of_steps(small: Make) -> None:
+    assert spread_s(measured(small(), step_times_s=(3.0, 1.0, 2.0))) == (1.0, 3.0)
+    assert spread_s(measured(small(), step_times_s=(3.0, 1.0), step_time_interval_s=(1.9, 2.1))) == (1.9, 2.1)
+
+
+def test_runs_are_listed_wherever_they_lie(small: Make, tmp_path: Path) -> None:
+    for name in ("second", "first"):
+        keep(measured(small(f"name={name}")), tmp_path / "deep" / name / "measured")
+    save(predict(small()), tmp_path / "deep" / "first" / "predicted")
+    assert [kept.run.scenario for kept in listed(tmp_path) if kept.run] == ["first", "second"]
+    with pytest.raises(InputError, match="no such folder"):
+        list(listed(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "run.json").write_text('{"origin": "measured"'),
+        lambda folder: (folder / "run.json").write_text("[]"),
+        lambda folder: (folder / "run.json").write_bytes(b"\xff\xfe"),
+        lambda folder: (folder / "run.json").write_text('{"step_times_s": [], "losses": []}'),
+        lambda folder: (folder / "spans.npz").write_bytes(b"PK\x03\x04 cut short"),
+        lambda folder: change(folder, step_time_s="soon"),
+        lambda folder: change(folder, provenance={"on": 3}),
+        lambda folder: change(folder, verified={"rule": "one process"}),
+        lambda folder: change(folder, step_time_interval_s=[1.0]),
+        lambda folder: change(folder, nobody="knows"),
+    ],
+)
+def test_damaged_ones_are_told_and_not_found(damage: Callable[[Path], Any], small: Make, tmp_path: Path) -> None:
+    scenario = small()
+    for name in "ab":
+        keep(measured(small(f"name={name}")), tmp_path / name)
+    damage(tmp_path / "a")
+    damaged, good = listed(tmp_path)
+    assert damaged.run is None
+    assert damaged.folder == tmp_path / "a"
+    assert damaged.problem
+    assert "\n" not in damaged.problem
+    assert good.run is not None
+    assert find(tmp_path / "a", scenario, "local", verify=False) is None
+
+
+def change(folder: Path, **fields: Any) -> None:
+    file = folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_short_anywhere_is_told(share: float, small: Make, tmp_path: Path) -> None:
+    scenario = small()
+    keep(measured(scenario), tmp_path)
+    whole = (tmp_path / "run.json").read_bytes()
+    (tmp_path / "run.json").write_bytes(whole[: int(share * (len(whole) - 2))])
+    (kept,) = listed(tmp_path)
+    assert kept.run is None
+    assert find(tmp_path, scenario, "local", verify=False) is None
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = small()
+    keep(measured(scenario), tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+    def full(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RunError, match=f"{tmp_path}: No space left on device; make room"):
+        keep(measured(scenario, losses=(1.0,)), tmp_path)
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"--out .*file/out: Not a directory; choose a folder that can be written"):
+        prepare(tmp_path / "file" / "out")
+    prepare(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_nothing_is_kept_of_a_run_without_a_folder(small: Make) -> None:
+    assert results.keep_finished(small(), "local", [], (), None) == ""
