@@ -14,7 +14,7 @@ import torch.distributed as dist
 from simulator.errors import InputError, RankError
 from simulator.run import Run
 from simulator.scenario import Scenario
-from validator import rank, results
+from validator import forkserver, rank, results
 from validator.checks import check_trainable
 from validator.gather import gathered, rank_names
 from validator.launch import job_folder
@@ -42,6 +42,9 @@ def measure_joined(scenario: Scenario, meeting: Meeting, watch: Watch, accelerat
     everyones: list[Any] = []
     with job_folder() if watch.verify else nullcontext() as job:
         parameters_folder = watch.parameters_folder or (job.path if job else None)
+        if job is not None:
+            # it loads torch meanwhile, which nothing is to be measured beside
+            forkserver.shared().wait_until_ready()
         try:
             rank.join(place, meeting.new_group_store(), watch.timeout_s, accelerator)
             outcome = train(watch.trained(scenario), _sink(own, watch), parameters_folder, watch.traces_folder)

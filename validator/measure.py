@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from simulator.cluster import Cluster
 from simulator.errors import InputError, RankError
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from validator.meeting import Meeting
 
 On = Literal["local", "netlab", "cluster"]
-PLACES: Final[tuple[On, ...]] = ("local", "netlab", "cluster")
 
 
 @dataclass(frozen=True)

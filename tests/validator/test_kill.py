@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -188,6 +189,17 @@ def test_what_was_measured_before_can_be_read_and_the_rest_goes_on(folder: Path)
     kept = {one.folder.parent.name: one.run for one in listed(folder / "out")}
     assert set(kept) == {"short", "long", "last"}
     assert all(run is not None and ("partial" in run.provenance) == (name == "long") for name, run in kept.items())
+
+
+def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
+    with started(folder, *measure("short.yaml", "long.yaml")) as one:
+        assert processes.wait_until(lambda: bool(in_phase("rank", Phase.BACKWARD, 1)(one)) or one.has_ended(), 60)
+        one.has_ended()
+        one.process.send_signal(signal.SIGINT)
+        errors = one.process.communicate(timeout=60)[1]
+    assert one.process.returncode == 130
+    assert errors == "interrupted while measuring long; go on with --out out --resume\n"
+    assert load_run(folder / "out" / "long" / "measured").provenance["partial"].endswith(" of 2000 steps")
 
 
 @pytest.mark.parametrize("place", ["validator.measure.gathered", "validator.results.save", "simulator.run.write_aside"])
