@@ -6,12 +6,14 @@ It knows nothing of torch, so that everything is refused before anything starts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from simulator.errors import InputError
 from simulator.recompute import NO_RECOMPUTE
 from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
+from simulator.strategy.schedules.passes import V_SHAPED
 
 # Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
 _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
@@ -82,6 +84,9 @@ def _check_data_parallel(scenario: Scenario) -> None:
 
 def _check_stages(scenario: Scenario) -> None:
     plan = scenario.strategy.plan
+    if plan.schedule in V_SHAPED and plan.stages > 1 and not turns_around():
+        message = f"{plan.schedule} needs torch 2.13; in older ones a rank sends to itself, which gloo cannot"
+        raise InputError(f"strategy.schedule: {message}; install it, or give another schedule")
     if plan.stages > 1 and plan.overlap_sends and plan.schedule in _NEVER_AHEAD:
         message = f"torch receives when a rank gets to a pass in {plan.schedule}; leave it out"
         raise InputError(f"strategy.overlap_sends: {message}")
@@ -118,6 +123,16 @@ def _check_servers(scenario: Scenario) -> None:
     assert isinstance(strategy, ParameterServer)
     if strategy.overlap and strategy.two_level:
         raise InputError("strategy.overlap: with two_level it is predicted but not measured; leave either out to measure")
+
+
+def turns_around() -> bool:
+    """Whether torch's pipelines hand on what stays on a rank, as it does where a V turns: tried with 2.11, and with 2.13."""
+    try:
+        major, minor, *_ = version("torch").split(".")
+    except PackageNotFoundError:
+        # that it is missing is told once it is needed
+        return True
+    return (int(major), int(minor)) >= (2, 13)
 
 
 # Of each kind what its twin refuses beside.
