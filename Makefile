@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Each makes .venv and installs what it needs first.
+# `make demo` shows what there is, `make test` checks it. Both make .venv first, and install what they need into it.
 # PIP_ARGS is passed to pip; README.md says how to get a torch build without CUDA.
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -8,7 +8,7 @@ GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly older-torch benchmarks gpu-check gpu-wheels clean
+.PHONY: demo test nightly older-torch benchmarks measured gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt
@@ -46,6 +46,10 @@ older-torch: .venv-older/installed
 
 benchmarks: .venv/installed
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+# Measures again what docs show as measured. Needs root.
+measured: .venv/installed
+	$(BIN)/python docs/measured.py
 
 # Uses $(PYTHON) as it is, with its own torch; docs/gpu-check.md says more.
 gpu-check:

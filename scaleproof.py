@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(100_000, 50, 50)
     # a warning is a line on stderr, as an error is
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -68,6 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{error.filename}: {error.strerror}; choose another place" if error.filename else error, file=sys.stderr)
         return 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says. Several scenarios may stand before and after options, which argparse does not take itself."""
+    parser = _parser()
+    options, left = parser.parse_known_args(arguments)
+    if any(word.startswith("-") for word in left) or (left and "scenarios" not in options):
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        options.scenarios += left
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -29,6 +29,9 @@ _ALONE = 300
 _CASES = {
     "the demo's GPT, ring of two": (("ring-2",), 1, 60),
     "the demo's GPT, pipeline of two": (("pipeline-2",), 1, 60),
+    "the demo's GPT, sharded fully on two": (("ring-2", "training.zero=3"), 1, 20),
+    "the demo's GPT, worker and server": (("ring-2", "strategy={kind: parameter_server, workers: 1}"), 1, 20),
+    "the demo's GPT, tensors cut in two": (("ring-2", "strategy={kind: hybrid, tensor: 2}"), 1, 20),
     "the worst: two numbers in, two out": (
         (
             "ring-2", "model={kind: mlp, layers: 2, inputs: 2, hidden: 2, outputs: 2}", "batch=2",
@@ -42,13 +45,13 @@ class Switched(Recorder):
     """A recorder that can be told to do nothing."""
 
     def switch(self, on: bool) -> None:
-        for name in ("add", "span", "begin_step", "end_step"):
+        for name in ("add", "span", "interruption", "waiting", "begin_step", "end_step"):
             self.__dict__.pop(name, None)
         self.now, self.enter = self._clock.mark, self._status.enter
         if not on:
             self.now, self.enter = (lambda: 0.0), (lambda _: None)
             self.add = self.begin_step = self.end_step = lambda *_, **__: None
-            self.span = lambda *_, **__: nullcontext()
+            self.span = self.interruption = self.waiting = lambda *_, **__: nullcontext()
 
 
 def block_times(scenario: Scenario, steps: int, pairs: int) -> dict[str, object]:

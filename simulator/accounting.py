@@ -21,13 +21,17 @@ _MILLION = 1e6
 def accounted(run: Run, scenario: Scenario) -> Run:
     """`run` of `scenario` with its tokens, FLOPs, energy and cost; None where the scenario does not tell.
 
+    Of paced runs tokens alone are told: they neither compute, nor run on what is described to draw power and to be paid for.
+
     Neither model nor hardware FLOPs count experts' room that stays empty, or what the busiest rank has beyond the mean.
     """
     tokens = tokens_per_sample(scenario.model)
+    told = replace(run, tokens=None if tokens is None else tokens * run.samples)
+    if run.compute == "paced":
+        return told
     model_flops, recomputed_flops = flops_per_sample(_useful(scenario.model).build_layers(), scenario.training.recompute)
     counted = replace(
-        run,
-        tokens=None if tokens is None else tokens * run.samples,
+        told,
         model_flops=model_flops * run.samples,
         hardware_flops=(model_flops + recomputed_flops) * run.samples,
         peak_flops=scenario.cluster.device.peak_flops[scenario.training.precision],

@@ -11,17 +11,20 @@ from simulator.run import slope, slopes
 
 _LEVEL: Final = 0.95
 _DRAWS: Final = 1000
-_FEWEST_STEPS: Final = 4
+_FEWEST_STEPS: Final = 6
 # Steps drawn in one go, for the sake of memory.
 _MOST_AT_ONCE: Final = 1_000_000
 
 
 def slope_interval_s(step_ends_s: NDArray[np.float64]) -> tuple[float, float] | None:
-    """The 95 % confidence interval of `slope`; None of fewer than four steps, which do not tell.
+    """The 95 % confidence interval of `slope`; None of fewer than six steps, of which four would be sure to 80 % only.
 
     By a moving-block bootstrap: steps are drawn in blocks of neighbours, as one slow step is often followed by another
     (Künsch 1989, Annals of Statistics 17:1217). Few steps show less than there is of how they vary: the interval is made
-    wider for them, as Student's is. Slowness that lasts for many blocks is not in it. The same steps give the same interval.
+    wider for them, as Student's is. Of normal steps that do not hang together it covers the truth in 92 % of runs of six steps
+    and in 93 to 95 % of longer ones (`tests/simulator/test_confidence.py`). Slowness that lasts for many blocks is not in it:
+    where neighbours correlate by 0.7 it covers 70 % at 8 steps, 73 % at 20 and 82 % at 50. The same steps give the same
+    interval.
     """
     steps_s = np.diff(step_ends_s)
     count = len(steps_s)

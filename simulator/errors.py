@@ -71,3 +71,9 @@ class MissingDependencyError(RunError):
 
 class PluginError(RunError):
     """A package that brings a strategy is broken: says which, what, and what to do."""
+
+
+def one_line(error: BaseException) -> str:
+    """An error in one line: ours say enough, others need their type."""
+    lines = str(error).strip().splitlines() or [""]
+    return lines[0] if isinstance(error, ScaleproofError) else f"{type(error).__name__}: {lines[0]}"

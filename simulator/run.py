@@ -202,6 +202,11 @@ class Run:
         """Share of a step in which a training rank waits for other stages, mean over ranks."""
         return self.breakdown_s.get("bubble", 0.0) / self.step_time_s if self.step_time_s > 0 else 0.0
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be known before it is trusted."""
+        return tuple(self.provenance.get("warnings", "").splitlines())
+
     def summary(self) -> dict[str, Any]:
         """Everything but the spans, as plain data for JSON, with what follows from it."""
         names = [one.name for one in fields(self) if one.name != "spans"]
@@ -220,6 +225,7 @@ def from_spans(
     *,
     servers: NDArray[np.bool_],
     multiplicity: NDArray[np.int64] | None = None,
+    elapsed_s: NDArray[np.float64] | None = None,
     **fields: Any,
 ) -> Run:
     """A Run whose step time, phases and breakdown are derived from spans of steady steps.
@@ -227,13 +233,15 @@ def from_spans(
     step_ends_s: when each step ended, on the last rank; the first entry is the end of the step before the first steady one,
     so steps 1, 2, … of the spans lie between consecutive entries (spans of step 0 do not count).
     servers: for each rank of the spans, whether it is a server. multiplicity: how many ranks each stands for, one if absent.
+    elapsed_s: how long each took for these steps by its own ends, as long as all together if absent.
     """
     count = np.ones(len(servers), dtype=np.int64) if multiplicity is None else multiplicity
     step_time_s = slope(step_ends_s)
     steady = spans.where((spans.step >= 1) & ~servers[spans.rank])
     # measured steps vary: parts are scaled to the step they are parts of, which the slope describes best
-    elapsed_s = float(step_ends_s[-1] - step_ends_s[0])
-    share = count / count[~servers].sum() * (step_time_s / elapsed_s if elapsed_s > 0 else 1 / (len(step_ends_s) - 1))
+    took_s = np.full(len(servers), step_ends_s[-1] - step_ends_s[0]) if elapsed_s is None else elapsed_s
+    scale = np.divide(step_time_s, took_s, out=np.full(len(servers), 1 / (len(step_ends_s) - 1)), where=took_s > 0)
+    share = count / count[~servers].sum() * scale
     main = steady.where(steady.stream == Stream.MAIN)
     breakdown = _breakdown_s(main, share[main.rank])
     breakdown["other"] = step_time_s - sum(breakdown.values())

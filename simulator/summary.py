@@ -19,7 +19,7 @@ _LARGEST_HOLDERS: Final = 3
 def describe(run: Run) -> str:
     """A run for people to read, in one screen."""
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
-    lines = [f"{run.scenario}: {run.strategy} on {ranks}, {run.origin}"]
+    lines = [f"{run.scenario}: {run.strategy} on {ranks}, {_origin(run)}"]
     for title, rows in (
         ("step time", _step_time(run)),
         ("throughput", _throughput(run)),
@@ -32,11 +32,25 @@ def describe(run: Run) -> str:
         ("memory", _memory(run)),
         ("energy", _bill(run.energy_J, format_energy_J)),
         ("cost", _bill(run.cost_USD, format_USD)),
-        ("warning", filter(None, [run.provenance.get("warnings")])),
+        ("network", _network(run.provenance)),
+        ("warning", run.warnings),
     ):
         wrapped = [line for row in rows for line in textwrap.wrap(row, _WIDTH, subsequent_indent="  ")]
         lines += [f"  {'' if number else title:<13}  {line}" for number, line in enumerate(wrapped)]
     return "\n".join(lines)
+
+
+def _origin(run: Run) -> str:
+    """'measured, paced, in netlab'."""
+    on = run.provenance.get("on")
+    place = [f"{'in' if on == 'netlab' else 'on'} {on}"] if on else []
+    return ", ".join([run.origin, *(["paced"] if run.compute == "paced" else []), *place])
+
+
+def _network(told: Mapping[str, str]) -> Iterator[str]:
+    """What a network that was laid for the run was found to carry."""
+    if "link rate" in told:
+        yield f"links: {told['link rate']}; round trip: {told['round trip']}; latency: {told['latency']}"
 
 
 def _step_time(run: Run) -> Iterator[str]:

@@ -120,3 +120,12 @@ def test_schema_is_json() -> None:
 def test_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run(f"{sys.executable} -m scaleproof schema | head -1", shell=True, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def test_scenarios_may_stand_behind_options_and_nothing_else_may(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(["measure", "nothing", "--on", "local", "no-more"]) == 2
+    with pytest.raises(SystemExit):
+        scaleproof.main(["measure", "nothing", "--no-option", "no-more"])
+    with pytest.raises(SystemExit):
+        scaleproof.main(["predict", "nothing", "no-more"])
+    assert capsys.readouterr().err.count("unrecognized arguments: ") == 2

@@ -64,7 +64,7 @@ def calibrate(plan: Plan) -> dict[str, Any]:
         "node": {"devices": _MOST_PROCESSES, "cores": round(useful_cores, 3), "link": link},
         "device": device,
         "collectives": {"allreduce": collectives},
-        "provenance": _provenance(plan),
+        "provenance": provenance() | {"models": ", ".join(model.name for model in plan.models)},
     }
 
 
@@ -184,7 +184,8 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _provenance(plan: Plan) -> dict[str, str]:
+def provenance() -> dict[str, str]:
+    """Where and when a cluster was measured, and with what."""
     from importlib.metadata import version
 
     return {
@@ -194,7 +195,6 @@ def _provenance(plan: Plan) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": version("torch"),
         "scaleproof": _version(),
-        "models": ", ".join(model.name for model in plan.models),
     }
 
 

@@ -15,6 +15,8 @@ from validator.twins import check_strategy
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16")
 OPTIMIZERS: Final = ("sgd", "momentum", "adam")
+
+
 def check_trainable(scenario: Scenario) -> None:
     """Raises InputError where what `scenario` asks for cannot be trained."""
     try:
@@ -44,19 +46,22 @@ def _check(scenario: Scenario) -> None:
 def _check_model(scenario: Scenario) -> None:
     """Raises InputError where there is no torch model for the scenario's; paced, any chain of layers will do."""
     model, kind = scenario.model, scenario.strategy.kind
+    is_chain = not branches(model.build_layers())
     if scenario.compute == "paced":
-        if branches(model.build_layers()):
+        if not is_chain:
             raise InputError(f"compute: a {model.kind} has branches, which cannot be paced; give one that is a chain of layers")
         return
+    or_paced = ", or set compute=paced" if is_chain else ""
     if not isinstance(model, Gpt | Mlp | ResNet):
-        known = "give a gpt, an mlp or a resnet, or set compute=paced"
+        known = f"give a gpt, an mlp or a resnet{or_paced}"
         raise InputError(f"model: a {model.kind} can be predicted but not measured; {known}")
     if isinstance(model, ResNet) and kind != "data_parallel":
-        raise InputError(f"model: a resnet can be predicted but not measured by {kind}; give strategy data_parallel")
+        known = f"give strategy data_parallel{or_paced}"
+        raise InputError(f"model: a resnet can be predicted but not measured by {kind}; {known}")
     if isinstance(model, Gpt) and model.experts is not None and model.experts.capacity is not None:
         raise InputError("model.experts.capacity: real experts take all tokens that they are sent; leave it out to measure")
     if isinstance(model, Gpt) and (asked := options(model.model_copy(update={"experts": None}))):
-        raise InputError(f"model: a gpt with {asked.strip(', ')} can be predicted but not measured; leave that out")
+        raise InputError(f"model: a gpt with {asked.strip(', ')} can be predicted but not measured; leave that out{or_paced}")
 
 
 def _check_data(scenario: Scenario) -> None:

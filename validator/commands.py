@@ -96,16 +96,18 @@ def _calibrate(options: argparse.Namespace) -> int:
         )
         cluster = calibrate(plan)
     write(cluster, options.out)
-    node = cluster["node"]
     print(f"{options.out}: {cluster['description']}")
-    peak = cluster["device"]["peak"][options.precision]
-    print(f"  compute      {node['cores']:.2f} cores' worth when all work; {peak} in matmul")
-    for name, link in [
-        ("messages", node["link"]),
-        *((f"allreduce {m['ranks']}", m) for m in cluster["collectives"]["allreduce"]),
-    ]:
-        print(f"  {name:<12} {link['latency']} + size / {link['bandwidth']}")
+    _print_calibrated(cluster, options.precision)
     return 0
+
+
+def _print_calibrated(cluster: dict[str, Any], precision: str) -> None:
+    """What was measured, a line each."""
+    node, peak = cluster["node"], cluster["device"]["peak"][precision]
+    print(f"  compute      {node['cores']:.2f} cores' worth when all work; {peak} in matmul")
+    sums = {f"allreduce {m['ranks']}": m for m in cluster["collectives"]["allreduce"]}
+    for name, link in {"messages": node["link"], **sums}.items():
+        print(f"  {name:<12} {link['latency']} + size / {link['bandwidth']}")
 
 
 def _reconcile(options: argparse.Namespace) -> int:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from simulator.errors import ScaleproofError
     from simulator.run import Run
     from simulator.scenario import Scenario
-    from validator.results import Kept
     from validator.session import Session
 
 _INTERRUPTED: Final = 130
@@ -80,7 +79,7 @@ def _measure_all(options: argparse.Namespace, session: Session) -> int:
 
     scenarios = session.scenarios()
     found = session.found(scenarios, partial(folder_of, options.out) if options.out else None)
-    tell = _Teller(session.speaks, options.json, len(scenarios) == 1)
+    tell = _Teller(scenarios, session.speaks, options.json, options.verify)
     for number, scenario in enumerate(scenarios):
         if scenario.name in found:
             tell.there(scenario, found[scenario.name])
@@ -100,7 +99,7 @@ def _measure_all(options: argparse.Namespace, session: Session) -> int:
 
 def _measure_one(scenario: Scenario, session: Session, folder: Path | None, tell: _Teller) -> bool:
     """Measures, tells and keeps. Whether others can be measured after it."""
-    from simulator.errors import ScaleproofError
+    from simulator.errors import RunError, ScaleproofError
     from validator.place import PartedError
 
     try:
@@ -110,33 +109,59 @@ def _measure_one(scenario: Scenario, session: Session, folder: Path | None, tell
         return not isinstance(error, PartedError)
     tell.done(scenario, run)
     if folder is not None:
-        session.keep(run, folder)
+        try:
+            session.keep(run, folder)
+        except RunError as error:
+            tell.not_kept(error)
+            return False
     return True
 
 
 class _Teller:
     """Prints what becomes of each scenario: the whole summary of one, a line for each of several.
 
-    speaks: whether anything is printed at all. as_json: prints runs as JSON, a list of several when all are done.
+    speaks: whether anything is printed at all. as_json: prints runs as JSON, a list of several when all are done. verified:
+    whether runs are compared with one process.
     """
 
-    def __init__(self, speaks: bool, as_json: bool, alone: bool) -> None:
-        self._speaks, self._json, self._alone = speaks, as_json, alone
+    def __init__(self, scenarios: Sequence[Scenario], speaks: bool, as_json: bool, verified: bool) -> None:
+        from validator.listing import Table
+
+        self._speaks, self._json, self._alone = speaks, as_json, len(scenarios) == 1
+        self._table = Table(scenarios, verified)
+        self._has_head = False
+        self._warned: set[str] = set()
         self._plain: list[dict[str, Any]] = []
         self._exit_code = 0
-        if speaks and not as_json and not alone:
-            print(_HEAD, flush=True)
 
     def done(self, scenario: Scenario, run: Run, note: str = "") -> None:
-        from simulator.commands import describe
         from validator.results import is_right
 
         self._plain.append(run.summary())
         if self._speaks and not self._json:
-            verdict = f"\n  {'verified':<13}  parameters are {_deviation(run)}" if run.verified else ""
-            print(f"{describe(run)}{verdict}" if self._alone else _row(run, note), flush=True)
+            if self._alone:
+                self._print_whole(run)
+            else:
+                self._print_row(run, note)
         if is_right(run) is False:
             self._fail(f"{scenario.name} was trained wrongly: parameters are {_deviation(run)}")
+
+    def _print_whole(self, run: Run) -> None:
+        from simulator.commands import describe
+
+        verdict = f"\n  {'verified':<13}  parameters are {_deviation(run)}" if run.verified else ""
+        print(f"{describe(run)}{verdict}", flush=True)
+
+    def _print_row(self, run: Run, note: str) -> None:
+        """With what is to be known before it is trusted, where no row before has told that."""
+        if not self._has_head:
+            print(self._table.head(run))
+            self._has_head = True
+        print(self._table.row(run, note), flush=True)
+        for warning in run.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                print(f"warning: {run.scenario}: {warning}", file=sys.stderr, flush=True)
 
     def there(self, scenario: Scenario, run: Run | None) -> None:
         """What need not be measured again. run: None on ranks that do not speak."""
@@ -149,6 +174,10 @@ class _Teller:
             raise error
         self._plain.append({"scenario": scenario.name, "failure": str(error)})
         self._fail(f"{scenario.name} could not be measured: {error}")
+
+    def not_kept(self, error: ScaleproofError) -> None:
+        """What was measured, and told, but could not be written."""
+        self._fail(str(error))
 
     def left_out(self, scenarios: Sequence[Scenario]) -> None:
         """What is not measured since nothing can be any more."""
@@ -168,18 +197,18 @@ class _Teller:
 
 
 def _runs(options: argparse.Namespace) -> int:
+    from validator.listing import MARK, listing, plain
     from validator.results import listed
 
     kept = list(listed(options.folder))
     if options.json:
-        _print_json([_plain(one) for one in kept])
-        return 0
-    rows = [_LIST_HEAD, *(_list_row(one, options.folder) for one in kept)]
-    print(
-        "\n".join(rows)
-        if kept
-        else f"{options.folder}: no measured runs; scaleproof measure --out {options.folder} leaves some"
-    )
+        _print_json([plain(one) for one in kept])
+    elif kept:
+        print(listing(kept, options.folder), flush=True)
+        if any(one.run and one.run.warnings for one in kept):
+            print(f"{MARK} has warnings, which --json tells", file=sys.stderr)
+    else:
+        print(f"{options.folder}: no measured runs; scaleproof measure --out {options.folder} leaves some")
     return 0
 
 
@@ -189,74 +218,8 @@ def _print_json(plain: Any) -> None:
     print(json.dumps(plain, indent=2))
 
 
-def _row(run: Run, note: str) -> str:
-    return (
-        f"{run.scenario:<24} {run.ranks:>5} {_step_time(run):>18}  {_verdict(run):<18} {note or run.provenance['on']}".rstrip()
-    )
-
-
-_HEAD: Final = f"{'scenario':<24} {'ranks':>5} {'step time':>18}  {'trained rightly':<18} on"
-_LIST_HEAD: Final = (
-    f"{'scenario':<24} {'strategy':<16} {'ranks':>5} {'step time':>18}  {'compute':<7} {'on':<8} {'host':<10} {'date':<16} "
-    "trained rightly"
-)
-
-
-def _list_row(kept: Kept, above: Path) -> str:
-    run = kept.run
-    if run is None:
-        return f"{kept.folder.relative_to(above)}: damaged: {kept.problem}"
-    told = run.provenance
-    date = told.get("date", "")[:16].replace("T", " ")
-    where = f"{run.compute or '':<7} {told.get('on', ''):<8} {told.get('host', ''):<10} {date:<16}"
-    partial = f"; partial, {told['partial']}" if "partial" in told else ""
-    return f"{run.scenario:<24} {run.strategy:<16} {run.ranks:>5} {_step_time(run):>18}  {where} {_verdict(run)}{partial}"
-
-
-def _plain(kept: Kept) -> dict[str, Any]:
-    """A run of the list for programs."""
-    from validator.results import is_right, spread_s
-
-    run = kept.run
-    if run is None:
-        return {"folder": str(kept.folder), "damaged": kept.problem}
-    told = run.provenance
-    return {
-        "folder": str(kept.folder),
-        "scenario": run.scenario,
-        "strategy": run.strategy,
-        "ranks": run.ranks,
-        "step_time_s": run.step_time_s,
-        "step_time_spread_s": spread_s(run),
-        "compute": run.compute,
-        **{name: told.get(name) for name in ("on", "host", "date", "partial")},
-        "trained_rightly": is_right(run),
-        "deviation": run.verified["deviation"] if run.verified else None,
-    }
-
-
-def _step_time(run: Run) -> str:
-    """'215 ms ± 3.1 ms' where an interval is known, else the fastest and the slowest step beside."""
-    from simulator.units import format_time_s
-    from validator.results import spread_s
-
-    spread = spread_s(run)
-    if spread is None:
-        return format_time_s(run.step_time_s)
-    return f"{format_time_s(run.step_time_s)} ± {format_time_s((spread[1] - spread[0]) / 2)}"
-
-
-def _verdict(run: Run) -> str:
-    from validator.results import is_right
-
-    right = is_right(run)
-    return "not asked" if right is None else f"{'yes' if right else 'no'}, off by {_share(run, 'deviation')}"
-
-
 def _deviation(run: Run) -> str:
-    off = f"off by {_share(run, 'deviation')} of what training changed"
-    return f"{off} from one process that follows the same rule; rounding explains {_share(run, 'tolerance')}"
+    from validator.listing import share
 
-
-def _share(run: Run, name: str) -> str:
-    return f"{run.verified[name]:.1g}" if run.verified else ""
+    off = f"off by {share(run, 'deviation')} of what training changed"
+    return f"{off} from one process that follows the same rule; rounding explains {share(run, 'tolerance')}"

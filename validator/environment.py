@@ -61,9 +61,9 @@ def combined(everyones: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def warned(warnings: Iterable[str]) -> dict[str, str]:
-    """The entry of what is to be known before a run is trusted; none without."""
+    """The entry of what is to be known before a run is trusted, a line each; none without."""
     told = list(filter(None, warnings))
-    return {"warnings": "; ".join(told)} if told else {}
+    return {"warnings": "\n".join(told)} if told else {}
 
 
 @dataclass(frozen=True)

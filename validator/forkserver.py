@@ -19,7 +19,6 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,15 +27,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simulator.errors import RunError
+from validator.child import Child
 
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
-_SHUTDOWN_S: Final = 5.0
+_SEND_S: Final = 5.0
 # What ranks import anyway, loaded once before they are forked.
 _PRELOAD: Final = ("torch", "torch._dynamo", "torch.distributed.pipelining", "torch.nn.parallel", "validator.train")
-_COMMAND: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from validator.forkserver import serve; serve(int(sys.argv[1]), sys.argv[3])"
-)
+_CODE: Final = "from validator.forkserver import serve; serve(int(sys.argv[1]), sys.argv[3])"
 
 
 class Exit(NamedTuple):
@@ -50,20 +47,8 @@ class ForkServer:
     """The launcher's end: starts ranks, reports how they end, ends them. One job at a time, which `lock` guards."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
-        with theirs:
-            # a session of its own: Ctrl-C is the launcher's to handle
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, str(theirs.fileno()), json.dumps(sys.path), folder_prefix()],
-                stdin=subprocess.DEVNULL,
-                stderr=self._errors,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        self._child = Child(_CODE, folder_prefix())
         self.lock = threading.Lock()
-        self.owner = os.getpid()
-        self._socket = ours
         self._buffer = b""
         self._ready = False
 
@@ -73,11 +58,7 @@ class ForkServer:
             try:
                 self._ready = bool(self._receive(None))
             except RunError:
-                self._errors.seek(0)
-                reason = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise RunError(
-                    f"ranks cannot be started: {reason or 'ended from outside'}; try: python -c 'import torch'"
-                ) from None
+                raise RunError(f"ranks cannot be started: {self._child.why()}; try: python -c 'import torch'") from None
 
     def start(self, folder: Path, ranks: int) -> None:
         """Starts ranks 0 … ranks−1 of the job in `folder`, in this process's working directory."""
@@ -93,28 +74,20 @@ class ForkServer:
 
     def close(self) -> None:
         """Ends the server and with it all ranks."""
-        self._socket.close()
-        self._errors.close()
-        if self.owner != os.getpid():
-            return
-        try:
-            self._process.wait(_SHUTDOWN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.close()
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     @property
     def alive(self) -> bool:
-        return self.owner == os.getpid() and self._process.poll() is None
+        return self._child.alive
 
     def _receive(self, timeout_s: float | None) -> list[Any]:
-        self._socket.settimeout(timeout_s)
+        self._child.socket.settimeout(timeout_s)
         try:
-            received = self._socket.recv(65536)
+            received = self._child.socket.recv(65536)
         except TimeoutError:
             return []
         except OSError:
@@ -125,10 +98,10 @@ class ForkServer:
         return [json.loads(line) for line in lines]
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._socket.settimeout(_SHUTDOWN_S)
+        self._child.socket.settimeout(_SEND_S)
         # where the server is gone, the next `exits` says so
         with contextlib.suppress(OSError):
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            self._child.socket.sendall(json.dumps(message).encode() + b"\n")
 
 
 _shared: list[ForkServer] = []

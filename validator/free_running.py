@@ -5,6 +5,8 @@ What of it counts, and by which measures, is as `simulator.asynchrony` has it of
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.asynchrony import Times, Window, distribution, window_of_rounds, window_of_steps
+from simulator.cluster import Link
+from simulator.confidence import slope_interval_s
 from simulator.gate import DROPPED, SYNCHRONOUS, Barrier
 from simulator.intervals import Stretches
 from simulator.run import Phase, Run, Spans, Stream, divided, from_spans
 from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
+from simulator.strategy.parameter_server_ranks import placed
 from validator.steps import warmup_steps
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
@@ -31,7 +36,8 @@ def goes_alone(scenario: Scenario) -> bool:
 
 def run_of(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
     """ends: of the workers' steps. The first quarter of those after the warm-up does not count, nor what comes once the first
-    worker has ended its last. Steps of spans are each rank's own, counted from 1, with those of the warm-up."""
+    worker has ended its last. Steps of spans are each rank's own, counted from 1, with those of the warm-up; step times are of
+    rounds: of a barrier's, or of as many steps, by whomever, as there are workers."""
     strategy, warmup = scenario.strategy, warmup_steps(scenario)
     assert isinstance(strategy, ParameterServer)
     zero_s = ends["end_s"][ends["step"] == 0].min()
@@ -42,12 +48,17 @@ def run_of(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenari
     done_s[counted["step"], counted["rank"]] = counted["end_s"] - zero_s
     pushes, samples = Pushes.of(rows, servers), scenario.total_samples
     if isinstance(strategy.gate, Barrier):
-        window = window_of_rounds(pushes.rounds_s[warmup - 1 :], done_s)
+        rounds_s = pushes.rounds_s[warmup - 1 :]
+        window = window_of_rounds(rounds_s, done_s)
         samples = samples * (strategy.workers - strategy.backups) // strategy.workers
     else:
         window = window_of_steps(done_s, np.ones(strategy.workers, dtype=np.int64))
+        ends_s = np.sort(done_s[np.isfinite(done_s)])
+        rounds_s = ends_s[ends_s >= window.begin_s][:: strategy.workers]
+    rounds_s = rounds_s[(rounds_s >= window.begin_s) & (rounds_s <= window.end_s)]
     # from the whole run: what a worker waited for may have begun before the window did
     summary = _summary(rows, pushes, servers, window, warmup)
+    summary = summary | _busiest(summary["busy"] | _cards(rows, servers, scenario, window))
     crews = 1 if isinstance(strategy.gate, Barrier) else len(np.unique(pushes.worker))
     summary["updates_per_s"] = crews * window.steps / window.length_s
     rows["step"] += warmup
@@ -61,7 +72,14 @@ def run_of(rows: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenari
         samples=samples,
         **fields,
     )
-    return replace(divided(run, window.steps), servers=summary)
+    run = divided(run, window.steps)
+    interval_s = _around(run.step_time_s, slope_interval_s(rounds_s))
+    return replace(run, servers=summary, step_times_s=tuple(np.diff(rounds_s).tolist()), step_time_interval_s=interval_s)
+
+
+def _around(step_time_s: float, interval_s: tuple[float, float] | None) -> tuple[float, float] | None:
+    """An interval that the step time is in: rounds' slope is a median, and the step time is a mean."""
+    return interval_s and (min(interval_s[0], step_time_s), max(interval_s[1], step_time_s))
 
 
 class _Key(NamedTuple):
@@ -136,20 +154,16 @@ def _by_key(rows: Rows) -> dict[_Key, Any]:
 
 
 def _summary(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: Window, warmup: int) -> dict[str, Any]:
-    """What `simulator.asynchrony.summary` tells, as far as it can be measured: of a network card when something was moving."""
+    """What `simulator.asynchrony.summary` tells, but for network cards, as far as it can be measured."""
     serves = (rows["phase"] == Phase.OPTIMIZER) & servers[rows["rank"]]
     busy = _shares(rows, serves, rows["rank"], window)[servers]
     waiting = np.array([_queue(pushes, rows[serves], server, window) for server in np.flatnonzero(servers).tolist()])
-    moves = servers[rows["rank"]] & (rows["peer"] >= 0) & (rows["stream"] == Stream.COMMUNICATION)
     passes = ~servers[rows["rank"]] & np.isin(rows["phase"], (Phase.FORWARD, Phase.BACKWARD))
     most = {
         "server CPU": busy.max(),
-        "server NIC": _shares(rows, moves, rows["rank"], window)[servers].max(),
-        "worker NIC": _shares(rows, moves, np.maximum(rows["peer"], 0), window)[~servers].max(),
         "compute": _shares(rows, passes, rows["rank"], window)[~servers].max(),
         "input": _shares(rows, rows["phase"] == Phase.INPUT, rows["rank"], window)[~servers].max(),
     }
-    told = {name: float(share) for name, share in most.items()}
     inside, counts = window.has(pushes.applied_s), pushes.counts
     return {
         "clock_gap": distribution(*_ones(_clock_gaps(rows, pushes, servers, window, warmup))),
@@ -157,9 +171,50 @@ def _summary(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: Win
         "dropped": float(1 - counts[inside].mean()) if inside.any() else 0.0,
         "utilisation": {"mean": float(busy.mean()), "max": float(busy.max())},
         "queue_length": {"mean": float(waiting[:, 0].mean()), "max": int(waiting[:, 1].max())},
-        "busy": told,
-        "bottleneck": max(told, key=told.__getitem__),
+        "busy": {name: float(share) for name, share in most.items()},
     }
+
+
+def _busiest(busy: Mapping[str, float]) -> dict[str, Any]:
+    return {"busy": busy, "bottleneck": max(busy, key=busy.__getitem__)}
+
+
+def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: Window) -> dict[str, float]:
+    """Share of what it could carry in the window that the busiest card of a server carries, and of a worker.
+
+    Bytes are as servers noted them; cards, whose they are, and their directions are as `simulator.asynchrony` has them.
+    """
+    strategy, cluster, workers = scenario.strategy, scenario.cluster, scenario.strategy.workers
+    assert isinstance(strategy, ParameterServer)
+    needed = strategy.nodes_needed(cluster)
+    dedicated = needed > -(-workers // cluster.node.devices)
+    nodes = placed(workers, strategy.servers, cluster.node.devices, dedicated)
+    node_of = {rank: node for node, ranks in nodes.items() for rank in (*ranks.workers, *ranks.servers)}
+    moved = rows[servers[rows["rank"]] & (rows["peer"] >= 0) & (rows["stream"] == Stream.COMMUNICATION)]
+    took_s = moved["end_s"] - moved["start_s"]
+    covered_s = window.covers_s(moved["start_s"], moved["end_s"])
+    part = np.divide(covered_s, took_s, out=window.has(moved["end_s"]).astype(float), where=took_s > 0)
+    # of each card the share of the window that it is busy for, by the bytes of servers and of workers
+    shares: dict[tuple[Any, ...], NDArray[np.float64]] = defaultdict(lambda: np.zeros(2))
+    for row, size_bytes in zip(moved, part * moved["size_bytes"], strict=True):
+        server, worker, pushed = int(row["rank"]), int(row["peer"]), row["phase"] == Phase.RECEIVE
+        inside = node_of[server] == node_of[worker]
+        for rank, enters in ((server, pushed), (worker, not pushed)):
+            way = "both" if isinstance(strategy.gate, Barrier) else enters
+            rate_Bps = _rate_Bps(cluster.node.link if inside else cluster.network, rank if inside else node_of[rank])
+            card = (inside, rank if inside else node_of[rank], way)
+            shares[card][int(rank == worker)] += size_bytes / rate_Bps / window.length_s
+    busy = {"server NIC": 0.0, "worker NIC": 0.0}
+    for of_server, of_worker in shares.values():
+        name = "server NIC" if of_server >= of_worker else "worker NIC"
+        busy[name] = max(busy[name], min(1.0, float(of_server + of_worker)))
+    return busy
+
+
+def _rate_Bps(link: Link | None, endpoint: int) -> float:
+    """Of an endpoint's own link."""
+    assert link is not None, "messages take links that the cluster has"
+    return next((unlike.bandwidth_Bps for unlike in link.unlike if endpoint in unlike.at), link.bandwidth_Bps)
 
 
 def _ones(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

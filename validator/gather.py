@@ -21,11 +21,12 @@ from simulator.run import Phase, Run, Spans, Stream, divided, from_spans
 from simulator.scenario import Scenario
 from simulator.strategy import Strategy
 from simulator.strategy.grid import Axis
+from validator import lateness
 from validator.correction import Correction
 from validator.environment import NOTICED_LOAD, combined, foreign_loads, warned
 from validator.free_running import goes_alone, run_of
 from validator.recorder import END_OF_STEP, RAW_SPAN
-from validator.served_spans import cut_pulls, extend_messages
+from validator.server_spans import cut_pulls, extend_messages, stretch_pushes
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 # How far off clocks may be, as a share of a step, for spans of several machines to be compared.
@@ -68,13 +69,13 @@ def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[M
     provenance = {**run.provenance, **combined([told["provenance"] for told in outcomes]), "compute": scenario.compute}
     load, busy = _foreign_load(outcomes)
     clocks, unaligned = _clocks(run, corrections)
+    late, hurried = lateness.told([told["notes"] for told in outcomes[: scenario.strategy.training_ranks]])
     return replace(
         run,
-        compute=scenario.compute,
         losses=tuple(summed.values()) if any(told["losses"] for told in outcomes) else (),
         memory_bytes_per_rank=_allocated(memory_bytes) or None,
         memory_bytes=memory_bytes or None,
-        provenance=provenance | _overrun(outcomes) | load | clocks | warned([busy, unaligned]),
+        provenance=provenance | late | load | clocks | warned([busy, hurried, unaligned]),
     )
 
 
@@ -110,17 +111,12 @@ def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict
     off_s = max(sum(one.uncertainty_s for one in own) for own in corrections)
     drift = max(abs(one.drift) for own in corrections for one in own)
     share = off_s / run.step_time_s if run.step_time_s else 0.0
-    warning = f"clocks agree to {share:.0%} of a step only: between machines, waiting is not told from moving bytes"
+    warning = (
+        f"clocks agree to {share:.0%} of a step only: between machines, waiting is not told from moving bytes; "
+        "give larger batches, or a quieter network"
+    )
     told = {"clocks": f"aligned to ±{off_s * 1e6:.0f} us, drift up to {drift * 1e6:.1f} ppm"}
     return told, warning if share > _TOLERATED_SHARE else ""
-
-
-def _overrun(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What of paced ranks' waiting was too long already, on the rank where that was most."""
-    shares = [
-        told["notes"]["overrun_s"] / max(told["notes"]["paced_s"], 1e-9) for told in outcomes if "paced_s" in told["notes"]
-    ]
-    return {"compute_overrun": f"{max(shares):.1%} of the time to be waited"} if shares else {}
 
 
 def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
@@ -131,16 +127,20 @@ def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
     spans, ends = rows[~is_end], rows[is_end & (rows["step"] <= steps)]
     servers = np.arange(strategy.ranks) >= strategy.training_ranks
     _stretch_sends(spans)
+    moving = _moving_messages(spans)
     _start_messages(spans)
     _start_collectives(spans)
+    stretch_pushes(spans, servers)
     spans = cut_pulls(spans, servers)
     extend_messages(spans, servers)
+    spans = np.concatenate([spans, moving])
     spans = spans[np.lexsort((spans["arrival_s"], spans["rank"]))]
     fields: dict[str, Any] = {
         "origin": "measured",
         "scenario": scenario.name,
         "strategy": strategy.kind,
         "rank_names": rank_names(strategy),
+        "compute": scenario.compute,
     }
     if goes_alone(scenario):
         run = run_of(spans, ends[~servers[ends["rank"]]], servers, scenario, **fields)
@@ -154,12 +154,15 @@ def _in_step(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scen
     steps = range(int(ends["step"].max()) + 1)
     step_ends_s = np.array([ends["end_s"][ends["step"] == step].max() for step in steps])
     zero_s = step_ends_s[0]
+    # who ends its steps earlier than others does so before the first step as well, but not by as much
+    began_s, ended_s = (ends["end_s"][ends["step"] == step] for step in (0, steps[-1]))
     for name in ("arrival_s", "start_s", "end_s"):
         spans[name] -= zero_s
     return from_spans(
         Spans.of({name: spans[name] for name in Spans.__dataclass_fields__}),
         step_ends_s - zero_s,
         servers=servers,
+        elapsed_s=ended_s - began_s,
         samples=scenario.total_samples,
         step_time_interval_s=slope_interval_s(step_ends_s),
         **fields,
@@ -208,6 +211,37 @@ def _start_messages(spans: Rows) -> None:
             for side in (row, other):
                 _clamp_start(spans, side, max(sent_s, there_s))
     spans["start_s"] = np.maximum(spans["start_s"], spans["arrival_s"])
+
+
+def _moving_messages(spans: Rows) -> Rows:
+    """What both sides of a message have beside what they do while it moves, as in predicted runs.
+
+    It moves from when it was sent until its receiver has it. One that came while its receiver was busy is known to have come by
+    then only: it is taken to be as fast as the fastest of its size between those ranks.
+    """
+    sent, received = _messages(spans, Phase.SEND), _messages(spans, Phase.RECEIVE, Phase.SYNCHRONISE)
+    pairs = [
+        (sent[step, peer, rank, match], row)
+        for (step, rank, peer, match), row in received.items()
+        if (step, peer, rank, match) in sent
+    ]
+    send, receive = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    beside = (spans["stream"][send] == Stream.MAIN) & (spans["stream"][receive] == Stream.MAIN)
+    send, receive = send[beside], receive[beside]
+    sent_s, took_s = spans["start_s"][send], spans["end_s"][receive] - spans["start_s"][send]
+    keys = np.stack([spans["rank"][send], spans["peer"][send], spans["size_bytes"][send]])
+    _, link = np.unique(keys, axis=1, return_inverse=True)
+    fastest_s = np.full(link.max(initial=-1) + 1, np.inf)
+    np.minimum.at(fastest_s, link, took_s)
+    came_s = np.maximum(
+        sent_s, sent_s + np.where(spans["arrival_s"][receive] > sent_s + fastest_s[link], fastest_s[link], took_s)
+    )
+    moving: Rows = spans[np.concatenate([send, receive])]
+    moving["stream"] = Stream.COMMUNICATION
+    moving["phase"] = np.repeat([Phase.SEND, Phase.RECEIVE], len(send))
+    moving["arrival_s"] = moving["start_s"] = np.tile(sent_s, 2)
+    moving["end_s"] = np.tile(came_s, 2)
+    return moving
 
 
 def _messages(spans: Rows, *phases: Phase) -> dict[tuple[int, int, int, int], int]:

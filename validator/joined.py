@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
 
-from simulator.errors import InputError, RankError
+from simulator.errors import InputError, RankError, one_line
 from simulator.run import Run
 from simulator.scenario import Scenario
 from validator import forkserver, rank, results
@@ -52,7 +52,7 @@ def measure_joined(scenario: Scenario, meeting: Meeting, watch: Watch, accelerat
             if job is not None and parameters_folder is not None:
                 _bring_parameters(parameters_folder, job.path)
         except Exception as error:
-            failure = {"text": rank.describe(error), "in": rank.activity(), "by_peer": rank.is_communication(error)}
+            failure = {"text": one_line(error), "in": rank.activity(), "by_peer": rank.is_communication(error)}
             meeting.give("spans", b"".join(own)[:_MOST_KEPT_BYTES])
         finally:
             rank.leave()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import pickle
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import MissingDependencyError, RankError
-from validator import forkserver
+from validator import forkserver, room
 from validator.forkserver import Exit, ForkServer
 from validator.hosts import Host, here
 from validator.jobfolder import JobFolder
@@ -110,6 +111,7 @@ class _Watch:
         self.names = names
         self.progress = progress
         self.step: int = NO_STEP
+        self.ended_for_memory = room.ended_for_memory()
 
     def run(self) -> None:
         """Returns once all ranks have left their results. Raises RankError. No rank is left running either way."""
@@ -188,7 +190,13 @@ class _Watch:
         if error is not None:
             return self._describe(end.rank, "failed in", f": {error['text']}")
         how = f"was killed by signal {-end.code} in" if end.code < 0 else f"exited with code {end.code} in"
-        return self._describe(end.rank, how, "")
+        return self._describe(end.rank, how, self._lack_of_memory() if end.code == -signal.SIGKILL else "")
+
+    def _lack_of_memory(self) -> str:
+        """Why a rank was killed, where the kernel has killed something meanwhile to have memory again."""
+        if room.ended_for_memory() == self.ended_for_memory:
+            return ""
+        return ": probably out of memory; give fewer ranks or a smaller model"
 
     def _told(self, rank: int) -> dict[str, Any] | None:
         """The error that a rank left behind, if it had the time to."""

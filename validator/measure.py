@@ -8,21 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simulator.cluster import Cluster
 from simulator.errors import InputError, RankError
 from simulator.run import Run
 from simulator.scenario import Scenario
-from validator import interfaces, netlab_wiring
+from validator import interfaces, netlab_fit
 from validator.checks import check_trainable
 from validator.environment import warned
 from validator.gather import gathered, rank_names, read_recorded
-from validator.hosts import LOOPBACK, Host, needed_nodes, nodes_of_ranks
+from validator.hosts import LOOPBACK, Host, nodes_of_ranks
 from validator.launch import job_folder, launch, require_torch
 from validator.place import meeting_point, place_in
 from validator.profile import lengthened
 from validator.results import keep_finished, stamped
 from validator.room import check_room
-from validator.verify import verdict
+from validator.verify import check_verifiable, verdict
 
 if TYPE_CHECKING:
     from validator.meeting import Meeting
@@ -79,7 +78,7 @@ def measure(scenario: Scenario, on: On | None = None, watch: Watch = Watch()) ->
     if where == "cluster":
         run = _measure_joined(scenario, watch)
     else:
-        check(scenario, where, watch.interface)
+        check(scenario, where, watch.interface, watch.verify)
         run = _measure_in_netlab(scenario, watch) if where == "netlab" else _measure_locally(scenario, watch)
     return stamped(run, scenario, where)
 
@@ -92,17 +91,16 @@ def where_to(on: On | None) -> On:
     return on or ("cluster" if started else "local")
 
 
-def check(scenario: Scenario, where: On, interface: str | None) -> None:
+def check(scenario: Scenario, where: On, interface: str | None, verify: bool = False) -> None:
     """Raises InputError where ranks of the scenario cannot be started on this machine."""
     check_trainable(scenario)
+    if verify:
+        check_verifiable(scenario)
     check_room(scenario)
     if where == "netlab":
         if interface is not None:
             raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
-        try:
-            netlab_wiring.plan(_lab_cluster(scenario))
-        except InputError as error:
-            raise InputError(f"{scenario.name}: {error}") from None
+        netlab_fit.check(scenario)
     elif interface is not None:
         interfaces.check(interface)
 
@@ -131,16 +129,11 @@ def _measure_locally(scenario: Scenario, watch: Watch) -> Run:
     return _measure_here(scenario, [host] * scenario.strategy.ranks, watch, "local")
 
 
-def _lab_cluster(scenario: Scenario) -> Cluster:
-    """The part of the scenario's cluster that ranks are on."""
-    return scenario.cluster.model_copy(update={"nodes": needed_nodes(scenario)})
-
-
 def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
     """Builds the scenario's network on this machine, as far as there are ranks on it, and starts them there."""
     from validator.netlab import Netlab
 
-    with Netlab(_lab_cluster(scenario)) as lab:
+    with Netlab(netlab_fit.lab_cluster(scenario)) as lab:
         report = lab.self_test()
         hosts = [Host(lab.namespace(node), lab.interface) for node in nodes_of_ranks(scenario)]
         try:
@@ -149,8 +142,9 @@ def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
             # where the lab has ended, that is why, and this says so
             lab.namespace(0)
             raise
-        told = warned([run.provenance.get("warnings", ""), *report.warnings])
-        return replace(run, provenance={**run.provenance, **lab.provenance(), **report.provenance(), **told})
+        told = netlab_fit.provenance(scenario)
+        told |= warned([run.provenance.get("warnings", ""), netlab_fit.warning(scenario), *report.warnings])
+        return replace(run, provenance={**run.provenance, **report.provenance(), **told})
 
 
 def _measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch, where: On) -> Run:

@@ -15,24 +15,21 @@ import json
 import os
 import select
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
 from simulator.errors import RunError
+from validator.child import Child
 
 T = TypeVar("T")
 
 _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 _START_S: Final = 20.0
-_SHUTDOWN_S: Final = 5.0
-_COMMAND: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from validator.namespaces import hold; "
-    "hold(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))"
+_CODE: Final = (
+    "from validator.namespaces import hold; hold(int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))"
 )
 
 
@@ -69,38 +66,23 @@ class Holder:
 
     def __init__(self, count: int, settings: Mapping[str, str]) -> None:
         """Raises RunError where namespaces cannot be made."""
-        ours, theirs = socket.socketpair()
-        self.owner = os.getpid()
-        self._socket = ours
         launcher = os.pidfd_open(os.getpid())
-        with tempfile.TemporaryFile() as errors:
-            try:
-                # a session of its own: Ctrl-C is the launcher's to handle
-                arguments = [json.dumps(sys.path), str(theirs.fileno()), str(launcher), str(count), json.dumps(settings)]
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _COMMAND, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stderr=errors,
-                    pass_fds=[theirs.fileno(), launcher],
-                    start_new_session=True,
-                )
-            finally:
-                theirs.close()
-                os.close(launcher)
-            try:
-                self.paths = self._wait_for_paths()
-            except OSError:
-                self.close()
-                errors.seek(0)
-                reason = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise RunError(
-                    f"network namespaces cannot be made: {reason or 'their process was ended from outside'}; "
-                    "run as root with CAP_SYS_ADMIN and CAP_NET_ADMIN"
-                ) from None
+        try:
+            self._child = Child(_CODE, str(launcher), str(count), json.dumps(settings), descriptors=[launcher])
+        finally:
+            os.close(launcher)
+        try:
+            self.paths = self._wait_for_paths()
+        except OSError:
+            why = self._child.why()
+            self._child.close()
+            raise RunError(
+                f"network namespaces cannot be made: {why}; run as root with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+            ) from None
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     @property
     def alive(self) -> bool:
@@ -109,25 +91,14 @@ class Holder:
 
     def close(self) -> None:
         """Ends the holder and with it the namespaces that no process is in. A fork of the launcher only lets go of it."""
-        if self.owner == os.getpid():
-            # forks of the launcher have the socket too, so closing alone would not tell; a second time it is closed already
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        if self.owner != os.getpid():
-            return
-        try:
-            self._process.wait(_SHUTDOWN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._child.close()
 
     def _wait_for_paths(self) -> tuple[Path, ...]:
         """Raises OSError where the holder ends before it tells them, or takes too long."""
-        self._socket.settimeout(_START_S)
+        self._child.socket.settimeout(_START_S)
         told = b""
         while not told.endswith(b"\n"):
-            received = self._socket.recv(65536)
+            received = self._child.socket.recv(65536)
             if not received:
                 raise ConnectionResetError
             told += received

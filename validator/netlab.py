@@ -74,8 +74,11 @@ class Netlab:
     def provenance(self) -> dict[str, str]:
         """What the lab is made of."""
         buckets = sorted({wiring.bucket_bytes(cable.rate_Bps) for cable in self._plan.hosts})
-        own = "the software's own: this kernel has no netem"
-        latency = f"netem, {format_time_s(self._plan.latency_s)} one way, and the software's own" if self._has_netem else own
+        asked = f"{format_time_s(self._plan.latency_s)} one way"
+        if self._plan.uplinks:
+            asked += f" and {format_time_s(self._plan.hop_latency_s)} per hop between leaves"
+        own = f"the software's own: this kernel has no netem to add what is asked, {asked}"
+        latency = f"netem, {asked}, and the software's own" if self._has_netem else own
         bucket = " and ".join(map(format_bytes, buckets))
         fixed = {"mtu": str(wiring.MTU), "congestion control": wiring.CONGESTION_CONTROL}
         return wiring.describe(self._plan) | {"latency": latency, "bucket": bucket} | fixed
@@ -129,6 +132,3 @@ def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[
         raise RunError(
             f"the lab cannot be built: {' '.join(command)} takes longer than {_COMMAND_S:.0f} s; try again"
         ) from None
-
-
-__all__ = ["LabReport", "Netlab", "require"]

@@ -1,6 +1,6 @@
 """The lab's self-test: what its links carry, each alone and all at once, before anything measured on them is believed.
 
-Rates are of payload, as received over TCP from one host to the next, so that each host's link is tried in both directions.
+Rates are of payload, as received over TCP: from one host to the next, then through each end of a link by itself.
 All ends are sockets of this process, each made in its host's namespace.
 """
 
@@ -22,10 +22,12 @@ from typing import Final, NamedTuple
 from simulator.errors import RunError
 from simulator.units import format_Bps, format_bytes, format_time_s
 from validator.namespaces import inside
+from validator.netlab_fans import Flow, fans
 from validator.netlab_wiring import Plan, bucket_bytes
 
 _CORES: Final = os.cpu_count() or 1
 _ALONE_S: Final = 3.0  # for all links, one after the other
+_ENDS_S: Final = 1.5  # for all their ends
 _LEAST_S, _MOST_S = 0.03, 0.1  # for one of them
 _TOGETHER_S: Final = 0.3
 # A link whose rate is further off than this is tried again, then warned of.
@@ -43,14 +45,6 @@ _SLACK_S: Final = 0.1
 _TIMEOUT_S: Final = 10.0
 _CHUNK_BYTES: Final = 256 * 1024
 _NAMED: Final = 4
-
-
-class Flow(NamedTuple):
-    """What one host sends to another, and at which rate it is asked to arrive."""
-
-    source: int
-    target: int
-    asked_Bps: float
 
 
 class Transfer(NamedTuple):
@@ -75,11 +69,14 @@ class Transfer(NamedTuple):
 class LabReport:
     """What the self-test found.
 
-    alone: each link by itself, uplinks that their hosts can fill included. together: all hosts' links at once.
-    cores: of this machine. lab: the provenance of what was built.
+    alone: from each host to the next by itself, uplinks that their hosts can fill included. ends: one end of a link by itself.
+    hidden: ends that cannot be tried so, because what they are joined to is not faster than they are. together: all hosts'
+    links at once. cores: of this machine. lab: the provenance of what was built.
     """
 
     alone: tuple[Transfer, ...]
+    ends: tuple[Transfer, ...]
+    hidden: tuple[str, ...]
     together: Transfer
     cores: int
     round_trip_s: float
@@ -88,7 +85,7 @@ class LabReport:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Why not to believe the lab, one line each; none if nothing is wrong."""
-        off = [transfer for transfer in self.alone if abs(transfer.share - 1) > _TOLERANCE]
+        off = [transfer for transfer in (*self.alone, *self.ends) if abs(transfer.share - 1) > _TOLERANCE]
         told = [
             f"{transfer.name}: {format_Bps(transfer.measured_Bps)} measured, {format_Bps(transfer.asked_Bps)} asked"
             f"{self._reason(transfer)}"
@@ -101,10 +98,23 @@ class LabReport:
         return tuple(told)
 
     def _reason(self, transfer: Transfer) -> str:
-        if transfer.share < 1 and transfer.cores_busy >= _SATURATED:
+        if transfer.share > 1:
+            return ": it is not limited so; build the lab again, and leave its links alone while it stands"
+        if transfer.cores_busy >= _SATURATED:
             cores = f"{self.cores} cores are" if self.cores > 1 else "core is"
             return f" while the {cores} busy: they are the limit, not the links; lower the rate, or build fewer hosts"
         return f", and the cores are {transfer.cores_busy:.0%} busy; test again, and lower the rate if it stays so"
+
+    def _ends(self) -> str:
+        """Which ends were tried by themselves, and what came of it."""
+        told = []
+        if self.ends:
+            most = max(transfer.share for transfer in self.ends)
+            told.append(f"{len(self.ends)} tried by themselves, {most:.1%} of the rate at most")
+        if self.hidden:
+            named = ", ".join(self.hidden[:_NAMED]) + (", ..." if len(self.hidden) > _NAMED else "")
+            told.append(f"{len(self.hidden)} seen together with their other end only, which is not faster ({named})")
+        return "; ".join(told)
 
     def provenance(self) -> dict[str, str]:
         """What was built, and what was measured of it."""
@@ -115,6 +125,7 @@ class LabReport:
         return {
             **self.lab,
             "link rate": f"{rate} (from {min(shares):.1%} to {max(shares):.1%} of {len(shares)} links)",
+            "link ends": self._ends(),
             "bucket": f"{self.lab['bucket']}, {apparent} apparent",
             "round trip": f"{format_time_s(self.round_trip_s)} over TCP",
             "all links at once": together,
@@ -132,8 +143,17 @@ def probe(lab: Plan, namespaces: Sequence[Path], provenance: Mapping[str, str]) 
         up_Bps = lab.uplinks[leaf].rate_Bps
         if sum(flow.asked_Bps for flow in flows) > up_Bps:
             alone.append(ends.best(f"uplink of leaf {leaf}", flows, up_Bps, each_s))
+    tried, hidden = _each_end(ends)
     together = ends.transfer("all links", ring, sum(flow.asked_Bps for flow in ring), _TOGETHER_S)
-    return LabReport(tuple(alone), together, _CORES, round_trip_s, provenance)
+    return LabReport(tuple(alone), tried, hidden, together, _CORES, round_trip_s, provenance)
+
+
+def _each_end(ends: _Ends) -> tuple[tuple[Transfer, ...], tuple[str, ...]]:
+    """What passes each end of a link that others can overfill, and the names of the rest."""
+    all_fans = list(fans(ends.lab))
+    each_s = min(max(_ENDS_S / len(all_fans), _LEAST_S), _MOST_S)
+    tried = [ends.best(fan.name, fan.flows, fan.asked_Bps, each_s) for fan in all_fans if fan.flows]
+    return tuple(tried), tuple(fan.name for fan in all_fans if not fan.flows)
 
 
 def _ring(lab: Plan) -> Iterator[Flow]:

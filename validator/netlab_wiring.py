@@ -94,7 +94,10 @@ def plan(cluster: Cluster) -> Plan:
     if network is None:
         raise InputError("cluster.network: netlab joins hosts by a network; give its bandwidth and latency")
     if not 2 <= cluster.nodes <= MOST_HOSTS:
-        raise InputError(f"cluster.nodes: {cluster.nodes} hosts; netlab builds 2 to {MOST_HOSTS}")
+        alone = cluster.nodes == 1
+        way = "put fewer on each (cluster.node.devices), or leave --on netlab out" if alone else "give fewer ranks"
+        told = f"cluster.nodes: ranks are on {cluster.nodes} host{'' if alone else 's'}, and netlab builds 2 to {MOST_HOSTS}"
+        raise InputError(f"{told}; {way}")
     if network.duplex == "half":
         raise InputError("cluster.network.duplex: netlab's links are full duplex; leave it out")
     rates_Bps = [network.bandwidth_Bps] * cluster.nodes

@@ -22,12 +22,11 @@ from torch.nn import functional
 
 from simulator.model.layers import Layer
 from simulator.scenario import Scenario
+from validator.lateness import Lateness
 
 # Of the small model; layers that hand on less are as narrow as they are.
 _WIDTH: Final = 4
 _PR_SET_TIMERSLACK: Final = 29  # linux/prctl.h
-# A rank that is later than this stays late: one long interruption is not made up for at the cost of all that follows.
-_MOST_LATE_S: Final = 0.005
 
 
 class LayerTimes(NamedTuple):
@@ -43,10 +42,8 @@ class Pace:
 
     def __init__(self, scenario: Scenario) -> None:
         self._job = scenario.job()
-        self._late_s = 0.0
+        self.lateness = Lateness()
         self._apart_end_s: float | None = None
-        self.paced_s = 0.0
-        self.overrun_s = 0.0
         self.times = lru_cache(maxsize=64)(self._times)
         if sys.platform.startswith("linux"):
             # the kernel wakes sleepers up to 50 us late otherwise
@@ -55,14 +52,11 @@ class Pace:
     def wait(self, begin_s: float, duration_s: float) -> None:
         """Returns once `duration_s` have passed since `begin_s` (of time.perf_counter), earlier by what was late before."""
         self._apart_end_s = None
-        self.paced_s += duration_s
-        until_s = begin_s + duration_s - self._late_s
+        until_s = begin_s + duration_s - self.lateness.late_s
         left_s = until_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)
-        late_s = time.perf_counter() - until_s
-        self._late_s = min(late_s, _MOST_LATE_S)
-        self.overrun_s += late_s - self._late_s
+        self.lateness.add(duration_s, until_s)
 
     def wait_apart(self, begin_s: float, duration_s: float) -> None:
         """The same of a layer's gradients of weights in a pass of their own, which follows another of its kind at once."""
@@ -76,10 +70,6 @@ class Pace:
         began: list[float] = []
         optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
         optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
-
-    def note(self) -> dict[str, float]:
-        """Seconds that were to be waited in all, and by how much they were overrun."""
-        return {"paced_s": self.paced_s, "overrun_s": self.overrun_s}
 
     def _times(self, samples: int) -> list[LayerTimes]:
         """Of each layer, for so many samples."""

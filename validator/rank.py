@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
-from simulator.errors import ScaleproofError
+from simulator.errors import one_line
 from simulator.run import write_aside
 from validator import staging, status
 from validator.jobfolder import JobFolder
@@ -90,10 +91,12 @@ def join(place: Place, store: Store, timeout_s: float, accelerator: bool) -> Non
 
 
 def leave() -> None:
-    """Leaves the process group that `join` joined, if it did."""
+    """Leaves the process group that `join` joined, if it did, and with it what was trained there."""
     if dist.is_initialized():
         dist.destroy_process_group()
     _here.clear()
+    # models are in cycles with their hooks
+    gc.collect()
 
 
 def activity() -> str:
@@ -106,12 +109,6 @@ def exchange(own: Any) -> list[Any]:
     everyones: list[Any] = [None] * here().ranks
     dist.all_gather_object(everyones, own)
     return everyones
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line: ours say enough, others need their type."""
-    lines = str(error).strip().splitlines() or [""]
-    return lines[0] if isinstance(error, ScaleproofError) else f"{type(error).__name__}: {lines[0]}"
 
 
 def _device(local_rank: int, accelerator: bool) -> torch.device:
@@ -150,7 +147,7 @@ def _tell(error: Exception, path: Path) -> None:
     at_s = time.monotonic()
     traceback.print_exc()
     sys.stderr.flush()
-    told = {"text": describe(error), "at_s": at_s, "communication": is_communication(error)}
+    told = {"text": one_line(error), "at_s": at_s, "communication": is_communication(error)}
     write_aside(path, json.dumps(told).encode())
 
 

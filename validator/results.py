@@ -17,7 +17,9 @@ from typing import Any, Final
 from simulator.errors import InputError, RunError
 from simulator.run import Run, load_run, save
 from simulator.scenario import Scenario
+from validator.environment import warned
 from validator.gather import assemble, finished_steps
+from validator.hosts import needed_nodes
 
 # What reading files that others may have cut short or written can raise.
 _UNREADABLE: Final = (
@@ -39,7 +41,16 @@ def digest(scenario: Scenario) -> str:
 def stamped(run: Run, scenario: Scenario, on: str) -> Run:
     """The run with where it was measured, and of what; with host and date where ranks did not tell them."""
     here = {"host": socket.gethostname(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    return replace(run, provenance=here | dict(run.provenance) | {"on": on, "scenario_digest": digest(scenario)})
+    told = {"on": on, "scenario_digest": digest(scenario)} | warned([*run.warnings, _not_the_network(scenario, on)])
+    return replace(run, provenance=here | dict(run.provenance) | told)
+
+
+def _not_the_network(scenario: Scenario, on: str) -> str:
+    """A warning where ranks of several nodes wait as if they were there and talk as if they were not."""
+    nodes = needed_nodes(scenario)
+    if on != "local" or scenario.compute != "paced" or nodes == 1:
+        return ""
+    return f"{nodes} nodes talk through this machine's memory, not over the scenario's network; --on netlab lays it"
 
 
 def is_right(run: Run) -> bool | None:
@@ -70,11 +81,26 @@ def prepare(out: Path) -> None:
 
 
 def keep(run: Run, folder: Path) -> None:
-    """Writes the run into its folder. Raises RunError where it cannot."""
+    """Writes the run into its folder. Raises RunError where it cannot; without its spans it may be there all the same."""
     try:
         save(run, folder)
     except OSError as error:
-        raise RunError(f"{folder}: {error.strerror}; make room, or choose another --out") from None
+        kept = "; all but its spans is kept" if _kept_without_spans(run, folder) else ""
+        raise RunError(f"{folder}: {error.strerror}{kept}; make room, or choose another --out") from None
+
+
+def _kept_without_spans(run: Run, folder: Path) -> bool:
+    """Whether the little that tells most of a run could be written, where the whole could not."""
+    if run.spans is None:
+        return False
+    told = {**run.provenance, "partial": "without spans"}
+    try:
+        save(replace(run, spans=None, provenance=told), folder)
+        # those of another run, which this one has replaced
+        (folder / "spans.npz").unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: Iterable[Path], folder: Path | None) -> str:
@@ -91,7 +117,7 @@ def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: 
             if log.exists() and log.stat().st_size:
                 shutil.copyfile(log, folder / log.name)
         if steps >= 1:
-            partial = replace(assemble(scenario, recorded, steps), compute=scenario.compute)
+            partial = assemble(scenario, recorded, steps)
             told = {"partial": f"{steps} of {scenario.steps} steps"}
             # clocks are compared at the end
             told |= {"clocks": "not aligned"} if on == "cluster" else {}
@@ -126,17 +152,12 @@ def listed(folder: Path) -> Iterator[Kept]:
             yield Kept(file.parent, run)
 
 
-def spread_s(run: Run) -> tuple[float, float] | None:
-    """Between which times a step lies: the interval of its mean where that is known, else the fastest and the slowest step."""
-    if run.step_time_interval_s is not None:
-        low_s, high_s = run.step_time_interval_s
-        return low_s, high_s
-    return (min(run.step_times_s), max(run.step_times_s)) if run.step_times_s else None
-
-
 def _check(run: Run) -> None:
     """Raises ValueError or TypeError for what JSON can hold and no run does."""
-    numbers: list[Any] = [run.ranks, run.step_time_s, *run.step_times_s, *(spread_s(run) or ())]
+    numbers: list[Any] = [run.ranks, run.step_time_s, *run.step_times_s]
+    if run.step_time_interval_s is not None:
+        low_s, high_s = run.step_time_interval_s
+        numbers += [low_s, high_s]
     if run.verified is not None:
         numbers += [run.verified["deviation"], run.verified["tolerance"]]
     texts = [run.origin, run.scenario, run.strategy, *run.provenance.values()]

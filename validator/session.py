@@ -94,7 +94,7 @@ class Session:
 
     def _check(self, scenario: Scenario) -> None:
         if self._place is None:
-            check(scenario, self.where, self._watch.interface)
+            check(scenario, self.where, self._watch.interface, self._watch.verify)
             return
         from validator.joined import check_joined
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
-from torch.distributed import ProcessGroupGloo
+from torch.distributed import AllreduceOptions, ProcessGroupGloo
 from torch.distributed.distributed_c10d import _get_process_group_name
 
 BACKEND: Final = "staged"
@@ -48,6 +48,37 @@ class StagedGroup(dist.ProcessGroup):
         copies = [_copied(tensors) for tensors in outputs]
         work = self._gloo.allgather(copies, _copied(inputs), opts)
         return _collective(work, list(chain(*copies)), list(chain(*outputs)))
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        copies = _copied(tensors)
+        return _collective(self._gloo.reduce(copies, opts), copies, tensors)
+
+    def _allgather_base(self, output: Tensor, own: Tensor, opts: Any) -> dist.Work:  # type: ignore[override]
+        return self.allgather([list(output.view(self.size(), *own.shape))], [own], opts)
+
+    def allgather_into_tensor_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> dist.Work:  # type: ignore[override]
+        [output], [own] = outputs, inputs
+        return self._allgather_base(output, own, opts)
+
+    def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: Any) -> dist.Work:
+        """All of the sum comes to every rank: gloo's own has no future that would tell when it is done."""
+        [copy] = _copied([whole])
+        summing = AllreduceOptions()
+        summing.reduceOp = opts.reduceOp
+        own = copy.view(self.size(), *output.shape)[self.rank()]
+        return _collective(self._gloo.allreduce([copy], summing), [own], [output])
+
+    def alltoall_base(  # type: ignore[override]
+        self, output: Tensor, own: Tensor, received: list[int], sent: list[int], opts: Any
+    ) -> dist.Work:
+        [copy], [theirs] = _copied([own]), _copied([output])
+        return _collective(self._gloo.alltoall_base(theirs, copy, received, sent, opts), [theirs], [output])
+
+    # as torch calls them from 2.13 on
+    all_gather_single = _allgather_base  # type: ignore[assignment]
+    all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]
+    reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
+    all_to_all_single = alltoall_base  # type: ignore[assignment]
 
     def barrier(self, opts: Any) -> dist.Work:  # type: ignore[override]
         work: dist.Work = self._gloo.barrier(opts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from validator.profile import PROFILED_STEPS, Profiler
 from validator.recorder import Recorder
 from validator.steps import total_steps, warmup_steps
 from validator.strategy import create
-from validator.strategy.base import Context
+from validator.strategy.base import Context, Trainer
 
 
 class Outcome(TypedDict):
@@ -50,46 +51,67 @@ def train(
     parameters_folder: where the rank saves the parameters it ends with, as `rank<number>.pt`. traces_folder: where it leaves
     what the profiler tells of the last steps of a scenario that was lengthened for it, see validator.profile.
     """
+    try:
+        return _train(scenario, sink, parameters_folder, traces_folder)
+    finally:
+        gc.unfreeze()
+
+
+def _train(
+    scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, traces_folder: Path | None
+) -> Outcome:
     me = rank.here()
-    first, total = warmup_steps(scenario), total_steps(scenario)
-    measured = total - PROFILED_STEPS if traces_folder else total
     machine = clock.machine()
     alignment = Alignment(machine)
     profiler = Profiler(traces_folder, me.rank, me.device) if traces_folder else None
     recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
     pace = Pace(scenario) if scenario.compute == "paced" else None
-    trainer = create(Context(scenario, me.rank, me.device, recorder, total, pace), scenario.strategy)
-    # what was built so far is not searched for garbage again in the middle of a step
-    gc.freeze()
-    provenance, usage = environment.of_rank(me.device), Usage.now()
-    if me.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(me.device)
+    context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace)
+    with closing(create(context, scenario.strategy)) as trainer:
+        # what was built so far is not searched for garbage again in the middle of a step
+        gc.freeze()
+        provenance = environment.of_rank(me.device)
+        usage = _take_steps(trainer, profiler)
+        corrections = (recorder.finish(), alignment.finish())
+        if profiler is not None:
+            profiler.write_table()
+        if parameters_folder is not None:
+            parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
+            torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")
+        first = warmup_steps(scenario)
+        return Outcome(
+            provenance=provenance,
+            losses={str(index - first + 1): loss for index, loss in trainer.losses().items() if index >= first},
+            notes=trainer.notes() | (pace.lateness.note() if pace else {}),
+            machine=machine,
+            usage=usage,
+            corrections=[asdict(correction) for correction in corrections if correction is not None],
+            memory_bytes=_memory_bytes(me.device),
+        )
+
+
+def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
+    """Takes all steps, the last of them under the profiler if there is one; what the others used of processors."""
+    context = trainer.context
+    first, total = warmup_steps(context.scenario), context.total_steps
+    measured = total - PROFILED_STEPS if profiler else total
 
     def take(index: int) -> None:
-        recorder.begin_step(index - first + 1)
+        if index == first and context.pace is not None:
+            context.pace.lateness.begin()
+        context.recorder.begin_step(index - first + 1)
         trainer.take(index)
-        recorder.end_step()
+        context.recorder.end_step()
 
+    if context.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(context.device)
+    began = Usage.now()
     for index in range(measured):
         take(index)
-    used = Usage.now().since(usage)
+    used = Usage.now().since(began)
     if profiler is not None:
         profiler.trace(take, range(measured, total))
-    corrections = (recorder.finish(), alignment.finish())
-    if profiler is not None:
-        profiler.write_table()
-    if parameters_folder is not None:
-        parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
-        torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")
-    return Outcome(
-        provenance=provenance,
-        losses={str(index - first + 1): loss for index, loss in trainer.losses().items() if index >= first},
-        notes=trainer.notes() | (pace.note() if pace else {}),
-        machine=machine,
-        usage=used,
-        corrections=[asdict(correction) for correction in corrections if correction is not None],
-        memory_bytes=_memory_bytes(me.device),
-    )
+    return used
 
 
 def _clock(device: torch.device) -> Clock:

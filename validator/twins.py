@@ -26,7 +26,7 @@ _SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes"
 # Schedules whose backward passes make all gradients at once.
 _WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 # Of each kind the fields that its twin follows.
-_MEASURED: Final[dict[str, tuple[str, ...]]] = {
+MEASURED: Final[dict[str, tuple[str, ...]]] = {
     "data_parallel": ("workers_", "microbatches_", "shares", "compression", "algorithm", *_BUCKETED, *_SHARDED),
     "local_sgd": ("workers_", "period", "outer", "overlap"),
     "gather_average": ("workers_",),
@@ -40,9 +40,9 @@ _MEASURED: Final[dict[str, tuple[str, ...]]] = {
 def check_strategy(scenario: Scenario) -> None:
     """Raises InputError where real training has no such strategy, or not with these fields."""
     strategy = scenario.strategy
-    measured = _MEASURED.get(strategy.kind)
+    measured = MEASURED.get(strategy.kind)
     if measured is None:
-        known = ", ".join(_MEASURED)
+        known = ", ".join(MEASURED)
         raise InputError(f"strategy: {strategy.kind} can be predicted but not measured; give one of {known}")
     for name, field in type(strategy).model_fields.items():
         given = getattr(strategy, name)

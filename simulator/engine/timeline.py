@@ -13,7 +13,7 @@ from simulator.asynchrony import run_of, summary
 from simulator.engine.servers import Applied, Busy
 from simulator.intervals import Stretches
 from simulator.program import MAIN_LANE, Kind, Program, Rows
-from simulator.ragged import in_order
+from simulator.ragged import Ragged, in_order
 from simulator.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
 
 Times = NDArray[np.float64]
@@ -89,13 +89,16 @@ class Timeline:
 
     def _waited(self, step: int, lanes: _MainLanes) -> Block:
         """Before each task of the main lanes the wait for what it follows: a span for every stretch of it in which something
-        of that was under way, from where the one before ended, and one for what is left."""
+        of that was under way, or what it queued behind, from where the one before ended, and one for what is left."""
         free_s = np.where(lanes.is_first, self.end_s[step - 1, lanes.previous], self.end_s[step, lanes.previous])
         start_s = self.start_s[step, lanes.tasks]
         waits = start_s > free_s
         tasks, free_s, start_s = lanes.tasks[waits], free_s[waits], start_s[waits]
         wait, before, began_s, ended_s = self._before(step, tasks)
-        moving = Stretches(wait, np.maximum(began_s, free_s[wait]), np.minimum(ended_s, start_s[wait])).union()
+        queue, queued_s, left_s = self._queued(step, tasks, wait, before)
+        owner = np.concatenate([wait, queue])
+        moved_s, stopped_s = np.concatenate([began_s, queued_s]), np.concatenate([ended_s, left_s])
+        moving = Stretches(owner, np.maximum(moved_s, free_s[owner]), np.minimum(stopped_s, start_s[owner])).union()
         span = np.concatenate([moving.owner, np.arange(len(tasks))])
         order = in_order(span)
         span = span[order]
@@ -118,6 +121,16 @@ class Timeline:
         )
         wait, before = np.concatenate([now.keys(), earlier.keys()]), np.concatenate([now.values, earlier.values])
         return wait, before, start_s, end_s
+
+    def _queued(self, step: int, tasks: Rows, wait: Rows, before: Rows) -> tuple[Rows, Times, Times]:
+        """Of waits for a collective all of the rank's collectives of the step: index of the task, start and end."""
+        program = self.program
+        collectives = np.flatnonzero(program.kind == Kind.COLLECTIVE)
+        members = program.members.take(collectives)
+        of_rank = Ragged.grouped(members.values, collectives[members.keys()], len(program.ranks.names))
+        waits = np.unique(wait[program.kind[before] == Kind.COLLECTIVE])
+        own = of_rank.take(program.rank[tasks[waits]])
+        return waits[own.keys()], self.start_s[step, own.values], self.end_s[step, own.values]
 
     def _named(self, tasks: Rows, wait: Rows, before: Rows, ended_s: Times) -> NDArray[np.int64]:
         """The phase after which waits before work are named: that of what they wait for, the last to end. Shape (tasks,)."""

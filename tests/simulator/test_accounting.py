@@ -228,3 +228,14 @@ def test_a_measured_run_is_accounted_for_alike(small: Make) -> None:
     bare = replace(run, origin="measured", tokens=None, model_flops=None, hardware_flops=None, peak_flops=None, energy_J=None)
     again = accounted(bare, scenario)
     assert (again.mfu, again.tokens_per_s, again.energy_J) == (run.mfu, run.tokens_per_s, run.energy_J)
+
+
+def test_paced_runs_are_of_no_machine_that_computes_or_is_paid_for(small: Make) -> None:
+    scenario = small(POWER, PRICE)
+    bare = replace(
+        predict(scenario), compute="paced", model_flops=None, hardware_flops=None, peak_flops=None, energy_J=None, cost_USD=None
+    )
+    run = accounted(bare, scenario)
+    assert run.tokens == tokens_per_sample(scenario.model) * run.samples
+    assert (run.mfu, run.hfu, run.energy_J, run.cost_USD) == (None, None, None, None)
+    assert accounted(replace(bare, compute="real"), scenario).cost_USD is not None

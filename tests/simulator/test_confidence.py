@@ -57,6 +57,26 @@ def test_the_truth_is_inside_nine_times_of_ten_at_least(draw: Callable[[Generato
     assert covered >= 0.9 * DRAWS
 
 
+def test_the_fewest_steps_that_are_told_of_are_nearly_as_sure() -> None:
+    intervals_s = [slope_interval_s(ends_of(noisy(np.random.default_rng(seed), 6))) for seed in range(DRAWS)]
+
+    assert sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) >= 0.9 * DRAWS
+
+
+def slow_for_a_while(random: Generator, count: int) -> Steps:
+    """Neighbours correlate by 0.7."""
+    noise = random.standard_normal(count + 50)
+    for step in range(1, len(noise)):
+        noise[step] += 0.7 * noise[step - 1]
+    return np.asarray(1 + 0.05 * noise[50:])
+
+
+def test_slowness_that_lasts_is_told_less_surely() -> None:
+    intervals_s = [slope_interval_s(ends_of(slow_for_a_while(np.random.default_rng(seed), 20))) for seed in range(DRAWS)]
+
+    assert 0.65 * DRAWS < sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) < 0.85 * DRAWS
+
+
 def test_more_steps_tell_more() -> None:
     widths = []
     for count in (10, 100, 1000):
@@ -71,7 +91,8 @@ def test_equal_steps_leave_no_doubt_and_few_steps_say_nothing() -> None:
     equal = slope_interval_s(np.arange(11) * 0.5)
 
     assert equal == pytest.approx((0.5, 0.5))
-    assert slope_interval_s(np.arange(4) * 0.5) is None
+    assert slope_interval_s(np.arange(7) * 0.5) is not None
+    assert slope_interval_s(np.arange(6) * 0.5) is None, "five steps"
 
 
 def test_the_same_steps_give_the_same_interval_around_the_slope() -> None:

@@ -174,6 +174,14 @@ def test_all_wait_for_the_slowest_worker(small: Make, rank: int) -> None:
     assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(7 / 8 * 2 * compute_s, rel=1e-2)
 
 
+def test_queueing_behind_own_gathers_is_no_waiting_for_others(small: Make) -> None:
+    """All are alike, and gathers take much longer than computing: each waits for one that waits for those before it."""
+    run = predict(averaged(small, "workers: 4, prefetch: 1", "training.zero=3", "cluster.node.devices=1", "batch=4"))
+
+    assert run.breakdown_s["exposed_communication"] > 0.5 * run.step_time_s
+    assert run.breakdown_s["waiting_for_ranks"] == pytest.approx(0.0, abs=1e-9)
+
+
 def test_weak_scaling_of_one_bucket_follows_the_formula(small: Make) -> None:
     """Compute and an average that grows like (n − 1) / n."""
     for workers in (1, 2, 4, 8):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -88,16 +89,34 @@ def test_a_run_bound_by_its_input_says_so(small: Make) -> None:
 def test_what_was_measured_tells_how_well_and_what_to_know_before_it_is_trusted(small: Make) -> None:
     run = predict(small())
     measured = replace(
-        run, step_time_s=0.1, step_time_interval_s=(0.099, 0.103), fits=None, provenance={"warnings": "too loud"}
+        run, step_time_s=0.1, step_time_interval_s=(0.099, 0.103), fits=None, provenance={"warnings": "too loud\ntoo slow"}
     )
 
     told = rows(describe(measured))
 
     assert told["step time"][0].startswith("100 ms ± 2.00 ms (95 %) for ")
-    assert told["warning"] == ["too loud"]
+    assert told["warning"] == ["too loud", "too slow"]
     assert not any("does not fit" in row for row in told["memory"])
     assert "warning" not in rows(describe(run))
     assert "±" not in describe(run)
+
+
+@pytest.mark.parametrize(
+    ("compute", "on", "told"),
+    [("real", "local", "measured, on local"), ("paced", "netlab", "measured, paced, in netlab"), (None, None, "measured")],
+)
+def test_it_says_whether_layers_computed_and_where(small: Make, compute: Any, on: str | None, told: str) -> None:
+    run = replace(predict(small()), origin="measured", compute=compute, provenance={"on": on} if on else {})
+
+    assert describe(run).splitlines()[0] == f"small: data_parallel on {run.ranks} ranks, {told}"
+
+
+def test_a_network_that_was_laid_for_the_run_is_told(small: Make) -> None:
+    lab = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own"}
+
+    told = rows(describe(replace(predict(small()), provenance=lab)))
+
+    assert told["network"] == ["links: 500 Mbit/s asked, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"]
 
 
 def test_an_interval_is_of_the_step_that_it_is_told_for(small: Make) -> None:

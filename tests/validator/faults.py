@@ -59,7 +59,7 @@ def train_with_sums(scenario: Scenario, parameters_folder: Path | None) -> Mappi
         average(self)
         for parameter in self._buckets[0]:
             assert parameter.grad is not None
-            parameter.grad.mul_(self._team.size)
+            parameter.grad.mul_(scenario.strategy.workers)
 
     BucketedAllreduce.average = summed  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from validator.measure import train_here
 from validator.rank import here
-from validator.strategy import compression, data_parallel, gather_average, local_sgd, ring_allreduce
-from validator.strategy.wire import Wire
+from validator.strategy import compression, data_parallel, gather_average, local_sgd, microbatched, ring_allreduce
+from validator.strategy.collectives import Collectives
 
 
 def counts_workers_alike(*arguments: Any) -> Mapping[str, Any]:
@@ -24,13 +24,13 @@ def counts_workers_alike(*arguments: Any) -> Mapping[str, Any]:
 
 def averages_no_microbatch_but_the_last(*arguments: Any) -> Mapping[str, Any]:
     """Gradients of earlier microbatches are dropped."""
-    train_on = data_parallel.Alone.train_on
+    train_on = microbatched.Microbatched.train_on
 
     def forgetful(self: Any, part: Any, microbatch: int) -> None:
         self.optimizer.zero_grad()
         train_on(self, part, microbatch)
 
-    data_parallel.Alone.train_on = forgetful  # type: ignore[method-assign]
+    microbatched.Microbatched.train_on = forgetful  # type: ignore[method-assign]
     return train_here(*arguments)
 
 
@@ -44,9 +44,9 @@ def forgets_what_was_not_sent(*arguments: Any) -> Mapping[str, Any]:
 def _forgetful(method: Any) -> None:
     sum_bucket = method.sum
 
-    def forgetful(self: Any, bucket: Any, wire: Any) -> None:
+    def forgetful(self: Any, bucket: Any, collectives: Any) -> None:
         self._rest.clear()
-        sum_bucket(self, bucket, wire)
+        sum_bucket(self, bucket, collectives)
 
     method.sum = forgetful
 
@@ -55,9 +55,9 @@ def begins_every_iteration_anew(*arguments: Any) -> Mapping[str, Any]:
     """There is no warm start."""
     sum_bucket = compression.Factors.sum
 
-    def fresh(self: Any, bucket: Any, wire: Any) -> None:
+    def fresh(self: Any, bucket: Any, collectives: Any) -> None:
         self._right.clear()
-        sum_bucket(self, bucket, wire)
+        sum_bucket(self, bucket, collectives)
 
     compression.Factors.sum = fresh  # type: ignore[method-assign]
     return train_here(*arguments)
@@ -71,13 +71,13 @@ def sums_and_does_not_divide(*arguments: Any) -> Mapping[str, Any]:
 
 def leaves_the_last_round_out(*arguments: Any) -> Mapping[str, Any]:
     """A ring's last message, with which a chunk is complete everywhere, is not taken over."""
-    pass_on = ring_allreduce.Ring.pass_on
+    take_turn = ring_allreduce.Ring.take_turn
 
     def incomplete(self: Any, leaving: Tensor, arriving: Tensor) -> None:
         last = (self._count + 1) % (2 * self.team.size - 1) == 0
-        pass_on(self, leaving, torch.empty_like(arriving) if last else arriving)
+        take_turn(self, leaving, torch.empty_like(arriving) if last else arriving)
 
-    ring_allreduce.Ring.pass_on = incomplete  # type: ignore[method-assign]
+    ring_allreduce.Ring.take_turn = incomplete  # type: ignore[method-assign]
     return train_here(*arguments)
 
 
@@ -145,12 +145,12 @@ def keeps_old_weights(*arguments: Any) -> Mapping[str, Any]:
 
 def dies_in_an_exchange(*arguments: Any) -> Mapping[str, Any]:
     """The last rank is killed while its exchange is under way."""
-    sum_flat = Wire.sum
+    sum_flat = Collectives.sum
 
     def deadly(self: Any, flat: Tensor) -> None:
         if here().rank == here().ranks - 1 and here().status.activity.step == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         sum_flat(self, flat)
 
-    Wire.sum = deadly  # type: ignore[method-assign]
+    Collectives.sum = deadly  # type: ignore[method-assign]
     return train_here(*arguments)

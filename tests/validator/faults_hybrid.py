@@ -12,11 +12,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from simulator.scenario import Scenario
 from validator.measure import train_here
 from validator.rank import here
-from validator.strategy import base, hybrid, pipeline, served
+from validator.strategy import base, hybrid, hybrid_servers, pipeline
 from validator.strategy.hybrid import Averaging
-from validator.strategy.lockstep import Lockstep
+from validator.strategy.pass_collectives import PassCollectives
 from validator.strategy.ring_attention import RingAttention
-from validator.strategy.sharded import TensorParallel
+from validator.strategy.tensor_parallel import TensorParallel
 
 
 def average_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
@@ -56,17 +56,17 @@ def keep_a_stage(scenario: Scenario, parameters_folder: Path | None) -> Mapping[
 
 def keep_gradients_of_own_summand(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """What each rank reads for its part of a result gets that part's gradient alone."""
-    Lockstep.entered = lambda self, x: x  # type: ignore[method-assign]
+    PassCollectives.entered = lambda self, x: x  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
 def drop_gradients_of_others(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Keys and values get the gradients of this rank's queries alone."""
 
-    def own_part(self: Lockstep, whole: Tensor, dim: int) -> Tensor:
+    def own_part(self: PassCollectives, whole: Tensor, dim: int) -> Tensor:
         return whole.chunk(self.team.size, dim)[self.team.place].contiguous()
 
-    Lockstep.part_of_sum = own_part  # type: ignore[method-assign]
+    PassCollectives.part_of_sum = own_part  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
@@ -86,22 +86,22 @@ class _Still:
 
 def mix_up_tokens(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Tokens that experts have seen come back to their neighbours."""
-    exchanged = Lockstep.exchanged
+    exchanged = PassCollectives.exchanged
 
-    def rolled(self: Lockstep, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
+    def rolled(self: PassCollectives, rows: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
         return exchanged(self, rows.roll(1, 0), received, sent)
 
-    Lockstep.exchanged = rolled  # type: ignore[method-assign]
+    PassCollectives.exchanged = rolled  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
 def forget_a_push(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Servers add the first push alone."""
-    add = served.Part.add
+    add = hybrid_servers.Part.add
 
-    def first(self: served.Part, gradient: Tensor, workers: int) -> None:
+    def first(self: hybrid_servers.Part, gradient: Tensor, workers: int) -> None:
         if not self._workers:
             add(self, gradient, workers)
 
-    served.Part.add = first  # type: ignore[method-assign]
+    hybrid_servers.Part.add = first  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

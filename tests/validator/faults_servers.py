@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from simulator.scenario import Scenario
+from tests.validator import processes
 from validator import model
 from validator.measure import train_here
 from validator.rank import here
@@ -25,6 +26,8 @@ from validator.strategy.parameter_server_server import Free, Part
 from validator.strategy.parameter_server_worker import Worker
 
 Told = Mapping[str, Any]
+# What others do meanwhile takes a few milliseconds, on a loaded machine some more.
+_SLOW_S = 0.08
 
 
 def slow_worker(scenario: Scenario, folder: Path | None) -> Told:
@@ -86,7 +89,7 @@ def take_everybody(scenario: Scenario, folder: Path | None) -> Told:
 
 def keep_old_shard(scenario: Scenario, folder: Path | None) -> Told:
     """Worker 1 goes on with a server's old part after its third pull."""
-    pull, finish = Worker.pull, parameter_server_worker._finish
+    pull, finish = Worker.pull, parameter_server_worker.wait_all
     kept: list[tuple[Tensor, Tensor]] = []
 
     def pulled(self: Worker, bucket: int) -> list[dist.Work]:
@@ -102,7 +105,7 @@ def keep_old_shard(scenario: Scenario, folder: Path | None) -> Told:
             part.copy_(old)
 
     Worker.pull = pulled  # type: ignore[method-assign]
-    parameter_server_worker._finish = finished
+    parameter_server_worker.wait_all = finished
     return train_here(scenario, folder)
 
 
@@ -135,20 +138,24 @@ def skip_the_crew(scenario: Scenario, folder: Path | None) -> Told:
     """Gradients are not summed in the node."""
     in_crew = Worker._in_crew
 
-    def alone(self: Worker, collective: Any, tensor: Tensor, match: int) -> None:
-        if match == 1:
-            in_crew(self, collective, tensor, match)
+    def alone(self: Worker, collective: Any, tensor: Tensor) -> None:
+        if collective is not dist.reduce:
+            in_crew(self, collective, tensor)
 
     Worker._in_crew = alone  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 
 def die_in_step_6(scenario: Scenario, folder: Path | None) -> Told:
-    """Worker 1 is killed in its forward pass."""
-    loss = model.loss
+    """Worker 1 is killed in its forward pass, once all others have come to step 3."""
+    loss, me = model.loss, here()
+
+    def others_are_there() -> bool:
+        return all(me.status._board.read(rank).step >= 3 for rank in range(me.ranks))
 
     def deadly(outputs: Tensor, targets: Tensor) -> Tensor:
-        if here().rank == 1 and here().status.activity.step == 6:
+        if me.rank == 1 and me.status.activity.step == 6:
+            processes.wait_until(others_are_there)
             os.kill(os.getpid(), signal.SIGKILL)
         return loss(outputs, targets)
 
@@ -162,7 +169,7 @@ def _slow_down() -> None:
 
     def late(of_rank: int, outputs: Tensor, targets: Tensor) -> Tensor:
         if of_rank == 0:
-            time.sleep(0.03)
+            time.sleep(_SLOW_S)
         return loss(outputs, targets)
 
     model.loss = partial(late, here().rank)

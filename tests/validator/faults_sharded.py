@@ -17,7 +17,7 @@ def sums_in_groups_alone(scenario: Scenario, parameters_folder: Path | None) -> 
     """What groups have summed is not summed over the groups."""
 
     def nothing(self: Any, scattered: Tensor) -> None:
-        scattered.mul_(self.replica.size)
+        scattered.mul_(self.replica.team.size)
 
     fully_sharded._Exchange.sum_over_groups = nothing  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
@@ -28,9 +28,9 @@ def stale_parameters(scenario: Scenario, parameters_folder: Path | None) -> Mapp
     gather = fully_sharded._Exchange.gather
     seen: dict[int, Tensor] = {}
 
-    def stale(self: Any, output: Tensor, own: Tensor, group: Any) -> Any:
+    def stale(self: Any, output: Tensor, own: Tensor) -> Any:
         kept = seen.setdefault(output.numel(), own.clone())
-        return gather(self, output, kept, group)
+        return gather(self, output, kept)
 
     fully_sharded._Exchange.gather = stale  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

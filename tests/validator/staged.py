@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ from simulator.scenario import Scenario
 from validator import staging
 from validator.measure import train_here
 from validator.rank import here
+
+# torch before 2.13 has the old names alone, from 2.13 on those warn
+_ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def exchange_all() -> dict[str, Any]:
@@ -31,12 +35,25 @@ def exchange_all() -> dict[str, Any]:
         assert work is not None
         work.wait()
     dist.barrier(group=group)
+    reduced, single, scattered, exchanged = torch.full((3,), float(me)), *(torch.zeros(size) for size in (ranks, 1, ranks))
+    dist.reduce(reduced, 1, group=group)
+    every = torch.arange(float(ranks))
+    for work in (
+        _ALL_GATHER(single, torch.tensor([float(me)]), group=group, async_op=True),
+        _REDUCE_SCATTER(scattered, every, group=group, async_op=True),
+    ):
+        work.get_future().wait()
+    dist.all_to_all_single(exchanged, every + 10 * me, group=group)
     return {
         "summed": future.wait().tolist(),
         "in place": summed.tolist(),
         "told": told.tolist(),
         "gathered": [float(part) for part in gathered],
         "received": received.tolist(),
+        "reduced": reduced.tolist(),
+        "single": single.tolist(),
+        "scattered": scattered.tolist(),
+        "exchanged": exchanged.tolist(),
         "backend": dist.get_backend(group),
     }
 

@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,8 @@ RING = "strategy: {kind: data_parallel, workers: 2}\n"
 PIPELINE = "strategy: {kind: pipeline, stages: 2, microbatches: 4}\n"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 FAULTY = str(Path(__file__).with_name("joinfaulty.py"))
+# Of two ranks: rank 0's store, and gloo on both.
+LISTENERS = 3
 # One line of the kernel's table of TCP sockets: local address, and 0A where it listens.
 LISTENING = re.compile(r"^\s*\d+: ([0-9A-F]+):([0-9A-F]{4}) \S+ 0A ", re.MULTILINE)
 
@@ -101,11 +102,9 @@ def test_a_failure_on_one_rank_is_told_once_and_the_next_scenario_is_measured(fo
 
 
 def test_a_rank_that_hangs_is_named_and_the_rest_ends(folder: Path) -> None:
-    arguments = ["measure", "b.yaml", "a.yaml", "--timeout", "3", "--out", "out"]
-    begin_s = time.monotonic()
+    arguments = ["measure", "b.yaml", "a.yaml", "--timeout", "10", "--out", "out"]
     (told,) = run_all([on_this_machine(2, FAULTY, "hang", *arguments)], folder)
     assert "a could not be measured: rank 1 has not answered" in told
-    assert time.monotonic() - begin_s < 60
     assert "partial" not in load_run(folder / "out" / "b" / "measured").provenance
 
 
@@ -177,10 +176,8 @@ def test_ranks_listen_on_the_loopback_interface_alone(folder: Path) -> None:
     command = [sys.executable, FAULTY, "hang", "measure", "a.yaml", "--timeout", "30"]
     with started([command] * 2, folder, slurm(0, 2), slurm(1, 2)) as running:
         pids = [process.pid for process in running]
-        assert processes.wait_until(lambda: all(len(listening(pid)) >= 1 for pid in pids), 30)
-        time.sleep(1)
+        assert processes.wait_until(lambda: sum(len(listening(pid)) for pid in pids) >= LISTENERS, 30)
         found = [address for pid in pids for address in listening(pid)]
-    assert len(found) >= 3, "rank 0's store, and gloo on both"
     assert {address for address, _ in found} <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
@@ -228,8 +225,7 @@ def test_srun_on_several_hosts_listens_on_their_network_alone(folder: Path) -> N
         command = [sys.executable, FAULTY, "hang", "measure", "a.yaml", "--timeout", "30"]
         with started([lab.command(host, command) for host in range(2)], folder, *places) as running:
             pids = [process.pid for process in running]
-            assert processes.wait_until(lambda: all(len(listening(pid)) >= 1 for pid in pids), 30)
-            time.sleep(1)
+            assert processes.wait_until(lambda: sum(len(listening(pid)) for pid in pids) >= LISTENERS, 30)
             found = [listening(pid) for pid in pids]
     for host, addresses in enumerate(found):
         own = "".join(f"{int(part):02X}" for part in reversed(lab.address(host).split(".")))

@@ -67,14 +67,14 @@ def test_several_scenarios_are_a_line_each_and_measured_once(folder: Path) -> No
     head, *rows = done.stdout.splitlines()
     assert head.split()[0] == "scenario"
     assert [row.split()[:2] for row in rows] == [["mine", "2"], ["other", "2"]]
-    assert all(" yes, off by " in row and row.endswith(" local") for row in rows)
+    assert all(" local, real " in row and " yes, off by " in row for row in rows)
     before = {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.json")}
     changed = run(folder, *command, "--resume", "--json", "--set", "steps=4")
     assert [one["verified"]["rule"] for one in json.loads(changed.stdout)] == ["one process on the whole batch"] * 2
     assert {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("*.json")} == before
     (folder / "other.yaml").write_text((folder / "other.yaml").read_text().replace("steps: 4", "steps: 5"))
-    again = run(folder, *command, "--resume")
-    assert [line.split()[-1] for line in again.stdout.splitlines()] == ["on", "already", "local"]
+    again = run(folder, "measure", "mine.yaml", "--resume", "--out", "out", "other.yaml")
+    assert [line.split()[-1] for line in again.stdout.splitlines()] == ["on", "already", "real"], again.stderr
 
 
 def test_one_failure_does_not_end_the_rest(
@@ -86,7 +86,7 @@ def test_one_failure_does_not_end_the_rest(
     assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 1
     told, errors = capsys.readouterr()
     assert [line.split()[0] for line in told.splitlines()] == ["scenario", "other"]
-    (failure,) = errors.splitlines()
+    (failure,) = [line for line in errors.splitlines() if not line.startswith("warning: ")]
     assert failure.startswith("mine could not be measured: rank 1 (stage 1) was killed by signal 9 in backward of step 4; ")
     assert scaleproof.main(["runs", "out"]) == 0
     rows = capsys.readouterr().out.splitlines()
@@ -125,13 +125,14 @@ def test_an_interrupt_keeps_what_there_is_and_says_how_to_go_on(
     assert capsys.readouterr().err == "interrupted while measuring mine; go on with --out out --resume\n"
     monkeypatch.setattr(Session, "measure", real)
     assert scaleproof.main([*arguments, "--resume"]) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["on", "already", "local"]
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["on", "already", "real"]
 
 
 def test_a_full_disk_ends_measuring_and_keeps_the_rest(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two(folder)
+    (folder / "third.yaml").write_text(SCENARIO)
     monkeypatch.chdir(folder)
 
     def full(measured: Run, path: Path) -> None:
@@ -140,9 +141,11 @@ def test_a_full_disk_ends_measuring_and_keeps_the_rest(
         save(measured, path)
 
     monkeypatch.setattr("validator.results.save", full)
-    assert scaleproof.main(["measure", "other.yaml", "mine.yaml", "--out", "out"]) == 1
+    assert scaleproof.main(["measure", "other.yaml", "mine.yaml", "third.yaml", "--out", "out"]) == 1
     told, errors = capsys.readouterr()
-    assert errors == "out/mine/measured: No space left on device; make room, or choose another --out\n"
+    full_disk, left = [line for line in errors.splitlines() if not line.startswith("warning: ")]
+    assert full_disk == "out/mine/measured: No space left on device; make room, or choose another --out"
+    assert left == "not measured: third"
     assert [line.split()[0] for line in told.splitlines()] == ["scenario", "other", "mine"], "what was measured is told"
     assert load_run(folder / "out" / "other" / "measured").ranks == 2
 
@@ -161,6 +164,24 @@ def test_runs_are_listed_for_people_and_programs(folder: Path) -> None:
     assert (plain[1]["on"], plain[1]["compute"], plain[1]["trained_rightly"]) == ("local", "real", None)
     (folder / "empty").mkdir()
     assert "no measured runs" in run(folder, "runs", "empty").stdout
+
+
+def test_a_warning_of_one_of_several_is_marked_and_told_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("validator.gather._foreign_load", lambda _: ({}, "too loud; be quiet"))
+    assert scaleproof.main(["measure", "mine.yaml", "other.yaml", "--out", "out"]) == 0
+    told, errors = capsys.readouterr()
+    assert errors == "warning: mine: too loud; be quiet\n"
+    assert all(" ! local, real" in row for row in told.splitlines()[1:])
+    assert scaleproof.main(["runs", "out"]) == 0
+    told, errors = capsys.readouterr()
+    assert errors == "! has warnings, which --json tells\n"
+    assert all(" ! local, real" in row for row in told.splitlines()[1:])
+    assert scaleproof.main(["runs", "out", "--json"]) == 0
+    assert [one["warnings"] for one in json.loads(capsys.readouterr().out)] == [["too loud; be quiet"]] * 2
 
 
 def test_reconcile_goes_on_where_it_was(folder: Path) -> None:

@@ -77,5 +77,5 @@ def test_cores_are_told_in_short(numbers: list[int], text: str) -> None:
 
 
 def test_warnings_that_are_empty_are_none() -> None:
-    assert warned(["", "too loud", "too slow"]) == {"warnings": "too loud; too slow"}
+    assert warned(["", "too loud", "too slow"]) == {"warnings": "too loud\ntoo slow"}
     assert warned([""]) == {}

@@ -13,6 +13,8 @@ from validator.gather import assemble
 
 ASYNCHRONOUS = {"kind": "parameter_server", "workers": 2, "mode": "asynchronous"}
 SERVER = 2
+# takes 0.05 s of the link's 2 GB/s
+PUSH_BYTES = 1e8
 # warm-up steps of the scenario
 WARMUP = 2
 
@@ -31,7 +33,7 @@ def worker(step_s: float, steps: int, late_s: float = 0.0) -> bytes:
 def served(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
     """A server that is told (worker, number, when it comes, whether it counts), and takes 0.1 s for each that does."""
     rows, version = [], 0
-    beside = {"stream": Stream.COMMUNICATION, "group": 0}
+    beside = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
     for who, number, at_s, counts in pushes:
         labels = {"peer": who, "match": number}
         rows.append(row(Phase.RECEIVE, at_s, at_s, 1, **labels, **beside))
@@ -91,6 +93,15 @@ def test_servers_are_busy_for_as_long_as_they_serve(make_scenario: MakeScenario)
     assert servers["queue_length"] == {"mean": 0.0, "max": 0}
 
 
+def test_cards_are_busy_by_what_they_carry(make_scenario: MakeScenario) -> None:
+    """Messages are under way for most of the time; the server gets 1.5 pushes a second, and the fast worker sends one."""
+    servers = two_workers(make_scenario, 24).servers
+
+    assert servers is not None
+    assert servers["busy"]["server NIC"] == pytest.approx(1.5 * 0.05, rel=0.1)
+    assert servers["busy"]["worker NIC"] == pytest.approx(0.05, rel=0.1)
+
+
 def test_a_pull_is_cut_where_the_server_answers_that_worker(make_scenario: MakeScenario) -> None:
     run = two_workers(make_scenario)
 
@@ -120,3 +131,12 @@ def test_with_backups_steps_are_rounds(make_scenario: MakeScenario) -> None:
     assert run.servers is not None
     assert run.servers["dropped"] == pytest.approx(1 / 3, abs=0.1)
     assert run.servers["version_staleness"]["max"] == 0
+
+
+def test_rounds_tell_how_well_the_step_time_is_known(make_scenario: MakeScenario) -> None:
+    run = two_workers(make_scenario, 24)
+
+    assert len(run.step_times_s) >= 6
+    assert sum(run.step_times_s) / len(run.step_times_s) == pytest.approx(run.step_time_s, rel=0.1)
+    assert run.step_time_interval_s is not None
+    assert run.step_time_interval_s[0] <= run.step_time_s <= run.step_time_interval_s[1]

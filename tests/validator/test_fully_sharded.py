@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.errors import InputError
@@ -68,13 +69,17 @@ def test_every_layer_is_gathered_for_each_pass_and_its_gradients_are_scattered(m
     assert len(moved.size_bytes) in (3 * len(layer_bytes), 3 * len(layer_bytes) - 1)
 
 
-def test_waiting_interrupts_passes(make_scenario: MakeScenario) -> None:
-    spans = measure(make_scenario(WORKERS, GPT, zero=3)).spans
+def test_waiting_interrupts_passes_of_microbatches(make_scenario: MakeScenario) -> None:
+    spans = measure(make_scenario({**WORKERS, "microbatches": 2}, GPT, zero=3)).spans
 
     assert spans is not None
     own = spans.where((spans.stream == Stream.MAIN) & (spans.rank == 0) & (spans.step == 1))
     assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNCHRONISE} == set(map(Phase, own.phase.tolist()))
+    passes = own.where(np.isin(own.phase, (Phase.FORWARD, Phase.BACKWARD)))
+    assert list(dict.fromkeys(zip(passes.phase.tolist(), passes.microbatch.tolist(), strict=True))) == [
+        (phase, number) for number in range(2) for phase in (Phase.FORWARD, Phase.BACKWARD)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -219,9 +219,56 @@ def test_what_a_rank_waits_for_last_is_sent_before_it_waits_for_the_answer(make_
     run = assemble(scenario, [recorded(end(0, 0.0), *own, end(1, 9.0)) for own in (main, other)], 1)
 
     assert run.spans is not None
-    own = run.spans.where(run.spans.rank == 1)
+    own = run.spans.where((run.spans.rank == 1) & (run.spans.stream == Stream.MAIN))
     assert own.arrival_s.tolist() == [2.0, 6.0]
     assert own.start_s.tolist() == [2.0, 7.0], "the main worker's update is waited for"
     assert own.end_s.tolist() == [6.0, 9.0]
-    receive = run.spans.where(run.spans.phase == Phase.RECEIVE)
+    receive = run.spans.where((run.spans.phase == Phase.RECEIVE) & (run.spans.stream == Stream.MAIN))
     assert (receive.arrival_s[0], receive.start_s[0]) == (3.0, 3.0)
+
+
+def test_a_push_is_sent_until_its_server_has_it(make_scenario: MakeScenario) -> None:
+    """The kernel took it at once; the server noted when it came, and answers later."""
+    labels = {"group": 0, "match": 0}
+    push, wait = row(Phase.SEND, 1, 1.5, **labels), row(Phase.WAIT, 1.5, 9, size_bytes=12.0, **labels)
+    came = row(Phase.RECEIVE, 4, 4, peer=0, stream=Stream.COMMUNICATION, **labels)
+    server = recorded(end(0, 0), came, row(Phase.SEND, 6, 8, **labels), end(1, 8))
+
+    run = assemble(make_scenario(SERVERS | {"servers": 1}, steps=1), [recorded(end(0, 0), push, wait, end(1, 9)), server], 1)
+
+    assert spans_of(run, 0, Phase.SEND) == [(1, 1, 4)]
+    assert spans_of(run, 0, Phase.WAIT) == [(4, 4, 6)]
+    assert spans_of(run, 0, Phase.RECEIVE) == [(6, 6, 9)]
+    assert spans_of(run, 1, Phase.RECEIVE, Stream.COMMUNICATION) == [(1, 1, 4)]
+    assert run.breakdown_s["waiting_for_server"] == pytest.approx(2.0)
+    assert run.breakdown_s["exposed_communication"] == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("early_s", [0.0, 3.0])
+def test_nothing_is_left_over_of_a_rank_that_is_always_busy(early_s: float, make_scenario: MakeScenario) -> None:
+    """It came out of the warm-up earlier than the other one, and not out of the last step, or the reverse."""
+    begins_s, ends_s = (4 - early_s, 10.0) if early_s else (4.0, 7.0)
+    early = recorded(end(0, begins_s), row(Phase.FORWARD, begins_s, ends_s), end(1, ends_s))
+    other = recorded(end(0, 4), row(Phase.FORWARD, 4, 10), end(1, 10))
+
+    run = assemble(make_scenario(RING, steps=1), [early, other], 1)
+
+    assert run.step_time_s == pytest.approx(6.0)
+    assert run.breakdown_s["other"] == pytest.approx(0.0, abs=1e-9)
+    assert run.breakdown_s["compute"] == pytest.approx(6.0)
+
+
+def test_messages_that_pass_while_ranks_compute_are_hidden(make_scenario: MakeScenario) -> None:
+    """Of two alike the first is waited for and takes a second; the other comes at some time while the receiver is busy."""
+    first, second = {"match": 0, "size_bytes": 8.0}, {"match": 2, "size_bytes": 8.0}
+    sender = [row(Phase.FORWARD, 0, 2), row(Phase.SEND, 2, 2.1, peer=1, **first)]
+    sender += [row(Phase.FORWARD, 2.1, 4), row(Phase.SEND, 4, 4.1, peer=1, **second), row(Phase.BACKWARD, 4.1, 9)]
+    receiver = [row(Phase.RECEIVE, 0, 3, peer=0, **first), row(Phase.FORWARD, 3, 6)]
+    receiver += [row(Phase.RECEIVE, 6, 6, peer=0, **second), row(Phase.FORWARD, 6, 9)]
+
+    run = assemble(make_scenario(PIPELINE, steps=1), [recorded(end(0, 0), *own, end(1, 9)) for own in (sender, receiver)], 1)
+
+    assert spans_of(run, 0, Phase.SEND, Stream.COMMUNICATION) == [(2, 2, 3), (4, 4, 5)]
+    assert spans_of(run, 1, Phase.RECEIVE, Stream.COMMUNICATION) == [(2, 2, 3), (4, 4, 5)]
+    assert run.communication_s["exposed"] == pytest.approx((0.1 + 1.0) / 2)
+    assert run.communication_s["hidden"] == pytest.approx((1.9 + 1.0) / 2)

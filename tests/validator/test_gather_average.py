@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.predict import predict
-from simulator.run import Phase
+from simulator.run import Phase, Stream
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import deviation, paced
@@ -45,7 +45,7 @@ def test_gradients_go_to_the_main_worker_and_parameters_come_back(make_scenario:
     spans = run.spans
     assert spans is not None
     for rank in range(4):
-        own = spans.where((spans.rank == rank) & (spans.step == 2))
+        own = spans.where((spans.rank == rank) & (spans.step == 2) & (spans.stream == Stream.MAIN))
         rest = [Phase.RECEIVE] * 3 + [Phase.OPTIMIZER] + [Phase.SEND] * 3 if rank == 0 else [Phase.SEND, Phase.SYNCHRONISE]
         assert own.phase.tolist() == passes + rest
         assert set(own.size_bytes[own.size_bytes > 0].tolist()) == {whole_bytes}

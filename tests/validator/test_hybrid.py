@@ -19,8 +19,8 @@ from tests.validator import conftest, faults_hybrid
 from tests.validator.conftest import TINY_GPT, MakeScenario
 from validator.gather import rank_names
 from validator.measure import Watch, measure
-from validator.strategy.context import own_positions
-from validator.strategy.grid import mesh_sizes
+from validator.strategy.context_parallel import own_positions
+from validator.strategy.mesh import mesh_sizes
 
 EXPERTS = {"count": 4, "active": 2, "feedforward": 24}
 MIXED = TINY_GPT | {"experts": EXPERTS}
@@ -118,7 +118,7 @@ def test_servers_update_what_ranks_share(
     spans = run.spans
     assert spans is not None
     served = spans.where((spans.rank == run.ranks - 1) & (spans.step == 1))
-    assert {Phase.WAIT, Phase.OPTIMIZER, Phase.SEND} == set(map(Phase, served.phase.tolist()))
+    assert {Phase.WAIT, Phase.OPTIMIZER, Phase.SEND, Phase.RECEIVE} == set(map(Phase, served.phase.tolist()))
     own = spans.where((spans.rank == 0) & (spans.step == 1) & (spans.stream == Stream.MAIN))
     assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.SEND, Phase.RECEIVE} <= set(map(Phase, own.phase.tolist()))

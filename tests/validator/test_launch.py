@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def test_torch_is_loaded_once() -> None:
 
 
 def test_a_fork_server_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forkserver, "_COMMAND", "raise ImportError('libtorch is broken')")
+    monkeypatch.setattr(forkserver, "_CODE", "raise ImportError('libtorch is broken')")
     server = forkserver.ForkServer()
 
     with pytest.raises(RunError, match="ranks cannot be started: ImportError: libtorch is broken"):
@@ -65,8 +66,13 @@ def test_ranks_without_progress_are_ended() -> None:
         run_on_ranks(faults.sleep_for_ever, 2, timeout_s=1.0)
 
 
+@pytest.mark.parametrize("for_memory", [False, True])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_kill_9_of_any_rank_is_told(rank: int) -> None:
+def test_kill_9_of_any_rank_is_told(rank: int, for_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that the kernel killed something meanwhile because there was no memory left."""
+    killed = itertools.count(step=int(for_memory))
+    monkeypatch.setattr("validator.room.ended_for_memory", lambda: next(killed))
+
     def strike() -> None:
         assert processes.wait_until(lambda: len(processes.own_ranks()) == 3)
         time.sleep(0.3)
@@ -74,9 +80,10 @@ def test_kill_9_of_any_rank_is_told(rank: int) -> None:
 
     striker = threading.Thread(target=strike)
     striker.start()
-    with pytest.raises(RankError, match=f"rank {rank} was killed by signal 9"):
+    with pytest.raises(RankError, match=f"rank {rank} was killed by signal 9") as error:
         run_on_ranks(faults.sleep_for_ever, 3)
     striker.join()
+    assert str(error.value).endswith(": probably out of memory; give fewer ranks or a smaller model") is for_memory
 
 
 def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_another() -> None:

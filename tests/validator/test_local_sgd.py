@@ -82,7 +82,7 @@ def test_times_are_means_over_a_period_as_predicted_ones_are(make_scenario: Make
     predicted, measured = predict(scenario), measure(scenario)
 
     assert measured.samples == predicted.samples
-    # a whole period takes four times as long
-    assert measured.phase_s["forward"] == pytest.approx(predicted.phase_s["forward"], rel=0.5)
+    # a whole period takes four times as long; a loaded machine wakes sleepers late, never early
+    assert 0.9 < measured.phase_s["forward"] / predicted.phase_s["forward"] < 3
     assert sum(measured.breakdown_s.values()) == pytest.approx(measured.step_time_s)
     assert len(measured.losses) == len(measured.step_times_s) == scenario.steps

@@ -123,7 +123,7 @@ def test_a_killed_launcher_leaves_nothing() -> None:
 
 
 def test_where_namespaces_cannot_be_made_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "_COMMAND", "import sys; sys.exit('Operation not permitted')")
+    monkeypatch.setattr(namespaces, "_CODE", "import sys; sys.exit('Operation not permitted')")
     with pytest.raises(RunError, match="cannot be made: Operation not permitted; run as root with CAP_SYS_ADMIN"):
         Holder(1, {})
 

@@ -81,7 +81,10 @@ def test_the_self_test_measures_what_was_asked(tree: Netlab) -> None:
         "uplink of leaf 1",
     ]
     assert [link.asked_Bps * 8 for link in report.alone] == [100e6, 50e6, 100e6, 50e6, 50e6, 50e6]
-    assert all(0.5 < link.share < 1.25 for link in report.alone)
+    assert all(0 < link.share < 1.25 for link in report.alone)
+    assert {"out of host 0", "into host 3"} <= {end.name for end in report.ends}
+    assert all(0 < end.share < 1.25 for end in report.ends)
+    assert report.hidden == ("out of leaf 0", "into leaf 0", "out of leaf 1", "into leaf 1"), "two leaves hide each other's"
     assert 0 < report.round_trip_s < 0.1
     told = report.provenance()
     assert told.keys() > tree.provenance().keys()
@@ -96,8 +99,38 @@ def test_a_link_that_is_not_as_asked_is_found() -> None:
         slow = ["root", "tbf", "rate", "50mbit", "burst", "50000", "limit", "1000000"]
         _on(lab, 1, "tc", "qdisc", "replace", "dev", lab.interface, *slow)
         warnings = lab.self_test().warnings
-    assert warnings[0].startswith("host 1 to host 2: ")
-    assert " measured, 200 Mbit/s asked" in warnings[0]
+    assert [line for line in warnings if line.startswith("host 1 to host 2: ") and " measured, 200 Mbit/s asked" in line]
+
+
+@needs_netlab
+@pytest.mark.parametrize("place", ["in the host", "in the fabric"])
+def test_a_limit_that_is_missing_at_one_end_is_found(place: str) -> None:
+    """Between two hosts the other end hides it."""
+    with Netlab(lab_cluster(5, "200 Mbit/s")) as lab:
+        if place == "in the host":
+            _on(lab, 4, "tc", "qdisc", "del", "dev", lab.interface, "root")
+        else:
+            assert lab._holder is not None
+            fabric = ["nsenter", f"--net={lab._holder.paths[0]}"]
+            subprocess.run([*fabric, "tc", "qdisc", "del", "dev", "host4", "root"], check=True, timeout=20)
+        warnings = lab.self_test().warnings
+    name = "out of host 4" if place == "in the host" else "into host 4"
+    assert [line for line in warnings if line.startswith(f"{name}: ") and line.endswith(_UNLIMITED)]
+
+
+_UNLIMITED = " measured, 200 Mbit/s asked: it is not limited so; build the lab again, and leave its links alone while it stands"
+
+
+@needs_netlab
+def test_a_host_slower_than_it_should_be_among_slow_ones_is_found() -> None:
+    """No single neighbour takes as much as it may send."""
+    with Netlab(lab_cluster(5, "100 Mbit/s", unlike=[{"at": [2], "bandwidth": "200 Mbit/s"}])) as lab:
+        slow = ["root", "tbf", "rate", "100mbit", "burst", "50000", "limit", "1000000"]
+        _on(lab, 2, "tc", "qdisc", "replace", "dev", lab.interface, *slow)
+        report = lab.self_test()
+    off = [line for line in report.warnings if line.startswith("out of host 2: ")]
+    assert [line for line in off if " measured, 200 Mbit/s asked" in line]
+    assert not [line for line in report.warnings if line.startswith("host 2 to")]
 
 
 @needs_netlab
@@ -236,8 +269,23 @@ def test_what_a_machine_lacks_is_told(monkeypatch: pytest.MonkeyPatch, name: str
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize(("netem", "latency"), [(True, "netem, 60.0 us one way, and the software's own"), (False, "no netem")])
-def test_the_provenance_says_whose_latency_it_is(monkeypatch: pytest.MonkeyPatch, netem: bool, latency: str) -> None:
-    lab = Netlab(lab_cluster(2))
+@pytest.mark.parametrize(
+    ("netem", "latency"),
+    [
+        (True, "netem, {asked}, and the software's own"),
+        (False, "the software's own: this kernel has no netem to add what is asked, {asked}"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("topology", "asked"),
+    [
+        ({"kind": "switch"}, "60.0 us one way"),
+        (TREE | {"hop_latency": "3 ms"}, "60.0 us one way and 3.00 ms per hop between leaves"),
+    ],
+)
+def test_the_provenance_says_whose_latency_it_is(
+    monkeypatch: pytest.MonkeyPatch, netem: bool, latency: str, topology: dict[str, object], asked: str
+) -> None:
+    lab = Netlab(lab_cluster(4, topology=topology))
     monkeypatch.setattr(lab, "_has_netem", netem, raising=False)
-    assert latency in lab.provenance()["latency"]
+    assert lab.provenance()["latency"] == latency.format(asked=asked)

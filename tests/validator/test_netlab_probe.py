@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +16,19 @@ ASKED_BPS = 62.5e6
 LAB = {"link rate": "500 Mbit/s", "bucket": "122 KiB", "latency": "the software's own: this kernel has no netem", "mtu": "9000"}
 
 
-def _report(shares: list[float], together: float = 0.99, busy: float = 0.5) -> LabReport:
+def _report(
+    shares: list[float],
+    together: float = 0.99,
+    busy: float = 0.5,
+    ends: Sequence[float] = (1.0,),
+    hidden: tuple[str, ...] = (),
+) -> LabReport:
     alone = tuple(
         Transfer(f"host {i} to host {i + 1}", ASKED_BPS, share * ASKED_BPS, 120 * 1024, 0.2) for i, share in enumerate(shares)
     )
+    tried = tuple(Transfer(f"out of host {i}", ASKED_BPS, share * ASKED_BPS, 120 * 1024, 0.2) for i, share in enumerate(ends))
     all_links = Transfer("all links", 4 * ASKED_BPS, together * 4 * ASKED_BPS, 0.0, busy)
-    return LabReport(alone, all_links, 2, 40e-6, LAB)
+    return LabReport(alone, tried, hidden, all_links, 2, 40e-6, LAB)
 
 
 def test_links_near_their_rate_are_believed() -> None:
@@ -33,6 +42,19 @@ def test_a_link_that_is_slower_or_faster_than_asked_is_named() -> None:
         "test again, and lower the rate if it stays so"
     )
     assert fast.startswith("host 2 to host 3: 750 Mbit/s measured, 500 Mbit/s asked")
+
+
+def test_an_end_that_carries_more_than_asked_is_named() -> None:
+    assert _report([1.0], ends=[1.0, 2.0]).warnings == (
+        "out of host 1: 1.00 Gbit/s measured, 500 Mbit/s asked: it is not limited so; "
+        "build the lab again, and leave its links alone while it stands",
+    )
+
+
+def test_ends_that_others_hide_are_told() -> None:
+    """Two hosts by themselves fill no end that the other's does not fill too."""
+    told = _report([1.0], ends=[], hidden=("out of host 0", "into host 0")).provenance()["link ends"]
+    assert told == "2 seen together with their other end only, which is not faster (out of host 0, into host 0)"
 
 
 def test_many_links_that_are_off_are_not_all_named() -> None:
@@ -54,6 +76,7 @@ def test_busy_cores_are_told_apart_from_slow_links() -> None:
 def test_the_provenance_says_asked_and_measured() -> None:
     assert _report([0.98, 0.99, 0.991]).provenance() == {
         "link rate": "500 Mbit/s asked, 99.0% of it measured (from 98.0% to 99.1% of 3 links)",
+        "link ends": "1 tried by themselves, 100.0% of the rate at most",
         "bucket": "122 KiB, 120 KiB apparent",
         "latency": "the software's own: this kernel has no netem",
         "mtu": "9000",

@@ -121,9 +121,12 @@ def test_what_cannot_be_built_is_told(network: dict[str, Any], message: str) -> 
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("hosts", [1, wiring.MOST_HOSTS + 1])
-def test_a_lab_has_two_hosts_or_more_but_not_too_many(hosts: int) -> None:
-    with pytest.raises(InputError, match=rf"cluster\.nodes: {hosts} hosts; netlab builds 2 to 128"):
+@pytest.mark.parametrize(
+    ("hosts", "told", "way"),
+    [(1, "1 host", "put fewer on each"), (wiring.MOST_HOSTS + 1, "129 hosts", "give fewer ranks")],
+)
+def test_a_lab_has_two_hosts_or_more_but_not_too_many(hosts: int, told: str, way: str) -> None:
+    with pytest.raises(InputError, match=rf"cluster\.nodes: ranks are on {told}, and netlab builds 2 to 128; {way}"):
         wiring.plan(lab_cluster(hosts))
 
 

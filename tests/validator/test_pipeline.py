@@ -156,8 +156,10 @@ def test_messages_cross_between_ranks_alone(case: Case) -> None:
             if 0 <= stage + step <= last and home[stage + step] != home[stage]
         )
         spans = run.spans.where((run.spans.phase == phase) & (run.spans.step == 3) & (run.spans.size_bytes > 0))
-        seen = zip(spans.rank.tolist(), spans.stage.tolist(), spans.microbatch.tolist(), strict=True)
-        assert sorted(seen) == crossing
+        for stream in Stream:
+            own = spans.where(spans.stream == stream)
+            seen = zip(own.rank.tolist(), own.stage.tolist(), own.microbatch.tolist(), strict=True)
+            assert sorted(seen) == crossing, "held up by it, and beside"
         assert set(spans.size_bytes.tolist()) == {size_bytes}
 
 

@@ -20,6 +20,7 @@ SLOW = CLUSTER["device"] | {"peak": {"fp32": "2 GFLOP/s"}}  # type: ignore[opera
 NODE = {"devices": 64, "link": {"bandwidth": "2 GB/s", "latency": "50 us"}}
 CHUNKS = {"zb_v": 2, "interleaved_zero_bubble": 2}
 IN_TURN = ("gpipe", "1f1b")
+SCHEDULES = ["gpipe", "1f1b", "interleaved_zero_bubble", "zb_h1", "zb_v"]
 
 
 def scenario(schedule: str) -> Scenario:
@@ -56,25 +57,35 @@ def test_gradients_of_inputs_and_of_weights_take_their_time_apart() -> None:
 
     took_s = passes_s(run_of("zb_h1"), 0)
 
-    assert took_s == pytest.approx([theirs_s[0], theirs_s[1] - theirs_s[2], theirs_s[2]], rel=0.3)
+    # a loaded machine wakes sleepers late; what was late before is made up for
+    expected_s = np.array([theirs_s[0], theirs_s[1] - theirs_s[2], theirs_s[2]])
+    assert (took_s > 0.7 * expected_s).all()
+    assert (took_s < 2 * expected_s).all()
     assert took_s.sum() >= 0.95 * (theirs_s[0] + theirs_s[1])
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved_zero_bubble", "zb_h1", "zb_v"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_steps_take_what_the_simulator_says(schedule: str) -> None:
     predicted_s = predict(scenario(schedule)).step_time_s
 
     fastest_s = min(run_of(schedule).step_times_s)
 
     # a loaded machine wakes sleepers late, never early
-    assert 0.97 * predicted_s < fastest_s < 1.5 * predicted_s
+    assert 0.97 * predicted_s < fastest_s < 3 * predicted_s
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_on_a_quiet_machine_they_take_no_longer(schedule: str) -> None:
+    assert min(run_of(schedule).step_times_s) < 1.2 * predict(scenario(schedule)).step_time_s
+
+
+@pytest.mark.nightly
 def test_the_bubble_that_zero_bubble_schedules_do_away_with_is_gone() -> None:
-    """Of 1F1B's 3 + 1 turns one is a bubble; ZB-V has next to none. On a busy machine that may take a second look."""
+    """Of 1F1B's 3 + 1 turns one is a bubble; ZB-V has next to none."""
     one = predict(scenario("1f1b")).step_time_s
 
-    assert any(min(measure(scenario("zb_v")).step_times_s) < one for _ in range(3))
+    assert min(run_of("zb_v").step_times_s) < one
 
 
 def test_gradients_are_those_of_what_the_forward_pass_computes() -> None:

@@ -25,6 +25,7 @@ def test_each_step_is_handed_on_when_it_ends() -> None:
     recorder = recorder_into(steps)
 
     for step in (0, 1):
+        began_s = time.perf_counter()
         recorder.begin_step(step)
         with recorder.span(Phase.FORWARD, microbatch=3, stage=2):
             time.sleep(0.01)
@@ -34,9 +35,9 @@ def test_each_step_is_handed_on_when_it_ends() -> None:
     forward, end = np.frombuffer(steps[1], dtype=RAW_SPAN)
     assert [forward[name] for name in ("step", "phase", "microbatch", "stage", "peer")] == [1, Phase.FORWARD, 3, 2, -1]
     assert forward["start_s"] == forward["arrival_s"]
-    assert 0.01 <= forward["end_s"] - forward["start_s"] < 0.5
+    assert forward["end_s"] - forward["start_s"] >= 0.01
     assert end["phase"] == END_OF_STEP
-    assert end["end_s"] >= forward["end_s"]
+    assert began_s <= forward["start_s"] <= forward["end_s"] <= end["end_s"] <= time.perf_counter()
 
 
 def test_a_pass_is_told_in_pieces_around_what_interrupts_it() -> None:
@@ -84,18 +85,20 @@ def test_a_span_costs_microseconds() -> None:
             pass
         costs.append(time.perf_counter() - begin_s)
 
-    assert np.median(costs) < 50e-6
+    # others may take the processor at any time
+    assert min(costs) < 50e-6
 
 
 def test_a_board_is_seen_by_who_else_opens_it(tmp_path: Path) -> None:
     mine = Board.create(tmp_path / "board", ranks=3)
     theirs = Board.open(tmp_path / "board")
+    began_s = time.monotonic()
 
     Status(theirs, 2).begin_step(5)
 
     assert mine.read(1).phase == STARTING
     assert mine.read(2)[:2] == (BETWEEN_PHASES, 5)
-    assert mine.read(2).since_s == pytest.approx(time.monotonic(), abs=1.0)
+    assert began_s <= mine.read(2).since_s <= time.monotonic()
 
 
 @pytest.mark.parametrize(

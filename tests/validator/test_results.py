@@ -18,7 +18,7 @@ from simulator.predict import predict
 from simulator.run import Run, save
 from simulator.scenario import Scenario
 from validator import results
-from validator.results import digest, find, folder_of, is_right, keep, listed, prepare, spread_s, stamped
+from validator.results import digest, find, folder_of, is_right, keep, listed, prepare, stamped
 
 Make = Callable[..., Scenario]
 RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}
@@ -76,9 +76,19 @@ def test_a_run_is_right_where_its_deviation_is_rounding(small: Make) -> None:
     assert is_right(measured(small(), verified=RIGHT | {"deviation": float("nan")})) is False
 
 
-def test_the_spread_is_the_interval_or_that_of_steps(small: Make) -> None:
-    assert spread_s(measured(small(), step_times_s=(3.0, 1.0, 2.0))) == (1.0, 3.0)
-    assert spread_s(measured(small(), step_times_s=(3.0, 1.0), step_time_interval_s=(1.9, 2.1))) == (1.9, 2.1)
+@pytest.mark.parametrize(
+    ("on", "overrides", "told"),
+    [
+        ("local", ["compute=paced", "strategy.workers=8"], True),
+        ("netlab", ["compute=paced", "strategy.workers=8"], False),
+        ("local", ["strategy.workers=8"], False),
+        ("local", ["compute=paced"], False),
+    ],
+)
+def test_paced_ranks_of_several_nodes_need_their_network(on: str, overrides: list[str], told: bool, small: Make) -> None:
+    warnings = measured(small(*overrides), on, provenance={"warnings": "too loud"}).warnings
+    apart = "2 nodes talk through this machine's memory, not over the scenario's network; --on netlab lays it"
+    assert warnings == ("too loud", apart) if told else warnings == ("too loud",)
 
 
 def test_runs_are_listed_wherever_they_lie(small: Make, tmp_path: Path) -> None:
@@ -151,6 +161,28 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small: Make, tmp_path: Path, 
         keep(measured(scenario, losses=(1.0,)), tmp_path)
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_what_has_no_room_for_its_spans_is_kept_without_and_measured_again(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = small()
+    run = replace(measured(scenario), spans=predict(scenario).spans)
+    keep(run, tmp_path)
+    write = Path.write_bytes
+
+    def nearly_full(self: Path, content: bytes) -> int:
+        if len(content) > 10_000 or "spans" in self.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", nearly_full)
+    with pytest.raises(RunError, match="No space left on device; all but its spans is kept; make room"):
+        keep(replace(run, losses=(1.0,)), tmp_path)
+    (kept,) = listed(tmp_path)
+    assert kept.run is not None
+    assert (kept.run.losses, kept.run.spans, kept.run.provenance["partial"]) == ((1.0,), None, "without spans")
+    assert find(tmp_path, scenario, "local", verify=False) is None
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from simulator.errors import InputError
+from simulator.scenario import Scenario
+from simulator.units import parse_bytes
 from tests.validator.conftest import MakeScenario
 from validator import room
 from validator.measure import measure
@@ -41,3 +44,40 @@ def test_what_ranks_train_counts(make_scenario: MakeScenario, monkeypatch: pytes
     check_room(make_scenario({"kind": "pipeline", "stages": 2, "microbatches": 2}, big))
     with pytest.raises(InputError, match="4 ranks need about"):
         check_room(make_scenario({"kind": "data_parallel", "workers": 4}, big))
+
+
+def needed_bytes(scenario: Scenario, monkeypatch: pytest.MonkeyPatch, meminfo: Path) -> float:
+    """What a machine without memory says that the ranks need."""
+    meminfo.write_text("MemAvailable: 0 kB\n")
+    monkeypatch.setattr(room, "_MEMORY", meminfo)
+    with pytest.raises(InputError) as error:
+        check_room(scenario)
+    told = re.search(r"need about ([\d.]+ \w+),", str(error.value))
+    assert told is not None
+    return parse_bytes(told[1])
+
+
+def test_servers_hold_their_shard_and_what_every_worker_pushes(
+    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    big = {"kind": "mlp", "layers": 4, "inputs": 4096, "hidden": 4096, "outputs": 4096}
+    parameters_bytes = 4 * 4 * 4096 * 4097
+    few, many = (
+        needed_bytes(
+            make_scenario({"kind": "parameter_server", "workers": workers, "servers": 1}, big), monkeypatch, tmp_path / "m"
+        )
+        for workers in (2, 8)
+    )
+    # of each worker more: its parameters and gradients, and what the server receives from it
+    assert (many - few) / 6 == pytest.approx(3 * parameters_bytes + 40e6, rel=0.1)
+    assert few == pytest.approx(2 * 2 * parameters_bytes + 3 * parameters_bytes + 3 * 40e6, rel=0.1)
+
+
+def test_paced_layers_hand_on_as_much_as_those_that_they_stand_for(
+    make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wide = {"kind": "mlp", "layers": 2, "inputs": 8, "hidden": 100_000, "outputs": 8}
+    plain = make_scenario({"kind": "data_parallel", "workers": 2}, wide, batch=2048).model_copy(update={"compute": "paced"})
+    fewer = make_scenario({"kind": "data_parallel", "workers": 2}, wide, batch=1024).model_copy(update={"compute": "paced"})
+    told = [needed_bytes(scenario, monkeypatch, tmp_path / "m") for scenario in (plain, fewer)]
+    assert told[0] - told[1] == pytest.approx(2 * 2 * 512 * 100_000 * 4, rel=0.05)

@@ -1,16 +1,32 @@
-"""What a measured run says of how rightly it trained."""
+"""What a measured run says of how rightly it trained, and how it was told."""
 
 from __future__ import annotations
 
+from simulator.run import Run, Spans, Stream
 from simulator.scenario import Scenario
 from validator.measure import Watch, measure
 
 
 def deviation(scenario: Scenario) -> float:
     """Of the ranks' parameters from those of one process that follows the same rule."""
-    verified = measure(scenario, watch=Watch(verify=True)).verified
-    assert verified is not None
-    return float(verified["deviation"])
+    return deviation_of(measure(scenario, watch=Watch(verify=True)))
+
+
+def deviation_of(run: Run) -> float:
+    """The same of a run that was verified."""
+    assert run.verified is not None
+    return float(run.verified["deviation"])
+
+
+def main_of(run: Run, rank: int) -> Spans:
+    """What holds a rank up, in its order."""
+    assert run.spans is not None
+    return run.spans.where((run.spans.rank == rank) & (run.spans.stream == Stream.MAIN))
+
+
+def in_turn(spans: Spans) -> bool:
+    """Whether the rank whose main stream this is does one thing at a time."""
+    return bool((spans.arrival_s[1:] >= spans.end_s[:-1] - 1e-9).all())
 
 
 def paced(scenario: Scenario) -> Scenario:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import platform
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +16,7 @@ from simulator.cluster.kernels import Generation, Kernels, Speed, products_s
 from simulator.errors import RunError
 from simulator.scenario import load_device
 from validator import fit
+from validator.calibrate import provenance
 
 if TYPE_CHECKING:
     # these modules import torch, which is for ranks to do
@@ -93,7 +91,7 @@ def describe(found: Found, label: str) -> dict[str, Any]:
         "nodes": 1,
         "node": node,
         "device": _device(found),
-        "provenance": _provenance(),
+        "provenance": provenance(),
     }
     if found.allreduces:
         measured = [{"ranks": ranks, **_line(timings)} for ranks, timings in found.allreduces.items()]
@@ -226,15 +224,3 @@ def _line(timings: Sequence[MovedTiming]) -> dict[str, str]:
     """latency + size / bandwidth through what was timed."""
     latency_s, per_byte_s = fit.line([t["moved_bytes"] for t in timings], [t["seconds"] for t in timings])
     return {"bandwidth": f"{1e-9 / max(per_byte_s, 1e-15):.4g} GB/s", "latency": f"{latency_s * 1e6:.4g} us"}
-
-
-def _provenance() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {
-        "host": socket.gethostname(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "torch": version("torch"),
-    }

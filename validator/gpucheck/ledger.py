@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from simulator.errors import RunError, ScaleproofError
+from simulator.errors import RunError, one_line
 from simulator.run import write_aside
 
 T = TypeVar("T")
@@ -87,9 +87,3 @@ class Ledger:
             "parts": self.entries,
         }
         write_aside(self.out / RESULT_FILE, (json.dumps(plain, indent=1) + "\n").encode())
-
-
-def one_line(error: BaseException) -> str:
-    """An error in a line: ours say enough, others need their type."""
-    lines = str(error).strip().splitlines() or [""]
-    return lines[0] if isinstance(error, ScaleproofError) else f"{type(error).__name__}: {lines[0]}"

@@ -9,12 +9,12 @@ from typing import Any, Final
 from simulator.errors import InputError
 from simulator.model import Gpt, ResNet
 from simulator.units import format_time_s
+from validator.checks import OPTIMIZERS
 from validator.gpucheck.cluster import Found
 from validator.gpucheck.ledger import Ledger
 from validator.gpucheck.sizes import Sizes
 from validator.launch import run_on_ranks
 
-OPTIMIZERS: Final = ("sgd", "momentum", "adam")
 # A rank may take as long to get a device and build a model.
 _START_S: Final = 60.0
 

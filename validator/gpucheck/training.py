@@ -9,31 +9,30 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.cluster import Cluster
+from simulator.cluster.device import ELEMENT_BYTES
 from simulator.errors import RunError
 from simulator.model import ResNet
 from simulator.predict import predict
 from simulator.run import Run, save
 from simulator.scenario import Scenario
 from simulator.units import format_bytes, format_time_s
+from validator.gpucheck.families import ALONE, MOST_SHARED, RANKS, SAMPLES, Fields, families
 from validator.gpucheck.ledger import Ledger, NotRunError
 from validator.gpucheck.sizes import Sizes, Training
 from validator.measure import Watch, measure
 from validator.reconcile import Case, reconcile
+from validator.results import is_right
 from validator.steps import total_steps
 
 SHARED: Final = "functional check, not accuracy"
-# Samples of a step over all ranks: workers of 1, 2, 3, 4, 6 or 8 have as many each.
-SAMPLES: Final = 24
 _TIMEOUT_S: Final = 60.0
 # What torch's allocator does not hand out.
 _OUTSIDE: Final = ("context", "library", "fragmentation")
 _LABEL_BYTES: Final = 8
-ALONE: Final = {"kind": "data_parallel", "workers": 1}
-_MOST_SHARED: Final = 4
 # Where ranks share devices nothing is forecast: a cluster with room for them, of which nothing else is used.
 _UNKNOWN: Final = Cluster.model_validate(
     {
-        "node": {"devices": _MOST_SHARED, "link": {"bandwidth": "1 GB/s", "latency": "50 us"}},
+        "node": {"devices": MOST_SHARED, "link": {"bandwidth": "1 GB/s", "latency": "50 us"}},
         "device": {"name": "shared", "peak": {"fp64": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "1 GB/s"},
     }
 )
@@ -62,30 +61,14 @@ class Forecasts:
         return dict(vars(self))
 
 
-def strategies(devices: int) -> dict[str, dict[str, Any]]:
-    """The families over 2, 4 and `devices` ranks, by name."""
-    found: dict[str, dict[str, Any]] = {}
-    for ranks in sorted({2, 4, devices} - {1}):
-        if SAMPLES % ranks:
-            continue
-        found[f"ring-{ranks}"] = {"kind": "data_parallel", "workers": ranks}
-        found[f"servers-{ranks}"] = {"kind": "parameter_server", "workers": ranks - 1, "servers": 1}
-        if ranks <= _MOST_SHARED:
-            schedule = "gpipe" if ranks == 2 else "1f1b"
-            found[f"pipeline-{ranks}"] = {"kind": "pipeline", "stages": ranks, "microbatches": 6, "schedule": schedule}
-        if ranks > 2:
-            found[f"hybrid-{ranks}"] = {"kind": "hybrid", "workers": ranks // 2, "stages": 2, "microbatches": 2}
-    return {name: strategy for name, strategy in found.items() if SAMPLES % strategy.get("workers", 1) == 0}
-
-
 def reconciled(sizes: Sizes, cluster: Cluster, uncalibrated: Cluster | None, ledger: Ledger, out: Path) -> list[Case]:
     """Trains what devices have to themselves, and keeps it beside its forecasts for a page in `out`."""
     scenarios = [_scenario(t.name, t, t.batch, cluster, ALONE, sizes.steps) for t in sizes.trainings]
     if cluster.devices > 1:
-        own = {name: s for name, s in strategies(cluster.devices).items() if _ranks(s) <= cluster.devices}
+        own = families(ranks for ranks in sorted({*RANKS, cluster.devices}) if ranks <= cluster.devices)
         scenarios += [
-            _scenario(f"{sizes.replicated.name}-{name}", sizes.replicated, SAMPLES, cluster, strategy, sizes.steps)
-            for name, strategy in {"alone": ALONE, **own}.items()
+            _scenario(f"{sizes.replicated.name}-{name}", sizes.replicated, SAMPLES, cluster, fields, sizes.steps)
+            for name, fields in {"alone": ALONE, **own}.items()
         ]
 
     def measured(scenario: Scenario) -> Run:
@@ -98,11 +81,10 @@ def reconciled(sizes: Sizes, cluster: Cluster, uncalibrated: Cluster | None, led
 
 def shared(sizes: Sizes, devices: int, ledger: Ledger, out: Path) -> None:
     """Trains on ranks that share `devices` devices, where there are fewer, and compares with what one process trains."""
-    for name, strategy in strategies(_MOST_SHARED).items():
-        if _ranks(strategy) > devices:
-            scenario = _scenario(name, sizes.shared, SAMPLES, _UNKNOWN, strategy, sizes.steps)
-            work = partial(_trained_alike, scenario, ledger, out)
-            ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_agreement(run.verified or {})}", _outcome)
+    for name, fields in families(ranks for ranks in RANKS if ranks > devices).items():
+        scenario = _scenario(name, sizes.shared, SAMPLES, _UNKNOWN, fields, sizes.steps)
+        work = partial(_trained_alike, scenario, ledger, out)
+        ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_agreement(run.verified or {})}", _outcome)
 
 
 def _trained(scenario: Scenario, uncalibrated: Cluster | None, ledger: Ledger) -> tuple[Run, Forecasts]:
@@ -120,28 +102,23 @@ def _trained_alike(scenario: Scenario, ledger: Ledger, out: Path) -> Run:
     """The measured run, kept in `out`. Raises RunError where its parameters are not those of one process."""
     run = measure(scenario, "local", replace(_watch(ledger), verify=True))
     save(_labelled(run, ledger.label), out / "runs" / scenario.name / "measured")
-    verdict = run.verified or {}
-    if not verdict.get("deviation", 1.0) <= verdict.get("tolerance", 0.0):
-        raise RunError(f"parameters are {_agreement(verdict)}; it trains something else")
+    if not is_right(run):
+        raise RunError(f"parameters are {_agreement(run.verified or {})}; it trains something else")
     return run
 
 
-def _scenario(name: str, training: Training, batch: int, cluster: Cluster, strategy: Mapping[str, Any], steps: int) -> Scenario:
+def _scenario(name: str, training: Training, batch: int, cluster: Cluster, fields: Fields, steps: int) -> Scenario:
     return Scenario.model_validate(
         {
             "name": name,
             "model": training.model,
             "cluster": cluster,
-            "strategy": strategy,
+            "strategy": fields["strategy"],
             "batch": {"total": batch},
-            "training": {"precision": training.precision, "optimizer": training.optimizer},
+            "training": {"precision": training.precision, "optimizer": training.optimizer, **fields.get("training", {})},
             "steps": steps,
         }
     )
-
-
-def _ranks(strategy: Mapping[str, Any]) -> int:
-    return int(strategy.get("workers", 1) * strategy.get("stages", 1) + strategy.get("servers", 0))
 
 
 def _watch(ledger: Ledger) -> Watch:
@@ -164,8 +141,7 @@ def _ahead_bytes(scenario: Scenario) -> float:
     """Of the samples of other steps, which are on the device before the first begins."""
     model = scenario.model
     if isinstance(model, ResNet):
-        element_bytes = {"fp64": 8, "fp32": 4, "bf16": 2}[scenario.training.precision]
-        sample_bytes = 3 * model.image**2 * element_bytes + _LABEL_BYTES
+        sample_bytes = 3 * model.image**2 * ELEMENT_BYTES[scenario.training.precision] + _LABEL_BYTES
     else:
         sample_bytes = 2 * _LABEL_BYTES * getattr(model, "sequence", 1)
     return float(scenario.samples_per_worker * sample_bytes * (total_steps(scenario) - 1))

@@ -23,6 +23,7 @@ from simulator.model import Gpt, Mlp, ResNet
 from validator import rank
 from validator.model import build, loss
 from validator.probe.compute import LayerTiming, OptimizerTiming
+from validator.probe.network import round_trip
 from validator.strategy.base import build_optimizer
 
 # fp32 is also computed as tf32, on the same tensors
@@ -211,17 +212,7 @@ def device_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTimi
 
 def point_to_point(sizes_bytes: Sequence[int], repetitions: int) -> list[MovedTiming]:
     """One-way times of messages from rank 0 to rank 1 and back."""
-    first = dist.get_rank() == 0
-
-    def round_trip(buffer: Tensor) -> None:
-        if first:
-            dist.send(buffer, 1)
-            dist.recv(buffer, 1)
-        else:
-            dist.recv(buffer, 0)
-            dist.send(buffer, 0)
-
-    return _exchanges("message", round_trip, sizes_bytes, repetitions, messages=2)
+    return _exchanges("message", round_trip(), sizes_bytes, repetitions, messages=2)
 
 
 def allreduces(sizes_bytes: Sequence[int], repetitions: int) -> list[MovedTiming]:

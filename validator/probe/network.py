@@ -22,17 +22,7 @@ class Timing(TypedDict):
 
 def point_to_point(sizes_bytes: Sequence[int], budget_s: float) -> list[Timing]:
     """One-way times of messages from rank 0 to rank 1 and back, `budget_s` seconds per size; the same on both ranks."""
-    first = dist.get_rank() == 0
-
-    def round_trip(buffer: torch.Tensor) -> None:
-        if first:
-            dist.send(buffer, 1)
-            dist.recv(buffer, 1)
-        else:
-            dist.recv(buffer, 0)
-            dist.send(buffer, 0)
-
-    return [_timed(round_trip, size, budget_s, messages=2) for size in sizes_bytes]
+    return [_timed(round_trip(), size, budget_s, messages=2) for size in sizes_bytes]
 
 
 def allreduce(sizes_bytes: Sequence[int], budget_s: float) -> list[Timing]:
@@ -42,6 +32,21 @@ def allreduce(sizes_bytes: Sequence[int], budget_s: float) -> list[Timing]:
         dist.all_reduce(buffer)
 
     return [_timed(step, size, budget_s, messages=1) for size in sizes_bytes]
+
+
+def round_trip() -> Callable[[torch.Tensor], None]:
+    """What sends a buffer from rank 0 to rank 1 and back; both call it."""
+    first = dist.get_rank() == 0
+
+    def send_and_return(buffer: torch.Tensor) -> None:
+        if first:
+            dist.send(buffer, 1)
+            dist.recv(buffer, 1)
+        else:
+            dist.recv(buffer, 0)
+            dist.send(buffer, 0)
+
+    return send_and_return
 
 
 def _timed(step: Callable[[torch.Tensor], None], size_bytes: int, budget_s: float, messages: int) -> Timing:

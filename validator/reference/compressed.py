@@ -14,13 +14,13 @@ from simulator.strategy import DataParallel
 from simulator.strategy.compression import Bf16, Fp16, PowerSgd, TopK
 from validator import model
 from validator.data import Batch, share_of, whole_batches
-from validator.reference.replica import Replica
+from validator.reference.single_process import SingleProcess
 
 # Where rounding depends on the order of sums, Adam makes much of it in parameters whose gradients are small: up to 0.012 seen.
 _ROUNDING: Final = 0.05
 
 
-class Averaging(Protocol):
+class Combine(Protocol):
     """Of one tensor: from each worker's gradient, weighted, what all workers apply. It remembers what they left unsent."""
 
     def __call__(self, weighted: Sequence[Tensor]) -> Tensor: ...
@@ -28,31 +28,31 @@ class Averaging(Protocol):
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps. Takes memory for the gradients of all workers."""
-    replica = Replica.of(scenario)
-    held = list(replica.module.parameters())
-    averagings = [averaging(scenario, parameter, number) for number, parameter in enumerate(held)]
-    for batch in whole_batches(scenario, replica.steps, torch.device("cpu"), replica.dtype):
-        everyones = [weighted_gradients(replica, batch, worker) for worker in range(scenario.strategy.workers)]
-        for parameter, combine, own in zip(held, averagings, zip(*everyones, strict=True), strict=True):
+    process = SingleProcess.of(scenario)
+    held = list(process.module.parameters())
+    combines = [combine_of(scenario, parameter, number) for number, parameter in enumerate(held)]
+    for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
+        everyones = [weighted_gradients(process, batch, worker) for worker in range(scenario.strategy.workers)]
+        for parameter, combine, own in zip(held, combines, zip(*everyones, strict=True), strict=True):
             parameter.grad = combine(own)
-        replica.update()
-    return replica.parameters()
+        process.update()
+    return process.parameters()
 
 
-def weighted_gradients(replica: Replica, batch: Batch, worker: int) -> list[Tensor]:
+def weighted_gradients(process: SingleProcess, batch: Batch, worker: int) -> list[Tensor]:
     """What the worker's samples add to the gradient of the mean loss over all."""
-    scenario, held = replica.scenario, list(replica.module.parameters())
+    scenario, held = process.scenario, list(process.module.parameters())
     share = share_of(scenario, worker)
-    for part in replica.microbatches(batch, worker):
-        loss = model.loss(replica.module(part.inputs), part.targets)
+    for part in process.microbatches(batch, worker):
+        loss = model.loss(process.module(part.inputs), part.targets)
         (loss / scenario.strategy.microbatches).backward()  # type: ignore[no-untyped-call]
     weight = (share.stop - share.start) / scenario.total_samples
     gradients = [cast(Tensor, parameter.grad) * weight for parameter in held]
-    replica.optimizer.zero_grad()
+    process.optimizer.zero_grad()
     return gradients
 
 
-def averaging(scenario: Scenario, parameter: Tensor, number: int) -> Averaging:
+def combine_of(scenario: Scenario, parameter: Tensor, number: int) -> Combine:
     """Of the parameter with that number."""
     match cast(DataParallel, scenario.strategy).compression:
         case Fp16():

@@ -13,7 +13,7 @@ from simulator.scenario import Scenario
 from simulator.strategy import LocalSgd
 from validator import model
 from validator.data import Batch, share_of, whole_batches
-from validator.reference.replica import Replica
+from validator.reference.single_process import SingleProcess
 
 
 class Outer(NamedTuple):
@@ -31,24 +31,24 @@ class Worker:
     """One worker's parameters, its inner optimizer, and where its outer step has come to."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.replica = Replica.of(scenario)
+        self.process = SingleProcess.of(scenario)
         self.begin = self._values()
         self.velocity = {name: torch.zeros_like(value) for name, value in self.begin.items()}
 
     def _values(self) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in self.replica.parameters().items()}
+        return {name: value.clone() for name, value in self.process.parameters().items()}
 
     def train(self, batches: Sequence[Batch], share: slice) -> dict[str, Tensor]:
         """Trains on its share of each batch; returns what that changed."""
         for batch in batches:
-            loss = model.loss(self.replica.module(batch.inputs[share]), batch.targets[share])
+            loss = model.loss(self.process.module(batch.inputs[share]), batch.targets[share])
             loss.backward()  # type: ignore[no-untyped-call]
-            self.replica.update()
+            self.process.update()
         return {name: value - self.begin[name] for name, value in self._values().items()}
 
     def apply(self, change: Mapping[str, Tensor], outer: Outer) -> None:
         """The outer step from where the period began."""
-        for name, value in self.replica.parameters().items():
+        for name, value in self.process.parameters().items():
             self.velocity[name] = outer.momentum * self.velocity[name] + change[name]
             step = change[name] + outer.momentum * self.velocity[name] if outer.momentum else change[name]
             value.copy_(self.begin[name] + outer.rate * step)
@@ -70,14 +70,14 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
                 known = {name: _mean(changes, name) for name in own}
             worker.apply(known, outer)
         before = changes
-    held = [worker.replica.parameters() for worker in workers]
+    held = [worker.process.parameters() for worker in workers]
     return {name: _mean(held, name) for name in held[0]}
 
 
 def _periods(scenario: Scenario, period: int) -> Iterator[list[Batch]]:
-    replica = Replica.of(scenario)
-    steps = range(len(replica.steps) * period)
-    batches = whole_batches(scenario, steps, torch.device("cpu"), replica.dtype)
+    process = SingleProcess.of(scenario)
+    steps = range(len(process.steps) * period)
+    batches = whole_batches(scenario, steps, torch.device("cpu"), process.dtype)
     return iter(lambda: list(islice(batches, period)), [])
 
 

@@ -11,15 +11,15 @@ from torch import Tensor
 from simulator.scenario import Scenario
 from validator import model
 from validator.data import whole_batches
-from validator.reference.replica import Replica
+from validator.reference.single_process import SingleProcess
 
 
 def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
     """The parameters after all steps on one process. Takes memory for one worker's samples at a time."""
-    replica = Replica.of(scenario)
-    for batch in whole_batches(scenario, replica.steps, torch.device("cpu"), replica.dtype):
-        for part in replica.parts(batch):
-            loss = model.loss(replica.module(part.inputs), part.targets)
+    process = SingleProcess.of(scenario)
+    for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
+        for part in process.parts(batch):
+            loss = model.loss(process.module(part.inputs), part.targets)
             (loss * (len(part.targets) / scenario.total_samples)).backward()  # type: ignore[no-untyped-call]
-        replica.update()
-    return replica.parameters()
+        process.update()
+    return process.parameters()

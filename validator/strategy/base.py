@@ -97,6 +97,9 @@ class Trainer(ABC):
         """What else became of the training on this rank, as plain data for JSON."""
         return {}
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """Ends what the trainer started, and lets go of what would keep it in memory. It trains no more."""
+
     @abstractmethod
     def step(self, index: int) -> None:
         """Trains on batch number `index`, noting every phase."""

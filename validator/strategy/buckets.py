@@ -1,78 +1,75 @@
-"""Averaging gradients over workers after the backward pass, bucket by bucket."""
+"""Averaging gradients over workers bucket by bucket, after the backward pass or while the last of a step goes on."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.futures import Future
 
-from simulator.run import Phase, Stream
+from simulator.run import Phase
 from validator.recorder import Recorder
-from validator.strategy.team import Team
+from validator.strategy.collectives import Collectives
+from validator.strategy.flat import gradients, pack, views
 
 
 class Bucket(NamedTuple):
-    """Gradients that are summed together. number: among a step's buckets. flat: all of them, weighted; gradients: views of it,
-    each as its parameter is shaped; parameters: the numbers of these among all that are trained."""
+    """Gradients that are summed together. flat: all of them, weighted; gradients: views of it, each as its parameter is
+    shaped; parameters: the numbers of these among all that are trained."""
 
-    number: int
     flat: Tensor
     gradients: Sequence[Tensor]
     parameters: Sequence[int]
 
 
-class Exchange(ABC):
+class BucketSum(ABC):
     """How workers sum a bucket's gradients. All of them begin buckets in the same order."""
 
     @abstractmethod
     def begin(self, bucket: Bucket) -> Future[Tensor]:
         """Begins to sum a bucket in place; the future has its `flat` once the sum is there."""
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """Ends what it started. It sums no more."""
 
-class Allreduce(Exchange):
+
+class Allreduce(BucketSum):
     """By one allreduce of the library's."""
 
-    def __init__(self, recorder: Recorder, team: Team, stage: int = -1) -> None:
-        self._recorder, self._team, self._stage = recorder, team, stage
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
 
     def begin(self, bucket: Bucket) -> Future[Tensor]:
-        summed = allreduce(bucket.flat, self._recorder, self._team, bucket.number, self._stage)
-        return summed.then(lambda done: done.value()[0])
+        return self._collectives.begin_sum(bucket.flat)
 
 
 class BucketedAllreduce:
     """Buckets of gradients, filled in the order in which the backward pass leaves them.
 
-    A bucket closes once it holds its limit or more; the first has a limit of its own. team: whose ranks average. weight: what
-    this rank's gradients count for in the sum; as much as the others', if None. exchange: how buckets are summed; by allreduce,
-    if None.
+    A bucket closes once it holds its limit or more; the first has a limit of its own. weight: what this rank's gradients count
+    for in the sum.
     """
 
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
         recorder: Recorder,
-        first_bucket_bytes: float,
-        bucket_bytes: float,
-        team: Team,
+        limits_bytes: tuple[float, float],
+        weight: float,
+        bucket_sum: BucketSum,
         stage: int = -1,
-        weight: float | None = None,
-        exchange: Exchange | None = None,
     ) -> None:
+        """limits_bytes: of the first bucket, and of the others."""
         held = list(parameters)
         self._recorder = recorder
-        self._team = team
-        self._weight = 1 / team.size if weight is None else weight
-        self._exchange = exchange or Allreduce(recorder, team, stage)
-        self._stage = stage
-        self._buckets = fill(held, first_bucket_bytes, bucket_bytes)
+        self._weight, self._bucket_sum, self._stage = weight, bucket_sum, stage
+        self._buckets = fill(held, *limits_bytes)
         number = {id(parameter): place for place, parameter in enumerate(held)}
-        self._summed = [_bucket(index, filled, number) for index, filled in enumerate(self._buckets)]
+        self._summed = [_bucket(filled, number) for filled in self._buckets]
 
     def average(self) -> None:
         """Replaces each parameter's gradient by the mean over the ranks. Spans: the whole, and each bucket beside it."""
@@ -83,40 +80,52 @@ class BucketedAllreduce:
                 for parameter, gradient in zip(parameters, bucket.gradients, strict=True):
                     parameter.grad = gradient
 
+    def close(self) -> None:
+        """Ends what sums buckets."""
+        self._bucket_sum.close()
+
     def _launch(self, index: int) -> Future[Tensor]:
         bucket = self._summed[index]
-        gradients = [parameter.grad.flatten() for parameter in self._buckets[index] if parameter.grad is not None]
-        torch.cat(gradients, out=bucket.flat).mul_(self._weight)
-        return self._exchange.begin(bucket)
+        torch.cat([one.flatten() for one in gradients(self._buckets[index])], out=bucket.flat).mul_(self._weight)
+        return self._bucket_sum.begin(bucket)
 
 
-def _bucket(index: int, parameters: Sequence[nn.Parameter], number: dict[int, int]) -> Bucket:
-    sizes = [parameter.numel() for parameter in parameters]
-    flat = torch.empty(sum(sizes), device=parameters[0].device, dtype=parameters[0].dtype)
-    gradients = [part.view_as(parameter) for part, parameter in zip(torch.split(flat, sizes), parameters, strict=True)]
-    return Bucket(index, flat, gradients, [number[id(parameter)] for parameter in parameters])
+class EarlyAllreduce(BucketedAllreduce):
+    """A bucket's sum begins once the last of a step's microbatches has left all of its gradients."""
+
+    def __init__(self, *args: Any, microbatches: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._due = [len(bucket) * microbatches for bucket in self._buckets]
+        self._missing = list(self._due)
+        self._begun: dict[int, Future[Tensor]] = {}
+        self._hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(partial(self._note_gradient, index))  # type: ignore[no-untyped-call]
+            for index, bucket in enumerate(self._buckets)
+            for parameter in bucket
+        ]
+
+    def average(self) -> None:
+        super().average()
+        self._begun.clear()
+        self._missing = list(self._due)
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().close()
+
+    def _note_gradient(self, index: int, _: Tensor) -> None:
+        self._missing[index] -= 1
+        if not self._missing[index]:
+            self._begun[index] = super()._launch(index)
+
+    def _launch(self, index: int) -> Future[Tensor]:
+        return self._begun[index]
 
 
-def allreduce(flat: Tensor, recorder: Recorder, team: Team, match: int, stage: int = -1) -> Future[list[Tensor]]:
-    """Begins to sum `flat` in place over the team; its span is noted when the sum is there, which the future tells."""
-    begin = recorder.now()
-    work = dist.all_reduce(flat, group=team.group, async_op=True)
-
-    def note(summed: Future[list[Tensor]]) -> list[Tensor]:
-        recorder.add(
-            Phase.SYNCHRONISE,
-            begin,
-            recorder.now(),
-            stream=Stream.COMMUNICATION,
-            stage=stage,
-            size_bytes=float(flat.nbytes),
-            group=team.number,
-            match=match,
-        )
-        return summed.value()
-
-    summed: Future[list[Tensor]] = work.get_future().then(note)
-    return summed
+def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int]) -> Bucket:
+    flat = torch.empty_like(pack(parameters))
+    return Bucket(flat, views(flat, parameters), [number[id(parameter)] for parameter in parameters])
 
 
 def fill(parameters: Sequence[nn.Parameter], first_bucket_bytes: float, bucket_bytes: float) -> list[list[nn.Parameter]]:

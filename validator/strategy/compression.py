@@ -17,25 +17,26 @@ from torch import Tensor
 
 from simulator.strategy.compression import Bf16, Compression, Fp16, PowerSgd, TopK
 from validator.strategy.buckets import Bucket
-from validator.strategy.wire import Wire
+from validator.strategy.collectives import Collectives
+from validator.strategy.flat import pack, views
 
 # Factors are sent where they have less than this share of the tensor's elements, as PyTorch's hook has it.
 _WORTHWHILE: Final = 0.5
 
 
 class Method(ABC):
-    """How a bucket is summed over the team of a wire."""
+    """How a bucket is summed over the team of its collectives."""
 
     @abstractmethod
-    def sum(self, bucket: Bucket, wire: Wire) -> None:
+    def sum(self, bucket: Bucket, collectives: Collectives) -> None:
         """Puts the sum in the gradients' place."""
 
 
 class Whole(Method):
     """As it is."""
 
-    def sum(self, bucket: Bucket, wire: Wire) -> None:
-        wire.sum(bucket.flat)
+    def sum(self, bucket: Bucket, collectives: Collectives) -> None:
+        collectives.sum(bucket.flat)
 
 
 class Cast(Method):
@@ -44,9 +45,9 @@ class Cast(Method):
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
 
-    def sum(self, bucket: Bucket, wire: Wire) -> None:
+    def sum(self, bucket: Bucket, collectives: Collectives) -> None:
         rounded = bucket.flat.to(self._dtype) if bucket.flat.element_size() > self._dtype.itemsize else bucket.flat
-        wire.sum(rounded)
+        collectives.sum(rounded)
         bucket.flat.copy_(rounded)
 
 
@@ -63,7 +64,7 @@ class Factors(Method):
         self._rest: dict[int, Tensor] = {}
         self._right: dict[int, Tensor] = {}
 
-    def sum(self, bucket: Bucket, wire: Wire) -> None:
+    def sum(self, bucket: Bucket, collectives: Collectives) -> None:
         matrices: dict[int, Tensor] = {}
         whole: list[Tensor] = []
         for number, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
@@ -72,21 +73,21 @@ class Factors(Method):
                 matrices[number] = matrix
             else:
                 whole.append(gradient)
-        _sum_together(whole, wire)
-        self._sum_matrices(matrices, wire)
+        _sum_together(whole, collectives)
+        self._sum_matrices(matrices, collectives)
 
-    def _sum_matrices(self, matrices: dict[int, Tensor], wire: Wire) -> None:
+    def _sum_matrices(self, matrices: dict[int, Tensor], collectives: Collectives) -> None:
         for number, matrix in matrices.items():
             if number in self._rest:
                 matrix.add_(self._rest[number])
         lefts = [matrix @ _orthogonal(self._begin(number, matrix)) for number, matrix in matrices.items()]
-        _sum_together(lefts, wire)
+        _sum_together(lefts, collectives)
         lefts = [_orthogonal(left) for left in lefts]
         # transposed, so that matrices are read in the order in which they lie
         rights = [left.T @ matrix for matrix, left in zip(matrices.values(), lefts, strict=True)]
-        _sum_together(rights, wire)
+        _sum_together(rights, collectives)
         for (number, matrix), left, right in zip(matrices.items(), lefts, rights, strict=True):
-            self._rest[number] = torch.addmm(matrix, left, right, alpha=-1 / wire.team.size)
+            self._rest[number] = torch.addmm(matrix, left, right, alpha=-1 / collectives.team.size)
             self._right[number] = right.T
             torch.mm(left, right, out=matrix)
 
@@ -117,7 +118,7 @@ class Largest(Method):
         self._share = share
         self._rest: dict[int, Tensor] = {}
 
-    def sum(self, bucket: Bucket, wire: Wire) -> None:
+    def sum(self, bucket: Bucket, collectives: Collectives) -> None:
         values, positions, begin = [], [], 0
         for number, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
             flat = gradient.flatten()
@@ -129,7 +130,7 @@ class Largest(Method):
             self._rest[number] = flat.index_fill(0, largest, 0.0)
             begin += len(flat)
         sent = torch.cat(values)
-        everyones = wire.gather(torch.cat([sent.view(torch.uint8), torch.cat(positions).view(torch.uint8)]))
+        everyones = collectives.gather(torch.cat([sent.view(torch.uint8), torch.cat(positions).view(torch.uint8)]))
         bucket.flat.zero_()
         for received in everyones:
             value, position = received[: sent.nbytes].view(sent.dtype), received[sent.nbytes :].view(torch.int32)
@@ -151,14 +152,14 @@ def method_of(compression: Compression | None, paced: bool) -> Method:
             return Whole()
 
 
-def _sum_together(tensors: Sequence[Tensor], wire: Wire) -> None:
+def _sum_together(tensors: Sequence[Tensor], collectives: Collectives) -> None:
     """Sums several tensors in place by one collective."""
     if not tensors:
         return
-    packed = torch.cat([tensor.flatten() for tensor in tensors])
-    wire.sum(packed)
-    for tensor, part in zip(tensors, torch.split(packed, [tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(part.view_as(tensor))
+    packed = pack(tensors)
+    collectives.sum(packed)
+    for tensor, summed in zip(tensors, views(packed, tensors), strict=True):
+        tensor.copy_(summed)
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakMethod
 
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
@@ -11,74 +12,35 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simulator.run import Phase
 from simulator.strategy import DataParallel
-from validator import model
 from validator.data import Batch, share_of
-from validator.strategy import fully_sharded
-from validator.strategy.base import Context, Trainer, WholeModel, apply_update
+from validator.strategy.base import Context, Trainer
 from validator.strategy.buckets import Bucket, BucketedAllreduce
-from validator.strategy.carried import exchange_of
+from validator.strategy.fully_sharded import FullySharded
+from validator.strategy.microbatched import Microbatched
 from validator.strategy.team import Team
+from validator.strategy.threaded_sum import bucket_sum_of
 
 
 def create(context: Context, strategy: DataParallel) -> Trainer:
     """The trainer of this rank's worker."""
     if context.scenario.training.zero:
-        return fully_sharded.create(context, strategy)
+        return FullySharded(context, strategy)
     if strategy.workers == 1:
-        return Alone(context, strategy)
-    return Overlapped(context, strategy) if strategy.overlap else AfterBackward(context, strategy)
+        return Microbatched(context, strategy)
+    return Ddp(context, strategy) if strategy.overlap else AfterBackward(context, strategy)
 
 
-class Alone(WholeModel):
-    """One worker that talks to nobody. Gradients of all its microbatches are added up before they are applied."""
-
-    def __init__(self, context: Context, strategy: DataParallel) -> None:
-        super().__init__(context, context.rank)
-        self.microbatches = strategy.microbatches
-        self.optimizer = context.optimizer(self.module.parameters())
-
-    def step(self, index: int) -> None:
-        batch = self.batches[index]
-        size = len(batch.targets) // self.microbatches
-        for number in range(self.microbatches):
-            part = slice(number * size, (number + 1) * size)
-            self.train_on(Batch(batch.inputs[part], batch.targets[part]), number)
-        self.update()
-
-    def train_on(self, part: Batch, microbatch: int) -> None:
-        """Adds a microbatch's gradients to those of the others."""
-        loss = self.loss_of(part, microbatch)
-        with self.recorder.span(Phase.BACKWARD, microbatch=microbatch):
-            loss.backward()  # type: ignore[no-untyped-call]
-
-    def loss_of(self, part: Batch, microbatch: int) -> Tensor:
-        """A microbatch's part of the mean over the worker's samples."""
-        with self.recorder.span(Phase.FORWARD, microbatch=microbatch):
-            loss = model.loss(self.module(part.inputs), part.targets)
-        self.note_loss(loss, len(part.targets))
-        return loss / self.microbatches
-
-    def update(self) -> None:
-        apply_update(self.recorder, self.optimizer)
-
-    def is_last(self, microbatch: int) -> bool:
-        return microbatch == self.microbatches - 1
-
-
-class AfterBackward(Alone):
+class AfterBackward(Microbatched):
     """Buckets are summed once the backward pass is over."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
-        team = Team.everybody()
         self.buckets = BucketedAllreduce(
             self.module.parameters(),
             self.recorder,
-            strategy.first_bucket_bytes,
-            strategy.bucket_bytes,
-            team,
-            weight=weight_of(context),
-            exchange=exchange_of(context, team, strategy.compression, strategy.algorithm),
+            (strategy.first_bucket_bytes, strategy.bucket_bytes),
+            weight_of(context),
+            bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm),
         )
 
     def train_on(self, part: Batch, microbatch: int) -> None:
@@ -86,27 +48,34 @@ class AfterBackward(Alone):
         if self.is_last(microbatch):
             self.buckets.average()
 
+    def close(self) -> None:
+        self.buckets.close()
 
-class Overlapped(Alone):
+
+class Ddp(Microbatched):
     """Buckets are summed by DistributedDataParallel while the backward pass goes on."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
         self.weight = weight_of(context)
-        self.exchange = exchange_of(context, Team.everybody(), strategy.compression, strategy.algorithm)
+        self.bucket_sum = bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm)
         self.number = {id(parameter): place for place, parameter in enumerate(self.module.parameters())}
         self.computed: Any = None
         # autograd reaches the first layer last; noted before its gradients are handed to DistributedDataParallel
         first = next(held for held in (list(layer.parameters()) for layer in self.layers.values()) if held)
-        for parameter in first:
+        self.hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._note_computed)  # type: ignore[no-untyped-call]
-        # typed as whole MiB, taken as any number of them
+            for parameter in first
+        ]
+        # not documented, as in torch 2.11 to 2.13; typed as whole MiB, taken as any number of them
         limits_mib: list[Any] = [limit / 2**20 for limit in (strategy.first_bucket_bytes, strategy.bucket_bytes)]
         # buffers are constants
         self.parallel = DistributedDataParallel(self.module, bucket_cap_mb_list=limits_mib, broadcast_buffers=False)
         self.module = self.parallel
+        # torch's reducer holds the hook where no garbage collector sees it; who calls it holds the trainer
+        sum_bucket: Any = WeakMethod(self._sum)
         # a hook's annotations would have to be classes, which postponed ones are not
-        self.parallel.register_comm_hook(None, lambda _, bucket: self._sum(bucket))
+        self.parallel.register_comm_hook(None, lambda _, bucket: sum_bucket()(bucket))
 
     def train_on(self, part: Batch, microbatch: int) -> None:
         if not self.is_last(microbatch):
@@ -120,6 +89,11 @@ class Overlapped(Alone):
         self.recorder.add(Phase.BACKWARD, begin, self.computed, microbatch=microbatch)
         self.recorder.add(Phase.SYNCHRONISE, self.computed, self.recorder.now())
 
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.bucket_sum.close()
+
     def _note_computed(self, _: Tensor) -> None:
         self.computed = self.recorder.now()
         self.recorder.enter(Phase.SYNCHRONISE)
@@ -128,7 +102,7 @@ class Overlapped(Alone):
         """Sums one bucket over the workers, as DistributedDataParallel asks for it."""
         numbers = [self.number[id(parameter)] for parameter in filled.parameters()]
         flat = filled.buffer().mul_(self.weight)
-        return self.exchange.begin(Bucket(filled.index(), flat, filled.gradients(), numbers))
+        return self.bucket_sum.begin(Bucket(flat, filled.gradients(), numbers))
 
 
 def weight_of(context: Context) -> float:

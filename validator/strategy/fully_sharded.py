@@ -18,27 +18,21 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from simulator.run import Phase, Stream
 from simulator.strategy import DataParallel
 from validator.data import Batch
 from validator.recorder import Recorder
-from validator.strategy.base import Context, Trainer, WholeModel, apply_update
-from validator.strategy.collectives import all_gather, reduce_scatter
+from validator.strategy.base import Context
+from validator.strategy.collectives import Collectives
+from validator.strategy.microbatched import Microbatched
 from validator.strategy.team import Team
 
 
-def create(context: Context, strategy: DataParallel) -> Trainer:
-    """The trainer of this rank's worker."""
-    return FullySharded(context, strategy)
-
-
-class FullySharded(WholeModel):
+class FullySharded(Microbatched):
     """A worker that holds a share of every layer."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
-        super().__init__(context, context.rank)
+        super().__init__(context, strategy)
         plan, self.zero = strategy.plan, context.scenario.training.zero
-        self.microbatches = plan.microbatches
         shape = (plan.workers // plan.sharing, plan.sharing)
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
         self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
@@ -53,20 +47,16 @@ class FullySharded(WholeModel):
             ahead, behind = self.shards[number + 1 :], self.shards[:number][::-1]
             shard.set_modules_to_forward_prefetch(ahead[: plan.prefetch])
             shard.set_modules_to_backward_prefetch(behind[: plan.prefetch])
+        # shares have taken the parameters' place
         self.optimizer = context.optimizer(self.module.parameters())
 
-    def step(self, index: int) -> None:
-        batch, size = self.batches[index], len(self.batches[index].targets) // self.microbatches
-        for number in range(self.microbatches):
-            part = slice(number * size, (number + 1) * size)
-            is_last = number == self.microbatches - 1
-            for shard in self.shards:
-                shard.set_reshard_after_backward(self.zero == 3 or is_last)
-            self.backward(self.forward(Batch(batch.inputs[part], batch.targets[part])) / self.microbatches)
-        self.update()
+    def train_on(self, part: Batch, microbatch: int) -> None:
+        for shard in self.shards:
+            shard.set_reshard_after_backward(self.zero == 3 or self.is_last(microbatch))
+        super().train_on(part, microbatch)
 
     def update(self) -> None:
-        apply_update(self.recorder, self.optimizer)
+        super().update()
         if self.zero < 3:
             for handle in [shard.unshard(async_op=True) for shard in self.shards]:
                 if handle is not None:
@@ -84,10 +74,10 @@ class _Exchange:
     """What `fully_shard` sends, as it asks for it, with a span for each collective."""
 
     def __init__(self, recorder: Recorder, device: str, shard: Team, replica: Team) -> None:
-        self.recorder, self.shard, self.replica = recorder, shard, replica
+        self.recorder = recorder
+        self.shard, self.replica = Collectives(recorder, shard), Collectives(recorder, replica)
         # on GPUs streams wait for collectives, and the host goes on
         self.blocks = device == "cpu"
-        self._count = 0
 
     def attach(self, module: FSDPModule, workers: int) -> None:
         """Has all that the module sends go through here. workers: of all groups, whose gradients are averaged."""
@@ -96,27 +86,27 @@ class _Exchange:
         module.set_gradient_divide_factor(float(workers))
         # gloo has no other
         module.set_force_sum_reduction_for_comms(True)
-        if self.replica.size > 1:
+        if self.replica.team.size > 1:
             module.set_all_reduce_hook(self.sum_over_groups)
 
-    def gather(self, output: Tensor, own: Tensor, group: dist.ProcessGroup) -> dist.Work:
+    def gather(self, output: Tensor, own: Tensor) -> dist.Work:
         """Begins to gather; the pass is held up when it waits for that, if it is not there by then."""
-        begin = self.recorder.now()
-        work = all_gather(output, own, group)
-        noted = work.get_future().then(self._noting(self.shard, output, begin))
+        end = self.shard.begin(output)
+        work = self.shard.begin_gather(output, own)
+        noted = work.get_future().then(lambda _: end())
         return _Awaited(work, noted, self)
 
-    def scatter(self, output: Tensor, whole: Tensor, group: dist.ProcessGroup) -> None:
+    def scatter(self, output: Tensor, whole: Tensor) -> None:
         """Sums and scatters gradients. torch goes on with the sum at once, so on a CPU the pass is held up."""
-        begin = self.recorder.now()
-        self._finish(reduce_scatter(output, whole, group), begin, self._noting(self.shard, whole, begin))
+        begin, end = self.recorder.now(), self.shard.begin(whole)
+        self._finish(self.shard.begin_scatter(output, whole), begin, end)
 
     def sum_over_groups(self, scattered: Tensor) -> None:
         """Sums over the groups what each has scattered inside it."""
-        begin = self.recorder.now()
-        work = dist.all_reduce(scattered, group=self.replica.group, async_op=True)
+        begin, end = self.recorder.now(), self.replica.begin(scattered)
+        work = dist.all_reduce(scattered, group=self.replica.team.group, async_op=True)
         assert work is not None
-        self._finish(work, begin, self._noting(self.replica, scattered, begin))
+        self._finish(work, begin, end)
 
     def wait(self, work: dist.Work, begin: Any) -> None:
         """The pass needs what is gathered or summed, since `begin`."""
@@ -126,20 +116,13 @@ class _Exchange:
         with self.recorder.waiting(begin):
             work.wait()
 
-    def _finish(self, work: dist.Work, begin: Any, note: Callable[[Any], None]) -> None:
+    def _finish(self, work: dist.Work, begin: Any, end: Callable[[], None]) -> None:
         """Waits for a collective, and notes it. gloo's scatter has no future that would tell when it is done."""
         if not self.blocks:
-            work.get_future().add_done_callback(note)
+            work.get_future().add_done_callback(lambda _: end())
         self.wait(work, begin)
         if self.blocks:
-            note(None)
-
-    def _noting(self, team: Team, moved: Tensor, begin: Any) -> Callable[[Any], None]:
-        """What notes a collective's own span, once it is done."""
-        recorder, size_bytes = self.recorder, float(moved.nbytes)
-        self._count += 1
-        labels: dict[str, Any] = {"size_bytes": size_bytes, "group": team.number, "match": self._count}
-        return lambda _: recorder.add(Phase.SYNCHRONISE, begin, recorder.now(), stream=Stream.COMMUNICATION, **labels)
+            end()
 
 
 class _Awaited(dist.Work):
@@ -168,11 +151,11 @@ class _Buffers:
 
 class _Gather(_Buffers):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False) -> Any:
-        return self._exchange.gather(output_tensor, input_tensor, group)
+        return self._exchange.gather(output_tensor, input_tensor)
 
 
 class _Scatter(_Buffers):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> Any:
-        self._exchange.scatter(output_tensor, input_tensor, group)
+        self._exchange.scatter(output_tensor, input_tensor)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from simulator.run import Phase
 from simulator.strategy import GatherAverage
 from validator.strategy.base import Context, Trainer, WholeModel
+from validator.strategy.flat import gradients, pack, views
+from validator.strategy.messages import receive, send
 
 _MAIN: Final = 0
 # Numbers of a step's two messages between a worker and the main one.
@@ -36,14 +36,14 @@ class Main(WholeModel):
 
     def step(self, index: int) -> None:
         self.posted = self.recorder.now()
-        self.arriving = [dist.irecv(flat, worker) for worker, flat in zip(self.others, self.received, strict=True)]
+        self.arriving = [receive(flat, worker) for worker, flat in zip(self.others, self.received, strict=True)]
         super().step(index)
 
     def update(self) -> None:
         for worker, arriving, flat in zip(self.others, self.arriving, self.received, strict=True):
             labels = _labels(worker, _GRADIENTS, flat)
             with self.recorder.span(Phase.RECEIVE, start_s=self.posted, **labels):
-                _wait(arriving)
+                arriving.wait()
         with self.recorder.span(Phase.OPTIMIZER):
             self.average()
             self.optimizer.step()
@@ -53,18 +53,18 @@ class Main(WholeModel):
     def average(self) -> None:
         """Replaces gradients by their mean over all workers, summed in rank order."""
         held = list(self.module.parameters())
-        total = pack(parameter.grad for parameter in held if parameter.grad is not None)
+        total = pack(gradients(held))
         for flat in self.received:
             total.add_(flat)
-        for parameter, part in zip(held, split(total.div_(self.workers), held), strict=True):
+        for parameter, part in zip(held, views(total.div_(self.workers), held), strict=True):
             parameter.grad = part
 
     def hand_out(self) -> None:
         flat = pack(self.module.parameters())
         sent = self.recorder.now()
-        for worker, leaving in [(worker, dist.isend(flat, worker)) for worker in self.others]:
+        for worker, leaving in [(worker, send(flat, worker)) for worker in self.others]:
             with self.recorder.span(Phase.SEND, start_s=sent, **_labels(worker, _PARAMETERS, flat)):
-                _wait(leaving)
+                leaving.wait()
 
 
 class Other(WholeModel):
@@ -76,34 +76,17 @@ class Other(WholeModel):
 
     def update(self) -> None:
         held = list(self.module.parameters())
-        flat = pack(parameter.grad for parameter in held if parameter.grad is not None)
+        flat = pack(gradients(held))
         sent = self.recorder.now()
         with self.recorder.span(Phase.SEND, start_s=sent, **_labels(_MAIN, _GRADIENTS, flat)):
-            _wait(dist.isend(flat, _MAIN))
+            send(flat, _MAIN).wait()
         with self.recorder.span(Phase.SYNCHRONISE, **_labels(_MAIN, _PARAMETERS, flat)):
-            _wait(dist.irecv(self.received, _MAIN))
+            receive(self.received, _MAIN).wait()
             with torch.no_grad():
-                for parameter, part in zip(held, split(self.received, held), strict=True):
+                for parameter, part in zip(held, views(self.received, held), strict=True):
                     parameter.copy_(part)
                     parameter.grad = None
 
 
-def pack(tensors: Iterable[Tensor]) -> Tensor:
-    """All of them as one vector."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-def split(flat: Tensor, like: list[Any]) -> list[Tensor]:
-    """Views of a vector, shaped as the tensors are that it was packed of."""
-    parts = torch.split(flat, [tensor.numel() for tensor in like])
-    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
-
-
 def _labels(peer: int, match: int, flat: Tensor) -> dict[str, Any]:
     return {"peer": peer, "match": match, "size_bytes": float(flat.nbytes)}
-
-
-def _wait(work: dist.Work | None) -> None:
-    """Waits for a message; there is none to wait for only where a rank is outside of the group."""
-    if work is not None:
-        work.wait()

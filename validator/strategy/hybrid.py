@@ -10,19 +10,19 @@ from torch import nn
 
 from simulator.strategy import Hybrid
 from validator.strategy.base import Context, Trainer
-from validator.strategy.buckets import BucketedAllreduce
-from validator.strategy.early import EarlyAllreduce
-from validator.strategy.experts import ExpertsApart
-from validator.strategy.grid import teams
+from validator.strategy.buckets import Allreduce, BucketedAllreduce, EarlyAllreduce
+from validator.strategy.collectives import Collectives
+from validator.strategy.expert_parallel import ExpertsApart
+from validator.strategy.hybrid_servers import HybridServer, Pusher
+from validator.strategy.mesh import teams
 from validator.strategy.replica import Replica
-from validator.strategy.served import Pusher, Server
 from validator.strategy.team import Team
 
 
 def create(context: Context, strategy: Hybrid) -> Trainer:
     """The trainer of this rank's place on the mesh; servers come behind it."""
     if context.rank >= strategy.plan.ranks:
-        return Server(context, strategy)
+        return HybridServer(context, strategy)
     return (Pusher if strategy.plan.servers else Averaging)(context, strategy)
 
 
@@ -36,6 +36,10 @@ class Averaging(Replica):
     def average(self) -> None:
         for one in self.sums:
             one.average()
+
+    def close(self) -> None:
+        for one in self.sums:
+            one.close()
 
     def _sums(self, bucket_bytes: float) -> Iterator[BucketedAllreduce]:
         """Means over workers and their tokens, of gradients that the same ranks have alike.
@@ -58,6 +62,8 @@ class Averaging(Replica):
 
     def _sum(self, held: Sequence[nn.Parameter], team: Team, limit_bytes: float) -> BucketedAllreduce:
         weight = 1 / (self.plan.workers * self.plan.context)
+        bucket_sum = Allreduce(Collectives(self.recorder, team, self.stage))
+        arguments = (held, self.recorder, (limit_bytes, limit_bytes), weight, bucket_sum, self.stage)
         if self.plan.overlap:
-            return EarlyAllreduce(held, self.recorder, limit_bytes, team, self.stage, weight, self.microbatches)
-        return BucketedAllreduce(held, self.recorder, limit_bytes, limit_bytes, team, self.stage, weight)
+            return EarlyAllreduce(*arguments, microbatches=self.microbatches)
+        return BucketedAllreduce(*arguments)

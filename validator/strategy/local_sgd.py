@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from simulator.run import Phase
 from simulator.strategy import LocalSgd
 from validator.strategy.base import Context, Trainer, WholeModel, apply_update, name_parameters
-from validator.strategy.buckets import allreduce
+from validator.strategy.collectives import Collectives
 from validator.strategy.team import Team
 
 # What takes the mean change for a gradient: with none the mean of the workers' parameters comes out, nesterov is DiLoCo's with
@@ -41,8 +41,10 @@ class PeriodTrainer(WholeModel):
 
     def __init__(self, context: Context, strategy: LocalSgd) -> None:
         self.period, self.overlap = strategy.period, strategy.overlap
-        super().__init__(replace(context, total_steps=context.total_steps * self.period), context.rank)
+        super().__init__(context, context.rank)
+        self.batches = replace(context, total_steps=context.total_steps * self.period).batches(context.rank)
         self.team = Team.everybody()
+        self.collectives = Collectives(self.recorder, self.team)
         self.optimizer = context.optimizer(self.module.parameters())
         self.outer_parameters = nn.Parameter(parameters_to_vector(self.module.parameters()).detach().clone())
         self.outer = OUTER[strategy.outer]([self.outer_parameters])
@@ -75,7 +77,7 @@ class PeriodTrainer(WholeModel):
             done: Future[Tensor] = Future()
             done.set_result(mean)
             return done
-        return allreduce(mean, self.recorder, self.team, match=0).then(lambda summed: summed.value()[0])
+        return self.collectives.begin_sum(mean)
 
     def apply(self, change: Tensor) -> None:
         """The outer step, from where the period began; the next period begins at what comes out."""

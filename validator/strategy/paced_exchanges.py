@@ -1,22 +1,25 @@
-"""What paced layers exchange where ranks share them: as much as the scenario's layers would, and nothing but zeros.
+"""What paced layers exchange where ranks share them: as much as the scenario's layers would, and nothing that is trained on.
 
-Ranks that share a small layer all train all of it, on the same samples.
+Ranks that share a small layer all train all of it, on the same samples, so parameters do not tell whether these exchanges are
+right. What they bring does: zeros but for the first and the last number of each part, which are the sender's place from 1 on.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from simulator.errors import RunError
 from simulator.model.layers import Layer
 from simulator.model.operators import Exchange
-from validator.strategy import collectives
-from validator.strategy.lockstep import Lockstep, alike, both_ways
+from validator.strategy.pass_collectives import PassCollectives, alike, both_ways
+from validator.strategy.team import Team
 
 
 class PacedExchanges:
@@ -25,10 +28,17 @@ class PacedExchanges:
     teams: by the axes along which ranks exchange.
     """
 
-    def __init__(self, teams: Mapping[str, Lockstep], dtype: torch.dtype) -> None:
+    def __init__(self, teams: Mapping[str, PassCollectives], dtype: torch.dtype) -> None:
         self._teams = teams
-        # zeros stay zeros whatever is done with them
-        self._zeros = lru_cache(maxsize=256)(partial(torch.zeros, dtype=dtype))
+        self._dtype = dtype
+        self._idle: defaultdict[tuple[str, str, int], list[_Buffers]] = defaultdict(list)
+        self._begun = 0
+
+    def check_step(self, expected: int) -> None:
+        """Raises RunError where a step had fewer. The first has more: stages learn the shapes that they pass on."""
+        begun, self._begun = self._begun, 0
+        if begun < expected:
+            raise RunError(f"ranks that share layers made {begun} of a step's {expected} exchanges; tell us of this scenario")
 
     def attach(self, module: nn.Module, layer: Layer) -> None:
         """Has the module exchange what the layer does."""
@@ -53,27 +63,62 @@ class PacedExchanges:
         module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, True), output))
 
     def _begin(self, exchange: Exchange, samples: int) -> _Moving:
-        lockstep = self._teams[exchange.axis]
-        team = lockstep.team
+        self._begun += 1
+        collectives = self._teams[exchange.axis]
+        team = collectives.team
         each = -(-exchange.elements * samples // team.size)
-        whole, own = self._zeros(each * team.size), self._zeros(each)
+        idle = self._idle[exchange.op, exchange.axis, each]
+        buffers = idle.pop() if idle else _Buffers(exchange.op, team, each, self._dtype)
+        buffers.fill()
         work: Any
         if exchange.op == "all_reduce":
-            work = dist.all_reduce(whole, group=team.group, async_op=True)
+            work = dist.all_reduce(buffers.whole, group=team.group, async_op=True)
         elif exchange.op == "all_gather":
-            work = collectives.all_gather(whole, own, team.group)
+            work = collectives.begin_gather(buffers.whole, buffers.own)
         else:
             assert exchange.op == "reduce_scatter", f"experts alone use {exchange.op}, and are not paced"
-            work = collectives.reduce_scatter(own, whole, team.group)
-        return _Moving(lockstep, whole, work)
+            work = collectives.begin_scatter(buffers.own, buffers.whole)
+        return _Moving(collectives, buffers, work, idle)
+
+
+class _Buffers:
+    """What one exchange at a time sends and brings. whole: of all the team. own: a part."""
+
+    def __init__(self, op: str, team: Team, each: int, dtype: torch.dtype) -> None:
+        self.whole, self.own = torch.zeros(each * team.size, dtype=dtype), torch.zeros(each, dtype=dtype)
+        self._op, self._place = op, team.place
+        self._sent = self.own if op == "all_gather" else self.whole
+        self._brought = self.own if op == "reduce_scatter" else self.whole
+        places = torch.arange(1, team.size + 1, dtype=dtype).view(-1, 1)
+        self._expected = places if op == "all_gather" else places.sum().view(1, 1).expand(len(self._brought) // each, 1)
+        self._each = each
+        # sums of whole numbers, which short formats round
+        self._tolerance = team.size * torch.finfo(dtype).eps
+
+    def fill(self) -> None:
+        self._ends(self._brought)[:] = 0
+        self._ends(self._sent)[:] = self._place + 1
+
+    def check(self) -> None:
+        """Raises RunError where something else came than was sent."""
+        ends = self._ends(self._brought)
+        if not bool(((ends - self._expected).abs() <= self._tolerance * self._expected).all()):
+            told = f"{self._op} brought {ends[:, 0].tolist()} instead of {self._expected[:, 0].tolist()}"
+            raise RunError(f"ranks that share layers: {told}; torch or its backend exchanges wrongly, try another version")
+
+    def _ends(self, flat: Tensor) -> Tensor:
+        """The first and the last number of each part, as a view."""
+        return flat.view(-1, self._each)[:, :: max(1, self._each - 1)]
 
 
 class _Moving:
-    """A collective that has begun."""
+    """A collective that has begun. idle: where its buffers go afterwards."""
 
-    def __init__(self, lockstep: Lockstep, whole: Tensor, work: dist.Work) -> None:
-        self._lockstep, self._whole, self._work = lockstep, whole, work
+    def __init__(self, collectives: PassCollectives, buffers: _Buffers, work: dist.Work, idle: list[_Buffers]) -> None:
+        self._collectives, self._buffers, self._work, self._idle = collectives, buffers, work, idle
 
     def wait(self) -> None:
-        with self._lockstep.noted(self._whole):
+        with self._collectives.noted(self._buffers.whole):
             self._work.wait()
+        self._buffers.check()
+        self._idle.append(self._buffers)

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from simulator.strategy import ParameterServer
 from validator.strategy.buckets import fill
+from validator.strategy.flat import pack
 
 
 @dataclass(frozen=True)
-class Bucket:
+class PushedBucket:
     """Parameters that are pushed together, and pulled together.
 
     layer: the first of those that have some of them. tensors: their numbers, as the vector has them one after the other.
@@ -32,7 +33,7 @@ class Layout:
     """A model's tensors in buckets, those of the first layers first. sizes: elements of each tensor."""
 
     sizes: tuple[int, ...]
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[PushedBucket, ...]
 
     @property
     def order(self) -> list[int]:
@@ -41,7 +42,7 @@ class Layout:
 
     def vector(self, parameters: Sequence[Tensor]) -> Tensor:
         """All of them as one vector, copied."""
-        return torch.cat([parameters[tensor].detach().flatten() for tensor in self.order])
+        return pack(parameters[tensor] for tensor in self.order)
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Each tensor's part of a vector, flat, by its number."""
@@ -84,7 +85,7 @@ def lay_out(layers: Mapping[int, nn.Module], strategy: ParameterServer) -> Layou
             for server in range(strategy.servers)
             if shares[server] < shares[server + 1]
         }
-        buckets.append(Bucket(tensors[first][0] if first else 0, tuple(numbers), parts))
+        buckets.append(PushedBucket(tensors[first][0] if first else 0, tuple(numbers), parts))
         first, begin = first + count, begin + sum(own_sizes)
     return Layout(tuple(sizes), tuple(buckets))
 

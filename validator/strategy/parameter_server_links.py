@@ -10,13 +10,17 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from validator.recorder import Recorder
+from validator.strategy import messages
+
+# A thread that has nothing left to do ends at once.
+_PATIENCE_S: Final = 0.5
 
 
 class Push(NamedTuple):
@@ -39,16 +43,51 @@ class Links:
 
     def send(self, tensor: Tensor, target: int) -> dist.Work:
         """Begins to send."""
-        return _begun(dist.isend(tensor, target, group=self._groups.get((self._rank, target))))
+        return messages.send(tensor, target, self._groups.get((self._rank, target)))
 
     def receive(self, tensor: Tensor, source: int) -> dist.Work:
         """Begins to receive."""
-        return _begun(dist.irecv(tensor, source, group=self._groups.get((source, self._rank))))
+        return messages.receive(tensor, source, self._groups.get((source, self._rank)))
 
 
-def _begun(work: dist.Work | None) -> dist.Work:
-    assert work is not None, "both ranks are in the group"
-    return work
+class Arrivals(Thread):
+    """Waits for a rank's messages, in the order in which they were posted, and notes when each came: who waits for several
+    ranks in turn cannot tell."""
+
+    def __init__(self, recorder: Recorder, device: torch.device) -> None:
+        super().__init__(daemon=True)
+        self._recorder = recorder
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._posted: SimpleQueue[dist.Work | None] = SimpleQueue()
+        self._come: SimpleQueue[tuple[Any, torch.cuda.Event | None] | Exception] = SimpleQueue()
+        self.start()
+
+    def post(self, message: dist.Work) -> None:
+        self._posted.put(message)
+
+    def next(self) -> Any:
+        """The mark at which the next one came, once it has; on a GPU what follows waits for it."""
+        come = self._come.get()
+        if isinstance(come, Exception):
+            raise come
+        mark, event = come
+        if event is not None:
+            torch.cuda.current_stream().wait_event(event)
+        return mark
+
+    def close(self) -> None:
+        """Ends after what was posted; does not wait for messages that do not come."""
+        self._posted.put(None)
+        self.join(_PATIENCE_S)
+
+    def run(self) -> None:
+        with torch.cuda.stream(self._stream):
+            while (message := self._posted.get()) is not None:
+                try:
+                    message.wait()
+                    self._come.put((self._recorder.now(), self._stream.record_event() if self._stream else None))
+                except Exception as error:
+                    self._come.put(error)
 
 
 class Listener(Thread):
@@ -83,7 +122,9 @@ class Listener(Thread):
     def run(self) -> None:
         try:
             # on a GPU what waits for a message must not hold up what others have told the device to do
-            stream = torch.cuda.Stream() if any(buffer.is_cuda for buffer in self.buffers) else None  # type: ignore[no-untyped-call]
+            device = self.buffers[0].device if self.buffers else torch.device("cpu")
+            # a new thread is on the first GPU until it is told otherwise
+            stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
             with torch.cuda.stream(stream):
                 self._listen(stream)
         except Exception as error:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from simulator.run import Phase, Stream
 from simulator.strategy import ParameterServer
+from validator.recorder import Recorder
 from validator.strategy.base import Context, Trainer
 from validator.strategy.parameter_server_gate import Turns, turns
 from validator.strategy.parameter_server_layout import lay_out
-from validator.strategy.parameter_server_links import Links, Listener, Push
+from validator.strategy.parameter_server_links import Arrivals, Links, Listener, Push
 
 Crews = Sequence[Sequence[int]]
 
@@ -49,6 +50,11 @@ class Part:
         self.value.grad, self._sum, self._workers = None, None, 0
 
 
+def note_push(recorder: Recorder, came: Any, part: Part, **labels: int) -> None:
+    """Only its worker knows when it began to send."""
+    recorder.add(Phase.RECEIVE, came, came, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels)
+
+
 class Server(Trainer):
     """Has its part of each bucket, in the order in which those are pushed: the last layers' first."""
 
@@ -73,17 +79,18 @@ class InStep(Server):
     def __init__(self, context: Context, strategy: ParameterServer, links: Links, crews: Crews) -> None:
         super().__init__(context, strategy, links, crews)
         self.received = [[torch.empty_like(part.value) for _ in crews] for part in self.parts]
+        self.arrivals = [Arrivals(self.recorder, context.device) for _ in crews]
 
     def step(self, index: int) -> None:
-        pushes = [
-            [self.links.receive(gradient, crew[0]) for crew, gradient in zip(self.crews, gradients, strict=True)]
-            for gradients in self.received
-        ]
+        for gradients in self.received:
+            for crew, gradient, arrivals in zip(self.crews, gradients, self.arrivals, strict=True):
+                arrivals.post(self.links.receive(gradient, crew[0]))
         sent: list[tuple[Part, Any, list[dist.Work]]] = []
-        for part, gradients, of_part in zip(self.parts, self.received, pushes, strict=True):
-            for crew, gradient, push in zip(self.crews, gradients, of_part, strict=True):
-                with self.recorder.span(Phase.WAIT, peer=crew[0], group=part.bucket, match=index):
-                    push.wait()
+        for part, gradients in zip(self.parts, self.received, strict=True):
+            for crew, gradient, arrivals in zip(self.crews, gradients, self.arrivals, strict=True):
+                with self.recorder.span(Phase.WAIT):
+                    came = arrivals.next()
+                note_push(self.recorder, came, part, peer=crew[0], group=part.bucket, match=index)
                 with self.recorder.span(Phase.OPTIMIZER):
                     part.add(gradient, len(crew))
             with self.recorder.span(Phase.OPTIMIZER):
@@ -91,6 +98,10 @@ class InStep(Server):
             begin = self.recorder.now()
             sent.append((part, begin, [self.links.send(part.value.detach(), crew[0]) for crew in self.crews]))
         self._finish(index, sent)
+
+    def close(self) -> None:
+        for arrivals in self.arrivals:
+            arrivals.close()
 
     def _finish(self, index: int, sent: Sequence[tuple[Part, Any, list[dist.Work]]]) -> None:
         """Waits until all answers have been sent; those before the last went beside what followed."""
@@ -152,9 +163,7 @@ class Free(Server):
     def _serve(self, push: Push) -> None:
         part, gate = self.parts[push.part], self.turns[push.part]
         labels = self._labels(push.part, push.crew)
-        self.recorder.add(
-            Phase.RECEIVE, push.received, push.received, stream=Stream.COMMUNICATION, size_bytes=part.size_bytes, **labels
-        )
+        note_push(self.recorder, push.received, part, **labels)
         if gate.is_late(push.crew):
             self._note("drop", push.part, push.crew)
             gate.answered(push.crew)

@@ -17,6 +17,9 @@ from simulator.strategy import ParameterServer
 from validator import model
 from validator.data import Batch
 from validator.strategy.base import Context, WholeModel
+from validator.strategy.collectives import Collectives
+from validator.strategy.flat import adopt
+from validator.strategy.messages import wait_all
 from validator.strategy.parameter_server_layout import lay_out
 from validator.strategy.parameter_server_links import Links
 from validator.strategy.team import Team
@@ -28,15 +31,13 @@ class Worker(WholeModel):
 
     def __init__(self, context: Context, strategy: ParameterServer, links: Links, crew: Team | None) -> None:
         super().__init__(context, context.rank)
-        self.strategy, self.links, self.crew = strategy, links, crew
+        self.strategy, self.links = strategy, links
+        self.crew = Collectives(self.recorder, crew) if crew else None
         self.layout = lay_out(self.layers, strategy)
         parameters = list(self.module.parameters())
         self.values = self.layout.vector(parameters)
         self.gradient = torch.zeros_like(self.values)
-        for parameter, value, slope in zip(
-            parameters, self.layout.views(self.values), self.layout.views(self.gradient), strict=True
-        ):
-            parameter.data, parameter.grad = value.view_as(parameter), slope.view_as(parameter)
+        adopt(parameters, self.layout.views(self.values), self.layout.views(self.gradient))
         self.leads = crew is None or crew.place == 0
         self.size_bytes = float(self.values.numel() * self.values.element_size())
 
@@ -55,16 +56,16 @@ class Worker(WholeModel):
 
     def update(self) -> None:
         """Lets the servers apply the gradients. The gathering of spans cuts the wait from the pull: only servers know where."""
-        self._in_crew(dist.reduce, self.gradient, 0)
+        self._in_crew(dist.reduce, self.gradient)
         if self.leads:
             with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes, group=0, match=self._index):
-                _finish(self.push(0))
+                wait_all(self.push(0))
             with self.recorder.span(Phase.WAIT, size_bytes=self.size_bytes, group=0, match=self._index):
                 pulls = self.pull(0)
                 # the next backward pass adds to it
                 self.gradient.zero_()
-                _finish(pulls)
-        self._in_crew(dist.broadcast, self.values, 1)
+                wait_all(pulls)
+        self._in_crew(dist.broadcast, self.values)
         if not self.leads:
             self.gradient.zero_()
 
@@ -88,22 +89,11 @@ class Worker(WholeModel):
         """The rank of each server that has some of a bucket, and which part of the vector."""
         return ((self.strategy.workers + server, part) for server, part in self.layout.buckets[bucket].parts.items())
 
-    def _in_crew(self, collective: Callable[..., Any], tensor: Tensor, match: int) -> None:
+    def _in_crew(self, collective: Callable[..., Any], tensor: Tensor) -> None:
         """Gradients to who leads, or parameters from it."""
-        if self.crew is None:
-            return
-        with self.recorder.span(Phase.SYNCHRONISE):
-            begin_s = self.recorder.now()
-            collective(tensor, self.crew.ranks[0], group=self.crew.group)
-            self.recorder.add(
-                Phase.SYNCHRONISE,
-                begin_s,
-                self.recorder.now(),
-                stream=Stream.COMMUNICATION,
-                size_bytes=self.size_bytes,
-                group=self.crew.number,
-                match=match,
-            )
+        if self.crew is not None:
+            with self.recorder.span(Phase.SYNCHRONISE), self.crew.noted(tensor):
+                collective(tensor, self.crew.team.ranks[0], group=self.crew.team.group)
 
 
 class Overlapped(Worker):
@@ -116,9 +106,11 @@ class Overlapped(Worker):
         self.left: list[int] = []
         self.pushes: list[dist.Work] = []
         self.pulls: dict[int, tuple[int, list[dist.Work]]] = {}
-        for number, bucket in enumerate(buckets):
-            for tensor in bucket.tensors:
-                parameters[tensor].register_post_accumulate_grad_hook(partial(self._made, number))  # type: ignore[no-untyped-call]
+        self.hooks: list[Any] = [
+            parameters[tensor].register_post_accumulate_grad_hook(partial(self._made, number))  # type: ignore[no-untyped-call]
+            for number, bucket in enumerate(buckets)
+            for tensor in bucket.tensors
+        ]
         ends = [*(bucket.layer for bucket in buckets[1:]), len(self.layers)]
         # what the forward pass may do with each bucket and those before it
         in_order = list(self.layers.values())
@@ -128,7 +120,7 @@ class Overlapped(Worker):
         self.left = [len(bucket.tensors) for bucket in self.layout.buckets]
         self.backward(self.forward(self.batches[index]))
         with self.recorder.span(Phase.SEND, size_bytes=self.size_bytes):
-            _finish(self.pushes)
+            wait_all(self.pushes)
             self.pushes.clear()
         self._hear(0)
         if index == self.context.total_steps - 1:
@@ -149,6 +141,10 @@ class Overlapped(Worker):
         self.note_loss(loss, len(batch.targets))
         return loss
 
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
     def _made(self, bucket: int, _: Tensor) -> None:
         """A gradient of the bucket is there: with the last one it goes off, and nothing of the pass needs its parameters."""
         self.left[bucket] -= 1
@@ -168,7 +164,7 @@ class Overlapped(Worker):
             if bucket == 0:
                 # the next backward pass adds to it
                 self.gradient.zero_()
-            _finish(pulls)
+            wait_all(pulls)
 
     def _bytes(self, bucket: int) -> float:
         elements = sum(self.layout.sizes[tensor] for tensor in self.layout.buckets[bucket].tensors)
@@ -177,8 +173,3 @@ class Overlapped(Worker):
     def _hear_all(self) -> None:
         for bucket in range(len(self.pieces)):
             self._hear(bucket)
-
-
-def _finish(messages: Iterable[dist.Work]) -> None:
-    for message in messages:
-        message.wait()

@@ -27,6 +27,7 @@ class Chunk(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         x = super().forward(x)  # type: ignore[no-untyped-call]
+        # private: as in torch 2.11 to 2.13
         return x.clone() if x._is_view() else x
 
 

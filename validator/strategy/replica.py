@@ -14,15 +14,15 @@ from simulator.strategy.plan import Plan
 from validator.data import Batch
 from validator.model import Block, Embedding
 from validator.strategy.base import Context
-from validator.strategy.context import GatheredAttention, own_positions
-from validator.strategy.experts import share_experts
-from validator.strategy.grid import build_mesh
-from validator.strategy.lockstep import Lockstep
+from validator.strategy.context_parallel import GatheredAttention, own_positions
+from validator.strategy.expert_parallel import share_experts
+from validator.strategy.mesh import build_mesh
 from validator.strategy.paced_exchanges import PacedExchanges
+from validator.strategy.pass_collectives import PassCollectives
 from validator.strategy.pipeline import StageTrainer
 from validator.strategy.ring_attention import RingAttention
-from validator.strategy.sharded import TensorParallel
 from validator.strategy.team import Team
+from validator.strategy.tensor_parallel import TensorParallel
 
 
 class Replica(StageTrainer):
@@ -37,6 +37,10 @@ class Replica(StageTrainer):
         self.batches = [self.division.own_tokens(batch) for batch in self.batches]
         # others compute the same loss
         self.tells_loss = own["tensor"] == 0
+
+    def step(self, index: int) -> None:
+        super().step(index)
+        self.division.check_step(self.microbatches)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         tensor = self.division.tensor
@@ -58,12 +62,14 @@ class Division:
         self._context, recorder = context, context.recorder
         self._layers = context.scenario.model.build_layers(plan.shard)
         self._paced: PacedExchanges | None = None
+        # of paced layers, in the passes of a microbatch
+        self._exchanges = 0
         self.tensor: TensorParallel | None = None
         self._attention: GatheredAttention | RingAttention | None = None
-        self._experts: Lockstep | None = None
+        self._experts: PassCollectives | None = None
         self._positions: Tensor | None = None
         if context.scenario.compute == "paced":
-            teams = {axis: Lockstep(recorder, Team.along(mesh, axis)) for axis in ("tensor", "context")}
+            teams = {axis: PassCollectives(recorder, Team.along(mesh, axis)) for axis in ("tensor", "context")}
             self._paced = PacedExchanges(teams, context.dtype)
             return
         # the only kind of which parts can be trained
@@ -71,18 +77,19 @@ class Division:
         if plan.tensor > 1:
             self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
         if plan.context > 1:
-            readers = Lockstep(recorder, Team.along(mesh, "context"))
+            readers = PassCollectives(recorder, Team.along(mesh, "context"))
             attention = RingAttention if plan.context_by == "ring" else GatheredAttention
             self._attention = attention(readers, spec.sequence)
             self._positions = own_positions(readers.team.place, plan.context, spec.sequence).to(context.device)
         if plan.expert > 1:
-            self._experts = Lockstep(recorder, Team.along(mesh, "expert"))
+            self._experts = PassCollectives(recorder, Team.along(mesh, "expert"))
 
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
         """This rank's parts of layers."""
         layers = self._context.build(numbers)
         for number, layer in layers.items():
             if self._paced is not None and self._layers[number].exchanges:
+                self._exchanges += len(self._layers[number].exchanges)
                 self._paced.attach(layer, self._layers[number])
             if isinstance(layer, Embedding) and self._positions is not None:
                 layer.positions = self._positions
@@ -93,6 +100,11 @@ class Division:
             if self.tensor is not None:
                 self.tensor.divide(layer)
         return layers
+
+    def check_step(self, microbatches: int) -> None:
+        """Raises RunError where paced layers did not exchange what they were to."""
+        if self._paced is not None:
+            self._paced.check_step(microbatches * self._exchanges)
 
     def own_tokens(self, batch: Batch) -> Batch:
         """The tokens of a batch that this rank has."""

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from validator.strategy.lockstep import Lockstep
+from validator.strategy.messages import pass_on, wait_all
+from validator.strategy.pass_collectives import PassCollectives
 
 _ALL = slice(None)
 
@@ -30,8 +31,8 @@ class _Seen(NamedTuple):
 class RingAttention:
     """Causal attention of a rank's queries to all tokens. Each rank has a part from the front and one from the back."""
 
-    def __init__(self, lockstep: Lockstep, sequence: int) -> None:
-        self._lockstep, self.team = lockstep, lockstep.team
+    def __init__(self, collectives: PassCollectives, sequence: int) -> None:
+        self._collectives, self.team = collectives, collectives.team
         self.part = sequence // (2 * self.team.size)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -49,13 +50,8 @@ class RingAttention:
 
     def send_on(self, tensor: Tensor) -> _Coming:
         """Begins to send to the next rank, and to receive from the one before."""
-        ranks, place = self.team.ranks, self.team.place
         theirs = torch.empty_like(tensor)
-        ops = [
-            dist.P2POp(dist.isend, tensor, ranks[(place + 1) % len(ranks)], self.team.group),
-            dist.P2POp(dist.irecv, theirs, ranks[place - 1], self.team.group),
-        ]
-        return _Coming(self._lockstep, theirs, tensor, dist.batch_isend_irecv(ops))
+        return _Coming(self._collectives, theirs, tensor, pass_on(self.team, tensor, theirs))
 
     def _seen(self, source: int) -> _Seen:
         """Own tokens come in their order. Of ranks before all see the front part, of those behind the back part sees all."""
@@ -67,15 +63,14 @@ class RingAttention:
 class _Coming(NamedTuple):
     """A tensor on its way from the rank before, while another is on its way to the next."""
 
-    lockstep: Lockstep
+    collectives: PassCollectives
     theirs: Tensor
     sent: Tensor
     works: list[dist.Work]
 
     def wait(self) -> Tensor:
-        with self.lockstep.noted(self.sent):
-            for work in self.works:
-                work.wait()
+        with self.collectives.noted(self.sent):
+            wait_all(self.works)
         return self.theirs
 
 

@@ -17,6 +17,8 @@ from torch.distributed.pipelining import (
     ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
 )
+
+# private: as in torch 2.11 to 2.13, and so is what is used of them below
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineSchedule, _PipelineScheduleRuntime
 
 from simulator.strategy.plan import Plan

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 # Of a mesh's axes, in the order of their numbers; teams along different axes may have the same first rank.
-_AXES: Final = ("all", "worker", "stage", "tensor", "context", "expert", "shard", "replica", "node", "nodes")
+_AXES: Final = ("all", "worker", "stage", "tensor", "context", "expert", "shard", "replica", "node")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,16 @@ class Team:
     def place(self) -> int:
         """This rank's, among them."""
         return self.ranks.index(dist.get_rank())
+
+    @property
+    def ahead(self) -> int:
+        """The rank after this one; the first of them is after the last."""
+        return self.ranks[(self.place + 1) % self.size]
+
+    @property
+    def behind(self) -> int:
+        """The rank before this one."""
+        return self.ranks[self.place - 1]
 
     @classmethod
     def everybody(cls) -> Self:

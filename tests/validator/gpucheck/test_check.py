@@ -17,6 +17,7 @@ from tests.validator.gpucheck.test_cluster import facts
 from validator.gpucheck import check, probing, training
 from validator.gpucheck.__main__ import main
 from validator.gpucheck.cluster import Found
+from validator.gpucheck.families import families
 
 DRY = "dry run on the CPU, numbers without meaning"
 SCENARIO = """\
@@ -59,7 +60,7 @@ def test_the_page_compares_and_says_that_it_is_dry(dry: tuple[Path, Any]) -> Non
     page = (out / "index.html").read_text()
     cases = json.loads((out / "reconcile.json").read_text())["cases"]
     assert DRY in page
-    assert {case["family"] for case in cases} == {"data_parallel", "parameter_server", "pipeline"}
+    assert {case["family"] for case in cases} == {"data_parallel", "parameter_server", "pipeline", "hybrid"}
     assert all(case["measured"] and case["scenario"] in page for case in cases)
 
 
@@ -71,7 +72,7 @@ def test_ranks_that_share_train_what_one_process_trains_and_promise_nothing_else
     assert "agree within" not in page
     parts = json.loads((out / "results.json").read_text())["parts"]
     shared = {part["part"]: part["result"] for part in parts if part["part"].startswith("sharing ")}
-    assert set(shared) == {"sharing ring-4", "sharing servers-4", "sharing pipeline-4", "sharing hybrid-4"}
+    assert set(shared) == {f"sharing {name}" for name in families([4])}
     assert all(result["verified"]["deviation"] < result["verified"]["tolerance"] for result in shared.values())
 
 

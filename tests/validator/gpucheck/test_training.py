@@ -14,8 +14,9 @@ from tests.validator.gpucheck.test_cluster import facts
 from validator.checks import check_trainable
 from validator.gpucheck import sizes, training
 from validator.gpucheck.cluster import Found, describe, shipped
+from validator.gpucheck.families import ALONE, RANKS, SAMPLES, families
 from validator.gpucheck.probing import model_of
-from validator.gpucheck.training import ALONE, SAMPLES, Forecasts, strategies
+from validator.gpucheck.training import Forecasts
 
 
 def h200(devices: int) -> Cluster:
@@ -36,17 +37,16 @@ def test_what_one_device_trains_fits_and_can_be_measured(training_: sizes.Traini
 @pytest.mark.parametrize("devices", [2, 3, 4, 6, 8])
 def test_families_over_any_number_of_devices_can_be_measured_and_forecast(devices: int) -> None:
     cluster = h200(max(4, devices))
-    for name, strategy in strategies(devices).items():
-        scenario = training._scenario(name, sizes.FULL.replicated, SAMPLES, cluster, strategy, sizes.FULL.steps)
+    for name, fields in families((2, 4, devices)).items():
+        scenario = training._scenario(name, sizes.FULL.replicated, SAMPLES, cluster, fields, sizes.FULL.steps)
         check_trainable(scenario)
-        assert scenario.strategy.ranks == training._ranks(strategy)
+        assert name.endswith(f"-{scenario.strategy.ranks}")
         assert predict(scenario).step_time_s > 0
 
 
 def test_every_family_is_there_whether_devices_are_shared_or_not() -> None:
-    families = {"data_parallel", "parameter_server", "pipeline", "hybrid"}
-    assert {strategy["kind"] for strategy in strategies(1).values()} == families
-    assert {strategy["kind"] for strategy in strategies(8).values()} == families
+    every = {"ddp", "ring", "fp16", "local-sgd", "servers", "asynchronous", "fsdp", "pipeline", "tensor", "hybrid"}
+    assert {name.rpartition("-")[0] for name in families(RANKS)} == every
 
 
 @pytest.mark.parametrize("plan", [sizes.FULL, sizes.DRY])

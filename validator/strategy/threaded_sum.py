@@ -1,4 +1,4 @@
-"""Exchanges of more than one collective: a thread makes them, bucket after bucket, while the rank computes."""
+"""Sums that take more than one collective: a thread makes them, bucket after bucket, while the rank computes."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from torch.futures import Future
 
 from simulator.strategy.compression import Compression
 from validator.strategy.base import Context
-from validator.strategy.buckets import Allreduce, Bucket, Exchange
+from validator.strategy.buckets import Allreduce, Bucket, BucketSum
+from validator.strategy.collectives import Collectives
 from validator.strategy.compression import Method, method_of
 from validator.strategy.ring_allreduce import Ring
 from validator.strategy.team import Team
-from validator.strategy.wire import Wire
 
 # Of the algorithms of an allreduce those that are made here.
-WIRES: Final[dict[str | None, type[Wire]]] = {None: Wire, "ring": Ring}
+ALGORITHMS: Final[dict[str | None, type[Collectives]]] = {None: Collectives, "ring": Ring}
+
+# A thread that has nothing left to do ends at once.
+_PATIENCE_S: Final = 0.5
 
 
-def exchange_of(
+def bucket_sum_of(
     context: Context, team: Team, compression: Compression | None, algorithm: str | None, stage: int = -1
-) -> Exchange:
+) -> BucketSum:
     """How a strategy with such fields sums its buckets over the team."""
     if compression is None and algorithm is None:
-        return Allreduce(context.recorder, team, stage)
-    wire = WIRES[algorithm](context.recorder, team, stage)
-    return Carried(context.device, method_of(compression, paced=context.pace is not None), wire)
+        return Allreduce(Collectives(context.recorder, team, stage))
+    collectives = ALGORITHMS[algorithm](context.recorder, team, stage)
+    return ThreadedSum(context.device, method_of(compression, paced=context.pace is not None), collectives)
 
 
-class Carried(Exchange):
+class ThreadedSum(BucketSum):
     """One thread, and one bucket at a time, so that all ranks make the same collectives in the same order."""
 
-    def __init__(self, device: torch.device, method: Method, wire: Wire) -> None:
-        self._method, self._wire = method, wire
+    def __init__(self, device: torch.device, method: Method, collectives: Collectives) -> None:
+        self._method, self._collectives = method, collectives
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._devices: list[int | str | torch.device] = [device] if self._stream else []
-        self._begun: queue.SimpleQueue[tuple[Bucket, Any, Future[Tensor]]] = queue.SimpleQueue()
-        threading.Thread(target=self._carry, name="exchange", daemon=True).start()
+        self._begun: queue.SimpleQueue[tuple[Bucket, Any, Future[Tensor]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._sum_all, name="bucket sums", daemon=True)
+        self._thread.start()
 
     def begin(self, bucket: Bucket) -> Future[Tensor]:
         filled = torch.cuda.current_stream().record_event() if self._stream else None
@@ -49,14 +53,19 @@ class Carried(Exchange):
         self._begun.put((bucket, filled, future))
         return future
 
-    def _carry(self) -> None:
+    def close(self) -> None:
+        """The thread ends after the buckets that have begun; it is not waited for where these do not come to an end."""
+        self._begun.put(None)
+        self._thread.join(_PATIENCE_S)
+
+    def _sum_all(self) -> None:
         with torch.cuda.stream(self._stream) if self._stream else contextlib.nullcontext():
-            while True:
-                bucket, filled, future = self._begun.get()
+            while (begun := self._begun.get()) is not None:
+                bucket, filled, future = begun
                 if self._stream is not None:
                     self._stream.wait_event(filled)
                 try:
-                    self._method.sum(bucket, self._wire)
+                    self._method.sum(bucket, self._collectives)
                 except Exception as error:
                     future.set_exception(error)  # type: ignore[arg-type]
                 else:

@@ -18,7 +18,7 @@ from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
 from validator import model
 from validator.data import worker_batches
-from validator.reference.replica import Replica
+from validator.reference.single_process import SingleProcess
 from validator.strategy.base import build_optimizer
 
 # Of a tensor: its number, and from which element to which.
@@ -29,31 +29,31 @@ def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str
     """What the servers have in the end. notes: of servers `held` and `log`, as parameter_server_server.Free has them. Raises
     ValueError where logs cannot be what servers did that keep to the scenario."""
     strategy = cast(ParameterServer, scenario.strategy)
-    replica = Replica.of(scenario)
+    process = SingleProcess.of(scenario)
     size = scenario.cluster.node.devices if strategy.two_level else 1
     groups = [range(first, min(first + size, strategy.workers)) for first in range(0, strategy.workers, size)]
     told = notes[strategy.workers :]
-    _check_held([tuple(one) for server in told for held in server["held"].values() for one in held], replica)
-    crews = [_Crew(replica, workers, sum(len(server["held"]) for server in told)) for workers in groups]
-    servers = [_Server(replica, number, server, crews) for number, server in enumerate(told)]
+    _check_held([tuple(one) for server in told for held in server["held"].values() for one in held], process)
+    crews = [_Crew(process, workers, sum(len(server["held"]) for server in told)) for workers in groups]
+    servers = [_Server(process, number, server, crews) for number, server in enumerate(told)]
     while sum(server.go_on() for server in servers):
         pass
     for server in servers:
-        server.check_finished(len(replica.steps))
-    names = list(replica.parameters())
-    result = {name: value.clone() for name, value in replica.parameters().items()}
+        server.check_finished(len(process.steps))
+    names = list(process.parameters())
+    result = {name: value.clone() for name, value in process.parameters().items()}
     for server in servers:
         for number, begin, end, value in server.values():
             result[names[number]].view(-1)[begin:end] = value
     return result
 
 
-def _check_held(ranges: Iterable[tuple[int, ...]], replica: Replica) -> None:
+def _check_held(ranges: Iterable[tuple[int, ...]], process: SingleProcess) -> None:
     """Every element is held by one server."""
     by_tensor: dict[int, list[tuple[int, int]]] = {}
     for number, begin, end in ranges:
         by_tensor.setdefault(number, []).append((begin, end))
-    for number, value in enumerate(replica.parameters().values()):
+    for number, value in enumerate(process.parameters().values()):
         parts = [(0, 0), *sorted(by_tensor.get(number, [])), (value.numel(), value.numel())]
         if any(before[1] != after[0] for before, after in pairwise(parts)):
             raise ValueError(f"servers hold {parts[1:-1]} of tensor {number}, which has {value.numel()} elements")
@@ -62,13 +62,13 @@ def _check_held(ranges: Iterable[tuple[int, ...]], replica: Replica) -> None:
 class _Crew:
     """Workers that push as one, with the parameters that they were answered. parts: how many answers make a step's."""
 
-    def __init__(self, replica: Replica, workers: Sequence[int], parts: int) -> None:
-        scenario, self._replica = replica.scenario, replica
+    def __init__(self, process: SingleProcess, workers: Sequence[int], parts: int) -> None:
+        scenario, self._process = process.scenario, process
         self.size = len(workers)
         self._batches = [
-            worker_batches(scenario, worker, replica.steps, torch.device("cpu"), replica.dtype) for worker in workers
+            worker_batches(scenario, worker, process.steps, torch.device("cpu"), process.dtype) for worker in workers
         ]
-        self._values = [value.clone() for value in replica.parameters().values()]
+        self._values = [value.clone() for value in process.parameters().values()]
         self._parts, self._answers = parts, 0
         self._step = -1
         self._gradients: list[Tensor] = []
@@ -77,13 +77,13 @@ class _Crew:
         """Of each tensor, flat, the sum over its workers; None until all servers have answered the step before."""
         if step == self._step + 1 and self._answers == step * self._parts:
             self._step = step
-            parameters = list(self._replica.module.parameters())
+            parameters = list(self._process.module.parameters())
             for parameter, value in zip(parameters, self._values, strict=True):
                 parameter.data.copy_(value)
                 parameter.grad = None
             for batches in self._batches:
                 batch = batches[step]
-                model.loss(self._replica.module(batch.inputs), batch.targets).backward()  # type: ignore[no-untyped-call]
+                model.loss(self._process.module(batch.inputs), batch.targets).backward()  # type: ignore[no-untyped-call]
             self._gradients = [cast(Tensor, parameter.grad).flatten() for parameter in parameters]
         return self._gradients if step == self._step else None
 
@@ -97,8 +97,8 @@ class _Crew:
 class _Held:
     """A server's part of a bucket."""
 
-    def __init__(self, replica: Replica, ranges: Sequence[_Range], crews: int) -> None:
-        training, initial = replica.scenario.training, list(replica.parameters().values())
+    def __init__(self, process: SingleProcess, ranges: Sequence[_Range], crews: int) -> None:
+        training, initial = process.scenario.training, list(process.parameters().values())
         self.ranges = ranges
         self.values = [nn.Parameter(initial[number].flatten()[begin:end].clone()) for number, begin, end in ranges]
         self.optimizer = build_optimizer(training.optimizer, self.values, training.learning_rate)
@@ -110,15 +110,15 @@ class _Held:
 class _Server:
     """Follows one server's log."""
 
-    def __init__(self, replica: Replica, number: int, told: Mapping[str, Any], crews: Sequence[_Crew]) -> None:
+    def __init__(self, process: SingleProcess, number: int, told: Mapping[str, Any], crews: Sequence[_Crew]) -> None:
         self._name, self._crews = f"server {number}", crews
-        self._gate = cast(ParameterServer, replica.scenario.strategy).gate
-        self._steps = len(replica.steps)
+        self._gate = cast(ParameterServer, process.scenario.strategy).gate
+        self._steps = len(process.steps)
         self._most = len(crews) - self._gate.backups if isinstance(self._gate, Barrier) else 1
         self._log: Sequence[tuple[str, int, int]] = told["log"]
         self._done = 0
         self._held = {
-            int(bucket): _Held(replica, [(one[0], one[1], one[2]) for one in ranges], len(crews))
+            int(bucket): _Held(process, [(one[0], one[1], one[2]) for one in ranges], len(crews))
             for bucket, ranges in told["held"].items()
         }
 

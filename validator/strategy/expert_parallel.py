@@ -7,31 +7,31 @@ from torch import Tensor
 
 from validator.model import Block
 from validator.model_mixture import ExpertsHere
-from validator.strategy.lockstep import Lockstep
+from validator.strategy.pass_collectives import PassCollectives
 
 
 class ExpertsApart(ExpertsHere):
     """This rank's of a mixture's experts: rows of tokens, sorted by expert, go to the ranks that have those, and come back."""
 
-    def __init__(self, everyones: ExpertsHere, lockstep: Lockstep) -> None:
-        self.team = lockstep.team
+    def __init__(self, everyones: ExpertsHere, collectives: PassCollectives) -> None:
+        self.team = collectives.team
         own = len(everyones) // self.team.size
         first = self.team.place * own
         super().__init__({str(number): everyones[str(number)] for number in range(first, first + own)})
-        self.lockstep = lockstep
+        self.collectives = collectives
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         for_each = counts.view(self.team.size, -1)
-        from_each = self.lockstep.counts(for_each)
+        from_each = self.collectives.counts(for_each)
         sent, received = for_each.sum(1).tolist(), from_each.sum(1).tolist()
         # they come by rank, and of each by expert
         expert = torch.arange(len(self), device=rows.device).repeat(self.team.size)
         order = expert.repeat_interleave(from_each.flatten()).argsort(stable=True)
-        made = super().forward(self.lockstep.exchanged(rows, received, sent)[order], from_each.sum(0))
-        return self.lockstep.exchanged(made[order.argsort()], sent, received)
+        made = super().forward(self.collectives.exchanged(rows, received, sent)[order], from_each.sum(0))
+        return self.collectives.exchanged(made[order.argsort()], sent, received)
 
 
-def share_experts(block: Block, lockstep: Lockstep) -> None:
+def share_experts(block: Block, collectives: PassCollectives) -> None:
     """Leaves this rank's experts in a block, if it has any."""
     if block.mixed:
-        block.mixture.experts = ExpertsApart(block.mixture.experts, lockstep)
+        block.mixture.experts = ExpertsApart(block.mixture.experts, collectives)

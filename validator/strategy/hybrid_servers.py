@@ -13,9 +13,11 @@ from simulator.run import Phase
 from simulator.strategy import Hybrid
 from simulator.strategy.plan import Plan
 from validator.strategy.base import Context, Trainer
-from validator.strategy.grid import build_mesh, holdings
-from validator.strategy.parameter_server_links import Links
-from validator.strategy.parameter_server_server import Part
+from validator.strategy.flat import adopt, pack, views
+from validator.strategy.mesh import build_mesh, holdings
+from validator.strategy.messages import wait_all
+from validator.strategy.parameter_server_links import Arrivals, Links
+from validator.strategy.parameter_server_server import Part, note_push
 from validator.strategy.replica import Replica
 
 
@@ -28,12 +30,9 @@ class Pusher(Replica):
         together = holdings(self.plan)
         self.holding = next(number for number, ranks in enumerate(together) if context.rank in ranks)
         parameters = list(self.module.parameters())
-        self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        self.values = pack(parameters)
         self.gradient = torch.zeros_like(self.values)
-        sizes = [parameter.numel() for parameter in parameters]
-        views = zip(parameters, torch.split(self.values, sizes), torch.split(self.gradient, sizes), strict=True)
-        for parameter, value, slope in views:
-            parameter.data, parameter.grad = value.view_as(parameter), slope.view_as(parameter)
+        adopt(parameters, views(self.values, parameters), views(self.gradient, parameters))
         bounds = [len(self.values) * number // self.plan.servers for number in range(self.plan.servers + 1)]
         self.parts = {self.plan.ranks + n: slice(*bounds[n : n + 2]) for n in range(self.plan.servers)}
         if context.rank == together[self.holding][0]:
@@ -43,21 +42,21 @@ class Pusher(Replica):
         """Lets the servers apply the gradients. The gathering of spans cuts the wait from the pull: only servers know where."""
         labels = {"stage": self.stage, "group": self.holding, "match": self._index}
         with self.recorder.span(Phase.SEND, size_bytes=float(self.values.nbytes), **labels):
-            _finish([self.links.send(self.gradient[part], server) for server, part in self.parts.items()])
+            wait_all([self.links.send(self.gradient[part], server) for server, part in self.parts.items()])
         with self.recorder.span(Phase.WAIT, size_bytes=float(self.values.nbytes), **labels):
             pulls = [self.links.receive(self.values[part], server) for server, part in self.parts.items()]
             self.gradient.zero_()
-            _finish(pulls)
+            wait_all(pulls)
 
     def _tell_servers(self) -> None:
         """Sends the servers the parameters that this rank begins with."""
         for server, part in self.parts.items():
             own = self.values[part]
-            _finish([self.links.send(own.new_tensor([len(own)], dtype=torch.int64), server)])
-            _finish([self.links.send(own, server)])
+            wait_all([self.links.send(own.new_tensor([len(own)], dtype=torch.int64), server)])
+            wait_all([self.links.send(own, server)])
 
 
-class Server(Trainer):
+class HybridServer(Trainer):
     """Has an equal part of what each rank holds. Sums are made in the order of ranks, and so the same in every run."""
 
     def __init__(self, context: Context, strategy: Hybrid) -> None:
@@ -67,20 +66,21 @@ class Server(Trainer):
         self.links = _links(strategy.plan)
         self.holders = holdings(strategy.plan)
         self.parts = [Part(context, number, self._initial(ranks[0])) for number, ranks in enumerate(self.holders)]
+        self.arrivals = {rank: Arrivals(self.recorder, context.device) for ranks in self.holders for rank in ranks}
         self.pushed = [
             [torch.empty_like(part.value.detach()) for _ in ranks] for part, ranks in zip(self.parts, self.holders, strict=True)
         ]
 
     def step(self, index: int) -> None:
-        pushes = [
-            [self.links.receive(gradient, rank) for gradient, rank in zip(gradients, ranks, strict=True)]
-            for gradients, ranks in zip(self.pushed, self.holders, strict=True)
-        ]
+        for gradients, ranks in zip(self.pushed, self.holders, strict=True):
+            for gradient, rank in zip(gradients, ranks, strict=True):
+                self.arrivals[rank].post(self.links.receive(gradient, rank))
         for number, part in enumerate(self.parts):
             labels = {"group": number, "match": index}
-            for rank, gradient, push in zip(self.holders[number], self.pushed[number], pushes[number], strict=True):
-                with self.recorder.span(Phase.WAIT, peer=rank, **labels):
-                    push.wait()
+            for rank, gradient in zip(self.holders[number], self.pushed[number], strict=True):
+                with self.recorder.span(Phase.WAIT):
+                    came = self.arrivals[rank].next()
+                note_push(self.recorder, came, part, peer=rank, **labels)
                 with self.recorder.span(Phase.OPTIMIZER, **labels):
                     part.add(gradient, 1)
             with self.recorder.span(Phase.OPTIMIZER, **labels):
@@ -91,23 +91,22 @@ class Server(Trainer):
         """Ranks that train have pulled all of them."""
         return {}
 
+    def close(self) -> None:
+        for arrivals in self.arrivals.values():
+            arrivals.close()
+
     def _initial(self, holder: int) -> Tensor:
         length = torch.empty(1, dtype=torch.int64, device=self.context.device)
-        _finish([self.links.receive(length, holder)])
+        wait_all([self.links.receive(length, holder)])
         initial = torch.empty(int(length), dtype=self.context.dtype, device=self.context.device)
-        _finish([self.links.receive(initial, holder)])
+        wait_all([self.links.receive(initial, holder)])
         return initial
 
     def _answer(self, part: Part, ranks: Sequence[int], labels: dict[str, int]) -> None:
         size_bytes = part.size_bytes * len(ranks)
         with self.recorder.span(Phase.SEND, size_bytes=size_bytes, **labels):
-            _finish([self.links.send(part.value.detach(), rank) for rank in ranks])
+            wait_all([self.links.send(part.value.detach(), rank) for rank in ranks])
 
 
 def _links(plan: Plan) -> Links:
     return Links(range(plan.ranks), range(plan.ranks, plan.ranks + plan.servers), own=dist.get_backend() == "nccl")
-
-
-def _finish(messages: Sequence[dist.Work]) -> None:
-    for message in messages:
-        message.wait()

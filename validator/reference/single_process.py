@@ -1,4 +1,4 @@
-"""A replica: the whole model with its optimizer in one process, which rules of training use one or several of."""
+"""The whole model with its optimizer in one process: rules of training use one of it, or several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from validator.strategy.base import build_layers, build_optimizer, name_paramete
 
 
 @dataclass(frozen=True)
-class Replica:
+class SingleProcess:
     """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer."""
 
     scenario: Scenario

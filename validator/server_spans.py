@@ -12,6 +12,33 @@ from simulator.run import Phase, Stream
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 
 
+def stretch_pushes(spans: Rows, servers: NDArray[np.bool_]) -> None:
+    """What the kernel has taken is not there yet: a worker that goes on to wait for servers sends until they have its push."""
+    came_s = _came_s(spans, servers)
+    main = ~servers[spans["rank"]] & (spans["match"] >= 0) & (spans["stream"] == Stream.MAIN)
+    waits = {_push(spans[row]): row for row in np.flatnonzero(main & (spans["phase"] == Phase.WAIT)).tolist()}
+    for row in np.flatnonzero(main & (spans["phase"] == Phase.SEND)).tolist():
+        key = _push(spans[row])
+        if key in came_s and key in waits:
+            wait = waits[key]
+            there_s = min(max(came_s[key], float(spans["end_s"][row])), float(spans["end_s"][wait]))
+            spans["end_s"][row] = spans["arrival_s"][wait] = spans["start_s"][wait] = there_s
+
+
+def _came_s(spans: Rows, servers: NDArray[np.bool_]) -> dict[tuple[int, ...], float]:
+    """(worker, bucket, number) → when the last of its servers had a push."""
+    came_s: dict[tuple[int, ...], float] = {}
+    named = servers[spans["rank"]] & (spans["match"] >= 0)
+    for row in spans[named & (spans["phase"] == Phase.RECEIVE)]:
+        key = int(row["peer"]), int(row["group"]), int(row["match"])
+        came_s[key] = max(float(row["end_s"]), came_s.get(key, -np.inf))
+    return came_s
+
+
+def _push(row: Any) -> tuple[int, ...]:
+    return int(row["rank"]), int(row["group"]), int(row["match"])
+
+
 def cut_pulls(spans: Rows, servers: NDArray[np.bool_]) -> Rows:
     """Cuts what a worker waits for its servers into waiting, until the last of them sends, and receiving."""
     is_server = servers[spans["rank"]]
@@ -44,9 +71,7 @@ def extend_messages(spans: Rows, servers: NDArray[np.bool_]) -> None:
     beside, phase = spans["stream"] == Stream.COMMUNICATION, spans["phase"]
     keys = list(zip(*(spans[name].tolist() for name in ("rank", "peer", "group", "match")), strict=True))
     own = [(rank, group, match) for rank, _, group, match in keys]
-    came_s: dict[tuple[int, ...], float] = {}
-    for row in np.flatnonzero(is_server & named & np.isin(phase, (Phase.RECEIVE, Phase.WAIT))).tolist():
-        came_s[keys[row][1:]] = max(float(spans["end_s"][row]), came_s.get(keys[row][1:], -np.inf))
+    came_s = _came_s(spans, servers)
     sends, pulls = (np.flatnonzero(~is_server & named & (phase == one)).tolist() for one in (Phase.SEND, Phase.RECEIVE))
     sent_s = {own[row]: float(spans["start_s"][row]) for row in sends}
     pulled_s = {own[row]: float(spans["end_s"][row]) for row in pulls}

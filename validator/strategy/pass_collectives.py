@@ -1,31 +1,25 @@
-"""Collectives within passes, of ranks that go through them in lockstep: each has a counterpart in the backward pass."""
+"""Collectives within passes, of ranks that share them: each has a counterpart in the backward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from validator.recorder import Recorder
-from validator.strategy import collectives
-from validator.strategy.team import Team
-
-# A team's numbers below are those of its buckets.
-_FIRST: Final = 1 << 20
+from validator.strategy.collectives import Collectives
 
 
-class Lockstep:
+class PassCollectives(Collectives):
     """What a team exchanges within passes. A pass is held up for as long as that takes, which its recorder is told."""
 
-    def __init__(self, recorder: Recorder, team: Team) -> None:
-        self.team = team
-        self._recorder = recorder
-        # all of the team count alike, as they pass the same layers in the same order
-        self._number = _FIRST
+    @contextmanager
+    def noted(self, moved: Tensor) -> Iterator[None]:
+        with self.recorder.interruption(stage=self.stage, **self.labels(moved)):
+            yield
 
     def entered(self, x: Tensor) -> Tensor:
         """What all have alike, and each reads for a part of the result: gradients are summed."""
@@ -63,7 +57,7 @@ class Lockstep:
         own = part.detach().movedim(dim, 0).contiguous()
         whole = own.new_empty((self.team.size * len(own), *own.shape[1:]))
         with self.noted(whole):
-            collectives.all_gather(whole, own, self.team.group).wait()
+            self.begin_gather(whole, own).wait()
         return whole.movedim(0, dim).contiguous()
 
     def part_of_sum(self, whole: Tensor, dim: int) -> Tensor:
@@ -71,7 +65,7 @@ class Lockstep:
         summand = whole.detach().movedim(dim, 0).contiguous()
         own = summand.new_empty((len(summand) // self.team.size, *summand.shape[1:]))
         with self.noted(summand):
-            collectives.reduce_scatter(own, summand, self.team.group).wait()
+            self.begin_scatter(own, summand).wait()
         return own.movedim(0, dim).contiguous()
 
     def _all_to_all(self, own: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
@@ -80,11 +74,6 @@ class Lockstep:
         with self.noted(own):
             dist.all_to_all_single(theirs, own, list(received), list(sent), group=self.team.group)
         return theirs
-
-    def noted(self, moved: Tensor) -> AbstractContextManager[None]:
-        """A context in which so much is moved, and the pass waits for it."""
-        self._number += 1
-        return self._recorder.interruption(size_bytes=float(moved.nbytes), group=self.team.number, match=self._number)
 
 
 class _Collective(torch.autograd.Function):

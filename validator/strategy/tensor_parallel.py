@@ -21,7 +21,7 @@ from torch.nn import functional
 from validator.model import Embedding
 from validator.model_mixture import Expert, Mixture
 from validator.recorder import Recorder
-from validator.strategy.lockstep import Lockstep
+from validator.strategy.pass_collectives import PassCollectives
 from validator.strategy.team import Team
 
 # of (batch, sequence, hidden)
@@ -41,7 +41,7 @@ class TensorParallel:
     def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool) -> None:
         self.mesh = mesh["tensor"]
         self.team = Team.along(mesh, "tensor")
-        self.lockstep = Lockstep(recorder, self.team)
+        self.collectives = PassCollectives(recorder, self.team)
         self.sequence = sequence
         self.words = -(-vocabulary // self.team.size)
         self.own_words = max(0, min(self.words, vocabulary - self.team.place * self.words))
@@ -70,11 +70,11 @@ class TensorParallel:
 
     def enter(self, x: Tensor) -> Tensor:
         """Where all ranks need all tokens."""
-        return self.lockstep.gathered(x, _SEQUENCE) if self.sequence else self.lockstep.entered(x)
+        return self.collectives.gathered(x, _SEQUENCE) if self.sequence else self.collectives.entered(x)
 
     def leave(self, x: Tensor) -> Tensor:
         """Where each rank has a summand of all tokens."""
-        return self.lockstep.scattered(x, _SEQUENCE) if self.sequence else self.lockstep.left(x)
+        return self.collectives.scattered(x, _SEQUENCE) if self.sequence else self.collectives.left(x)
 
     def of_parts(self, module: nn.Module) -> list[nn.Parameter]:
         """Parameters that all ranks have, of which each makes a part of the gradients: its tokens' or its outputs'."""
@@ -91,7 +91,7 @@ class TensorParallel:
 
     def _whole(self, value: Tensor) -> Tensor:
         cut = self._cuts.get(value) if isinstance(value, nn.Parameter) else None
-        return value if cut is None else self.lockstep.together(value, cut.dim).narrow(cut.dim, 0, cut.whole)
+        return value if cut is None else self.collectives.together(value, cut.dim).narrow(cut.dim, 0, cut.whole)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean cross entropy of (…, words) outputs, of which each rank has its words', against (…) class numbers.
@@ -102,11 +102,11 @@ class TensorParallel:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.own_words < self.words:
             logits = logits.masked_fill(torch.arange(self.words, device=logits.device) >= self.own_words, -torch.inf)
-        logits = logits - self.lockstep.summed(logits.detach().amax(-1), dist.ReduceOp.MAX).unsqueeze(-1)
-        exponents = self.lockstep.left(logits.exp().sum(-1))
+        logits = logits - self.collectives.summed(logits.detach().amax(-1), dist.ReduceOp.MAX).unsqueeze(-1)
+        exponents = self.collectives.left(logits.exp().sum(-1))
         row, inside = self.row_of(targets.flatten())
         right = logits.gather(-1, row.unsqueeze(-1)).squeeze(-1).masked_fill(~inside, 0.0)
-        return (exponents.log() - self.lockstep.left(right)).mean()
+        return (exponents.log() - self.collectives.left(right)).mean()
 
     def row_of(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """Of each word its row on this rank, any if it has none, and whether it has one."""
@@ -116,7 +116,7 @@ class TensorParallel:
 
 
 class _Style(ParallelStyle):
-    """How a module is divided."""
+    """How a module is divided: by `_apply`, which is private, as in torch 2.11 to 2.13."""
 
     def __init__(self, shared: TensorParallel) -> None:
         self.shared = shared

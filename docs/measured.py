@@ -1,7 +1,7 @@
-"""Servers and rings as workers are added, predicted and measured: on hosts of a network inside this machine, paced.
+"""Measures again what docs/servers-and-rings.md shows: servers and rings as workers are added, paced, beside forecasts.
 
-Writes docs/measured/servers-and-rings.json and draws docs/pictures/servers-and-rings.png. Needs root and iproute2.
-Run: python benchmarks/folklore.py
+Writes docs/measured/servers-and-rings.json and draws docs/pictures/servers-and-rings.png, in minutes, on hosts of a network
+inside this machine: it needs root and iproute2. Run: make measured
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.run import write_aside
 from simulator.scenario import Scenario, load
 from validator.measure import Watch, measure
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
+DOCS: Final = Path(__file__).parent
 RESULT: Final = DOCS / "measured" / "servers-and-rings.json"
 PICTURE: Final = DOCS / "pictures" / "servers-and-rings.png"
 WORKERS: Final = (1, 2, 4, 8, 12, 16)

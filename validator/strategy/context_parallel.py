@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from validator.strategy.lockstep import Lockstep
+from validator.strategy.pass_collectives import PassCollectives
 
 # of (batch, heads, sequence, width)
 _SEQUENCE: Final = 2
@@ -25,9 +25,9 @@ def own_positions(place: int, ranks: int, sequence: int) -> Tensor:
 class GatheredAttention:
     """Causal attention of a rank's queries to the keys and values of all ranks, which they gather first."""
 
-    def __init__(self, lockstep: Lockstep, sequence: int) -> None:
-        self.lockstep = lockstep
-        team = lockstep.team
+    def __init__(self, collectives: PassCollectives, sequence: int) -> None:
+        self.collectives = collectives
+        team = collectives.team
         positions = torch.cat([own_positions(place, team.size, sequence) for place in range(team.size)])
         self.order = positions.argsort()
         self.part = sequence // (2 * team.size)
@@ -36,8 +36,8 @@ class GatheredAttention:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(batch, heads, own tokens, width) each → the same shape."""
         own = torch.stack([key, value])
-        both = self._in_order(self.lockstep.gathered(own, 1 + _SEQUENCE))
-        again = _Again(both, lambda: self._in_order(self.lockstep.together(own, 1 + _SEQUENCE)))
+        both = self._in_order(self.collectives.gathered(own, 1 + _SEQUENCE))
+        again = _Again(both, lambda: self._in_order(self.collectives.together(own, 1 + _SEQUENCE)))
         with torch.autograd.graph.saved_tensors_hooks(again.leave, again.find):
             keys, values = both
             parts = zip(torch.split(query, self.part, _SEQUENCE), self.ends, strict=True)
