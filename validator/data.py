@@ -39,7 +39,8 @@ def worker_batches(
     batches = []
     for step in steps:
         inputs, targets = _global_batch(scenario, step)
-        batches.append(_batch(inputs[share], targets[share], device, dtype))
+        # copies, so that the other workers' samples are not kept as well
+        batches.append(_batch(inputs[share].copy(), targets[share].copy(), device, dtype))
     return batches
 
 
