@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reports.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION, render, title
+from reports.style import BLUE, GREEN, INK, ORANGE, VERMILLION, render, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,13 +27,10 @@ def curves(families: Mapping[str, Sequence[Point]], finding: str) -> bytes:
 
     def draw(figure: Figure) -> None:
         panel = figure.subplots()
-        alone = max(points[0].measured / points[0].workers for points in families.values())
         most = max(point.workers for points in families.values() for point in points)
-        panel.plot([0, most], [0, most * alone], color=GREY, linestyle=(0, (4, 3)), linewidth=1, zorder=1)
-        panel.annotate("each like one alone", (most, most * alone), ha="right", va="bottom", color=GREY, fontsize=8)
         for (name, points), mark in zip(families.items(), _MARKS, strict=False):
             _curve(panel, name, points, *mark)
-        panel.set_xlim(0, most * 1.22)
+        panel.set_xlim(0, most * 1.15)
         panel.set_ylim(0, None)
         panel.set_xticks(sorted({point.workers for points in families.values() for point in points}))
         panel.set_xlabel("workers")
@@ -41,7 +38,7 @@ def curves(families: Mapping[str, Sequence[Point]], finding: str) -> bytes:
         panel.legend(handles=_legend(), loc="upper left")
         title(panel, finding)
 
-    return render(3.6, draw)
+    return render(3.4, draw)
 
 
 def _curve(panel: Axes, name: str, points: Sequence[Point], colour: str, shape: str) -> None:

@@ -156,13 +156,13 @@ def _by_key(rows: Rows) -> dict[_Key, Any]:
 def _summary(rows: Rows, pushes: Pushes, servers: NDArray[np.bool_], window: Window, warmup: int) -> dict[str, Any]:
     """What `simulator.asynchrony.summary` tells, but for network cards, as far as it can be measured."""
     serves = (rows["phase"] == Phase.OPTIMIZER) & servers[rows["rank"]]
-    busy = _shares(rows, serves, rows["rank"], window)[servers]
+    busy = _shares(rows, serves, window)[servers]
     waiting = np.array([_queue(pushes, rows[serves], server, window) for server in np.flatnonzero(servers).tolist()])
     passes = ~servers[rows["rank"]] & np.isin(rows["phase"], (Phase.FORWARD, Phase.BACKWARD))
     most = {
         "server CPU": busy.max(),
-        "compute": _shares(rows, passes, rows["rank"], window)[~servers].max(),
-        "input": _shares(rows, rows["phase"] == Phase.INPUT, rows["rank"], window)[~servers].max(),
+        "compute": _shares(rows, passes, window)[~servers].max(),
+        "input": _shares(rows, rows["phase"] == Phase.INPUT, window)[~servers].max(),
     }
     inside, counts = window.has(pushes.applied_s), pushes.counts
     return {
@@ -221,10 +221,10 @@ def _ones(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
     return values, np.ones_like(values)
 
 
-def _shares(rows: Rows, which: NDArray[np.bool_], owner: NDArray[np.integer], window: Window) -> Times:
+def _shares(rows: Rows, which: NDArray[np.bool_], window: Window) -> Times:
     """For what share of the window something of each rank's was going on."""
-    some, ranks = rows[which], owner[which].astype(np.int64)
-    covered = Stretches(ranks, some["start_s"], some["end_s"]).union()
+    some = rows[which]
+    covered = Stretches(some["rank"].astype(np.int64), some["start_s"], some["end_s"]).union()
     covered_s = np.bincount(covered.owner, window.covers_s(covered.start_s, covered.end_s), int(rows["rank"].max()) + 1)
     return covered_s / window.length_s
 
