@@ -1,6 +1,6 @@
 """Measures again what docs/servers-and-rings.md shows: servers and rings as workers are added, paced, beside forecasts.
 
-Writes docs/measured/servers-and-rings.json and draws docs/pictures/servers-and-rings.png, in minutes, on hosts of a network
+Writes docs/measured/servers-and-rings.json and draws docs/images/servers-and-rings.png, in minutes, on hosts of a network
 inside this machine: it needs root and iproute2. Run: make measured
 """
 
@@ -18,7 +18,7 @@ from validator.measure import On, Watch, measure
 
 DOCS: Final = Path(__file__).parent
 RESULT: Final = DOCS / "measured" / "servers-and-rings.json"
-PICTURE: Final = DOCS / "pictures" / "servers-and-rings.png"
+PICTURE: Final = DOCS / "images" / "servers-and-rings.png"
 WORKERS: Final = (1, 2, 4, 8, 16)
 # 3.4 MB of gradients, so that sixteen workers of one server take seconds and not minutes
 COMMON: Final = ("model.hidden=128", "cluster=netlab-200mbit", "cluster.nodes=24", "batch={per_worker: 8}", "steps=6")
