@@ -15,7 +15,7 @@ from simulator.collective import collective_time
 from simulator.scenario import load_cluster
 
 NAMES = library.names("clusters")
-MEASURED = {name for name in NAMES if name.startswith("cpu-")}
+MEASURED = {name for name in NAMES if name.startswith(("cpu-", "netlab-"))}
 # What a document is called: a paper, a vendor's data sheet or page, or a public repository (owner/name).
 DOCUMENT = re.compile(
     r"arXiv \d{4}\.\d{5}|data sheet|white paper|reference architecture|\bpage\b|\bblog\b|\bslides\b|\w+/[\w.-]{2,}"

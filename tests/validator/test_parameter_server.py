@@ -152,7 +152,7 @@ def test_who_does_not_wait_leaves_a_slow_worker_behind(make_scenario: MakeScenar
 def test_backups_drop_what_the_slow_worker_pushes(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.measure.train_here", faults_servers.slow_worker)
 
-    run = verified(make_scenario(BACKUPS, batch=12, steps=12, precision="fp64"))
+    run = verified(make_scenario(BACKUPS, batch=12, steps=60, precision="fp64"))
 
     assert deviation(run) < TOLERANCE
     assert run.servers is not None

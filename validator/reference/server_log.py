@@ -102,8 +102,10 @@ class _Held:
         self.ranges = ranges
         self.values = [nn.Parameter(initial[number].flatten()[begin:end].clone()) for number, begin, end in ranges]
         self.optimizer = build_optimizer(training.optimizer, self.values, training.learning_rate)
-        # by crew how often it pushed, and how often it was answered; and whose pushes make the next update
-        self.pushed, self.answered = [0] * crews, [0] * crews
+        # by crew how often it pushed, how often it was answered, and after how many updates the last time
+        self.pushed, self.answered, self.known = [0] * crews, [0] * crews, [0] * crews
+        self.updates = 0
+        # whose pushes make the next one
         self.counted: list[int] = []
 
 
@@ -134,6 +136,8 @@ class _Server:
             raise ValueError(f"{self._name} noted {self._log[self._done]}, for which a worker was not answered before")
         if any(count != steps for held in self._held.values() for count in (*held.pushed, *held.answered)):
             raise ValueError(f"{self._name} has not served every worker {steps} times")
+        if any(held.counted for held in self._held.values()):
+            raise ValueError(f"{self._name} added pushes that no update applied")
 
     def values(self) -> Iterable[tuple[int, int, int, Tensor]]:
         for held in self._held.values():
@@ -143,8 +147,11 @@ class _Server:
     def _follow(self, what: str, bucket: int, crew: int) -> bool:
         held = self._held[bucket]
         match what:
-            case "add" | "drop":
-                return self._push(held, crew, what == "add")
+            case "add":
+                return self._push(held, crew, counts=True)
+            case "drop":
+                self._check_late(held, crew)
+                return self._push(held, crew, counts=False)
             case "update":
                 self._check_round(held)
                 workers = sum(self._crews[one].size for one in held.counted)
@@ -154,9 +161,11 @@ class _Server:
                 held.optimizer.step()
                 held.optimizer.zero_grad()
                 held.counted.clear()
+                held.updates += 1
             case _:
                 self._check_turn(held, crew)
                 held.answered[crew] += 1
+                held.known[crew] = held.updates
                 self._crews[crew].answer(held.ranges, held.values)
         return True
 
@@ -180,6 +189,11 @@ class _Server:
             needed = len(self._crews) - self._gate.backups
         if len(held.counted) < needed or len(set(held.counted)) < len(held.counted) or len(held.counted) > self._most:
             raise ValueError(f"{self._name} updated by the pushes of {held.counted}, not by {needed}")
+
+    def _check_late(self, held: _Held, crew: int) -> None:
+        """Only what comes after its round's update is dropped, and only where there are backups."""
+        if not (isinstance(self._gate, Barrier) and self._gate.backups and held.updates > held.known[crew]):
+            raise ValueError(f"{self._name} dropped a push of worker {crew} that was not late")
 
     def _check_turn(self, held: _Held, crew: int) -> None:
         """Nobody that still pushes is more than the bound behind."""
