@@ -60,6 +60,7 @@ def point(family: str, workers: int) -> dict[str, Any]:
 
 
 def picture(points: list[dict[str, Any]]) -> bytes:
+    """A PNG of both curves of each family."""
     families = {
         family: [
             Point(one["workers"], one["samples"] / one["predicted_s"], one["samples"] / one["measured_s"])

@@ -111,17 +111,11 @@ def _print_calibrated(cluster: dict[str, Any], precision: str) -> None:
 
 
 def _reconcile(options: argparse.Namespace) -> int:
-    from simulator.errors import ScaleproofError
     from validator.measure import Watch
     from validator.session import Session
 
     session = Session(options, Watch(options.timeout, interface=options.interface))
-    try:
-        return _reconcile_all(options, session)
-    except ScaleproofError as error:
-        if session.speaks:
-            raise
-        return error.exit_code
+    return session.told_once(partial(_reconcile_all, options, session))
 
 
 def _reconcile_all(options: argparse.Namespace, session: Session) -> int:

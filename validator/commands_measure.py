@@ -60,18 +60,12 @@ def positive(text: str) -> float:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from simulator.errors import ScaleproofError
     from validator.measure import Watch
     from validator.session import Session
 
     watch = Watch(options.timeout, verify=options.verify, interface=options.interface, profile=options.profile)
     session = Session(options, watch)
-    try:
-        return _measure_all(options, session)
-    except ScaleproofError as error:
-        if session.speaks:
-            raise
-        return error.exit_code
+    return session.told_once(partial(_measure_all, options, session))
 
 
 def _measure_all(options: argparse.Namespace, session: Session) -> int:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import InputError
+from simulator.errors import InputError, ScaleproofError
 from simulator.run import Run
 from simulator.scenario import Scenario, load
 from validator import results
@@ -99,6 +99,15 @@ class Session:
         from validator.joined import check_joined
 
         check_joined(scenario, self._place)
+
+    def told_once(self, command: Callable[[], int]) -> int:
+        """What a command returns. Its errors are told by one rank; the others exit with their code alone."""
+        try:
+            return command()
+        except ScaleproofError as error:
+            if self.speaks:
+                raise
+            return error.exit_code
 
 
 def working(text: str) -> Status:

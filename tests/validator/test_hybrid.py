@@ -17,6 +17,7 @@ from simulator.strategy.grid import ORDER, Grid
 from simulator.strategy.plan import Plan
 from tests.validator import conftest, faults_hybrid
 from tests.validator.conftest import TINY_GPT, MakeScenario
+from tests.validator.verdicts import deviation_of as deviation
 from validator.gather import rank_names
 from validator.measure import Watch, measure
 from validator.strategy.context_parallel import own_positions
@@ -65,11 +66,6 @@ def cluster_with_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are on nodes of their own."""
     network = {"bandwidth": "10 Gbit/s", "latency": "20 us"}
     monkeypatch.setattr(conftest, "CLUSTER", conftest.CLUSTER | {"nodes": 3, "network": network})
-
-
-def deviation(run: Run) -> float:
-    assert run.verified is not None
-    return float(run.verified["deviation"])
 
 
 @pytest.mark.parametrize(("strategy", "model", "optimizer"), CASES)

@@ -20,6 +20,7 @@ from simulator.scenario import Scenario
 from simulator.strategy.parameter_server_shards import buckets
 from tests.validator import faults_servers, processes
 from tests.validator.conftest import MakeScenario
+from tests.validator.verdicts import deviation_of as deviation
 from validator.measure import Watch, measure
 
 TOLERANCE = 1e-9
@@ -57,11 +58,6 @@ def in_nodes(scenario: Scenario, devices: int = 2) -> Scenario:
 
 def verified(scenario: Scenario) -> Run:
     return measure(scenario, watch=Watch(verify=True))
-
-
-def deviation(run: Run) -> float:
-    assert run.verified is not None
-    return float(run.verified["deviation"])
 
 
 @pytest.mark.parametrize("compute", ["real", "paced"])

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from simulator.errors import InputError
-from simulator.run import Phase, Run, Spans, Stream
+from simulator.run import Phase, Run, Stream
 from simulator.scenario import Scenario
 from simulator.strategy.schedule import Pass, order
 from tests.validator import faults_pipeline
 from tests.validator.conftest import MLP, TINY_GPT, make
+from tests.validator.verdicts import main_of
 from validator.measure import Watch, measure
 
 MODELS: dict[str, dict[str, Any]] = {"gpt": {**TINY_GPT, "layers": 6}, "mlp": {**MLP, "layers": 6}}
@@ -93,11 +94,6 @@ def passes(run: Run, rank: int, step: int) -> list[tuple[bool, int, int]]:
     turn = np.argsort(done.start_s)
     columns = (done.phase == Phase.FORWARD, done.stage, done.microbatch)
     return list(zip(*(column[turn].tolist() for column in columns), strict=True))
-
-
-def main_of(run: Run, rank: int) -> Spans:
-    assert run.spans is not None
-    return run.spans.where((run.spans.rank == rank) & (run.spans.stream == Stream.MAIN))
 
 
 def expected(case: Case, rank: int) -> list[tuple[bool, int, int]]:
