@@ -63,7 +63,7 @@ def calibrate(plan: Plan) -> dict[str, Any]:
         "nodes": 1,
         "node": {"devices": _MOST_PROCESSES, "cores": round(useful_cores, 3), "link": link},
         "device": device,
-        "collectives": {"allreduce": collectives},
+        "collectives": {"measured": collectives},
         "provenance": provenance() | {"models": ", ".join(model.name for model in plan.models)},
     }
 

@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from simulator.cluster.collectives import Collectives
 from simulator.cluster.device import Device, Optimizer, Precision, optimizer_bytes
 from simulator.cluster.network import Link, Node
-from simulator.errors import FieldError
+from simulator.cluster.quantities import QUANTITIES, Interval
+from simulator.errors import FieldError, UnitError
 from simulator.spec import Count, Spec
 
 
@@ -17,7 +18,8 @@ class Cluster(Spec):
     """A cluster as users describe it: `nodes` nodes of alike devices, joined by a network.
 
     network: what joins the nodes; its bandwidth is that of all network cards of a node together.
-    collectives: measured collectives, where `calibrate` wrote them; without them the ring algorithm is assumed.
+    collectives: those that were measured, and who chooses the algorithm of the rest.
+    uncertainty: by the names of `quantities`, which are mostly paths of fields: network.bandwidth.
     pue: power usage effectiveness, what the site draws over what its nodes draw (ISO/IEC 30134-2).
     """
 
@@ -30,6 +32,9 @@ class Cluster(Spec):
     device: Device
     collectives: Collectives = Collectives()
     pue: Annotated[float, Field(ge=1, le=10)] = 1.0
+    uncertainty: dict[str, Interval] = Field(
+        default_factory=dict, description="90 % intervals of what was measured, by field; a stated prior holds for the rest"
+    )
     provenance: dict[str, str] = Field(default_factory=dict, description="what `calibrate` ran on, when and with what")
 
     @model_validator(mode="after")
@@ -44,6 +49,17 @@ class Cluster(Spec):
                     link.check(endpoints)
             except FieldError as error:
                 raise FieldError((*path, *error.field), error.message) from None
+        return self
+
+    @model_validator(mode="after")
+    def _intervals_fit(self) -> Self:
+        for name in self.uncertainty:
+            if name not in QUANTITIES:
+                raise FieldError(("uncertainty", name), f"no such quantity; give one of {', '.join(QUANTITIES)}")
+            try:
+                QUANTITIES[name].check(self)
+            except (UnitError, ValueError) as error:
+                raise FieldError(("uncertainty", name), str(error)) from None
         return self
 
     def sum_s(self, size_bytes: float) -> float:

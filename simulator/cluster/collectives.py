@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field
 
+from simulator.cluster.algorithms import Op
 from simulator.cluster.nccl import Nccl
 from simulator.spec import Spec
-from simulator.units import BytesPerSecond, Seconds
+from simulator.units import PositiveBytesPerSecond, Seconds
 
 Library = Literal["nccl", "gloo", "fastest"]
 
 
 class MeasuredCollective(Spec):
-    """A collective over `ranks` ranks of one node takes latency + size / bandwidth, keeping `cores_busy` cores busy."""
+    """A collective over `ranks` ranks on `nodes` nodes takes latency + size / bandwidth, keeping `cores_busy` cores busy.
 
+    bandwidth: of the collective's size (for all_reduce and the like the whole buffer), not of a link.
+    """
+
+    op: Op = "all_reduce"
     ranks: int = Field(ge=2)
+    nodes: int = Field(1, ge=1)
     latency_s: Seconds = Field(alias="latency")
-    bandwidth_Bps: BytesPerSecond = Field(alias="bandwidth")
+    bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
     cores_busy: float = Field(0.0, ge=0)
 
 
 class Collectives(Spec):
-    """Measured collectives by group size, and facts for NCCL's model (without them, the device's name tells).
+    """Measured collectives, and facts for NCCL's model (without them, the device's name tells).
 
     library: who chooses the algorithm. nccl and gloo choose as they do; fastest: the best of those that need nothing but
     links. Absent: nccl on the GPUs it runs on, gloo where ranks compute on the host's cores, else fastest.
+    measured: by operation and group. A group of another size goes by the links, corrected as the nearest measured one of the
+    same operation needs it.
     """
 
     library: Library | None = None
-    allreduce: tuple[MeasuredCollective, ...] = ()
+    measured: tuple[MeasuredCollective, ...] = ()
     nccl: Nccl | None = None
 
-    def measured_allreduce(self, ranks: int) -> MeasuredCollective | None:
-        """The measurement for exactly `ranks` ranks, if there is one."""
-        return next((m for m in self.allreduce if m.ranks == ranks), None)
+    def exactly(self, op: Op, ranks: int, nodes: int) -> MeasuredCollective | None:
+        """The measurement of such a group, if there is one."""
+        return next((m for m in self.measured if (m.op, m.ranks, m.nodes) == (op, ranks, nodes)), None)
+
+    def nearest(self, op: Op, ranks: int, nodes: int) -> MeasuredCollective | None:
+        """The measurement of the group whose size is nearest by ratio, of those that stay on one node, or that do not."""
+        alike = [m for m in self.measured if m.op == op and (m.nodes > 1) == (nodes > 1)]
+        return min(alike, key=lambda m: abs(math.log(m.ranks / ranks)), default=None)

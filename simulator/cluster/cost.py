@@ -76,10 +76,33 @@ def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, a
     if group.size == 1:
         return CollectiveCost("none", 0.0, 0.0)
     _check_links(group, cluster)
-    measured = cluster.collectives.measured_allreduce(group.size) if group.nodes == 1 and op == "all_reduce" else None
-    if measured is not None and algorithm is None:
+    if algorithm is not None or not cluster.collectives.measured:
+        return modelled_cost(op, size_bytes, group, cluster, algorithm)
+    measured = cluster.collectives.exactly(op, group.size, group.nodes)
+    if measured is not None:
         return CollectiveCost("measured", measured.latency_s, measured.latency_s + size_bytes / measured.bandwidth_Bps)
-    return modelled_cost(op, size_bytes, group, cluster, algorithm)
+    return _corrected_cost(op, size_bytes, group, cluster)
+
+
+def _corrected_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> CollectiveCost:
+    """By the links, and as many times that as the nearest group that was measured took: of latency and of the rest apart."""
+    cost = modelled_cost(op, size_bytes, group, cluster)
+    measured = cluster.collectives.nearest(op, group.size, group.nodes)
+    if measured is None:
+        return cost
+    per_node = -(-measured.ranks // measured.nodes)
+    devices = cluster.node.devices
+    if measured.nodes > cluster.nodes or per_node > devices:
+        return cost
+    ranks = [node * devices + device for node in range(measured.nodes) for device in range(per_node)][: measured.ranks]
+    alike = modelled_cost(op, size_bytes, Group.of(ranks, devices), cluster)
+    measured_s = size_bytes / measured.bandwidth_Bps
+    latency_s, moving_s = cost.latency_s, cost.seconds - cost.latency_s
+    if alike.latency_s > 0:
+        latency_s *= measured.latency_s / alike.latency_s
+    if alike.seconds > alike.latency_s:
+        moving_s *= measured_s / (alike.seconds - alike.latency_s)
+    return CollectiveCost(cost.algorithm, latency_s, latency_s + moving_s)
 
 
 def modelled_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:

@@ -10,7 +10,7 @@ from typing import cast
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.collectives import MeasuredCollective
-from simulator.cluster.cost import CollectiveCost, collective_cost, rotates
+from simulator.cluster.cost import CollectiveCost, collective_cost, modelled_cost, rotates
 from simulator.cluster.network import Link
 from simulator.cluster.traffic import network_loads
 from simulator.cluster.wiring import Channel, Vertex, Wiring
@@ -225,13 +225,13 @@ class Fabric:
         moved_bytes = bus_factor(op, group.size) * size_bytes
         moving_s = cost.seconds - cost.latency_s
         max_Bps = moved_bytes / moving_s if moving_s else 1.0
-        measured = self.cluster.collectives.measured_allreduce(group.size)
-        if cost.algorithm == "measured" and measured is not None:
+        measured = self.cluster.collectives.exactly(op, group.size, group.nodes)
+        if cost.algorithm == "measured" and measured is not None and group.nodes == 1:
             scale = moved_bytes / size_bytes if size_bytes else 1.0
             uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
             return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
         crosses = group.nodes > 1 and size_bytes > 0
-        uses = self._network_uses(op, group, cost.algorithm, nodes, alike) if crosses else ()
+        uses = self._network_uses(op, group, self._algorithm(cost, op, group, size_bytes), nodes, alike) if crosses else ()
         links = [self.cluster.network] if group.nodes > 1 else []
         links += [self.cluster.node.link] if group.per_node > 1 else []
         for node in nodes:
@@ -247,6 +247,11 @@ class Fabric:
         if key not in self._costs:
             self._costs[key] = collective_cost(op, size_bytes, group, self.cluster, algorithm)
         return self._costs[key]
+
+    def _algorithm(self, cost: CollectiveCost, op: Op, group: Group, size_bytes: float) -> str:
+        """What loads the network: of a measured collective the algorithm that the library is known to choose."""
+        measured = cost.algorithm == "measured"
+        return modelled_cost(op, size_bytes, group, self.cluster).algorithm if measured else cost.algorithm
 
     def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int], alike: int) -> tuple[Use, ...]:
         """The network's channels that a collective and those like it load; of alike nodes those of the modelled."""

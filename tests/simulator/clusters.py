@@ -14,6 +14,7 @@ AS_IT_IS: Final[Fields] = {}
 def plain(
     nodes: int = 1, devices: int = 1, cards: int = 1, device: str = "any",
     node: Fields = AS_IT_IS, link: Fields | None = AS_IT_IS, network: Fields | None = AS_IT_IS, collectives: Fields = AS_IT_IS,
+    uncertainty: Fields = AS_IT_IS,
 ) -> Cluster:  # fmt: skip
     """Alike nodes: links of 100 GB/s and 1 us inside, 10 GB/s and 10 us between. `any` is no GPU that NCCL knows.
 
@@ -28,5 +29,6 @@ def plain(
             "network": between,
             "device": {"name": device, "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"},
             "collectives": collectives,
+            "uncertainty": uncertainty,
         }
     )

@@ -209,13 +209,38 @@ def test_who_chooses_follows_from_the_device_and_the_node() -> None:
 
 
 def test_what_was_measured_counts() -> None:
-    measured = {"allreduce": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}]}
+    measured = {"measured": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}]}
     cluster = plain(2, 4, collectives=measured)
     assert collective_time("allreduce", 1e6, 2, cluster) == pytest.approx(2e-3)
     assert collective_time("allreduce", 1e6, [5, 7], cluster) == pytest.approx(2e-3)
     assert collective_time("allreduce", 1e6, 2, cluster, "ring") < 1e-4
-    for other in (3, [0, 4]):  # of another size, and over two nodes
-        assert collective_time("allreduce", 1e6, other, cluster) == collective_time("allreduce", 1e6, other, plain(2, 4))
+    # one node tells nothing of two
+    assert collective_time("allreduce", 1e6, [0, 4], cluster) == collective_time("allreduce", 1e6, [0, 4], plain(2, 4))
+
+
+def test_groups_of_other_sizes_are_as_far_from_the_links_as_the_nearest_measured_one() -> None:
+    by_links, gloo = plain(4, 4), {"library": "gloo"}
+    measured = {"ranks": 2, "latency": "6 us", "bandwidth": "50 GB/s"}  # two hops' latency is 2 us, a ring's rate 100 GB/s
+    cluster = plain(4, 4, collectives={"measured": [measured], **gloo})
+    for ranks in (3, 4):
+        plain_s, corrected_s = (
+            [collective_time("allreduce", size, ranks, where) for size in (0, 2**30)]
+            for where in (plain(4, 4, collectives=gloo), cluster)
+        )
+        assert corrected_s[0] == pytest.approx(3 * plain_s[0])
+        assert corrected_s[1] - corrected_s[0] == pytest.approx(2 * (plain_s[1] - plain_s[0]))
+    assert collective_time("allgather", 2**20, 3, cluster) == collective_time(
+        "allgather", 2**20, 3, plain(4, 4, collectives=gloo)
+    )
+    assert by_links.collectives.nearest("all_reduce", 3, 1) is None
+
+
+def test_of_measured_groups_the_nearest_by_ratio_corrects() -> None:
+    slow = [{"ranks": ranks, "nodes": ranks, "latency": "1 ms", "bandwidth": f"{ranks} GB/s"} for ranks in (2, 8)]
+    cluster = plain(16, collectives={"measured": slow, "library": "gloo"})
+    nearest = cluster.collectives.nearest("all_reduce", 5, 5)
+    assert nearest is not None
+    assert nearest.ranks == 8
 
 
 @given(st.sampled_from(OPS), st.sampled_from([0, 1, 2**20, 2**63]), st.integers(2, 64), st.integers(1, 8))

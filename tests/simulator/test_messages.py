@@ -285,7 +285,7 @@ def test_the_formula_knows_every_field_of_a_link(topology: str, field: dict[str,
 
 
 def test_measured_collectives_are_timed_by_the_librarys_algorithm_message_by_message() -> None:
-    measured = {"allreduce": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}], "library": "gloo"}
+    measured = {"measured": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}], "library": "gloo"}
     where = Cluster.model_validate(
         {"node": {"devices": 2, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}, "device": DEVICE, "collectives": measured}
     )

@@ -95,7 +95,7 @@ def describe(found: Found, label: str) -> dict[str, Any]:
     }
     if found.allreduces:
         measured = [{"ranks": ranks, **_line(timings)} for ranks, timings in found.allreduces.items()]
-        described["collectives"] = {"allreduce": measured}
+        described["collectives"] = {"measured": measured}
     return described
 
 

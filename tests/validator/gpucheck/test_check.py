@@ -51,7 +51,7 @@ def test_the_cluster_file_is_what_scenarios_take(dry: tuple[Path, Any], tmp_path
     cluster = load_cluster(path)
     assert DRY in cluster.name
     assert cluster.node.devices == 2
-    assert cluster.collectives.measured_allreduce(2) is not None
+    assert cluster.collectives.exactly("all_reduce", 2, 1) is not None
     assert predict(load(tmp_path / "mine.yaml", [f"cluster={path}"])).step_time_s > 0
 
 

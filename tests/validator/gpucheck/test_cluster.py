@@ -109,7 +109,7 @@ def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_time
     assert (read.nodes, read.node.devices, read.node.cores) == (1, 2, None)
     assert read.node.link is not None
     assert (read.node.link.latency_s, read.node.link.bandwidth_Bps) == pytest.approx((1e-5, 1e9), rel=1e-3)
-    measured = read.collectives.measured_allreduce(2)
+    measured = read.collectives.exactly("all_reduce", 2, 1)
     assert measured is not None
     assert (measured.latency_s, measured.bandwidth_Bps) == pytest.approx((2e-5, 5e8), rel=1e-3)
     [layer], [optimizer] = read.device.measured_layers, read.device.measured_optimizers
