@@ -117,6 +117,8 @@ class Program:
     slot: hint of an order, −1 for none: a number above those of all that the task follows in its step. Engines may save
     themselves the search for an order; a hint that is wrong changes no time.
     together: number of a set of tasks that run at the same time by construction, −1 for none.
+    partner: row of a transfer the other way between the same two ranks that follows the same two tasks, −1 for none: they share
+    a connection, so that first moves what the rank sends that came last, then the other.
     dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
     members: classes that take part in a COLLECTIVE.
     gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
@@ -142,6 +144,7 @@ class Program:
     route: NDArray[np.int32]
     slot: NDArray[np.int32]
     together: NDArray[np.int32]
+    partner: NDArray[np.int32]
     dependencies: Ragged
     carried: Ragged
     members: Ragged
@@ -160,6 +163,17 @@ class Program:
     @property
     def has_servers(self) -> bool:
         return bool((self.kind == Kind.SERVE).any())
+
+    def partners(self) -> tuple[Rows, Rows, Rows, Rows]:
+        """Transfers that have partners, each pair once: their rows, their partners', and of either the task before it that its
+        sender does."""
+        first = np.flatnonzero(self.partner > np.arange(len(self)))
+        second = self.partner[first].astype(np.int64)
+        before = self.dependencies.take(first)
+        own = self.rank[before.values] == self.rank[first][before.keys()]
+        made, other = np.empty((2, len(first)), dtype=np.int64)
+        made[before.keys()[own]], other[before.keys()[~own]] = before.values[own], before.values[~own]
+        return first, second, made, other
 
     def predecessors(self) -> Ragged:
         """For each task the tasks of its step that it follows: its dependencies, and the one before it in its lane."""
@@ -228,6 +242,7 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "route": (np.int32, 0),
     "slot": (np.int32, -1),
     "together": (np.int32, -1),
+    "partner": (np.int32, -1),
 }
 
 
@@ -393,6 +408,10 @@ class ProgramBuilder:
     def follow(self, rows: ArrayLike, after: ArrayLike) -> None:
         """Makes each task of `rows` wait for its element of `after` as well (below zero: none); they broadcast together."""
         self._dependencies.add_pairs(rows, after)
+
+    def pair(self, rows: Rows, partners: Rows) -> None:
+        """Makes transfers partners of one another."""
+        self._differing["partner"] += [(rows, partners), (partners, rows)]
 
     def carry(self, task: int, after: Sequence[int]) -> None:
         """Makes a task wait for tasks of the step before as well."""

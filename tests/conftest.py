@@ -6,8 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from simulator.scenario import Scenario, load
+
+# how long an example takes says how busy the machine is
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 SMALL = """\
 model: {kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32}

@@ -71,6 +71,9 @@ class _Execution(Host):
         self.uses, self.max_rate = _sharing(program)
         self.serves = (program.kind == Kind.SERVE).tolist()
         self.servers = self._servers()
+        self.partner = program.partner.tolist()
+        self.made = self._made()
+        self.held: set[int] = set()
         # of each step what its tasks have to do and wait for; of each instance its times
         self.to_do: list[list[float]] = []
         self.pending: list[int] = []
@@ -152,8 +155,22 @@ class _Execution(Host):
             self._start(self.ready.popleft())
         self.draining = False
 
+    def _made(self) -> dict[int, int]:
+        """For each transfer that has a partner the task before it on its sender's side."""
+        first, second, before_first, before_second = (rows.tolist() for rows in self.program.partners())
+        return dict(zip(first + second, before_first + before_second, strict=True))
+
+    def _comes_second(self, instance: int, task: int) -> bool:
+        """Whether a transfer waits for its partner: the rank that sends that came later, or as late and is named first."""
+        partner, step = self.partner[task], instance - task
+        own_s, other_s = (self.end_s[step + self.made[one]] for one in (task, partner))
+        return other_s > own_s or (other_s == own_s and partner < task)
+
     def _start(self, instance: int) -> None:
         task = instance % self.tasks
+        if self.partner[task] >= 0 and instance not in self.held and self._comes_second(instance, task):
+            self.held.add(instance)
+            return
         self.start_s[instance] = self.environment.now
         if self.serves[task]:
             self._serve(instance, task)
@@ -204,6 +221,8 @@ class _Execution(Host):
     def _complete(self, instance: int) -> None:
         self.end_s[instance] = self.environment.now
         step, task = divmod(instance, self.tasks)
+        if instance - task + self.partner[task] in self.held and self.partner[task] >= 0:
+            self.ready.append(instance - task + self.partner[task])
         for successor in self.after[task]:
             self.arrived(step * self.tasks + successor)
         following = self.after_in_next_step[task]

@@ -51,8 +51,9 @@ def simulate_together(program: Program, steps: int, variation: Variation = NONE,
 def replay(program: Program, steps: int, seconds: Times, variation: Variation = NONE) -> Iterator[tuple[Times, Times]]:
     """Start and end of every task, step by step, each of shape (tasks, samples); the arrays are the caller's to keep.
 
-    seconds: of each task without jitter, shape (tasks,), as `durations_s` or `together_s` give them. Raises ValueError where
-    tasks wait for one another in a circle, and where a server's request overtakes one of the step before.
+    seconds: of each task without jitter, shape (tasks,), as `durations_s` or `together_s` give them; (tasks, samples), where
+    samples differ. Raises ValueError where tasks wait for one another in a circle, and where a server's request overtakes one
+    of the step before.
     """
     return _recurrence(program, _varied_s(program, steps, seconds, variation), variation.start_s)
 
@@ -119,12 +120,13 @@ def rates(program: Program) -> Times:
 
 def _varied_s(program: Program, steps: int, seconds: Times, variation: Variation) -> Iterator[Times]:
     """Seconds of each task with its jitter, step by step, shape (tasks, samples); without jitter one array for all steps."""
+    each = seconds if seconds.ndim == 2 else seconds[:, None]
     if variation.compute_jitter == variation.message_jitter == 0:
-        yield from itertools.repeat(np.broadcast_to(seconds[:, None], (len(seconds), variation.samples)), steps)
+        yield from itertools.repeat(np.broadcast_to(each, (len(seconds), variation.samples)), steps)
     else:
         latency_s = program.latency_s[:, None]
         for step in range(steps):
-            yield latency_s + (seconds[:, None] - latency_s) * variation.factors(program, step)
+            yield latency_s + (each - latency_s) * variation.factors(program, step)
 
 
 def _sampled_s(program: Program, steps: int, seconds: Times, variation: Variation, sample: int) -> list[Times]:
@@ -195,6 +197,8 @@ def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) 
                 latest = np.maximum.reduceat(end.take(level.before, axis=0), level.offsets, axis=0)
                 np.maximum(start[tasks], latest, out=start[tasks])
             np.add(start[tasks], took[tasks], out=end[tasks])
+            if level.partners is not None:
+                level.partners.take_turns(start, end, took)
             for number in level.released:
                 queues[number].serve(start, end, seconds)
         yield start[place], end[place]
@@ -253,16 +257,35 @@ class _Queue:
         self.free_s = served_s[-1]
 
 
+class _Partners(NamedTuple):
+    """Places of transfers that share a connection, and of the tasks before them on their senders' sides."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    before_first: NDArray[np.int64]
+    before_second: NDArray[np.int64]
+
+    def take_turns(self, start: Times, end: Times, took: Times) -> None:
+        """Of each two, that of the rank that came later moves first."""
+        turned = end[self.before_second] > end[self.before_first]
+        later_s = np.where(turned, end[self.second], end[self.first])
+        start[self.first] = np.where(turned, later_s, start[self.first])
+        start[self.second] = np.where(turned, start[self.second], later_s)
+        for places in (self.first, self.second):
+            end[places] = start[places] + took[places]
+
+
 class _Level(NamedTuple):
     """Tasks that can be timed together, and all that they follow: those of task i from offsets[i] on; none for the first.
 
-    released: numbers of the servers that have all they wait for.
+    released: numbers of the servers that have all they wait for. partners: those among them.
     """
 
     tasks: slice
     before: NDArray[np.int64]
     offsets: NDArray[np.int64]
     released: Sequence[int]
+    partners: _Partners | None
 
 
 class _Order:
@@ -275,6 +298,7 @@ class _Order:
 
     def __init__(self, program: Program) -> None:
         tasks = len(program)
+        self.program = program
         self.servers = servers_of(program)
         before = _with_releases(program, self.servers)
         slots = np.concatenate([program.slot, np.full(len(self.servers), -1)])
@@ -300,13 +324,23 @@ class _Order:
         released: dict[int, list[int]] = {}
         for number, at_level in enumerate(level[len(level) - len(self.servers) :].tolist()):
             released.setdefault(at_level, []).append(number)
+        partners = self._partners(level)
         numbers, firsts = in_place[bounds[:-1]].tolist(), before.offsets[bounds].tolist()
         for number, (begin, end), (first, last) in zip(
             numbers, itertools.pairwise(bounds.tolist()), itertools.pairwise(firsts), strict=True
         ):
             # nothing holds up the first level
             follows = before.values[first if begin > 0 else last : last]
-            yield _Level(slice(begin, end), follows, before.offsets[begin:end] - first, released.get(number, ()))
+            offsets = before.offsets[begin:end] - first
+            yield _Level(slice(begin, end), follows, offsets, released.get(number, ()), partners.get(number))
+
+    def _partners(self, level: NDArray[np.int64]) -> dict[int, _Partners]:
+        """By level, which is that of both, since both follow the same."""
+        if not (self.program.partner >= 0).any():
+            return {}
+        pairs = self.program.partners()
+        of_pair = level[pairs[0]]
+        return {int(at): _Partners(*(self.places[rows[of_pair == at]] for rows in pairs)) for at in np.unique(of_pair)}
 
 
 class _Latest:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cluster.cost import library_of
 from simulator.program import Path, ProgramBuilder, Rows
 from simulator.run import Phase
 from simulator.strategy.costs import Costs, Job
@@ -125,6 +126,7 @@ class Replica:
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
         crossing = np.flatnonzero(rank_of[:-1] != rank_of[1:])
         sends, to = np.full((2, len(tasks.rank)), -1)
+        messages = []
         for step, kinds in ((1, (Pass.FORWARD,)), (-1, _BACK)):
             sources = crossing if step > 0 else crossing + 1
             made = tasks.table(tasks.last, *counts, *kinds)[sources]
@@ -143,8 +145,11 @@ class Replica:
             )  # fmt: skip
             self.shop.builder.follow(self.rows[used], rows)
             sends[made], to[made] = rows, rank_of[sources + step][:, None]
+            messages.append((rows.ravel(), made.ravel(), used.ravel() - 1))
         if plan.overlap_sends:
             self._send_in_turn(sends, to)
+        elif library_of(self.job.cluster) == "gloo":
+            self._pair(*(np.concatenate(columns) for columns in zip(*messages, strict=True)))
         return sends
 
     def _send_in_turn(self, sends: Rows, to: Rows) -> None:
@@ -154,6 +159,17 @@ class Replica:
         order = np.argsort(pair, kind="stable")
         rows, same = sends[tasks[order]], np.diff(pair[order]) == 0
         self.shop.builder.follow(rows[1:][same], rows[:-1][same])
+
+    def _pair(self, rows: Rows, made: Rows, posted: Rows) -> None:
+        """Gloo's receiver tells the sender that it is ready on the connection on which it sends itself, so behind what it sends
+        already (gloo/transport/tcp/pair.cc): where two ranks each send and then receive, one message follows the other.
+
+        rows: of messages, each `made` by one task and its receive `posted` by another.
+        """
+        row_of = {(a, b): row for a, b, row in zip(made.tolist(), posted.tolist(), rows.tolist(), strict=True)}
+        pairs = [(row, row_of[b, a]) for (a, b), row in row_of.items() if a < b and (b, a) in row_of]
+        if pairs:
+            self.shop.builder.pair(*np.array(pairs).T)
 
     def _sent_bytes(self, boundary: int) -> float:
         """What each of a stage's ranks sends, for a microbatch."""

@@ -1,0 +1,80 @@
+"""Transfers that share a connection: where two ranks each send and then receive, gloo moves one message after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.engine import events, replay
+from simulator.engine.variation import Variation
+from simulator.program import Path, Program, ProgramBuilder
+from simulator.run import Phase
+from simulator.scenario import Scenario, load
+
+_EACH_S = 2.0
+
+
+def _exchange(first_s: float, second_s: float) -> Program:
+    """Two ranks that work, then send to one another for two seconds each and wait for what they get."""
+    builder = ProgramBuilder()
+    ranks = [builder.rank(name) for name in "ab"]
+    before = [builder.compute(rank, Phase.FORWARD, work_s) for rank, work_s in zip(ranks, (first_s, second_s), strict=True)]
+    path = Path(0.0, 1.0)
+    sends = [builder.transfer(rank, 1 - rank, _EACH_S, path, Phase.SEND, before) for rank in ranks]
+    builder.pair(np.array(sends[:1]), np.array(sends[1:]))
+    for rank in ranks:
+        builder.wait(rank, Phase.RECEIVE, [sends[1 - rank]])
+    return builder.build()
+
+
+@pytest.mark.parametrize("simulate", [replay.simulate, events.simulate])
+@pytest.mark.parametrize(
+    ("first_s", "second_s", "ends_s"), [(1.0, 3.0, (7.0, 5.0)), (3.0, 1.0, (5.0, 7.0)), (2.0, 2.0, (4.0, 6.0))]
+)
+def test_what_the_later_rank_sends_moves_first(
+    simulate: object, first_s: float, second_s: float, ends_s: tuple[float, float]
+) -> None:
+    timeline = simulate(_exchange(first_s, second_s), 1)  # type: ignore[operator]
+    assert timeline.end_s[0, 2:4].tolist() == pytest.approx(ends_s)
+
+
+def _pipeline(stages: int, microbatches: int, **overrides: str) -> Scenario:
+    named = {"schedule": "1f1b", "library": "gloo", **overrides}
+    return load(
+        "netlab-1f1b",
+        [
+            f"strategy.stages={stages}",
+            f"strategy.microbatches={microbatches}",
+            f"strategy.schedule={named['schedule']}",
+            f"batch.total={4 * microbatches}",
+            f"cluster.collectives.library={named['library']}",
+            *[f"{field}={value}" for field, value in overrides.items() if "." in field],
+        ],
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 4), st.integers(4, 8), st.floats(0, 0.2), st.integers(0, 100))
+def test_engines_agree_on_pipelines_over_gloo(stages: int, microbatches: int, jitter: float, seed: int) -> None:
+    program = _pipeline(stages, microbatches).strategy.compile(_pipeline(stages, microbatches).job())
+    variation = Variation(compute_jitter=jitter, seed=seed)
+    assert (program.partner >= 0).any()
+    replayed, reference = replay.simulate(program, 3, variation), events.simulate(program, 3, variation)
+    np.testing.assert_allclose(replayed.end_s, reference.end_s, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("library", "schedule"), [("fastest", "1f1b"), ("gloo", "gpipe")])
+def test_other_libraries_and_schedules_have_none(library: str, schedule: str) -> None:
+    scenario = _pipeline(4, 8, library=library, schedule=schedule)
+    assert not (scenario.strategy.compile(scenario.job()).partner >= 0).any()
+
+
+def test_a_pair_takes_no_longer_than_its_messages_one_after_the_other() -> None:
+    """A stage's middle microbatches each wait for two messages in place of one."""
+    one_way, both = (_pipeline(2, 8, library=library) for library in ("fastest", "gloo"))
+    ends = [replay.simulate(s.strategy.compile(s.job()), 3).step_ends_s() for s in (one_way, both)]
+    steps_s = [float(np.diff(end_s)[-1]) for end_s in ends]
+    message_s = 262_144 / 25e6
+    assert steps_s[0] < steps_s[1] < steps_s[0] + 8 * message_s
