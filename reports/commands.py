@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from reports import commands_history
 from simulator.commands import add_scenario_arguments
 
 
@@ -23,6 +24,7 @@ def mount(commands: Any) -> None:
     add_scenario_arguments(timeline)
     timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="an .svg or .png")
     timeline.set_defaults(command=_timeline)
+    commands_history.mount(commands)
 
 
 def _report(options: argparse.Namespace) -> int:

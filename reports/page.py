@@ -12,8 +12,8 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reports import figures, results, tables, text
-from reports.results import Case, Results
-from reports.timeline import timeline
+from reports.results import Case, Explanation, Results
+from reports.side_by_side import side_by_side
 from simulator.errors import RunError
 from simulator.run import Phase, Run, write_aside
 
@@ -23,11 +23,14 @@ _MOST_TIMELINES: Final = 32
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the page. name: its file in figures/, without the ending."""
+    """A figure of the page. name: its file in figures/, without the ending. svg: the same for print, of some. explanation: of
+    what it shows."""
 
     name: str
     heading: str
     png: bytes
+    svg: bytes | None = None
+    explanation: Explanation | None = None
 
     @property
     def uri(self) -> str:
@@ -48,6 +51,7 @@ def build(folder: Path) -> Path:
     }
     page = _render(found, overview, timelines, sheets)
     files = {f"figures/{picture.name}.png": picture.png for picture in [*overview.values(), *timelines]}
+    files |= {f"figures/{picture.name}.svg": picture.svg for picture in timelines if picture.svg is not None}
     files |= {f"tables/{name}": _encoded(sheet) for name, sheet in sheets.items()}
     try:
         # the page comes last: where it is, what it speaks of is too
@@ -70,8 +74,12 @@ def _overview(cases: Sequence[Case]) -> dict[str, Picture]:
 
 def _timelines(cases: Sequence[Case]) -> list[Picture]:
     drawn = [(f"timeline-{number:02d}-{_slug(case.scenario)}", case) for number, case in enumerate(cases, start=1)]
-    pictures = [(name, case, timeline(case)) for name, case in drawn[:_MOST_TIMELINES]]
-    return [Picture(name, case.scenario, png) for name, case, png in pictures if png is not None]
+    pictures = [(name, case, side_by_side(case, "png")) for name, case in drawn[:_MOST_TIMELINES]]
+    return [
+        Picture(name, case.scenario, png, side_by_side(case, "svg"), case.explanation)
+        for name, case, png in pictures
+        if png is not None
+    ]
 
 
 def _slug(name: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from simulator.errors import InputError
 from simulator.run import Origin, Phase, Run, Spans
@@ -29,9 +29,41 @@ _PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _M = TypeVar("_M", bound=BaseModel)
 
 
+class Part(BaseModel):
+    """A part of predicted − measured step time; the sides are None where they have none of it."""
+
+    name: str
+    difference_s: FiniteFloat
+    predicted_s: FiniteFloat | None = None
+    measured_s: FiniteFloat | None = None
+
+
+class Parting(BaseModel):
+    """Spans of one kind that differ, in seconds of one rank in a step: of a predicted rank and those measured it stands for."""
+
+    rank: NonNegativeInt
+    measured_ranks: tuple[NonNegativeInt, ...]
+    phase: str
+    stage: int = -1
+    microbatch: int = -1
+    predicted_s: FiniteFloat
+    measured_s: FiniteFloat
+
+
+class Explanation(BaseModel):
+    """Where predicted and measured part, as reconcile found it: in sentences, in parts that add up, and where in the step."""
+
+    sentences: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    partings: tuple[Parting, ...] = ()
+
+
 @dataclass(frozen=True)
 class Case:
-    """One scenario, predicted and measured; either side may be missing. failure: why there is no measurement."""
+    """One scenario, predicted and measured; either side may be missing. failure: why there is no measurement.
+
+    inside: whether what was measured is in the prediction's 90 % interval, None where there is none.
+    """
 
     scenario: str
     family: str
@@ -42,6 +74,8 @@ class Case:
     measured: Run | None = None
     failure: str | None = None
     folder: str = ""
+    inside: bool | None = None
+    explanation: Explanation | None = None
 
     @property
     def error(self) -> float | None:
@@ -89,6 +123,7 @@ class _SummaryFile(BaseModel):
     breakdown_s: dict[str, FiniteFloat] = {}
     efficiency: dict[str, _PositiveFinite | None] | None = None
     baseline: dict[str, str | None] | None = None
+    prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None
     memory_bytes_per_rank: FiniteFloat | None = None
     provenance: dict[str, str] = {}
     rank_names: tuple[str, ...] = ()
@@ -111,6 +146,8 @@ class _CaseFile(BaseModel):
     measured: Any = None
     failure: str | None = None
     folder: str = ""
+    inside: bool | None = None
+    explanation: Any = None
 
 
 class _ReconcileFile(BaseModel):
@@ -188,7 +225,10 @@ class _Reader:
         ranks = file.ranks or (known.ranks if known else 0)
         compute_ranks = file.compute_ranks or (known.compute_ranks if known else ranks)
         texts = file.scenario, file.family, file.strategy
-        return Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder)
+        told = None
+        if file.explanation is not None:
+            told = self._validated(Explanation, file.explanation, f"{file.scenario}: explanation")
+        return Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, told)
 
     def _side(self, file: _CaseFile, origin: str, plain: Any) -> Run | None:
         """The summary in reconcile.json, with the spans in the case's folder when they belong to it."""

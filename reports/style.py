@@ -64,7 +64,7 @@ _PARAMETERS: Final[Any] = {
 }
 
 
-def render(height_in: float, draw: Callable[[Figure], None], form: Format = "png", description: str = "") -> bytes:
+def render(height_in: float, draw: Callable[[Figure], object], form: Format = "png", description: str = "") -> bytes:
     """The figure that `draw` fills, WIDTH_IN wide and `height_in` high; the same figure is always the same bytes.
 
     description: kept in the file, for programs.

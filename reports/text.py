@@ -86,11 +86,14 @@ def facts(results: Results) -> list[tuple[str, str]]:
     limit = FAIR if results.max_error is None else results.max_error
     failed = sum(case.failure is not None for case in results.cases)
     inside = sum(abs(error) <= limit for error in errors)
+    told = [case.inside for case in compared if case.inside is not None]
+    intervals = [(f"{sum(told)} of {len(told)}", "measured inside the forecast's 90 % interval")] if told else []
     return [
         (f"{len(compared)} of {len(results.cases)}", "scenarios compared" + (f", {failed} failed" if failed else "")),
         (percent(median(map(abs, errors))), "error at the median, in either direction"),
         (signed_percent(median(errors)), "error at the median with its sign; + forecasts too slow"),
         (f"{inside} of {len(compared)}", f"within {percent(limit)}" + (", the allowed error" if results.max_error else "")),
+        *intervals,
     ]
 
 

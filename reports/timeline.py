@@ -1,4 +1,4 @@
-"""Timelines: ranks against time, of one run as a picture, or measured above predicted on the same scale."""
+"""Timelines: ranks against time, the steps of one run or of several on the same scale."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from reports import style
 from reports.boxes import Boxes, merged
-from reports.results import Case
 from reports.step import WEIGHT, Step, typical_step
 from reports.style import WIDTH_IN, Format, label, paler, render, title
-from reports.text import milliseconds, percent, spaced
+from reports.text import percent, spaced
 from simulator.predict import predict
 from simulator.run import BREAKDOWN, Phase, Run, Stream
 from simulator.scenario import Scenario
@@ -67,29 +66,22 @@ _LONG_MS: Final = 1e4
 _TOLD: Final = 0.005
 
 
-def timeline(case: Case) -> bytes | None:
-    """A typical steady step of both sides as PNG bytes; None when neither has spans of one."""
-    found = (typical_step(run) for run in (case.measured, case.predicted) if run is not None)
-    steps = [step for step in found if step is not None]
-    if not steps:
-        return None
-    titles = [f"{step.run.origin}: {milliseconds(step.run.step_time_s)} ms per step ({_shown(step)})" for step in steps]
-    return _picture(steps, titles, "png")
-
-
 def picture(scenario: Scenario, form: Format) -> bytes:
     """A typical steady step of a scenario's forecast as SVG or PNG, which tells in its description what it shows."""
     step = typical_step(predict(scenario))
     assert step is not None, "forecasts have spans"
-    return _picture([step], [_finding(step, scenario.strategy)], form, json.dumps(step.facts(), separators=(",", ":")))
+    height_in = height([step])
+    description = json.dumps(step.facts(), separators=(",", ":"))
+    return render(height_in, lambda figure: draw(figure, [step], [_finding(step, scenario.strategy)]), form, description)
 
 
-def _picture(steps: Sequence[Step], titles: Sequence[str], form: Format, description: str = "") -> bytes:
-    height_in = sum(0.87 + _ROW_IN * max(2, len(step.ranks)) for step in steps) + 0.3
-    return render(height_in, lambda figure: _draw(figure, steps, titles), form, description)
+def height(steps: Sequence[Step]) -> float:
+    """Of a picture of these, in inches."""
+    return sum(0.87 + _ROW_IN * max(2, len(step.ranks)) for step in steps) + 0.3
 
 
-def _shown(step: Step) -> str:
+def shown(step: Step) -> str:
+    """'step 3 shown', and which of the rows."""
     return f"step {step.number} shown{_first(step)}" if step.number else f"some steps shown{_first(step)}"
 
 
@@ -109,7 +101,8 @@ def _finding(step: Step, strategy: Strategy) -> str:
     return f"{first}\n{', '.join(parts)}".strip()
 
 
-def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
+def draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> list[Axes]:
+    """A panel for each step, one above the other; a rank's row is at its place among the step's ranks."""
     longest_ms = max(step.length_ms for step in steps) or 1.0
     panels = figure.subplots(
         len(steps), 1, sharex=True, squeeze=False, height_ratios=[len(step.ranks) + 0.6 for step in steps]
@@ -126,6 +119,7 @@ def _draw(figure: Figure, steps: Sequence[Step], titles: Sequence[str]) -> None:
     lines = max(1, -(-sum(len(str(handle.get_label())) for handle in handles) // _LEGEND_LETTERS))
     spacing: dict[str, Any] = {"handlelength": 1.4, "columnspacing": 1.3, "handletextpad": 0.5}
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // lines), **spacing)
+    return list(panels)
 
 
 def _key(panels: Iterable[Axes], steps: Sequence[Step], most: int) -> str:
@@ -157,7 +151,7 @@ def _draw_step(panel: Axes, step: Step, longest_ms: float) -> int:
         bars = zip(boxes.start_ms[mine].tolist(), (boxes.end_ms - boxes.start_ms)[mine].tolist(), strict=True)
         panel.broken_barh(list(bars), (row - height / 2, height), **look)
     _number(panel, step, np.searchsorted(step.ranks, step.spans.rank).astype(float), longest_ms)
-    panel.set_yticks(range(len(step.ranks)), [_rank_name(step.run, rank) for rank in step.ranks])
+    panel.set_yticks(range(len(step.ranks)), [rank_name(step.run, rank) for rank in step.ranks])
     panel.set_ylim(len(step.ranks) - 0.4, -0.5)
     panel.tick_params(axis="y", length=0)
     panel.grid(False, axis="y")
@@ -204,7 +198,8 @@ def _number(panel: Axes, step: Step, rows: NDArray[np.float64], longest_ms: floa
             panel.text(centre_ms, rows[index] + offset, text, fontsize=size, **look)
 
 
-def _rank_name(run: Run, rank: int) -> str:
+def rank_name(run: Run, rank: int) -> str:
+    """Of a rank of a run's spans."""
     return label(run.rank_names[rank], 26) if rank < len(run.rank_names) else f"rank {rank}"
 
 

@@ -1,4 +1,4 @@
-"""The simulator's commands: predict, collective, model, schema, list, show. Imports wait until a command runs."""
+"""The simulator's commands: predict, collective, cluster, model, schema, list, show. Imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from simulator import commands_cluster
 
 if TYPE_CHECKING:
     from simulator.model.table import Ground
@@ -35,6 +37,8 @@ def mount(commands: Any) -> None:
         "--messages", action="store_true", help="time every message on its way through the links, with what it shares"
     )
     collective.set_defaults(command=_collective)
+
+    commands_cluster.mount(commands)
 
     model = commands.add_parser(
         "model", help="a model's layers: FLOPs, parameters, activations", description="Look at a model."

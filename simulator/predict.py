@@ -14,6 +14,7 @@ from simulator.memory import memory
 from simulator.program import MAIN_LANE, Program
 from simulator.run import Run, divided
 from simulator.scenario import Scenario
+from simulator.spread import spread
 
 # Tasks of all steps that are simulated. Static: by replay 2 us and 0.7 kB each, 14 us by events where many share; 4 million are
 # up to a minute and 3 GB. Others: 10 to 30 us each. On a 2-core virtual machine.
@@ -22,14 +23,17 @@ _MOST_TASKS: Final = {True: 4_000_000, False: 2_000_000}
 _ENOUGH_TASKS: Final = 2_000_000
 
 
-def predict(scenario: Scenario) -> Run:
+def predict(scenario: Scenario, interval: bool = True) -> Run:
     """Step time, throughput, breakdown, communication, FLOPs, memory, energy and cost, and weak and strong scaling efficiency
-    against the smallest baseline. Raises FieldError for steps that are too many to simulate."""
-    run = compared(_timed(scenario), scenario)
+    against the smallest baseline. interval: tell how far the step time may be off too, which takes as long as the rest.
+
+    Raises FieldError for steps that are too many to simulate.
+    """
+    run = compared(_timed(scenario, interval), scenario)
     return replace(accounted(run, scenario), **_memory(scenario))
 
 
-def _timed(scenario: Scenario) -> Run:
+def _timed(scenario: Scenario, interval: bool) -> Run:
     strategy, unevenness = scenario.strategy, scenario.unevenness
     program = strategy.compile(scenario.job(unevenness=unevenness))
     if not isinstance(program, Program) or not (program.lane == MAIN_LANE).any():
@@ -43,7 +47,11 @@ def _timed(scenario: Scenario) -> Run:
     )
     timeline = simulate_steady(program, _steps(scenario, program), variation)
     run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
-    return divided(run, strategy.program_steps)
+    run = divided(run, strategy.program_steps)
+    if not interval:
+        return run
+    low, high, shares = spread(scenario, None if unevenness.is_random else program)
+    return replace(run, prediction_interval_s=(low * run.step_time_s, high * run.step_time_s), spread=shares)
 
 
 def _steps(scenario: Scenario, program: Program) -> int:

@@ -123,6 +123,8 @@ class Run:
     memory_by_stage: `name`, `total_bytes` and `holders_bytes` of each kind of training rank; capacity_bytes: what a rank has.
     fits: whether that is enough. fit_by: what to set so that it is, where it is not. None and "" until known.
     energy_J, cost_USD: "per_step", "per_million_samples" and, where there are tokens, "per_million_tokens".
+    Of predicted runs alone: prediction_interval_s, where the step time is with a probability of 90 %, as far as the cluster's
+    numbers are uncertain; spread: the share of its logarithm's variance that each of them brings, the largest first.
     servers: what became of parameter servers and those who wait for them, as `simulator.asynchrony.summary` has it.
     Of measured runs alone: compute, whether the model computed or ranks waited as long as it is predicted to, so that the run
     tells of communication; step_time_interval_s: its 95 % confidence interval, where there are enough steps to tell; losses: of
@@ -160,6 +162,8 @@ class Run:
     servers: Mapping[str, Any] | None = None
     compute: Literal["real", "paced"] | None = None
     step_time_interval_s: tuple[float, float] | None = None
+    prediction_interval_s: tuple[float, float] | None = None
+    spread: Mapping[str, float] = field(default_factory=dict)
     losses: tuple[float, ...] = ()
     verified: Mapping[str, Any] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -350,8 +354,9 @@ def load_run(folder: Path) -> Run:
         plain.pop(name, None)
     for name in ("step_times_s", "losses", "rank_names", "memory_by_stage"):
         plain[name] = tuple(plain.get(name, ()))
-    if plain.get("step_time_interval_s"):
-        plain["step_time_interval_s"] = tuple(plain["step_time_interval_s"])
+    for name in ("step_time_interval_s", "prediction_interval_s"):
+        if plain.get(name):
+            plain[name] = tuple(plain[name])
     spans_file = folder / "spans.npz"
     if spans_file.is_file():
         # through memory, so that a damaged file is not left open

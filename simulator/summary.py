@@ -14,6 +14,8 @@ _NOTICED: Final = 5e-4
 _WIDTH: Final = 100
 _BAR_WIDTH: Final = 24
 _LARGEST_HOLDERS: Final = 3
+# the share of a prediction's variance from which on a quantity is told
+_MATTERS: Final = 0.1
 
 
 def describe(run: Run) -> str:
@@ -23,6 +25,7 @@ def describe(run: Run) -> str:
     for title, rows in (
         ("step time", _step_time(run)),
         ("throughput", _throughput(run)),
+        ("90 % between", _interval(run)),
         ("utilisation", _utilisation(run)),
         ("where it goes", _parts(run)),
         ("communication", _communication(run)),
@@ -67,6 +70,22 @@ def _throughput(run: Run) -> Iterator[str]:
     if run.tokens_per_s and run.tokens_per_s_per_rank:
         tokens = f", {_number(run.tokens_per_s)} tokens/s, {_number(run.tokens_per_s_per_rank)} tokens/s a rank"
     yield f"{_number(run.samples_per_s)} samples/s{tokens}"
+
+
+def _interval(run: Run) -> Iterator[str]:
+    """What a prediction may come to, as far as the cluster's numbers are uncertain, and which of them matter most."""
+    if run.prediction_interval_s is None:
+        return
+    low_s, high_s = run.prediction_interval_s
+    parts = [f"{format_time_s(low_s)} and {format_time_s(high_s)}"]
+    if low_s > 0:
+        parts.append(f"{_number(run.samples / high_s)} and {_number(run.samples / low_s)} samples/s")
+    bill = run.cost_USD
+    if bill and run.step_time_s > 0:
+        low, high = (format_USD(bill["per_step"] * seconds / run.step_time_s) for seconds in (low_s, high_s))
+        parts.append(f"{low} and {high} a step")
+    most = [f"{name} {share:.0%}" for name, share in run.spread.items() if share >= _MATTERS][:_LARGEST_HOLDERS]
+    yield "; ".join([", ".join(parts), *(["mostly " + ", ".join(most)] if most else [])])
 
 
 def _utilisation(run: Run) -> Iterator[str]:

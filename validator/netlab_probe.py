@@ -24,6 +24,7 @@ from simulator.units import format_Bps, format_bytes, format_time_s
 from validator.namespaces import inside
 from validator.netlab_fans import Flow, fans
 from validator.netlab_wiring import Plan, bucket_bytes
+from validator.processors import Processors
 
 _CORES: Final = os.cpu_count() or 1
 _ALONE_S: Final = 3.0  # for all links, one after the other
@@ -207,13 +208,13 @@ class _Ends:
             senders, receivers = zip(*(self._connected(flow.source, flow.target, stack) for flow in flows), strict=True)
             threads = min(len(flows), max(1, _CORES // 2))
             pool = stack.enter_context(ThreadPoolExecutor(2 * threads))
-            busy, begin_s = _CoresBusy(), time.perf_counter()
+            busy, begin_s = Processors(), time.perf_counter()
             until_s = begin_s + 4 * seconds + _SLACK_S
             to_send, to_receive = (list(zip(ends, sizes, strict=True)) for ends in (senders, receivers))
             receiving = [pool.submit(_receive, dict(to_receive[i::threads]), until_s) for i in range(threads)]
             sending = [pool.submit(_send, dict(to_send[i::threads]), until_s) for i in range(threads)]
             arrivals = sorted(arrival for receives in receiving for arrival in receives.result())
-            cores_busy = busy.share()
+            cores_busy = busy.busy()
             for sends in sending:
                 sends.result()
         totals = itertools.accumulate(count for _, count in arrivals)
@@ -311,20 +312,3 @@ def _echo(end: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while received := end.recv(64):
             end.sendall(received)
-
-
-class _CoresBusy:
-    """How busy all cores are from now on; time that the machine's host takes away counts as busy."""
-
-    def __init__(self) -> None:
-        self._before = self._read()
-
-    def share(self) -> float:
-        total, idle = (now - then for now, then in zip(self._read(), self._before, strict=True))
-        return 1 - idle / total if total else 0.0
-
-    @staticmethod
-    def _read() -> tuple[int, int]:
-        """All and idle ticks so far: fields of /proc/stat (man 5 proc_stat), without guests, which user time includes."""
-        ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(ticks), ticks[3] + ticks[4]

@@ -19,6 +19,7 @@ from simulator.cluster.network import Link
 from simulator.collective import collective_time, parse_op
 from simulator.errors import InputError, ScaleproofError
 from simulator.scenario import load_cluster
+from simulator.spread import of_closed_form
 from validator.published import Prediction
 
 Row = Mapping[str, str]
@@ -67,14 +68,19 @@ def predict(row: Row) -> Prediction:
             return Prediction(set_name, skipped="no time or bandwidth")
         cluster, assumed = _cluster(row, ranks)
         algorithm = _algorithm(row.get("algorithm", ""))
-        predicted_s = collective_time(op, size_bytes, ranks, cluster, algorithm)
+        called_s = _PYTORCH_S if _is_pytorch(row) else 0.0
+
+        def seconds(on: Cluster) -> float:
+            return collective_time(op, size_bytes, ranks, on, algorithm) + called_s
+
+        predicted_s = seconds(cluster)
+        told = of_closed_form(seconds, cluster) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])
-    if _is_pytorch(row):
-        predicted_s += _PYTORCH_S
     unstated = (*assumed, *([] if algorithm else ["algorithm"]))
     alike = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
-    return Prediction(set_name, predicted_s, measured_s, "", unstated, (*alike, str(size_bytes)), alike[:3])
+    interval_s = (told.low * predicted_s, told.high * predicted_s) if told else None
+    return Prediction(set_name, predicted_s, measured_s, "", unstated, (*alike, str(size_bytes)), alike[:3], interval_s)
 
 
 def _algorithm(text: str) -> str | None:

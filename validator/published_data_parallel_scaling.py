@@ -27,8 +27,9 @@ from simulator.model import AnyModel
 from simulator.predict import predict as run
 from simulator.program import MAIN_LANE, Kind, Program
 from simulator.scenario import Scenario, load_cluster, load_model
+from simulator.spread import spread
 from simulator.strategy import ParameterServer
-from validator.published import Prediction
+from validator.published import COARSE, Prediction
 
 Row = Mapping[str, str]
 
@@ -72,12 +73,13 @@ def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
         device_s = _device_s(_hashable(base), base_per_s)
         scenario = _scenario(row, device_s)
         predicted = scenario.total_samples / _step_s(scenario)
+        interval = _interval(scenario, predicted)
     except ScaleproofError as error:
         return Prediction(source, skipped=str(error).partition(";")[0])
     except ValidationError as error:
         return Prediction(source, skipped=f"no scenario: {error.errors()[0]['msg']}")
     inputs, pairs = (tuple(row.get(column, "") for column in columns) for columns in ((*_SERIES, *_SHAPE), _PAIRS))
-    return Prediction(source, predicted, measured, "", _assumed(row), inputs, pairs)
+    return Prediction(source, predicted, measured, "", _assumed(row), inputs, pairs, interval)
 
 
 def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
@@ -110,9 +112,21 @@ def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> fl
 
 def _step_s(scenario: Scenario) -> float:
     """Seconds of a step of all workers."""
-    if isinstance(scenario.strategy, ParameterServer) and scenario.strategy.mode == "asynchronous":
+    if _is_asynchronous(scenario):
         return _busiest_s(scenario.strategy.compile(scenario.job()))
-    return run(scenario).step_time_s
+    return run(scenario, interval=False).step_time_s
+
+
+def _interval(scenario: Scenario, per_s: float) -> tuple[float, float] | None:
+    """Where so many samples per second are with a probability of 90 %; not told where workers do not wait for one another."""
+    if _is_asynchronous(scenario):
+        return None
+    told = spread(scenario, least=COARSE)
+    return per_s / told.high, per_s / told.low
+
+
+def _is_asynchronous(scenario: Scenario) -> bool:
+    return isinstance(scenario.strategy, ParameterServer) and scenario.strategy.mode == "asynchronous"
 
 
 def _busiest_s(program: Program) -> float:

@@ -16,6 +16,7 @@ from simulator.errors import InputError, ScaleproofError
 from simulator.model import Gpt, Layer
 from simulator.model.layers import Shard
 from simulator.scenario import load_cluster
+from simulator.spread import Spread, of_closed_form
 from validator.published import Prediction
 
 Row = Mapping[str, str]
@@ -37,7 +38,7 @@ def predict(row: Row) -> list[Prediction]:
     sets = [f"{source} {name}" for name in ("forward", "backward")]
     try:
         measured_s = [float(row[name]) * 1e-3 for name in ("forward_ms", "backward_ms")]
-        predicted_s = layer_s(row)
+        predicted_s, told = layer_s(row), _spreads(row)
     except ScaleproofError as error:
         return [Prediction(name, skipped=str(error).partition(";")[0]) for name in sets]
     except ValueError:
@@ -45,17 +46,27 @@ def predict(row: Row) -> list[Prediction]:
     shape = tuple(row[name] for name in _SHAPE)
     # what is recomputed changes the backward pass alone
     inputs = [shape, (*shape, row["recompute"])]
-    passes = zip(sets, predicted_s, measured_s, inputs, strict=True)
-    return [Prediction(name, predicted, measured, inputs=given) for name, predicted, measured, given in passes]
+    passes = zip(sets, predicted_s, measured_s, inputs, told, strict=True)
+    return [
+        Prediction(name, predicted, measured, inputs=given, interval=(spread.low * predicted, spread.high * predicted))
+        for name, predicted, measured, given, spread in passes
+    ]
 
 
-def layer_s(row: Row) -> tuple[float, float]:
-    """Seconds of one layer's forward and backward pass, in which it recomputes what the row says.
+def _spreads(row: Row) -> list[Spread]:
+    """How far each pass may be off."""
+    cluster = _cluster(row["gpu"])
+    return [of_closed_form(lambda on: layer_s(row, on)[0], cluster), of_closed_form(lambda on: layer_s(row, on)[1], cluster)]
+
+
+def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:
+    """Seconds of one layer's forward and backward pass, in which it recomputes what the row says, on the row's cluster if none
+    is given.
 
     Its attention is of before flash attention, with dropout, as Megatron-LM of 2022 had it. Raises InputError.
     """
     hidden, heads, tokens, ranks, samples = (int(row[name]) for name in ("hidden", "heads", "seq_len", "tp", "microbatch_seqs"))
-    cluster, precision = _cluster(row["gpu"]), _precision(row["precision"])
+    cluster, precision = cluster or _cluster(row["gpu"]), _precision(row["precision"])
     gpt = Gpt(layers=1, hidden=hidden, heads=heads, vocabulary=ranks, sequence=tokens, flash=False, dropout=True)
     layer = gpt.build_layers(Shard(ranks, row["sequence_parallel"] == "yes"))[1]
     forward_s, backward_s = cluster.device.layer_s(layer, samples, precision)

@@ -23,6 +23,7 @@ from simulator import library
 from simulator.baseline import STEPS
 from simulator.cluster import Cluster
 from simulator.cluster.network import Node
+from simulator.cluster.quantities import QUANTITIES
 from simulator.engine import simulate
 from simulator.errors import InputError, ScaleproofError
 from simulator.model import Gpt
@@ -71,7 +72,11 @@ def predict(row: Row) -> Prediction:
     except ScaleproofError as error:
         return Prediction(name, skipped=str(error).partition(";")[0])
     shape = tuple(row.get(column, "") for column in _SHAPE)
-    return Prediction(name, predicted_s, measured_s, assumed=_ASSUMED, inputs=(*shape, row["schedule"]), pairs=shape)
+    # what passes and messages take is given: what is left out of the model alone is uncertain
+    low, high = QUANTITIES["model"].slownesses(_shipped())
+    interval_s = predicted_s * low, predicted_s * high
+    inputs = (*shape, row["schedule"])
+    return Prediction(name, predicted_s, measured_s, assumed=_ASSUMED, inputs=inputs, pairs=shape, interval=interval_s)
 
 
 class Given(NamedTuple):

@@ -19,12 +19,14 @@ from simulator.errors import InputError, ScaleproofError
 from simulator.memory import memory
 from simulator.memory.software import DEEPSPEED, DEEPSPEED_BF16, Software
 from simulator.model import AnyModel, Gpt, Llama
+from simulator.program import Program
 from simulator.scenario import Scenario, load_cluster
+from simulator.spread import spread
 from validator.framework_constants import CALIBRATIONS
 from validator.framework_exchanges import beside
 from validator.framework_times import Work, device_for
 from validator.frameworks import Framework, framework_of
-from validator.published import Prediction
+from validator.published import COARSE, Prediction
 
 Row = Mapping[str, str]
 
@@ -71,7 +73,7 @@ def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
         scenario = run.scenario()
         held = memory(scenario, run.software)
         skipped = _not_timed(row)
-        predicted_s = math.nan if skipped else step_s(scenario)
+        predicted_s, interval_s = (math.nan, None) if skipped else _timed(scenario, fitted=framework is not None)
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
         measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
     except ScaleproofError as error:
@@ -80,7 +82,7 @@ def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
     except (KeyError, ValueError):
         yield Prediction(name, skipped="no run that can be read")
         return
-    yield Prediction(name, predicted_s, measured_s, skipped, run.assumed, inputs, pairs)
+    yield Prediction(name, predicted_s, measured_s, skipped, run.assumed, inputs, pairs, interval_s)
     if row.get("memory_GiB"):
         told_bytes = max(getattr(rank, run.framework.told) for rank in held.ranks)
         yield Prediction(f"{name} memory", told_bytes, measured_bytes, "", run.assumed, inputs, pairs)
@@ -102,10 +104,20 @@ def row_step_s(row: Row, framework: Framework) -> float:
     return step_s(_read(row, framework).scenario())
 
 
-def step_s(scenario: Scenario) -> float:
-    """Seconds of a steady step."""
-    timeline = simulate(scenario.strategy.compile(scenario.job()), STEPS)
+def step_s(scenario: Scenario, program: Program | None = None) -> float:
+    """Seconds of a steady step. program: what the scenario compiles to, where that is there."""
+    timeline = simulate(program or scenario.strategy.compile(scenario.job()), STEPS)
     return timeline.run(scenario="", strategy=scenario.strategy.kind, samples=scenario.total_samples).step_time_s
+
+
+def _timed(scenario: Scenario, fitted: bool) -> tuple[float, tuple[float, float] | None]:
+    """The same, and where it is with a probability of 90 %: by what is said of devices that nothing is fitted to."""
+    program = scenario.strategy.compile(scenario.job())
+    predicted_s = step_s(scenario, program)
+    if fitted:
+        return predicted_s, None
+    told = spread(scenario, program, COARSE)
+    return predicted_s, (told.low * predicted_s, told.high * predicted_s)
 
 
 @dataclass(frozen=True)

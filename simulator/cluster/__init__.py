@@ -19,6 +19,7 @@ class Cluster(Spec):
 
     network: what joins the nodes; its bandwidth is that of all network cards of a node together.
     collectives: those that were measured, and who chooses the algorithm of the rest.
+    shared_cores: where the nodes are parts of one machine, as namespaces of a network are, and so compute on the same cores.
     uncertainty: by the names of `quantities`, which are mostly paths of fields: network.bandwidth.
     pue: power usage effectiveness, what the site draws over what its nodes draw (ISO/IEC 30134-2).
     """
@@ -30,6 +31,9 @@ class Cluster(Spec):
     node: Node
     network: Link | None = Field(None, description="needed when there is more than one node")
     device: Device
+    shared_cores: float | None = Field(
+        None, gt=0, description="cores' worth of work that all nodes get done together, where they are parts of one machine"
+    )
     collectives: Collectives = Collectives()
     pue: Annotated[float, Field(ge=1, le=10)] = 1.0
     uncertainty: dict[str, Interval] = Field(

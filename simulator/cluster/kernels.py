@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
+from simulator.cluster.serial import Serial, Work, backward_work, forward_work, weights_work
 from simulator.model.operators import Attention, Convolution, Kept, Matmul, Memory, Operator, Product
 from simulator.spec import Count, Spec
 from simulator.units import Seconds
@@ -69,6 +70,9 @@ class Kernels(Spec):
     issue_s: Seconds = Field(0.0, alias="issue", description="that the host takes to issue one kernel")
     flash_forward_share: float = Field(0.4, gt=0, le=1, description="of the peak that flash attention's blocks reach")
     flash_backward_share: float = Field(0.3, gt=0, le=1)
+    serial: Serial | None = Field(
+        None, description="of a processor's core, which hides nothing under anything else; in place of tiles, power and issue"
+    )
 
 
 class Speed(NamedTuple):
@@ -162,6 +166,8 @@ def passes_s(speed: Speed, operators: tuple[Operator, ...], kept: tuple[Kept, ..
     kept: what they keep; masks of attention scores tell of dropout between softmax and values. The host issues kernels as
     the device works: the slower of the two counts.
     """
+    if speed.kernels.serial is not None:
+        return _serial_s(speed, forward_work(operators, samples)), _serial_s(speed, backward_work(operators, samples))
     dropped = sum(item.elements for item in kept if item.group == "attention" and item.element_bytes == _MASK_BYTES)
     forward = [kernel_s for operator in operators for kernel_s in _forward(operator, samples, speed)]
     backward = [kernel_s for operator in operators for kernel_s in _backward(operator, samples, speed)]
@@ -174,9 +180,21 @@ def passes_s(speed: Speed, operators: tuple[Operator, ...], kept: tuple[Kept, ..
 @functools.lru_cache(maxsize=4096)
 def weights_s(speed: Speed, operators: tuple[Operator, ...], samples: float) -> float:
     """Seconds of those kernels of the backward pass that make gradients of weights, the last of each weighted operator."""
+    if speed.kernels.serial is not None:
+        return _serial_s(speed, weights_work(operators, samples))
     return sum(
         list(_backward(operator, samples, speed))[-1] for operator in operators if isinstance(operator, Matmul | Convolution)
     )
+
+
+def _serial_s(speed: Speed, work: Work) -> float:
+    """Seconds of work that adds up."""
+    kernels, peak_flops = speed.kernels, speed.peak_flops
+    assert kernels.serial is not None
+    flash_flops = kernels.flash_forward_share * peak_flops, kernels.flash_backward_share * peak_flops
+    element_s = speed.element_bytes / speed.reached_Bps
+    each_s = kernels.serial.each_s(kernels.launch_s, kernels.tile_share * peak_flops, *flash_flops, element_s)
+    return sum(each_s[name] * amount for name, amount in work.items())
 
 
 def _pass_s(kernels_s: Sequence[float], speed: Speed) -> float:

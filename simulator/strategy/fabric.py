@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from simulator.cluster import Cluster
@@ -30,6 +30,7 @@ class Fabric:
         self.cluster = cluster
         self._builder = builder
         self._resources: dict[str, int] = {}
+        self._nodes_like: dict[int, float] = {}
         self._channels: dict[tuple[str, Channel], int] = {}
         self._costs: dict[tuple[object, ...], CollectiveCost] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
@@ -49,6 +50,7 @@ class Fabric:
         is as slow and as late as the slowest and latest of them.
         """
         together = lockstep or (rank,)
+        self._nodes_like[node] = multiplicity / each
         return self._builder.rank(
             name,
             multiplicity=multiplicity,
@@ -61,14 +63,19 @@ class Fabric:
 
     def _compute_uses(self, node: int, alike: int) -> tuple[Use, ...]:
         """What computing uses when `alike` ranks of the node do it together: its cores, where ranks share them."""
-        cores = self.cluster.node.cores
-        return () if cores is None else (Use(self._resource(f"node {node} cores", cores), alike),)
+        return tuple(Use(cores, alike * nodes) for cores, nodes in self._cores(node))
 
     def _core_use(self, node: int, link_cores: float, bandwidth_Bps: float, alike: float) -> tuple[Use, ...]:
-        cores = self.cluster.node.cores
-        if cores is None or link_cores == 0:
+        if link_cores == 0:
             return ()
-        return (Use(self._resource(f"node {node} cores", cores), link_cores / bandwidth_Bps * alike),)
+        return tuple(Use(cores, link_cores / bandwidth_Bps * alike * nodes) for cores, nodes in self._cores(node))
+
+    def _cores(self, node: int) -> Iterator[tuple[int, float]]:
+        """The cores that do a node's work, its own and those that all nodes share, and how many nodes like it use them."""
+        if self.cluster.node.cores is not None:
+            yield self._resource(f"node {node} cores", self.cluster.node.cores), 1.0
+        if self.cluster.shared_cores is not None:
+            yield self._resource("shared cores", self.cluster.shared_cores), self._nodes_like.get(node, 1.0)
 
     def _host_use(self, name: str, link: Link, size_bytes: float, alike: float) -> tuple[Use, ...]:
         """A host handles its messages one after another, each for the link's overhead, however large it is."""
@@ -155,10 +162,11 @@ class Fabric:
             for node, device, channel in ends:
                 name = f"node {node} card {self._card(device)} {channel[0]}"
                 uses += (Use(self._resource(name, wiring.capacity_Bps(channel) / cards, _incast(link, channel))),)
+        cores: tuple[Use, ...] = ()
         for node, count in ((source_node, out_of_source), (target_node, into_target)):
             uses += self._host_use(f"node {node}", link, size_bytes, count)
-            uses += self._core_use(node, link.cores_busy / 2, link.bandwidth_Bps, count)
-        return Path(link.latency_s + further_s, alone_Bps, uses, _weight(link))
+            cores += self._core_use(node, link.cores_busy / 2, link.bandwidth_Bps, count)
+        return Path(link.latency_s + further_s, alone_Bps, uses + _added_up(cores), _weight(link))
 
     def _cards(self, source_node: int, target_node: int, devices: tuple[int, int] | None) -> list[tuple[int, int]]:
         """The endpoints of the network between which messages go: nodes, or cards where they are told apart."""
@@ -234,10 +242,12 @@ class Fabric:
         uses = self._network_uses(op, group, self._algorithm(cost, op, group, size_bytes), nodes, alike) if crosses else ()
         links = [self.cluster.network] if group.nodes > 1 else []
         links += [self.cluster.node.link] if group.per_node > 1 else []
+        cores: tuple[Use, ...] = ()
         for node in nodes:
             for link in links:
                 sends = alike * (group.per_node if link is self.cluster.node.link else 1)
-                uses += self._core_use(node, _given(link).cores_busy, _given(link).bandwidth_Bps, sends)
+                cores += self._core_use(node, _given(link).cores_busy, _given(link).bandwidth_Bps, sends)
+        uses += _added_up(cores)
         return moved_bytes, Path(cost.latency_s, max_Bps, uses, min(_weight(_given(link)) for link in links))
 
     def _cost(self, op: Op, group: Group, size_bytes: float, algorithm: str | None) -> CollectiveCost:
@@ -288,6 +298,14 @@ class Fabric:
                 if load := busiest.get((channel[0], card), 0.0) if folded else loads.get(channel, 0.0):
                     result[channel] = load
         return result
+
+
+def _added_up(uses: tuple[Use, ...]) -> tuple[Use, ...]:
+    """One use of each resource: both ends of a message may be on the cores that all nodes share."""
+    total: dict[int, float] = {}
+    for resource, per_unit in uses:
+        total[resource] = total.get(resource, 0.0) + per_unit
+    return tuple(itertools.starmap(Use, total.items()))
 
 
 def _incast(link: Link, channel: Channel) -> float:

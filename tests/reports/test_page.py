@@ -81,10 +81,11 @@ def test_headline_and_cases_are_on_the_page(built: Path) -> None:
 
 
 def test_figures_are_pictures_with_something_on_them(built: Path) -> None:
-    names = sorted(path.name for path in (built / "figures").iterdir())
+    names = sorted(path.name for path in (built / "figures").glob("*.png"))
     assert names[:3] == ["accuracy.png", "breakdown.png", "scaling.png"]
     assert len(names) == 3 + 8
-    for path in (built / "figures").iterdir():
+    assert len(list((built / "figures").glob("timeline-*.svg"))) == 8
+    for path in (built / "figures").glob("*.png"):
         width, height = size_px(path.read_bytes())
         assert width == 1600
         assert height > 300
@@ -163,3 +164,20 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the page cannot be written"):
         build(tmp_path)
     assert not (tmp_path / "index.html").exists()
+
+
+def test_what_explains_a_difference_stands_above_its_timelines(tmp_path: Path) -> None:
+    folder = write_results(tmp_path, CASES[:1])
+    parting = {"rank": 0, "measured_ranks": [0, 1], "phase": "backward", "predicted_s": 0.01, "measured_s": 0.02}
+    told = {"sentences": ["backward takes <twice> as long"], "parts": [], "partings": [parting]}
+
+    def explained(plain: dict[str, Any]) -> None:
+        plain["cases"][0] |= {"explanation": told, "inside": False}
+        plain["cases"][0]["predicted"]["prediction_interval_s"] = [0.031, 0.0357]
+
+    edit(folder, explained)
+    text = _Page(build(folder)).text
+    assert "backward takes <twice> as long" in text
+    assert "measured inside the forecast's 90 % interval 0 of 1" in text
+    assert "31.0 to 35.7" in text
+    assert (folder / "figures" / "timeline-01-ring-2.svg").stat().st_size > 10_000

@@ -162,3 +162,13 @@ def test_a_newer_version_is_noted(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert "version 2" in found.notes[0]
     assert len(found.compared) == 1
+
+
+def test_an_explanation_that_is_none_is_left_out(tmp_path: Path) -> None:
+    folder = write_results(tmp_path, CASES[:2])
+    edit(folder, lambda plain: plain["cases"][0].update(explanation={"partings": [{"rank": -1}]}, inside=True))
+    found = read(folder)
+    assert [case.explanation for case in found.cases] == [None, None]
+    assert [case.inside for case in found.cases] == [True, None]
+    (note,) = found.notes
+    assert note.startswith("ring-2: explanation: partings.0.")

@@ -17,6 +17,7 @@ from PIL import Image
 import scaleproof
 from reports import timeline
 from reports.results import Case
+from reports.side_by_side import side_by_side
 from reports.step import typical_step
 from simulator.predict import predict
 from simulator.run import Phase, Run, Spans, Stream
@@ -40,8 +41,8 @@ def _many_ranks(ranks: int) -> Run:
 
 @pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case[1])
 def test_every_family_has_a_timeline(case: tuple[str, str, int, int, float, float]) -> None:
-    one = timeline.timeline(_case(make_run("measured", case)))
-    both = timeline.timeline(_case(make_run("predicted", case), make_run("measured", case)))
+    one = side_by_side(_case(make_run("measured", case)), "png")
+    both = side_by_side(_case(make_run("predicted", case), make_run("measured", case)), "png")
     assert one is not None
     assert both is not None
     assert size_px(both)[1] > size_px(one)[1]
@@ -50,9 +51,9 @@ def test_every_family_has_a_timeline(case: tuple[str, str, int, int, float, floa
 def test_no_timeline_without_spans_of_a_steady_step() -> None:
     run = make_run("measured", CASES[0])
     assert run.spans is not None
-    assert timeline.timeline(_case(replace(run, spans=None))) is None
-    assert timeline.timeline(_case(replace(run, spans=run.spans.where(run.spans.step == 0)))) is None
-    assert timeline.timeline(_case()) is None
+    assert side_by_side(_case(replace(run, spans=None)), "png") is None
+    assert side_by_side(_case(replace(run, spans=run.spans.where(run.spans.step == 0))), "png") is None
+    assert side_by_side(_case(), "png") is None
 
 
 def test_the_step_closest_to_the_run_s_step_time_is_shown() -> None:
@@ -68,7 +69,7 @@ def test_only_the_first_ranks_are_drawn() -> None:
     step = typical_step(_many_ranks(40))
     assert step is not None
     assert (step.ranks, step.of) == (list(range(16)), 40)
-    drawn, most = (timeline.timeline(_case(_many_ranks(ranks))) for ranks in (16, 40))
+    drawn, most = (side_by_side(_case(_many_ranks(ranks)), "png") for ranks in (16, 40))
     assert drawn is not None
     assert most is not None
     assert size_px(drawn) == size_px(most)
@@ -76,8 +77,8 @@ def test_only_the_first_ranks_are_drawn() -> None:
 
 def test_ranks_without_a_name_are_numbered() -> None:
     run = make_run("measured", CASES[2])
-    assert timeline._rank_name(run, 2) == "server 0"
-    assert timeline._rank_name(replace(run, rank_names=()), 2) == "rank 2"
+    assert timeline.rank_name(run, 2) == "server 0"
+    assert timeline.rank_name(replace(run, rank_names=()), 2) == "rank 2"
 
 
 def test_the_legend_names_what_is_there() -> None:
@@ -92,7 +93,7 @@ def test_a_step_without_length_is_drawn() -> None:
     empty = _many_ranks(2)
     assert empty.spans is not None
     no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
-    assert timeline.timeline(_case(replace(empty, spans=no_time)))
+    assert side_by_side(_case(replace(empty, spans=no_time)), "png")
 
 
 Make = Callable[..., Scenario]
@@ -127,7 +128,7 @@ def drawn(run: Run) -> Figure:
     step = typical_step(run)
     assert step is not None
     figure = Figure()
-    timeline._draw(figure, [step], [""])
+    timeline.draw(figure, [step], [""])
     return figure
 
 

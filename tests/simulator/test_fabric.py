@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from simulator.engine import events
 from simulator.predict import predict
 from simulator.scenario import Scenario
+from tests.simulator.programs import ONLY_COMPUTE, compiled
 
 Make = Callable[..., Scenario]
 STRATEGIES = {
@@ -108,3 +110,27 @@ def test_alike_nodes_stay_folded_where_the_network_is_one_switch_in_effect(small
     assert classes() == classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2}") == 2
     assert classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2, oversubscription: 2}") == 20
     assert classes("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}]") == 20
+
+
+@pytest.mark.parametrize(("nodes", "each"), [(8, 1), (4, 2), (2, 1)])
+@pytest.mark.parametrize("told_apart", [False, True])
+def test_nodes_that_are_parts_of_one_machine_share_its_cores(small: Make, nodes: int, each: int, told_apart: bool) -> None:
+    """n ranks on c cores take n / c times as long, folded or not."""
+    workers = nodes * each
+    odd = ["unevenness={stragglers: [{ranks: [1], slowdown: 1.0}]}"] if told_apart else []
+    fixed = (
+        f"strategy={{kind: data_parallel, workers: {workers}, overlap: false}}", "batch={per_worker: 1}",
+        f"cluster.nodes={nodes}", f"cluster.node.devices={each}", *ONLY_COMPUTE,
+    )  # fmt: skip
+    alone, shared = (small(*fixed, *odd, *more) for more in ((), ["cluster.shared_cores=1.5"]))
+    assert predict(shared).step_time_s == pytest.approx(workers / 1.5 * predict(alone).step_time_s, rel=1e-3)
+    ends_s = events.simulate(compiled(shared), 3).step_ends_s()
+    assert float(ends_s[-1] - ends_s[-2]) == pytest.approx(predict(shared).step_time_s, rel=1e-6)
+
+
+def test_messages_keep_shared_cores_busy_at_both_ends(small: Make) -> None:
+    """Two stages on nodes that share half a core: one that moves at full bandwidth would keep a whole one busy."""
+    fixed = ("strategy={kind: pipeline, stages: 2}", "cluster.node.devices=1", "cluster.network.cores_busy=1")
+    links = ("cluster.device.memory_bandwidth=1 EB/s", "cluster.network.bandwidth=1 Mbit/s")
+    free, shared = (predict(small(*fixed, *links, *more)).step_time_s for more in ((), ("cluster.shared_cores=0.5",)))
+    assert shared == pytest.approx(2 * free, rel=0.05)

@@ -61,9 +61,9 @@ def test_unlike_links_have_their_own_rate_and_bucket() -> None:
     lab = wiring.plan(lab_cluster(3, "1 Gbit/s", unlike=[{"at": [1], "bandwidth": "100 Mbit/s"}]))
     limits = [next(wiring.host_limits(lab, host, has_netem=False)) for host in range(3)]
     assert [line.split(" tbf ")[1].split(" limit")[0] for line in limits] == [
-        "rate 1000000000bit burst 250000",
-        "rate 100000000bit burst 25000",
-        "rate 1000000000bit burst 250000",
+        "rate 1000000000bit burst 62500",
+        "rate 100000000bit burst 18028",
+        "rate 1000000000bit burst 62500",
     ]
 
 

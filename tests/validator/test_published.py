@@ -53,6 +53,13 @@ def test_the_floor_is_how_rows_of_the_same_inputs_differ() -> None:
     assert found.floor == pytest.approx((10 / 90 + 10 / 110) / 2)
 
 
+def test_coverage_is_the_share_of_rows_that_lie_in_their_intervals() -> None:
+    inside, below, untold = ((0.9, 1.1), (1.2, 1.3), None)
+    rows = [Prediction("a", 1.0, 1.0, interval=interval) for interval in (inside, inside, below, untold)]
+    assert summarise(rows)["a"].coverage90 == pytest.approx(2 / 3)
+    assert summarise([pair(1, 1)])["a"].coverage90 is None
+
+
 def test_every_row_is_scored_or_skipped_and_what_was_assumed_is_counted() -> None:
     rows = [pair(1, 1), Prediction("a", skipped="no time"), Prediction("b", skipped="no time")]
     assumed = Prediction("a", 1.0, 2.0, assumed=("inter_node",))
@@ -166,7 +173,7 @@ def test_the_published_table_is_scored_whole() -> None:
     medians = [each.median for name, each in result.sets.items() if each.median is not None and name.endswith(">=1MiB")]
     assert sorted(medians)[len(medians) // 2] < 0.15
     assert set(result.plain()["sets"]["p4de.24xlarge >=1MiB"]) == {
-        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "skipped", "assumed",
+        "rows", "scored", "mean", "median", "p95", "worst", "order_right", "floor", "coverage90", "skipped", "assumed",
     }  # fmt: skip
 
 

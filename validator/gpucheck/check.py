@@ -14,11 +14,11 @@ from typing import Final
 from simulator.cluster import Cluster
 from simulator.errors import RunError
 from simulator.scenario import load_cluster
-from validator.calibrate import write
+from validator.calibration.writing import write
 from validator.gpucheck import probing, sizes, training
 from validator.gpucheck.cluster import Found, describe, shipped
 from validator.gpucheck.ledger import Ledger
-from validator.reconcile import Case
+from validator.reconciliation.reconcile import Case
 
 DRY: Final = "dry run on the CPU, numbers without meaning"
 CLUSTER_FILE: Final = "cluster.yaml"

@@ -16,12 +16,11 @@ from simulator.cluster.kernels import Generation, Kernels, Speed, products_s
 from simulator.errors import RunError
 from simulator.scenario import load_device
 from validator import fit
-from validator.calibrate import provenance
+from validator.calibration.facts import provenance
 
 if TYPE_CHECKING:
     # these modules import torch, which is for ranks to do
-    from validator.probe.compute import LayerTiming, OptimizerTiming
-    from validator.probe.gpu import Facts, Launches, MatmulTiming, MovedTiming
+    from validator.probe.gpu import Facts, Launches, LayerTiming, MatmulTiming, MovedTiming, OptimizerTiming
 
 # Devices that ship, by the names that drivers give them.
 _SHIPPED: Final = {

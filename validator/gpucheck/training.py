@@ -20,7 +20,7 @@ from validator.gpucheck.families import ALONE, MOST_SHARED, RANKS, SAMPLES, Fiel
 from validator.gpucheck.ledger import Ledger, NotRunError
 from validator.gpucheck.sizes import Sizes, Training
 from validator.measure import Watch, measure
-from validator.reconcile import Case, reconcile
+from validator.reconciliation.reconcile import Case, reconcile
 from validator.results import is_right
 from validator.steps import total_steps
 

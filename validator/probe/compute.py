@@ -1,158 +1,238 @@
-"""Times of a model's layers, of optimizer steps and of memory, on as many ranks at once as the process group has."""
+"""What a rank's device takes to compute: products, kernels bound by memory, calls, layers and optimizer steps of models.
+
+Ranks that call a probe together compute at the same time, each by itself, and each gets the points of all of them. Points come
+in rounds, since what else a machine does comes and goes. budget_s: for all that a probe times.
+"""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import TypedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional
 
+from simulator.cluster.serial import backward_work, forward_work
 from simulator.model import Gpt, Mlp
-from validator.model import DTYPES, build, loss
+from validator.model import build
+from validator.probe.adaptive import Samples, Step, repeat, timed
+from validator.probe.gpu import DTYPES, Clock, draw_batch, passes_s, tf32
+from validator.probe.peers import collected, wait_for_all
+from validator.probe.points import Point
+from validator.probe.turns import in_rounds
+from validator.rank import here
+from validator.strategy.base import build_optimizer
 
-_WARM_UP = 2
-_OPTIMIZER_SAMPLES = 8
-
-
-class LayerTiming(TypedDict):
-    """Median seconds of one kind of layer for a number of samples."""
-
-    signature: str
-    samples: int
-    forward_s: float
-    backward_s: float
-
-
-class OptimizerTiming(TypedDict):
-    """Median seconds of an optimizer's step."""
-
-    optimizer: str
-    parameters: int
-    seconds: float
-
-
-def layers(model: Gpt | Mlp, precision: str, samples: Sequence[int], budget_s: float) -> list[LayerTiming]:
-    """Times of every kind of layer of `model`, `budget_s` seconds per number of samples, while all ranks do the same."""
-    specs = model.build_layers()
-    modules = [module.to(DTYPES[precision]) for module in build(model, range(len(specs)), seed=0)]
-    result: list[LayerTiming] = []
-    for count in samples:
-        inputs, targets = _batch(model, count, DTYPES[precision])
-        times: dict[str, list[tuple[float, float]]] = defaultdict(list)
-
-        def step(
-            inputs: Tensor = inputs, targets: Tensor = targets, times: dict[str, list[tuple[float, float]]] = times
-        ) -> None:
-            for spec, seconds in zip(specs, _train_step(modules, inputs, targets), strict=True):
-                times[spec.signature].append(seconds)
-            _forget_gradients(modules)
-
-        for _ in range(_WARM_UP):
-            step()
-        times.clear()
-        dist.barrier()
-        _repeat(step, budget_s)
-        for signature, seconds in times.items():
-            forward_s, backward_s = (statistics.median(column) for column in zip(*seconds, strict=True))
-            result.append({"signature": signature, "samples": count, "forward_s": forward_s, "backward_s": backward_s})
-    return result
+# Group of layers of models that nobody named, see validator.calibration.device.
+REFERENCE: Final = "reference"
+# m, n, k: square ones, and those of a transformer's layers and of their gradients, with few rows and with many.
+SHAPES: Final = (
+    *((side, side, side) for side in (64, 128, 256, 512, 1024)),
+    (16, 1024, 1024), (256, 1024, 256), (256, 256, 1024), (1024, 256, 256), (64, 2048, 512), (512, 2048, 64), (2048, 512, 256),
+)  # fmt: skip
+# Bytes of a tensor, from what a cache holds to what none does.
+SIZES_BYTES: Final = (2**14, 2**18, 2**22, 2**25)
+_ROW: Final = 256
+# Kernels in a row, so that what is timed is long beside a mark.
+_IN_A_ROW: Final = 100
+_LONG_S: Final = 1e-3
+# Samples of the training steps that an optimizer's follow.
+_OPTIMIZER_SAMPLES: Final = 2
 
 
-def optimizers(model: Gpt | Mlp, precision: str, names: Sequence[str], budget_s: float) -> list[OptimizerTiming]:
-    """Times of optimizer steps over the whole model and over its first half, `budget_s` seconds each.
+def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
+    """Matrix products ("matmul"), m × k by k × n."""
+    device = here().device
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        each_s = budget_s / (len(shapes) * len(precisions))
+        for precision in precisions:
+            with tf32(precision == "tf32"):
+                for m, n, k in shapes:
+                    a, b = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in ((m, k), (k, n)))
+                    out = torch.empty(m, n, device=device, dtype=DTYPES[precision])
+                    samples = repeat(_long(partial(torch.mm, a, b, out=out)), each_s)
+                    what = f"{precision} {m}x{n}x{k}"
+                    yield _point("matmul", what, 2.0 * m * n * k, "flops", samples, m=m, n=n, k=k)
+
+    return collected(in_rounds(one_round, budget_s))
+
+
+def memory(sizes_bytes: Sequence[int], precision: str, budget_s: float) -> list[dict[str, Any]]:
+    """Kernels that memory bounds ("memory"), over tensors of so many bytes; a point's size is what they read and write."""
+    dtype, device = DTYPES[precision], here().device
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        for size_bytes in sizes_bytes:
+            x, y = (torch.randn(size_bytes // (_ROW * dtype.itemsize), _ROW, device=device, dtype=dtype) for _ in range(2))
+            kernels: dict[str, tuple[int, Callable[[], object]]] = {
+                "copy": (2, partial(x.copy_, y)),
+                "add": (3, partial(x.add_, y)),
+                "gelu": (2, partial(functional.gelu, x)),
+                "softmax": (2, partial(functional.softmax, x, -1)),
+                "norm": (2, partial(functional.layer_norm, x, (_ROW,))),
+            }
+            for what, (passes, kernel) in kernels.items():
+                samples = repeat(_long(kernel), budget_s / (len(sizes_bytes) * len(kernels)))
+                yield _point("memory", what, float(passes * size_bytes), "bytes", samples)
+
+    return collected(in_rounds(one_round, budget_s))
+
+
+def launches(budget_s: float) -> list[dict[str, Any]]:
+    """Kernels of one element ("launch"), which take what a call takes: by themselves ("kernel"), and with what differentiates
+    them ("forward", "backward")."""
+    x = torch.ones(1, device=here().device, requires_grad=True)
+
+    def chained() -> Tensor:
+        y = x
+        for _ in range(_IN_A_ROW):
+            y = y * 1.0
+        return y
+
+    def backward() -> float:
+        y, clock = chained(), Clock(here().device)
+        clock.wait()
+        begin = clock.mark()
+        y.backward()  # type: ignore[no-untyped-call]
+        end = clock.mark()
+        clock.wait()
+        return clock.seconds(begin, end) / _IN_A_ROW
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        own = torch.zeros(1, device=here().device)
+        steps = {"kernel": _long(partial(own.add_, 1.0)), "forward": timed(chained, _IN_A_ROW), "backward": backward}
+        for what, step in steps.items():
+            yield _point("launch", what, 1.0, "kernels", repeat(step, budget_s / len(steps)))
+
+    return collected(in_rounds(one_round, budget_s))
+
+
+def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
+    """Copies between pinned memory of the host and a GPU, either way ("host_copy"); none on a CPU."""
+    device = here().device
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        for size_bytes in sizes_bytes if device.type == "cuda" else ():
+            host, own = torch.zeros(size_bytes // 4, pin_memory=True), torch.zeros(size_bytes // 4, device=device)
+            for what, target, source in (("host to device", own, host), ("device to host", host, own)):
+                step = _long(partial(target.copy_, source, non_blocking=True))
+                yield _point("host_copy", what, float(size_bytes), "bytes", repeat(step, budget_s / (2 * len(sizes_bytes))))
+
+    return collected(in_rounds(one_round, budget_s))
+
+
+def layers(
+    models: Sequence[Gpt | Mlp], precision: str, samples: Sequence[int], budget_s: float, group: str = ""
+) -> list[dict[str, Any]]:
+    """Every kind of layer of the models ("layer"), in training steps over so many samples; the loss counts with the last.
+
+    numbers: what work there is in it, see simulator.cluster.serial, and how many ranks compute at once. group: of the points.
+    """
+    built = [(model, _modules(model, precision)) for model in models]
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        wait_for_all()
+        for model, modules in built:
+            for count in samples:
+                yield from _layer_points(model, modules, count, precision, budget_s / (len(built) * len(samples)), group)
+
+    return collected(in_rounds(one_round, budget_s))
+
+
+def optimizers(models: Sequence[Gpt | Mlp], precision: str, names: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
+    """Optimizer steps ("optimizer") over the models and over their first halves, of so many tensors.
 
     Each follows a training step, which leaves the caches as training leaves them.
     """
-    specs = model.build_layers()
-    modules = [module.to(DTYPES[precision]) for module in build(model, range(len(specs)), seed=0)]
-    inputs, targets = _batch(model, _OPTIMIZER_SAMPLES, DTYPES[precision])
-    result: list[OptimizerTiming] = []
-    for count in (len(specs) // 2, len(specs)):
-        parameters = [p for module in modules[:count] for p in module.parameters()]
-        for name in names:
-            optimizer = _OPTIMIZERS[name](parameters)
-            seconds: list[float] = []
-            until_s = time.perf_counter() + budget_s
-            while len(seconds) < _WARM_UP + 5 or time.perf_counter() < until_s:
-                _train_step(modules, inputs, targets)
-                start_s = time.perf_counter()
-                optimizer.step()
-                seconds.append(time.perf_counter() - start_s)
-                _forget_gradients(modules)
-            size = sum(p.numel() for p in parameters)
-            result.append({"optimizer": name, "parameters": size, "seconds": statistics.median(seconds[_WARM_UP:])})
-    return result
+    built = [(model, _modules(model, precision)) for model in models]
+
+    def one_round(budget_s: float) -> Iterator[Point]:
+        for model, modules in built:
+            for part in (modules[: len(modules) // 2], modules):
+                parameters = [parameter for module in part for parameter in module.parameters()]
+                size = sum(parameter.numel() for parameter in parameters)
+                for name in names:
+                    optimizer = build_optimizer(name, parameters, 1e-6)  # type: ignore[arg-type]
+                    step = _update(model, modules, precision, optimizer)
+                    taken = repeat(step, budget_s / (2 * len(built) * len(names)))
+                    yield _point("optimizer", name, float(size), "parameters", taken, tensors=len(parameters))
+
+    return collected(in_rounds(one_round, budget_s))
 
 
-def memory_Bps(size_bytes: int, precision: str, budget_s: float) -> float:
-    """Bytes per second read and written while one buffer is added to another."""
-    dtype = DTYPES[precision]
-    target, source = (torch.zeros(size_bytes // dtype.itemsize, dtype=dtype) for _ in range(2))
-    dist.barrier()
-    seconds = _repeat(lambda: target.add_(source), budget_s)
-    return 3 * size_bytes / statistics.median(seconds)
+def _modules(model: Gpt | Mlp, precision: str) -> list[nn.Module]:
+    numbers = range(len(model.build_layers()))
+    return [module.to(here().device, DTYPES[precision]) for module in build(model, numbers, seed=0)]
 
 
-def matmul_flops(side: int, precision: str, budget_s: float) -> float:
-    """FLOP/s of a square matrix product."""
-    a = torch.randn(side, side, dtype=DTYPES[precision])
-    dist.barrier()
-    return 2.0 * side**3 / statistics.median(_repeat(lambda: a @ a, budget_s))
+def _layer_points(
+    model: Gpt | Mlp, modules: Sequence[nn.Module], count: int, precision: str, budget_s: float, group: str
+) -> Iterator[Point]:
+    clock, specs = Clock(here().device), model.build_layers()
+    inputs, targets = draw_batch(model, count, here().device, DTYPES[precision])
+    steps: list[list[tuple[float, float]]] = []
+
+    def step() -> float:
+        steps.append(passes_s(clock, modules, inputs, targets))
+        return sum(chain.from_iterable(steps[-1]))
+
+    # another model has trained since
+    passes_s(clock, modules, inputs, targets)
+    whole = repeat(step, budget_s)
+    times: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    # what came before what counts is the warm-up
+    for one in steps[-len(whole.seconds) :]:
+        for spec, seconds in zip(specs, one, strict=True):
+            times[spec.signature].append(seconds)
+    operators = {spec.signature: spec.operators for spec in specs}
+    for signature, seconds_of in times.items():
+        passes = zip(("forward", "backward"), (forward_work, backward_work), zip(*seconds_of, strict=True), strict=True)
+        for way, work, seconds in passes:
+            taken = whole._replace(seconds=tuple(seconds))
+            numbers = work(operators[signature], count) | {"ranks": here().ranks}
+            point = _point("layer", f"{signature} {way}", float(count), "samples", taken, **numbers)
+            yield replace(point, group=group)
 
 
-_OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-}
+def _update(model: Gpt | Mlp, modules: Sequence[nn.Module], precision: str, optimizer: torch.optim.Optimizer) -> Step:
+    clock = Clock(here().device)
+    inputs, targets = draw_batch(model, _OPTIMIZER_SAMPLES, here().device, DTYPES[precision])
+
+    def update() -> float:
+        passes_s(clock, modules, inputs, targets)
+        begin = clock.mark()
+        optimizer.step()
+        optimizer.zero_grad()
+        end = clock.mark()
+        clock.wait()
+        return clock.seconds(begin, end)
+
+    # the first one makes the optimizer's states
+    update()
+    return update
 
 
-def _repeat(step: Callable[[], object], budget_s: float) -> list[float]:
-    """Seconds of each repetition; at least three, and for at least `budget_s`."""
-    seconds: list[float] = []
-    until_s = time.perf_counter() + budget_s
-    while len(seconds) < 3 or time.perf_counter() < until_s:
-        start_s = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - start_s)
-    return seconds
+def _long(step: Callable[[], object]) -> Step:
+    """Seconds of a step that is repeated until it is long beside the marks around it."""
+    once = timed(step)
+    for _ in range(2):
+        once()
+    count = max(1, min(_IN_A_ROW, round(_LONG_S / max(once(), 1e-9))))
+
+    def repeated() -> None:
+        for _ in range(count):
+            step()
+
+    return timed(repeated, count)
 
 
-def _batch(model: Gpt | Mlp, samples: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    if isinstance(model, Gpt):
-        tokens = torch.randint(model.vocabulary, (2, samples, model.sequence))
-        return tokens[0], tokens[1]
-    return torch.randn(samples, model.inputs, dtype=dtype), torch.randint(model.outputs, (samples,))
-
-
-def _train_step(modules: list[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
-    """Forward and backward seconds of each module, the loss counted with the last; each is differentiated on its own."""
-    forward_s, backward_s = [], []
-    inputs_of, outputs_of = [], []
-    x = inputs
-    for i, module in enumerate(modules):
-        x = x.detach().requires_grad_(i > 0)
-        inputs_of.append(x)
-        start_s = time.perf_counter()
-        x = module(x)
-        if i == len(modules) - 1:
-            x = loss(x, targets)
-        forward_s.append(time.perf_counter() - start_s)
-        outputs_of.append(x)
-    gradient: Tensor | None = None
-    for source, output in zip(reversed(inputs_of), reversed(outputs_of), strict=True):
-        start_s = time.perf_counter()
-        output.backward(gradient)  # type: ignore[no-untyped-call]
-        backward_s.append(time.perf_counter() - start_s)
-        gradient = source.grad
-    return list(zip(forward_s, reversed(backward_s), strict=True))
-
-
-def _forget_gradients(modules: list[nn.Module]) -> None:
-    for module in modules:
-        module.zero_grad()
+def _point(probe: str, what: str, size: float, unit: str, samples: Samples, **numbers: float) -> Point:
+    me = here().rank
+    given = {name: float(value) for name, value in numbers.items()}
+    return Point(probe, what, f"rank {me}", (me,), "", size, unit, samples.seconds, samples.stopped, samples.cores_busy, given)

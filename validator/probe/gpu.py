@@ -22,12 +22,11 @@ from torch import Tensor, nn
 from simulator.model import Gpt, Mlp, ResNet
 from validator import rank
 from validator.model import build, loss
-from validator.probe.compute import LayerTiming, OptimizerTiming
 from validator.probe.network import round_trip
 from validator.strategy.base import build_optimizer
 
 # fp32 is also computed as tf32, on the same tensors
-_DTYPES: Final = {
+DTYPES: Final = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
 }  # fmt: skip
 # What facts call a device that is none.
@@ -65,6 +64,23 @@ class MovedTiming(TypedDict):
 
     what: str
     moved_bytes: int
+    seconds: float
+
+
+class LayerTiming(TypedDict):
+    """Median seconds of one kind of layer for a number of samples."""
+
+    signature: str
+    samples: int
+    forward_s: float
+    backward_s: float
+
+
+class OptimizerTiming(TypedDict):
+    """Median seconds of an optimizer's step."""
+
+    optimizer: str
+    parameters: int
     seconds: float
 
 
@@ -142,10 +158,10 @@ def matmuls(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], b
     each_s = budget_s / (len(shapes) * len(precisions))
     result: list[MatmulTiming] = []
     for precision in precisions:
-        with _tf32(precision == "tf32"):
+        with tf32(precision == "tf32"):
             for m, n, k in shapes:
-                a, b = (torch.randn(size, device=device, dtype=_DTYPES[precision]) for size in ((m, k), (k, n)))
-                out = torch.empty(m, n, device=device, dtype=_DTYPES[precision])
+                a, b = (torch.randn(size, device=device, dtype=DTYPES[precision]) for size in ((m, k), (k, n)))
+                out = torch.empty(m, n, device=device, dtype=DTYPES[precision])
                 seconds = clock.median_s(partial(torch.mm, a, b, out=out), each_s)
                 result.append({"precision": precision, "m": m, "n": n, "k": k, "seconds": seconds})
     return result
@@ -223,17 +239,17 @@ def allreduces(sizes_bytes: Sequence[int], repetitions: int) -> list[MovedTiming
 def layers(model: Gpt | Mlp | ResNet, precision: str, samples: Sequence[int], budget_s: float) -> list[LayerTiming]:
     """Times of every kind of layer of `model`, `budget_s` seconds per number of samples; the loss counts with the last."""
     clock, device = _clock()
-    specs, dtype = model.build_layers(), _DTYPES[precision]
+    specs, dtype = model.build_layers(), DTYPES[precision]
     modules = [module.to(device, dtype) for module in build(model, range(len(specs)), seed=0)]
     result: list[LayerTiming] = []
     for count in samples:
-        inputs, targets = _batch(model, count, device, dtype)
+        inputs, targets = draw_batch(model, count, device, dtype)
         for _ in range(_WARM_UP):
-            _passes_s(clock, modules, inputs, targets)
+            passes_s(clock, modules, inputs, targets)
         times: dict[str, list[tuple[float, float]]] = defaultdict(list)
         until_s, rounds = time.perf_counter() + budget_s, 0
         while rounds < _LEAST_ROUNDS or time.perf_counter() < until_s:
-            for spec, seconds in zip(specs, _passes_s(clock, modules, inputs, targets), strict=True):
+            for spec, seconds in zip(specs, passes_s(clock, modules, inputs, targets), strict=True):
                 times[spec.signature].append(seconds)
             rounds += 1
         for signature, seconds_of in times.items():
@@ -249,7 +265,7 @@ def optimizers(sizes: Sequence[int], precision: str, names: Sequence[str], budge
     result: list[OptimizerTiming] = []
     for size in sizes:
         parts = [min(2**20, size - begin) for begin in range(0, size, 2**20)]
-        parameters = [nn.Parameter(torch.randn(part, device=device, dtype=_DTYPES[precision])) for part in parts]
+        parameters = [nn.Parameter(torch.randn(part, device=device, dtype=DTYPES[precision])) for part in parts]
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)
         for name in names:
@@ -264,7 +280,7 @@ def _clock() -> tuple[Clock, torch.device]:
 
 
 @contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
+def tf32(allowed: bool) -> Iterator[None]:
     """Whether products of 32-bit floats may be computed as tf32 meanwhile."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
@@ -307,7 +323,8 @@ def _exchanges(
     return result
 
 
-def _batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def draw_batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Random inputs and targets of a model."""
     if isinstance(model, Gpt):
         tokens = torch.randint(model.vocabulary, (2, samples, model.sequence), device=device)
         return tokens[0], tokens[1]
@@ -319,29 +336,38 @@ def _batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype:
     return torch.randn(samples, *shape, device=device, dtype=dtype), torch.randint(classes, (samples,), device=device)
 
 
-def _passes_s(clock: Clock, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
-    """Forward and backward seconds of each module in one training step; each is differentiated on its own."""
+def passes_s(clock: Clock, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
+    """Forward and backward seconds of each module in one training step, the loss counted with the last.
+
+    The backward pass is one, as in training: where it passes from one module to the next is told by the gradient between them.
+    """
     for module in modules:
         module.zero_grad()
     clock.wait()
-    sources, outputs = [], []
+    begun: dict[int, Any] = {}
+
+    def note(index: int) -> Callable[[Tensor], None]:
+        """What marks when the backward pass of a module begins."""
+
+        def mark(_: Tensor) -> None:
+            begun[index] = clock.mark()
+
+        return mark
+
     x = inputs
     marks = [clock.mark()]
     for index, module in enumerate(modules):
-        x = x.detach().requires_grad_(index > 0)
-        sources.append(x)
         x = module(x)
         if index == len(modules) - 1:
             x = loss(x, targets)
-        outputs.append(x)
+        else:
+            x.register_hook(note(index))
         marks.append(clock.mark())
-    gradient: Tensor | None = None
     back = [clock.mark()]
-    for source, output in zip(reversed(sources), reversed(outputs), strict=True):
-        output.backward(gradient)  # type: ignore[no-untyped-call]
-        gradient = source.grad
-        back.append(clock.mark())
+    x.backward()  # type: ignore[no-untyped-call]
+    end = clock.mark()
     clock.wait()
+    back += [begun[index] for index in reversed(range(len(modules) - 1))] + [end]
     forward_s = [clock.seconds(*pair) for pair in pairwise(marks)]
     backward_s = [clock.seconds(*pair) for pair in pairwise(back)]
     return list(zip(forward_s, reversed(backward_s), strict=True))

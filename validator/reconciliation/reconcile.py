@@ -1,7 +1,8 @@
-"""reconcile: predicts and measures the same scenarios and lays one beside the other."""
+"""reconcile: predicts and measures the same scenarios, lays one beside the other and explains where they part."""
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import socket
@@ -15,6 +16,7 @@ from simulator.errors import RunError
 from simulator.predict import predict
 from simulator.run import Run, save, write_aside
 from simulator.scenario import Scenario
+from validator.reconciliation.explain import Explanation, explain
 
 RESULT_FILE: Final = "reconcile.json"
 
@@ -35,6 +37,19 @@ class Case:
             return None
         return (self.predicted.step_time_s - self.measured.step_time_s) / self.measured.step_time_s
 
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured step time lies in the prediction's 90 % interval; None without one, or a measurement."""
+        interval_s = self.predicted.prediction_interval_s
+        if self.measured is None or interval_s is None:
+            return None
+        return interval_s[0] <= self.measured.step_time_s <= interval_s[1]
+
+    @functools.cached_property
+    def explanation(self) -> Explanation | None:
+        """Where predicted and measured part, and why."""
+        return None if self.measured is None else explain(self.predicted, self.measured)
+
     def plain(self) -> dict[str, Any]:
         """The case as plain data for JSON."""
         return {
@@ -46,6 +61,8 @@ class Case:
             "predicted": self.predicted.summary(),
             "measured": self.measured.summary() if self.measured else None,
             "error": self.error,
+            "inside": self.inside,
+            "explanation": self.explanation.plain() if self.explanation else None,
             "failure": self.failure,
             "folder": f"runs/{self.scenario.name}",
         }

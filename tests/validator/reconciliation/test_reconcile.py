@@ -11,7 +11,7 @@ from simulator.errors import RankError
 from simulator.predict import predict
 from simulator.run import Run, load_run
 from simulator.scenario import Scenario
-from validator.reconcile import Case, describe_strategy, reconcile, with_efficiency
+from validator.reconciliation.reconcile import Case, describe_strategy, reconcile, with_efficiency
 
 Make = Callable[..., Scenario]
 
@@ -76,3 +76,23 @@ def test_a_run_of_another_model_is_no_baseline(small: Make) -> None:
 )
 def test_strategies_in_words(small: Make, strategy: str, text: str) -> None:
     assert describe_strategy(small(f"strategy={strategy}")) == text
+
+
+def test_each_case_says_why_it_is_off_and_whether_that_was_to_be_expected(small: Make, tmp_path: Path) -> None:
+    (case,) = reconcile([small()], slower_than_predicted, tmp_path, None, lambda _: None)
+    (plain,) = json.loads((tmp_path / "reconcile.json").read_text())["cases"]
+    told = plain["explanation"]
+    assert sum(part["difference_s"] for part in told["parts"]) == pytest.approx(told["difference_s"])
+    assert case.explanation is not None
+    assert told["sentences"] == list(case.explanation.sentences)
+    assert plain["inside"] is case.inside
+
+
+@pytest.mark.parametrize(("interval", "inside"), [((0.9, 1.3), True), ((0.9, 1.2), False), (None, None)])
+def test_inside_the_interval(small: Make, interval: tuple[float, float] | None, inside: bool | None) -> None:
+    predicted = predict(small())
+    interval_s = interval and (interval[0] * predicted.step_time_s, interval[1] * predicted.step_time_s)
+    case = Case(small(), replace(predicted, prediction_interval_s=interval_s), slower_than_predicted(small()))
+    assert case.inside is inside
+    assert Case(small(), predicted, None, "died").inside is None
+    assert Case(small(), predicted, None, "died").explanation is None

@@ -1,0 +1,17 @@
+"""What torchrun starts in a test: runs functions as probes are, and the rank that speaks tells what came of it."""
+
+from __future__ import annotations
+
+from simulator.errors import RankError
+from tests.validator.calibration.test_sites import fail_on_last, who
+from validator.calibration.sites import site
+from validator.measure import Watch
+
+if __name__ == "__main__":
+    with site("cluster", None, 0, Watch(timeout_s=60.0)) as where:
+        all_of_them, one = where.run(who), where.run(who, ranks=1)
+        try:
+            where.run(fail_on_last, "no")
+        except RankError as error:
+            if where.speaks:
+                print(f"rank 0 of {where.ranks}: {all_of_them}, then {one}, then {error}")

@@ -1,0 +1,111 @@
+"""Plans of what to probe, and going on where a probe fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from simulator.cluster import Cluster
+from simulator.errors import InputError, RankError
+from simulator.model import Mlp
+from tests.validator.calibration.made import BASE, sums
+from validator.calibration.plan import NAMES, Plan, Task, groups_of, tasks
+from validator.calibration.probing import probe
+from validator.calibration.sites import Site
+from validator.place import PartedError
+
+TINY = Mlp(name="tiny", layers=3, inputs=32, hidden=64, outputs=16)
+LAB = Cluster.model_validate(BASE)
+PLAIN = [point.plain() for point in sums(2, 2, 1e-3, 1e7)]
+
+
+class Pretended(Site):
+    """Runs functions here and now."""
+
+    def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
+        return function(*args)
+
+
+def site(*nodes: int) -> Site:
+    return Pretended("netlab", nodes, [0] * len(nodes))
+
+
+def fine(budget_s: float) -> Any:
+    return PLAIN
+
+
+def failing(budget_s: float) -> Any:
+    raise RankError("rank 1 failed in work between phases: RuntimeError: no")
+
+
+def parting(budget_s: float) -> Any:
+    raise PartedError("rank 1 does not answer any more")
+
+
+def ran(*functions: Callable[[float], Any]) -> Any:
+    told: list[str] = []
+    found = probe([Task("collective", f.__name__, f, (), 0.1) for f in functions], site(0, 1), 10.0, told.append)
+    return found, told
+
+
+def test_a_probe_that_fails_is_told_and_the_rest_goes_on() -> None:
+    found, told = ran(failing, fine)
+    assert told == ["failing", "fine"]
+    failed, *points = found.points
+    assert [point.plain() for point in points] == PLAIN
+    assert failed.stopped == "failed: rank 1 failed in work between phases: RuntimeError: no"
+    assert found.took_s.keys() == {"collective"}
+
+
+def test_nothing_runs_after_ranks_have_parted() -> None:
+    found, told = ran(parting, fine)
+    assert told == ["parting"]
+    assert len(found.points) == 1
+
+
+def test_the_budget_is_shared_by_what_is_run() -> None:
+    planned = tasks(Plan([TINY], budget_s=30.0), site(0, 0, 0, 0), None)
+    assert planned[0].ranks == 1
+    assert sum(task.budget_s for task in planned) == pytest.approx(30.0)
+    some = tasks(Plan([TINY], names=["message", "loading"], budget_s=30.0), site(0, 0, 0, 0), None)
+    assert {task.name for task in some} == {"message", "loading"}
+    assert sum(task.budget_s for task in some) == pytest.approx(30.0)
+
+
+def test_groups_are_of_one_node_of_one_rank_of_each_and_of_all() -> None:
+    plan = Plan([TINY])
+    assert groups_of(plan, site(0, 0, 0, 0)) == [[0, 1], [0, 1, 2, 3]]
+    assert groups_of(plan, site(0, 1, 2, 3)) == [[0, 1], [0, 1, 2, 3]]
+    assert groups_of(plan, site(0, 0, 1, 1, 2, 2)) == [[0, 2], [0, 2, 4], [0, 1], [0, 1, 2, 3, 4, 5]]
+    assert groups_of(Plan([TINY], groups=[3]), site(0, 0, 0, 0)) == [[0, 1, 2]]
+
+
+def test_each_probe_runs_alone() -> None:
+    for name in NAMES:
+        assert {task.name for task in tasks(Plan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
+
+
+def test_pairs_of_a_lab_are_told_apart_by_their_switch() -> None:
+    tree = BASE | {"network": BASE["network"] | {"topology": {"kind": "leaf_spine", "per_leaf": 2}}}
+    planned = tasks(Plan([TINY], names=["message"]), site(0, 1, 2, 3), Cluster.model_validate(tree))
+    classes = {pair.group for pair in planned[0].arguments[0]}
+    assert classes == {"same leaf", "across"}
+
+
+@pytest.mark.parametrize("cluster", [None, LAB])
+def test_machines_that_nothing_describes_are_refused(cluster: Cluster | None) -> None:
+    with pytest.raises(InputError, match=r"on 5 machines, and .* by --cluster"):
+        tasks(Plan([TINY]), site(0, 1, 2, 3, 4), cluster)
+
+
+def test_one_rank_alone_has_nobody_to_talk_to() -> None:
+    assert not {"message", "collective", "overlap"} & {task.name for task in tasks(Plan([TINY]), site(0), None)}
+
+
+def test_unknown_probes_and_groups_are_refused() -> None:
+    with pytest.raises(InputError, match=f"--probe matmull: no such probe; give one of {', '.join(NAMES)}"):
+        Plan([TINY], names=["matmull"])
+    with pytest.raises(InputError, match="at least 2 ranks"):
+        Plan([TINY], groups=[1])

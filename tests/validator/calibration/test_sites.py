@@ -1,0 +1,78 @@
+"""Sites: the same probe on processes of this machine, on hosts of a lab, on ranks that torchrun started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError, RankError
+from tests.validator.netlabs import lab_cluster, needs_netlab
+from tests.validator.test_cluster import on_this_machine, run_all
+from validator.calibration.sites import site
+from validator.measure import Watch
+
+WATCH = Watch(timeout_s=60.0)
+JOINED = str(Path(__file__).with_name("joined.py"))
+
+
+def who() -> list[int]:
+    """What the first rank knows of the group."""
+    import torch.distributed as dist
+
+    return [dist.get_rank(), dist.get_world_size()]
+
+
+def fail_on_last(text: str) -> None:
+    import torch.distributed as dist
+
+    if dist.get_rank() == dist.get_world_size() - 1:
+        raise ValueError(text)
+    dist.barrier()
+
+
+def test_processes_of_this_machine_are_one_node() -> None:
+    with site("local", None, 3, WATCH) as where:
+        assert where.nodes == (0, 0, 0)
+        assert where.heads == [0]
+        assert where.speaks
+        assert where.run(who) == [0, 3]
+        assert where.run(who, ranks=2) == [0, 2]
+        with pytest.raises(RankError, match=r"rank 2 failed .*: ValueError: no"):
+            where.run(fail_on_last, "no")
+
+
+@needs_netlab
+def test_hosts_of_a_lab_are_nodes() -> None:
+    with site("netlab", lab_cluster(4), 99, WATCH, hosts=2) as where:
+        assert where.nodes == (0, 1)
+        assert where.run(who) == [0, 2]
+        assert "link rate" in where.lab
+
+
+def test_ranks_that_torchrun_started_run_the_same_and_name_who_failed() -> None:
+    (told,) = run_all([on_this_machine(2, JOINED)], Path.cwd())
+    assert told.endswith("exit 0"), told
+    assert "rank 0 of 2: [0, 2], then [0, 1], then rank 1 failed: ValueError: no" in told
+    assert "rank 1 of 2" not in told
+
+
+@pytest.mark.parametrize(
+    ("on", "hosts", "told"),
+    [
+        ("netlab", None, "name it by --cluster"),
+        ("local", 4, "--hosts 4: only a lab"),
+        ("cluster", None, "started by torchrun or srun"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(on: Any, hosts: int | None, told: str) -> None:
+    with pytest.raises(InputError, match=told), site(on, None, 2, WATCH, hosts):
+        pass
+
+
+@needs_netlab
+@pytest.mark.parametrize("hosts", [1, 5])
+def test_a_lab_has_as_many_hosts_as_the_cluster_at_most(hosts: int) -> None:
+    with pytest.raises(InputError, match=f"--hosts {hosts}: .* 4 nodes"), site("netlab", lab_cluster(4), 2, WATCH, hosts):
+        pass

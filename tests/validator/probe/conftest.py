@@ -1,0 +1,52 @@
+"""A rank without others, and clocks that stand until a step moves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from validator import rank
+from validator.jobfolder import JobFolder
+from validator.probe import adaptive
+from validator.status import Board, Status
+
+
+class Hands:
+    """Time that passes only where it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.steps = 0
+
+    def step(self, seconds: float) -> float:
+        self.steps += 1
+        self.now_s += seconds
+        return seconds
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the only rank."""
+    be_alone(monkeypatch)
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    """This process is the only rank, and has this time."""
+    return stand_still(monkeypatch)
+
+
+def be_alone(patch: pytest.MonkeyPatch) -> None:
+    me = rank.Rank(0, 1, torch.device("cpu"), Status(Board.private(), 0), JobFolder(Path()))
+    patch.setattr(rank, "_here", [me])
+
+
+def stand_still(patch: pytest.MonkeyPatch) -> Hands:
+    be_alone(patch)
+    found = Hands()
+    clocks = SimpleNamespace(perf_counter=lambda: found.now_s, process_time=lambda: found.now_s / 2)
+    patch.setattr(adaptive, "time", clocks)
+    return found

@@ -1,0 +1,117 @@
+"""What is timed is repeated until its median is known, or its time is spent, whatever it does."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from tests.validator.probe.conftest import Hands, stand_still
+from validator.probe.adaptive import _order, by_size, half_width, repeat, timed
+from validator.probe.points import NARROW, TIME
+
+
+@pytest.mark.parametrize("count", [5, 6, 8, 20, 21, 100, 501])
+def test_order_statistics_enclose_the_median_nine_times_in_ten(count: int) -> None:
+    k = _order(count)
+    # the true median lies outside where fewer than k of the times lie on one side of it
+    assert 2 * binom.cdf(k - 1, count, 0.5) <= 0.1 < 2 * binom.cdf(k, count, 0.5)
+
+
+def test_fewer_than_five_times_tell_nothing() -> None:
+    assert [half_width([1.0] * count) for count in range(6)] == [math.inf] * 5 + [0.0]
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=5, max_size=40), st.floats(1e-3, 1e3))
+def test_the_width_knows_neither_order_nor_unit(seconds: list[float], unit: float) -> None:
+    width = half_width(seconds)
+    assert half_width([one * unit for one in reversed(seconds)]) == pytest.approx(width)
+
+
+def test_the_interval_covers_the_median_of_skewed_times() -> None:
+    generator = np.random.default_rng(7)
+    covered = 0
+    for _ in range(400):
+        seconds = sorted(generator.lognormal(0.0, 1.0, 30))
+        k = _order(30)
+        covered += seconds[k - 1] <= 1.0 <= seconds[-k]
+    assert covered / 400 > 0.87
+
+
+def test_steady_times_stop_as_soon_as_they_are_known(hands: Hands) -> None:
+    samples = repeat(lambda: hands.step(0.001), budget_s=10.0)
+    assert samples.stopped == NARROW
+    assert samples.seconds == (0.001,) * 8
+    assert hands.steps == 2 + 8, "two are the warm-up's"
+    assert samples.spent_s == pytest.approx(0.010)
+    assert samples.step_s == pytest.approx(0.001)
+    assert samples.cores_busy == pytest.approx(0.5)
+
+
+def _noisy(hands: Hands) -> Callable[[], float]:
+    # from 0.1 to 10 ms, short and long in turn
+    seconds = itertools.cycle(1e-4 * 100 ** (place * 34 % 97 / 97) for place in range(97))
+    return lambda: hands.step(next(seconds))
+
+
+def test_unsteady_times_stop_once_their_time_is_spent(hands: Hands) -> None:
+    samples = repeat(_noisy(hands), budget_s=0.1)
+    assert samples.stopped == TIME
+    assert 0.05 < samples.spent_s < 0.12
+    assert half_width(samples.seconds) > 0.02
+
+
+def test_a_quick_step_is_not_repeated_for_ever(hands: Hands) -> None:
+    samples = repeat(_noisy(hands), budget_s=1e6)
+    assert samples.stopped == TIME
+    assert len(samples.seconds) == 500
+
+
+def test_a_step_that_takes_all_the_time_is_made_once(hands: Hands) -> None:
+    samples = repeat(lambda: hands.step(7.0), budget_s=2.0)
+    assert (samples.seconds, samples.stopped, hands.steps) == ((7.0,), TIME, 1)
+
+
+def test_a_few_spoilt_times_neither_move_the_median_nor_go_on_for_ever(hands: Hands) -> None:
+    seconds = itertools.cycle([0.001] * 9 + [1.0])
+    samples = repeat(lambda: hands.step(next(seconds)), budget_s=100.0)
+    assert samples.stopped == NARROW
+    assert np.median(samples.seconds) == 0.001
+
+
+def _line(hands: Hands, per_byte_s: float) -> Callable[[int], Callable[[], float]]:
+    return lambda size: lambda: hands.step(0.001 + per_byte_s * size)
+
+
+def test_sizes_share_the_time_and_those_that_do_not_fit_are_left_out(hands: Hands) -> None:
+    # a second per mebibyte
+    found = dict(by_size(_line(hands, 2.0**-20), [2**24, 2**10, 2**20, 2**12, 2**22], budget_s=8.0))
+    assert list(found) == [2**10, 2**12, 2**20], "three of 4 MiB take twelve seconds"
+    assert hands.now_s < 8.5
+
+
+def test_every_size_that_fits_is_there_whatever_lies_between_sizes(hands: Hands) -> None:
+    assert [size for size, _ in by_size(_line(hands, 1e-9), [4, 4096, 2**24], budget_s=1.0)] == [4, 4096, 2**24]
+
+
+@given(st.floats(0, 1e-5), st.floats(0.01, 5.0))
+def test_all_sizes_together_stay_within_about_the_time(per_byte_s: float, budget_s: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        hands = stand_still(patch)
+        longest_s = 0.0
+        for size, samples in by_size(_line(hands, per_byte_s), [4**power for power in range(1, 13)], budget_s):
+            longest_s = 0.001 + per_byte_s * size
+            assert samples.seconds
+        assert hands.now_s <= budget_s + 3 * longest_s
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_step_of_several_parts_is_told_by_the_part() -> None:
+    whole, part = timed(lambda: sum(range(200_000))), timed(lambda: sum(range(200_000)), parts=1000)
+    assert 0 < part() < whole()

@@ -1,0 +1,65 @@
+"""What a rank computes is timed by what work there is in it, on as many ranks at once as call the probe."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.cluster.serial import backward_work, forward_work
+from simulator.model import Gpt, Mlp
+from tests.validator.probe.onranks import least_s, probed
+from validator.probe import compute
+
+GPT = Gpt(layers=2, hidden=16, heads=2, vocabulary=32, sequence=8)
+MLP = Mlp(layers=3, inputs=4, hidden=8, outputs=3)
+
+
+def test_products_are_timed_by_shape_and_precision() -> None:
+    points = probed(compute.products, 1, [(16, 16, 16), (512, 256, 512)], ["fp32", "bf16"], 0.2)
+    expected = [f"{precision} {shape}" for precision in ("fp32", "bf16") for shape in ("16x16x16", "512x256x512")]
+    assert [point.what for point in points] == expected
+    assert [point.size for point in points] == 2 * [2.0 * 16**3, 2.0 * 512 * 256 * 512]
+    assert points[1].numbers == {"m": 512, "n": 256, "k": 512}
+    assert least_s(points, expected[1], points[1].size) > least_s(points, expected[0], points[0].size)
+
+
+def test_memory_counts_what_is_read_and_what_is_written() -> None:
+    points = probed(compute.memory, 1, [2**14, 2**22], "fp32", 0.3)
+    assert {(point.what, point.size) for point in points} == {
+        (what, passes * size) for size in (2**14, 2**22) for what, passes in
+        (("copy", 2), ("add", 3), ("gelu", 2), ("softmax", 2), ("norm", 2))
+    }  # fmt: skip
+    assert least_s(points, "copy", 2 * 2**22) > least_s(points, "copy", 2 * 2**14)
+
+
+def test_calls_are_timed_with_what_differentiates_them_and_without() -> None:
+    points = probed(compute.launches, 1, 0.1)
+    assert {point.what for point in points} == {"kernel", "forward", "backward"}
+    assert least_s(points, "forward", 1) > 0
+
+
+def test_a_processor_copies_nothing_to_itself() -> None:
+    assert probed(compute.host_copies, 1, [2**12], 0.1) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_layers_are_timed_in_both_passes_with_the_work_that_is_in_them(ranks: int) -> None:
+    points = probed(compute.layers, ranks, [GPT, MLP], "fp32", [2, 3], 0.2, compute.REFERENCE)
+    layers = {layer.signature: layer for model in (GPT, MLP) for layer in model.build_layers()}
+    assert {(point.where, point.what, point.size) for point in points} == {
+        (f"rank {rank}", f"{signature} {way}", count)
+        for rank in range(ranks) for signature in layers for way in ("forward", "backward") for count in (2, 3)
+    }  # fmt: skip
+    for point in points:
+        signature, _, way = point.what.rpartition(" ")
+        work = (forward_work if way == "forward" else backward_work)(layers[signature].operators, point.size)
+        assert point.numbers == pytest.approx(work | {"ranks": ranks})
+        assert point.group == compute.REFERENCE
+
+
+def test_optimizers_are_timed_over_a_model_and_over_its_first_half() -> None:
+    points = probed(compute.optimizers, 1, [MLP], "fp32", ["sgd", "adam"], 0.1)
+    first, whole = MLP.build_layers()[0].parameters, MLP.parameters()
+    assert [(point.what, point.size) for point in points] == [
+        ("sgd", first), ("adam", first), ("sgd", whole), ("adam", whole),
+    ]  # fmt: skip
+    assert [point.numbers["tensors"] for point in points] == [2, 2, 6, 6]

@@ -1,0 +1,18 @@
+"""What computes while it sums, and sums while it computes, is told beside what takes each alone."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from tests.validator.probe.onranks import probed
+from validator.probe import overlap
+
+
+def test_each_is_timed_beside_the_other() -> None:
+    compute, communication = probed(overlap.overlap, 2, [[0, 1]], 2**20, 64, 0.8)
+    assert (compute.what, compute.unit) == ("compute", "flops")
+    assert compute.size % (2 * 64**3) == 0
+    assert (communication.what, communication.unit, communication.size) == ("communication", "bytes", 2**20)
+    for point in (compute, communication):
+        assert point.numbers["together_s"] == median(point.seconds)
+        assert point.numbers["alone_s"] > 0

@@ -1,0 +1,25 @@
+"""Ranks that take part in a probe go by the same numbers."""
+
+from __future__ import annotations
+
+from tests.validator.probe import onranks
+from validator.launch import run_on_ranks
+from validator.probe.peers import ALONE, named
+
+
+def test_all_peers_settle_on_the_same() -> None:
+    everybody, some, pair = zip(*run_on_ranks(onranks.settle, 3), strict=True)
+    assert everybody == ([[20.0, 0.0], 30.0],) * 3, "each number is the largest of all"
+    assert some == ([[20.0, 0.0], 20.0], None, [[20.0, 0.0], 20.0])
+    assert pair == (None, [[20.0], 30.0], [[20.0], 30.0]), "the first one's count"
+
+
+def test_who_is_alone_goes_by_its_own() -> None:
+    assert ALONE.settle([3.0, 4.0]) == [3.0, 4.0]
+    assert ALONE.total(3.0) == 3.0
+
+
+def test_ranks_are_named_in_short() -> None:
+    assert named([3]) == "rank 3"
+    assert named([0, 1, 2, 3]) == "ranks 0-3"
+    assert named([0, 2, 5]) == "ranks 0, 2, 5"

@@ -1,0 +1,95 @@
+"""Points are read as they were written, and nothing else is taken for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import InputError
+from validator.probe import points
+from validator.probe.points import Point
+
+numbers = st.floats(0, 1e12)
+any_point = st.builds(
+    Point,
+    probe=st.sampled_from(["message", "matmul"]),
+    what=st.text(max_size=8),
+    where=st.text(max_size=8),
+    ranks=st.lists(st.integers(0, 2**40), max_size=4).map(tuple),
+    group=st.text(max_size=8),
+    size=numbers,
+    unit=st.just("bytes"),
+    seconds=st.lists(numbers, max_size=5).map(tuple),
+    stopped=st.sampled_from(["narrow", "time", "failed: a rank died"]),
+    cores_busy=numbers,
+    numbers=st.dictionaries(st.text(max_size=5), numbers, max_size=3),
+)
+SENT = Point("message", "send", "rank 0 to rank 1", (0, 1), "across", 4.0, "bytes", (2e-5, 1e-5, 4e-5), "narrow")
+
+
+@given(st.lists(any_point, max_size=4))
+def test_tables_keep_every_digit(tmp_path_factory: pytest.TempPathFactory, written: list[Point]) -> None:
+    path = tmp_path_factory.mktemp("points") / "some.points.parquet"
+    points.write(written, path)
+    assert points.read(path) == written
+
+
+@given(any_point)
+def test_plain_points_pass_through_json(point: Point) -> None:
+    assert Point.of(json.loads(json.dumps(point.plain()))) == point
+
+
+def test_others_can_read_the_table(tmp_path: Path) -> None:
+    points.write([SENT], tmp_path / "one.parquet")
+    (row,) = pd.read_parquet(tmp_path / "one.parquet").to_dict("records")
+    assert row["what"] == "send"
+    assert list(row["seconds"]) == [2e-5, 1e-5, 4e-5]
+
+
+def test_the_median_is_of_the_repetitions() -> None:
+    assert SENT.median_s == 2e-5
+
+
+def _said(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        points.read(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+def test_what_is_no_table_is_told_in_one_line(tmp_path: Path) -> None:
+    text = tmp_path / "cluster.yaml"
+    text.write_text("nodes: 4\n")
+    assert _said(text) == "not a Parquet file; give a table of points, as calibrate writes it"
+    assert _said(tmp_path / "none") == "No such file or directory; give a table of points"
+    assert _said(tmp_path) == "Is a directory; give a table of points"
+
+
+def test_a_table_that_was_cut_off_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "cut.parquet"
+    points.write([SENT], path)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert _said(path).startswith("not a Parquet file")
+
+
+def test_another_table_lacks_columns(tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    pd.DataFrame({"probe": ["message"], "size": [4.0]}).to_parquet(path)
+    assert _said(path).startswith("row 1 has no what, where, ranks, group, unit, seconds, stopped, cores_busy, numbers;")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [{"size": [-1.0]}, {"seconds": [[1e-5, -1e-5]]}, {"seconds": [[float("nan")]]}, {"numbers": ["{"]}, {"size": ["4"]}],
+)
+def test_times_that_cannot_be_are_told_with_their_row(tmp_path: Path, column: dict[str, object]) -> None:
+    path = tmp_path / "edited.parquet"
+    points.write([SENT], path)
+    pd.read_parquet(path).assign(**column).to_parquet(path)
+    assert _said(path) == "row 1 is no point: sizes and seconds are numbers of 0 or more; leave it out"

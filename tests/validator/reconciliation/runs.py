@@ -1,0 +1,27 @@
+"""Predictions that stand in for measurements: every rank by itself, as measured runs tell them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.predict import predict
+from simulator.run import Run, Spans
+from simulator.scenario import Scenario
+from validator.gather import rank_names
+from validator.reconciliation.members import class_of_ranks
+
+
+def as_measured(scenario: Scenario) -> Run:
+    """The prediction of `scenario` with a copy of its class's spans for each rank, a little apart in time."""
+    run = predict(scenario)
+    assert run.spans is not None
+    named = replace(run, origin="measured", rank_names=rank_names(scenario.strategy), spans=None, prediction_interval_s=None)
+    class_of = class_of_ranks(run, named)
+    blocks = []
+    for rank, number in enumerate(class_of.tolist()):
+        own = run.spans.where(run.spans.rank == number)
+        blocks.append(replace(own, rank=np.full_like(own.rank, rank)))
+    spans = Spans.of({name: np.concatenate([getattr(block, name) for block in blocks]) for name in run.spans.columns()})
+    return replace(named, spans=spans)

@@ -1,0 +1,208 @@
+"""Parts add up; each kind of difference is found in its part; what is odd is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.predict import predict
+from simulator.run import BREAKDOWN, Phase, Run
+from simulator.scenario import Scenario
+from tests.validator.reconciliation.runs import as_measured
+from validator.reconciliation.explain import Explanation, explain, times
+from validator.reconciliation.match import match
+from validator.reconciliation.parts import GROUPS, Part, volume_ratio
+
+Make = Callable[..., Scenario]
+STRATEGIES = {
+    "data_parallel": "{kind: data_parallel, workers: 4}",
+    "ring": "{kind: data_parallel, workers: 4, algorithm: ring, overlap: false}",
+    "pipeline": "{kind: pipeline, stages: 3, microbatches: 4}",
+    "hybrid": "{kind: hybrid, workers: 2, stages: 2, microbatches: 2}",
+    "servers": "{kind: parameter_server, workers: 4, servers: 2}",
+}
+# a node each, so that they talk over the network
+APART = ("cluster.node.devices=1", "cluster.nodes=8", "cluster.node.link=null")
+
+
+def part(told: Explanation, name: str) -> Part:
+    return next(one for one in told.parts if one.name == name)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_what_is_as_predicted_needs_no_explaining(small: Make, strategy: str) -> None:
+    scenario = small(f"strategy={strategy}", *APART)
+    told = explain(predict(scenario), as_measured(scenario))
+    assert [one.difference_s for one in told.parts] == pytest.approx([0.0] * len(told.parts), abs=1e-9)
+    assert (told.faults, told.partings) == ((), ())
+    assert len(told.sentences) == 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("cluster.network.bandwidth=4 Gbit/s", {"communication", "waiting"}),
+        ("cluster.device.peak.fp32=0.4 TFLOP/s", {"compute", "waiting"}),
+    ],
+)
+def test_parts_add_up_and_are_where_the_difference_is(small: Make, strategy: str, change: str, where: set[str]) -> None:
+    predicted, measured = (
+        predict(small(f"strategy={strategy}", *APART)),
+        as_measured(small(f"strategy={strategy}", *APART, change)),
+    )
+    told = explain(predicted, measured)
+    assert sum(one.difference_s for one in told.parts) == pytest.approx(predicted.step_time_s - measured.step_time_s)
+    by_group = {group: sum(part(told, name).difference_s for name in names) for group, names in GROUPS.items()}
+    assert min(by_group, key=lambda group: by_group[group]) in where
+    assert all(pair.kind.rank >= 0 for pair in match(predicted, measured).pairs)  # type: ignore[union-attr]
+
+
+def test_slow_bytes_are_told_as_a_rate(small: Make) -> None:
+    ring = (f"strategy={STRATEGIES['ring']}", *APART)
+    told = explain(predict(small(*ring)), as_measured(small(*ring, "cluster.network.bandwidth=5 Gbit/s")))
+    assert max(told.parts, key=lambda one: abs(one.difference_s)).name == "rate"
+    assert any("of the predicted rate: calibrate --probe collective" in sentence for sentence in told.sentences)
+
+
+def test_other_bytes_are_told_as_volume(small: Make) -> None:
+    scenario = small(f"strategy={STRATEGIES['ring']}", *APART)
+    predicted, measured = predict(scenario), as_measured(scenario)
+    assert measured.spans is not None
+    twice = replace(measured, spans=replace(measured.spans, size_bytes=measured.spans.size_bytes * 3.0))
+    matched = match(predicted, twice)
+    assert matched is not None
+    assert volume_ratio(matched) == pytest.approx(3.0, rel=0.01)
+    told = explain(predicted, twice)
+    assert part(told, "volume").difference_s == pytest.approx(-2 * predicted.breakdown_s["exposed_communication"], rel=0.02)
+    assert part(told, "rate").difference_s == pytest.approx(-part(told, "volume").difference_s)
+
+
+@pytest.mark.parametrize("payload", [2 / 3, 4 / 3], ids=["sum", "gather"])
+def test_payload_and_what_a_rank_sends_of_it_are_the_same_volume(small: Make, payload: float) -> None:
+    scenario = small(f"strategy={STRATEGIES['ring']}", *APART)
+    measured = as_measured(scenario)
+    assert measured.spans is not None
+    told = replace(measured, spans=replace(measured.spans, size_bytes=measured.spans.size_bytes * payload))
+    assert part(explain(predict(scenario), told), "volume").difference_s == 0.0
+
+
+def test_what_has_no_partner_is_unmodelled(small: Make) -> None:
+    scenario = small("strategy.workers=2")
+    predicted, measured = predict(scenario), as_measured(scenario)
+    assert predicted.spans is not None
+    without = replace(predicted, spans=predicted.spans.where(predicted.spans.phase != Phase.OPTIMIZER))
+    told = explain(without, measured)
+    optimizer_s = measured.phase_s["optimizer"]
+    assert part(told, "unmodelled").difference_s == pytest.approx(-optimizer_s, rel=1e-6)
+    assert part(told, "optimizer").difference_s == pytest.approx(optimizer_s, rel=1e-6)
+
+
+def test_without_spans_breakdowns_explain(small: Make) -> None:
+    scenario, slow = small(), small("cluster.device.peak.fp32=0.4 TFLOP/s")
+    told = explain(predict(scenario), replace(predict(slow), spans=None))
+    assert part(told, "backward").difference_s < 0
+    assert (told.faults, told.partings) == ((), ())
+    assert any(sentence.startswith("backward takes ") for sentence in told.sentences)
+
+
+def test_servers_without_barrier_are_explained_by_breakdowns(small: Make) -> None:
+    servers = "strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}"
+    scenario, slow = (small(servers, *APART, *more, "steps=8") for more in ((), ("cluster.network.bandwidth=2 Gbit/s",)))
+    assert match(predict(scenario), predict(slow)) is None
+    told = explain(predict(scenario), predict(slow))
+    assert sum(one.difference_s for one in told.parts) == pytest.approx(told.difference_s)
+    assert part(told, "rate").difference_s < 0
+
+
+def test_a_slow_rank_is_named(small: Make) -> None:
+    even, uneven = small(), small("unevenness={stragglers: [{ranks: 2, slowdown: 1.8}]}")
+    (fault,) = explain(predict(even), as_measured(uneven)).faults
+    assert (fault.kind, fault.who) == ("compute", ("worker 2",))
+    assert fault.ratio == pytest.approx(1.8, rel=0.05)
+    assert fault.words == "compute of worker 2 takes 1.8 times as long as of its peers"
+
+
+def test_a_slow_stage_is_named_against_what_was_predicted_of_it(small: Make) -> None:
+    pipeline = f"strategy={STRATEGIES['pipeline']}"
+    told = explain(predict(small(pipeline)), as_measured(small(pipeline, "unevenness={stragglers: [{ranks: 1, slowdown: 2}]}")))
+    assert [(fault.kind, fault.who) for fault in told.faults] == [("compute", ("stage 1",))]
+    assert explain(predict(small(pipeline)), as_measured(small(pipeline))).faults == ()
+
+
+def test_a_rank_that_was_predicted_to_be_slow_is_no_fault(small: Make) -> None:
+    uneven = small("unevenness={stragglers: [{ranks: 2, slowdown: 1.8}]}")
+    assert explain(predict(uneven), as_measured(uneven)).faults == ()
+
+
+def test_a_slow_link_is_named(small: Make) -> None:
+    pipeline = ("strategy={kind: pipeline, stages: 4, microbatches: 8}", *APART, "cluster.network.bandwidth=1 Gbit/s")
+    slow = small(*pipeline, "cluster.network.unlike=[{at: [3], bandwidth: 0.5 Gbit/s}]")
+    (fault,) = explain(predict(small(*pipeline)), as_measured(slow)).faults
+    assert (fault.kind, fault.who) == ("messages", ("stage 3",))
+    assert fault.ratio == pytest.approx(2, rel=0.1)
+
+
+def test_a_slow_server_is_named(small: Make) -> None:
+    servers = (f"strategy={STRATEGIES['servers']}", *APART, "cluster.network.bandwidth=100 Gbit/s")
+    slow = small(*servers, "unevenness={stragglers: [{ranks: 4, slowdown: 8}]}")
+    found = explain(predict(small(*servers)), as_measured(slow)).faults
+    assert [(fault.kind, fault.who) for fault in found] == [("updates", ("server 0",))]
+    assert "on other servers" in found[0].words
+
+
+def test_a_server_with_none_to_compare_with_is_held_against_what_was_predicted(small: Make) -> None:
+    servers = ("strategy={kind: parameter_server, workers: 4, servers: 1}", *APART, "cluster.network.bandwidth=100 Gbit/s")
+    slow = small(*servers, "unevenness={stragglers: [{ranks: 4, slowdown: 8}]}")
+    found = explain(predict(small(*servers)), as_measured(slow)).faults
+    assert [(fault.kind, fault.who) for fault in found] == [("updates", ("server 0",))]
+    assert found[0].words.endswith("as long as predicted")
+
+
+def test_marks_are_where_both_part_the_most(small: Make) -> None:
+    pipeline = f"strategy={STRATEGIES['pipeline']}"
+    told = explain(predict(small(pipeline)), as_measured(small(pipeline, "unevenness={stragglers: [{ranks: 1, slowdown: 2}]}")))
+    assert 1 <= len(told.partings) <= 3
+    sizes = [abs(one.predicted_s - one.measured_s) for one in told.partings]
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(rank in range(3) for one in told.partings for rank in one.measured_ranks)
+
+
+def made(seconds: list[float], hidden_s: float, phases: list[float]) -> Run:
+    """A run without spans of these parts."""
+    breakdown_s = dict(zip(BREAKDOWN, [sum(phases), *seconds], strict=True))
+    phase_s = dict(zip(("forward", "backward", "optimizer"), phases, strict=True))
+    total_s = sum(breakdown_s.values())
+    exposed_s = breakdown_s["exposed_communication"]
+    return Run(
+        "measured", "made", "data_parallel", 2, 2, 8, total_s, (total_s,), phase_s, breakdown_s,
+        {"exposed": exposed_s, "hidden": hidden_s},
+    )  # fmt: skip
+
+
+_PARTS = st.lists(st.floats(0, 10), min_size=6, max_size=6)
+_PHASES = st.lists(st.floats(1e-6, 10), min_size=3, max_size=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ours=st.tuples(_PARTS, st.floats(0, 5), _PHASES), theirs=st.tuples(_PARTS, st.floats(0, 5), _PHASES))
+def test_parts_of_any_two_runs_add_up_and_are_said(
+    ours: tuple[list[float], float, list[float]], theirs: tuple[list[float], float, list[float]]
+) -> None:
+    predicted, measured = made(*ours), made(*theirs)
+    told = explain(predicted, measured)
+    assert sum(one.difference_s for one in told.parts) == pytest.approx(told.difference_s, abs=1e-9)
+    assert [one.name for one in told.parts] == [name for names in GROUPS.values() for name in names]
+    assert 1 <= len(told.sentences) <= 2
+    assert told.plain()["difference_s"] == told.difference_s
+
+
+def test_times_in_words() -> None:
+    assert times(1.0, 1.8) == "1.8 times as long as predicted"
+    assert times(1.0, 1.04) == "1.04 times as long as predicted"
+    assert times(1.0, 0.57) == "57% of the time predicted"
+    assert times(0.0, 0.5) == "time where none is predicted"

@@ -1,0 +1,197 @@
+"""Refit finds what a cluster is really like from runs on it, and changes nothing where runs tell nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from simulator.cluster.quantities import DEVIATIONS, slowed
+from simulator.errors import InputError
+from simulator.predict import predict
+from simulator.run import Run
+from simulator.scenario import Scenario, load_cluster
+from validator.reconciliation.reconcile import Case
+from validator.reconciliation.refit import Refit, describe, refit, update
+
+CLUSTER: dict[str, Any] = {
+    "name": "lab",
+    "nodes": 8,
+    "node": {"devices": 1},
+    "network": {"bandwidth": "500 Mbit/s", "latency": "60 us"},
+    "device": {"name": "cpu", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "10 GB/s"},
+}
+MODEL = {"kind": "mlp", "layers": 4, "inputs": 256, "hidden": 512, "outputs": 64}
+WORKERS = ((1, 512), (2, 64), (2, 512), (4, 64), (4, 1024), (8, 256))
+
+
+def scenario(workers: int, samples: int, compute: str = "real", cluster: Mapping[str, Any] = CLUSTER) -> Scenario:
+    parts = {"model": MODEL, "strategy": {"kind": "data_parallel", "workers": workers, "overlap": False}}
+    name = f"ring-{workers}-{samples}"
+    return Scenario.model_validate({"name": name, "cluster": cluster, "batch": {"total": samples}, "compute": compute, **parts})
+
+
+def measured(one: Scenario, slownesses: Mapping[str, float], off: float = 0.0) -> Run:
+    """The scenario on a cluster so many times as slow, all of it off by a share that is given as a logarithm."""
+    run, factor = (
+        predict(one.model_copy(update={"cluster": slowed(one.cluster, slownesses)}), interval=False),
+        float(np.exp(off)),
+    )
+    parts = {name: seconds * factor for name, seconds in run.breakdown_s.items()}
+    return replace(run, origin="measured", step_time_s=run.step_time_s * factor, breakdown_s=parts)
+
+
+def runs(slownesses: Mapping[str, float], noise: float = 0.0, seed: int = 0) -> list[tuple[Scenario, Run]]:
+    draw = np.random.default_rng(seed)
+    scenarios = [scenario(*one) for one in WORKERS]
+    return [(one, measured(one, slownesses, float(draw.normal(0, noise)))) for one in scenarios]
+
+
+def refitted(found: list[tuple[Scenario, Run]]) -> Refit:
+    return refit(found[0][0].cluster, found)
+
+
+def slownesses(found: Refit) -> dict[str, float]:
+    return {one.quantity: one.slowness for one in found.changes}
+
+
+@pytest.mark.parametrize("truth", [{"network.bandwidth": 1.3, "device": 1.25}, {"network.bandwidth": 0.8, "device": 1.0}])
+def test_what_a_cluster_is_like_is_found_within_its_noise(truth: dict[str, float]) -> None:
+    noise = 0.015
+    found = refitted(runs(truth, noise))
+
+    assert found.improves
+    assert found.median_after < 2 * noise < found.median_before
+    for one in found.changes:
+        off = np.log(one.slowness / truth[one.quantity])
+        assert abs(off) < 3 * max(noise, one.deviation), one
+
+
+def test_without_noise_runs_left_out_are_predicted_right() -> None:
+    found = refitted(runs({"network.bandwidth": 1.5, "device": 0.8}))
+
+    assert slownesses(found) == pytest.approx({"network.bandwidth": 1.5, "device": 0.8}, rel=0.02)
+    assert found.median_after < 0.01
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_noise_alone_changes_nothing(seed: int) -> None:
+    assert not refitted(runs({}, 0.02, seed)).improves
+
+
+def test_one_run_that_went_wrong_does_not_spoil_the_rest() -> None:
+    found = runs({"network.bandwidth": 1.3}, 0.005)
+    one, run = found[3]
+    found[3] = (one, replace(run, step_time_s=4 * run.step_time_s))
+
+    assert slownesses(refitted(found))["network.bandwidth"] == pytest.approx(1.3, rel=0.05)
+
+
+def test_what_runs_do_not_tell_stays() -> None:
+    found = refitted([(one, measured(one, {"device": 1.3})) for one in (scenario(1, 64), scenario(1, 256), scenario(1, 512))])
+
+    assert set(slownesses(found)) == {"device"}
+    assert found.cluster.network == scenario(1, 64).cluster.network
+    assert "network.bandwidth" not in found.cluster.uncertainty
+
+
+def test_paced_runs_tell_nothing_of_the_device() -> None:
+    paced = [scenario(*one, compute="paced") for one in WORKERS]
+    found = refitted([(one, measured(one, {"network.bandwidth": 1.3})) for one in paced])
+
+    assert set(slownesses(found)) == {"network.bandwidth"}
+
+
+def test_intervals_are_the_posterior_and_errors_of_runs_left_out() -> None:
+    noise = 0.02
+    found = refitted(runs({"network.bandwidth": 1.3}, noise))
+    change = next(one for one in found.changes if one.quantity == "network.bandwidth")
+    given = found.cluster.uncertainty
+
+    assert change.deviation < 0.05
+    assert given["network.bandwidth"].measurements == len(WORKERS)
+    assert given["network.bandwidth"].low == change.low
+    reach = np.log(float(given["model"].high.removesuffix(" %")) / 100)
+    errors = np.array(list(found.errors_after.values()))
+    assert reach == pytest.approx(DEVIATIONS * np.sqrt(np.mean(np.log1p(errors) ** 2)), abs=2e-3)
+
+
+def test_runs_of_one_scenario_are_left_out_together() -> None:
+    one, other = scenario(1, 512), scenario(4, 64)
+    found = refitted([(one, measured(one, {"device": 1.3}, off)) for off in (0.0, 0.01)] + [(other, measured(other, {}))])
+
+    assert list(found.errors_after) == ["ring-1-512", "ring-1-512 (2)", "ring-4-64"]
+    # by the third alone, which says little of the device, they are as wrong as they were
+    assert abs(found.errors_after["ring-1-512"]) > 0.15
+
+
+def test_runs_of_other_clusters_are_left_out_and_named() -> None:
+    other = scenario(2, 128, cluster={**CLUSTER, "name": "other", "network": {"bandwidth": "1 Gbit/s", "latency": "60 us"}})
+    here = scenario(2, 96)
+    alone = replace(measured(here, {}), provenance={"on": "local"})
+    found = refit(here.cluster, [*runs({}), (other, measured(other, {})), (here, alone)])
+
+    assert set(found.left_out) == {"ring-2-128", "ring-2-96"}
+    assert "another cluster (other)" in found.left_out["ring-2-128"]
+    assert len(found.errors_before) == len(WORKERS)
+    assert "not used: ring-2-128" in describe(found, Path("lab.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("count", "what"),
+    [(0, "0 measured runs are too few"), (2, "2 measured runs are too few"), (-3, "3 measured runs that are all alike")],
+)
+def test_too_few_or_alike_runs_are_said_in_one_line(count: int, what: str) -> None:
+    found = runs({})[:count] if count >= 0 else [runs({})[0]] * -count
+
+    with pytest.raises(InputError, match=what) as error:
+        refit(scenario(1, 512).cluster, found, "lab.yaml")
+    assert str(error.value).startswith("lab.yaml: ")
+    assert "\n" not in str(error.value)
+
+
+def cases(found: list[tuple[Scenario, Run]]) -> list[Case]:
+    failed = Case(scenario(8, 64), predict(scenario(8, 64), interval=False), None, "rank 3 died")
+    return [failed, *(Case(one, predict(one, interval=False), run) for one, run in found)]
+
+
+def test_an_update_writes_the_file_and_predicts_better(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("# our lab\n" + yaml.safe_dump(CLUSTER, sort_keys=False))
+    found = runs({"network.bandwidth": 1.4, "device": 1.2}, 0.01)
+    done = update(path, cases(found))
+    cluster = load_cluster(path)
+
+    assert done.improves
+    assert path.read_text().startswith("# our lab\n")
+    assert "from 6 runs, median error" in cluster.provenance["updated"]
+    assert cluster.network is not None
+    assert cluster.network.bandwidth_Bps == pytest.approx(62.5e6 / 1.4, rel=0.05)
+    assert cluster.uncertainty == done.cluster.uncertainty
+    for one, run in found:
+        again = predict(one.model_copy(update={"cluster": cluster}), interval=False)
+        assert again.step_time_s == pytest.approx(run.step_time_s, rel=0.05)
+    text = describe(done, path)
+    assert "network.bandwidth" in text
+    assert text.endswith("updated")
+
+    written = path.read_text()
+    again = [(one.model_copy(update={"cluster": cluster}), run) for one, run in found]
+    assert not update(path, cases(again)).improves
+    assert path.read_text() == written
+
+
+def test_a_file_is_kept_where_runs_left_out_are_not_predicted_better(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(yaml.safe_dump(CLUSTER, sort_keys=False))
+    before = path.read_text()
+    done = update(path, cases(runs({}, 0.02)))
+
+    assert path.read_text() == before
+    assert describe(done, path).endswith("not surely predicted better")
+    assert done.plain()["improves"] is False

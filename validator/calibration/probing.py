@@ -1,0 +1,42 @@
+"""Probing: runs what is planned, one probe after the other, and goes on where one fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from simulator.errors import RankError
+from validator.calibration.plan import Task
+from validator.calibration.sites import Site
+from validator.place import PartedError
+from validator.probe.points import FAILED, Point
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Probed:
+    """points: of all probes that ended, and one without times for each that did not, which says why. took_s: by probe."""
+
+    points: list[Point] = field(default_factory=list)
+    took_s: dict[str, float] = field(default_factory=dict)
+
+
+def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> Probed:
+    """Runs all tasks. After one whose ranks do not answer any more, there are no others to run the rest."""
+    probed = Probed()
+    for task in tasks:
+        progress(task.what)
+        begin_s = time.monotonic()
+        try:
+            # what ranks wait for one another counts as no progress, and may take all of the probe's time
+            within_s = timeout_s + task.budget_s
+            rows = site.run(task.function, *task.arguments, task.budget_s, ranks=task.ranks, timeout_s=within_s)
+            probed.points += [Point.of(row) for row in rows or ()]
+        except RankError as error:
+            probed.points.append(Point(task.name, task.what, "", (), "", 0.0, "", (), f"{FAILED}: {error}"))
+            if isinstance(error, PartedError):
+                break
+        probed.took_s[task.name] = probed.took_s.get(task.name, 0.0) + time.monotonic() - begin_s
+    return probed

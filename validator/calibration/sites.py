@@ -1,0 +1,180 @@
+"""Sites: where probes run. One interface to processes of this machine, hosts of a lab, and ranks that somebody else started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from simulator.cluster import Cluster
+from simulator.errors import InputError, RankError, one_line
+from validator.hosts import LOOPBACK, Host
+from validator.launch import job_folder, launch, require_torch
+from validator.measure import On, Watch, meet_others, where_to
+from validator.place import PartedError
+from validator.probe.pairs import socket as socket_of_cores
+
+if TYPE_CHECKING:
+    from validator.meeting import Meeting
+
+
+def cores() -> int:
+    """That processes of this machine may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Site(ABC):
+    """Where probes run.
+
+    nodes: the node of each rank. sockets: of the cores that each may use, None where they are of several. lab: what a lab says
+    of itself. speaks: whether this process is the one to print and to write.
+    """
+
+    speaks: bool = True
+
+    def __init__(self, on: On, nodes: Sequence[int], sockets: Sequence[int | None], lab: dict[str, str] | None = None) -> None:
+        self.on = on
+        self.nodes = tuple(nodes)
+        self.sockets = tuple(sockets)
+        self.lab = lab or {}
+
+    @property
+    def ranks(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def heads(self) -> list[int]:
+        """The first rank of each node."""
+        return [self.nodes.index(node) for node in sorted(set(self.nodes))]
+
+    @property
+    def at_once(self) -> int:
+        """How many of its first ranks compute at once without taking turns at a core."""
+        return self.ranks
+
+    def ranks_of(self, node: int) -> list[int]:
+        return [rank for rank, own in enumerate(self.nodes) if own == node]
+
+    @abstractmethod
+    def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
+        """Calls `function(*args)` on the first `ranks` ranks, all of them if None, which form a process group.
+
+        Returns what it comes to on the first of them; None on a rank that somebody else started and that takes no part. As
+        with `launch.run_on_ranks`, functions are found by name and results are plain data. Raises RankError naming the rank
+        that failed or hung, and PartedError where nothing more can be run.
+        """
+
+
+class _Started(Site):
+    """Ranks that are started for each probe and end with it."""
+
+    def __init__(
+        self, on: On, nodes: Sequence[int], hosts: Sequence[Host], accelerator: bool, lab: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(on, nodes, [socket_of_cores()] * len(nodes), lab)
+        self._hosts = hosts
+        self._cores = self.ranks if accelerator else cores()
+        self._accelerator = accelerator
+
+    def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
+        count = ranks or self.ranks
+        with job_folder() as folder:
+            hosts = self._hosts[:count]
+            return launch(folder, function, count, args, timeout_s=timeout_s, accelerator=self._accelerator, hosts=hosts)[0]
+
+    @property
+    def at_once(self) -> int:
+        return min(self.ranks, self._cores)
+
+
+class _Joined(Site):
+    """Ranks that torchrun or srun started, each of which runs the same probes in the same order."""
+
+    def __init__(self, meeting: Meeting, accelerator: bool) -> None:
+        names = meeting.together(socket.gethostname)
+        hosts = list(dict.fromkeys(names))
+        super().__init__("cluster", [hosts.index(name) for name in names], meeting.together(socket_of_cores))
+        self.speaks = meeting.place.rank == 0
+        self._meeting = meeting
+        self._accelerator = accelerator
+
+    def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
+        import torch.distributed as dist
+
+        from validator import rank
+
+        count, place = ranks or self.ranks, self._meeting.place
+        store = self._meeting.new_group_store()
+        result, failure = None, {}
+        try:
+            if place.rank < count:
+                rank.join(replace(place, ranks=count), store, timeout_s, self._accelerator)
+                result = function(*args)
+                # a rank that leaves early looks dead to its peers
+                dist.barrier()
+        except Exception as error:
+            failure = {"error": one_line(error), "by_peer": rank.is_communication(error)}
+        finally:
+            rank.leave()
+        _raise_failure(self._meeting.agree(failure, patience_s=timeout_s))
+        return result
+
+
+def _raise_failure(told: Sequence[Any]) -> None:
+    """Raises RankError naming the cause rather than its victims; PartedError where a rank does not answer any more."""
+    if None in told:
+        raise PartedError(f"rank {told.index(None)} does not answer any more; look for what it printed")
+    failed = [(one["by_peer"], rank) for rank, one in enumerate(told) if one]
+    if failed:
+        _, rank = min(failed)
+        raise RankError(f"rank {rank} failed: {told[rank]['error']}")
+
+
+@contextmanager
+def site(on: On | None, cluster: Cluster | None, ranks: int, watch: Watch, hosts: int | None = None) -> Iterator[Site]:
+    """Where probes run, while the context lasts.
+
+    cluster: what is described there: needed by netlab, which lays its network; where its nodes say no cores, ranks of this
+    machine and of a cluster compute on GPUs if there are any. ranks: how many are started on this machine. hosts: of a lab.
+    Raises InputError where that cannot be, RunError where this machine cannot build a lab, RankError where ranks do not meet.
+    """
+    require_torch()
+    where = where_to(on)
+    accelerator = cluster is not None and cluster.node.cores is None
+    if hosts is not None and where != "netlab":
+        raise InputError(f"--hosts {hosts}: only a lab has hosts to choose; leave it out, or measure with --on netlab")
+    if where == "cluster":
+        yield _Joined(meet_others(watch), accelerator)
+    elif where == "local":
+        yield _Started("local", [0] * ranks, [Host(interface=watch.interface or LOOPBACK)] * ranks, accelerator)
+    elif cluster is None:
+        raise InputError("--on netlab lays the network that a cluster describes; name it by --cluster, such as netlab-500mbit")
+    else:
+        with _lab(cluster, hosts) as lab:
+            yield lab
+
+
+@contextmanager
+def _lab(cluster: Cluster, hosts: int | None) -> Iterator[Site]:
+    """The first hosts of a cluster as network namespaces, with one rank each, or two where nodes have several devices."""
+    from validator.netlab import Netlab
+
+    count = hosts or min(cluster.nodes, _enough_hosts(cluster))
+    if not 2 <= count <= cluster.nodes:
+        raise InputError(f"--hosts {count}: {cluster.name or 'the cluster'} has {cluster.nodes} nodes; give 2 or more of them")
+    each = min(2, cluster.node.devices)
+    with Netlab(cluster.model_copy(update={"nodes": count})) as lab:
+        report = lab.self_test()
+        nodes = [node for node in range(count) for _ in range(each)]
+        told = report.provenance() | ({"warnings": "; ".join(report.warnings)} if report.warnings else {})
+        yield _Started("netlab", nodes, [Host(lab.namespace(node), lab.interface) for node in nodes], False, told)
+
+
+def _enough_hosts(cluster: Cluster) -> int:
+    """Four, or as many as it takes for two under a second switch."""
+    per_leaf = getattr(cluster.network.topology, "per_leaf", 0) if cluster.network else 0
+    return max(4, per_leaf + 2 if 0 < per_leaf < cluster.nodes else 0)

@@ -1,0 +1,142 @@
+"""The command calibrate. Imports wait until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validator.commands_measure import positive
+
+if TYPE_CHECKING:
+    from validator.calibration.calibrate import Calibrated
+    from validator.calibration.plan import Plan
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    calibrate = commands.add_parser("calibrate", help="measure a cluster, or this machine, and write a cluster file")
+    where = "processes on this machine, hosts of a network laid inside it, or ranks that torchrun or srun started"
+    calibrate.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where: {where}")
+    calibrate.add_argument("--cluster", metavar="NAME", help="the description that is measured: its topology, nominal numbers")
+    calibrate.add_argument("--hosts", type=int, metavar="N", help="of a netlab, how many of the cluster's nodes (4)")
+    calibrate.add_argument("--out", type=Path, required=True, metavar="FILE", help="the cluster file to write")
+    calibrate.add_argument(
+        "--from", type=Path, dest="source", metavar="POINTS.parquet", help="fit a table again, measure nothing"
+    )
+    calibrate.add_argument("--probe", action="append", dest="probes", default=[], metavar="NAME", help="run some alone")
+    calibrate.add_argument("--budget", metavar="TIME", help="for all probes together (35 s; where several hosts talk, 2 min)")
+    calibrate.add_argument(
+        "--model", action="append", dest="models", metavar="NAME", help="whose layers to time (default: what the demo trains)"
+    )
+    calibrate.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32")
+    calibrate.add_argument(
+        "--groups", type=int, nargs="+", default=[], metavar="RANKS", help="sizes of groups for collectives (2, half, all)"
+    )
+    calibrate.add_argument("--interface", metavar="NAME", help="the network interface on which ranks talk")
+    calibrate.add_argument("--timeout", type=positive, default=120.0, metavar="SECONDS", help="beyond its time, for each probe")
+    calibrate.set_defaults(command=_calibrate)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from simulator.errors import InputError, ScaleproofError
+    from validator.place import place_in
+
+    if options.out.is_dir():
+        raise InputError(f"--out {options.out}: a folder; give the name of the cluster file")
+    if options.source is not None:
+        return _again(options)
+    place = place_in(os.environ) if options.on in (None, "cluster") else None
+    try:
+        return _measure(options)
+    except ScaleproofError as error:
+        if place is None or place.rank == 0:
+            raise
+        # rank 0 tells
+        return error.exit_code
+
+
+def _again(options: argparse.Namespace) -> int:
+    """The cluster file of a table of points."""
+    from dataclasses import replace
+
+    from validator.calibration.calibrate import Calibrated
+    from validator.calibration.describing import description
+    from validator.calibration.facts import Facts
+    from validator.calibration.file import described
+    from validator.calibration.writing import points_path
+    from validator.probe import points as tables
+
+    points = tables.read(options.source)
+    facts = Facts.of(points, str(options.source))
+    if options.cluster:
+        facts = replace(facts, base=description(options.cluster))
+    cluster, told = described(points, facts)
+    # a table that is there already need not be written over itself
+    beside = () if options.source.resolve() == points_path(options.out).resolve() else points
+    return _write(Calibrated(cluster, beside, told), options.out)
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from validator.calibration.calibrate import calibrate
+    from validator.calibration.describing import description
+    from validator.measure import Watch
+
+    base = description(options.cluster) if options.cluster else None
+    watch = Watch(options.timeout, interface=options.interface)
+    found = calibrate(_plan(options), options.on, base, options.hosts, watch, _progress())
+    return 0 if found is None else _write(found, options.out)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What tells on the terminal what is going on, in one line where that is one."""
+    from validator.session import working
+
+    with working("calibrating") as status:
+
+        def tell(text: str) -> None:
+            status.update(f"calibrating: {text}")
+            if not status.console.is_terminal:
+                print(f"calibrating: {text}", file=sys.stderr, flush=True)
+
+        yield tell
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    from simulator import library
+    from simulator.errors import InputError, UnitError
+    from simulator.model import Gpt, Mlp
+    from simulator.scenario import load_model
+    from simulator.units import parse_time_s
+    from validator.calibration.plan import Plan
+
+    models = [load_model(library.find_part("model", name, Path())) for name in options.models or ["gpt-mini", "mlp-mini"]]
+    trainable = [model for model in models if isinstance(model, Gpt | Mlp)]
+    if len(trainable) < len(models):
+        raise InputError("--model: only gpt and mlp models can be trained here")
+    several = options.on in ("netlab", "cluster")
+    try:
+        budget_s = parse_time_s(options.budget or ("2 min" if several else "35 s"))
+    except UnitError as error:
+        raise InputError(f"--budget: {error}") from None
+    if not budget_s:
+        raise InputError("--budget: probes need time; give some, such as '35 s'")
+    return Plan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout)
+
+
+def _write(found: Calibrated, out: Path) -> int:
+    """Writes the file, and prints what it says."""
+    from validator.calibration.table import table
+    from validator.calibration.writing import write
+
+    write(found.cluster, out, found.points)
+    for line in found.told:
+        print(f"note: {line}", file=sys.stderr)
+    print(f"{out}: {found.cluster.get('description') or found.cluster.get('name', '')}")
+    print(table(found.cluster))
+    return 0

@@ -1,0 +1,118 @@
+"""The command prove. Imports wait until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from validator.proving.cases import Compute
+    from validator.proving.figures import Outcome
+
+# Groups of four cases: 104 of them, and 16 in the short form.
+_GROUPS: Final[Mapping[bool, Mapping[Compute, int]]] = {False: {"paced": 20, "real": 6}, True: {"paced": 3, "real": 1}}
+_BUDGETS_S: Final = {False: 120.0, True: 40.0}
+_WORST: Final = 5
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    prove = commands.add_parser(
+        "prove",
+        help="calibrate a lab, then hold predictions against runs of what was not calibrated",
+        description="Calibrate a lab from probes alone, then predict and measure scenarios drawn from a seed: other "
+        "strategies, models, rates and numbers of hosts. Prints how far off predictions are.",
+    )
+    prove.add_argument("--on", choices=["netlab"], default="netlab", help="where: hosts of a network laid inside this machine")
+    prove.add_argument("--hosts", type=int, default=8, metavar="N", help="most hosts of a case (8)")
+    prove.add_argument("--short", action="store_true", help="16 cases in place of 104")
+    prove.add_argument("--seed", type=int, default=1, metavar="N", help="which cases are drawn (1)")
+    prove.add_argument("--out", type=Path, metavar="DIR", help="keep the calibration and what came of each case in DIR")
+    prove.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    prove.add_argument("--json", action="store_true", help="print the figures as JSON")
+    prove.set_defaults(command=_prove)
+
+
+def _prove(options: argparse.Namespace) -> int:
+    import json
+
+    from simulator.errors import InputError
+    from validator.netlab import require
+    from validator.proving import prove
+    from validator.proving.cases import draw
+    from validator.proving.figures import figures
+    from validator.proving.lab import calibrated
+    from validator.session import working
+
+    if options.hosts < 3:
+        raise InputError(f"--hosts {options.hosts}: cases are drawn on up to so many hosts; give 3 or more")
+    if options.resume and options.out is None:
+        raise InputError("--resume goes on with what is in a folder; name it by --out DIR")
+    require()
+    groups = _GROUPS[options.short]
+    with working("calibrating") as status:
+
+        def tell(text: str) -> None:
+            status.update(text)
+            if not status.console.is_terminal:
+                print(text, file=sys.stderr, flush=True)
+
+        lab = calibrated(options.out, options.resume, _BUDGETS_S[options.short], tell)
+        done: list[Outcome] = list(prove.read(options.out).values()) if options.resume else []
+        known = {outcome.name: outcome for outcome in done}
+        total = 4 * sum(groups.values())
+
+        def ended(outcome: Outcome) -> None:
+            done.append(outcome)
+            tell(f"{len(done)} of {total}: {_line(outcome)}")
+            if options.out is not None:
+                prove.write(done, options.out)
+
+        cases = draw(options.seed, groups, options.hosts, lab.at)
+        outcomes = prove.prove(cases, known, prove.measured_in_lab, ended)
+    if options.json:
+        print(json.dumps(figures(outcomes), indent=2))
+    else:
+        _print(outcomes)
+    return 1 if any(outcome.measured_s is None for outcome in outcomes) else 0
+
+
+def _line(outcome: Outcome) -> str:
+    from simulator.units import format_time_s
+
+    name = f"{outcome.name:<24} predicted {format_time_s(outcome.predicted_s):>8}"
+    if outcome.measured_s is None or outcome.error is None:
+        return f"{name}, failed: {outcome.failure}"
+    where = "inside" if outcome.inside else "outside"
+    interval = f"{format_time_s(outcome.low_s)} to {format_time_s(outcome.high_s)}"
+    return f"{name}, measured {format_time_s(outcome.measured_s):>8} ({outcome.error:+.1%}; {where} {interval})"
+
+
+def _print(outcomes: Sequence[Outcome]) -> None:
+    """The figures, by family, and the worst cases."""
+    from validator.proving.figures import by_family, figures
+
+    told = figures(outcomes)
+    print(f"{'':<8} {'cases':>5} {'median':>7} {'p90':>7} {'inside 90 %':>12}")
+    for kind in ("paced", "real"):
+        row = told[kind]
+        if row["cases"]:
+            print(f"{kind:<8} {row['cases']:>5} {row['median']:>7.1%} {row['p90']:>7.1%} {row['coverage90']:>12.0%}")
+    ranking = told["ranking"]
+    right = ranking["best_right_or_within_3pct"]
+    print(f"ranking  the predicted best is the measured best, or within 3 %, in {right} of {ranking['groups']} groups")
+    print(f"\n{'strategy':<14} {'cases':>5} {'median':>7} {'worst':>7}")
+    for family, (count, median, worst) in by_family(outcomes).items():
+        print(f"{family:<14} {count:>5} {median:>+7.1%} {worst:>+7.1%}")
+    errors = [outcome for outcome in outcomes if outcome.error is not None]
+    print(f"\nworst {_WORST}")
+    for outcome in sorted(errors, key=lambda one: -abs(one.error or 0.0))[:_WORST]:
+        print(f"  {_line(outcome)}")
+    taken = max((outcome.taken for outcome in errors), default=0.0)
+    print(f"\nother machines of this machine's host took at most {taken:.1%} of the cores' time from a run")
+    for outcome in outcomes:
+        if outcome.measured_s is None:
+            print(f"{outcome.name} could not be measured: {outcome.failure}", file=sys.stderr)

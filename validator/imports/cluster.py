@@ -1,0 +1,323 @@
+"""From what was found to a cluster file: measured collectives and links in place of nominal ones, with their intervals."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import yaml
+
+from simulator import library, yamlfile
+from simulator.cluster.algorithms import Op, bus_factor
+from simulator.cluster.quantities import format_share
+from simulator.device_part import resolve_device
+from simulator.errors import InputError
+from simulator.run import write_aside
+from simulator.scenario import load_cluster
+from simulator.units import format_Bps, format_bytes, format_time_s
+from validator.imports.found import Found, Machines
+from validator.imports.gpus import nominal_Bps
+from validator.imports.names import shipped_device
+from validator.imports.reading import Notes
+
+if TYPE_CHECKING:
+    from simulator.cluster import Cluster
+    from validator.fit.curves import Fitted
+    from validator.probe.points import Point
+
+# Round assumptions of the clusters that ship, where nothing tells.
+INSIDE_LATENCY: Final = "5 us"
+_NETWORK_LATENCY: Final = "8 us"
+# Each rank's link carries their bus bandwidth, around a ring; and between nodes, each node's cards together do.
+_RINGS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+_FEW: Final = 3
+_NEARLY: Final = 1.15
+
+
+class Base(NamedTuple):
+    """A cluster file that the found numbers go into: as it is written, and as it is understood."""
+
+    name: str
+    data: dict[str, Any]
+    cluster: Cluster
+
+
+@dataclass
+class Measured:
+    """A collective of one group, fitted. seconds: all times by size. error: median of |fitted / measured − 1|."""
+
+    op: Op
+    ranks: int
+    nodes: int
+    sizes: list[float]
+    seconds: list[tuple[float, ...]]
+    latency_s: float
+    bandwidth_Bps: float
+    fitted: Fitted | None
+    error: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.error = statistics.median(abs(ratio - 1) for ratio in self.ratios())
+
+    def at(self, size_bytes: float) -> float:
+        """Seconds by the fit."""
+        return self.latency_s + size_bytes / self.bandwidth_Bps
+
+    def ratios(self) -> list[float]:
+        """Each measured time over the fitted one."""
+        return [one / self.at(size) for size, times in zip(self.sizes, self.seconds, strict=True) for one in times]
+
+    def entry(self) -> dict[str, Any]:
+        """As cluster files have it."""
+        group = {"op": self.op, "ranks": self.ranks, "nodes": self.nodes}
+        return group | {"latency": exact_s(self.latency_s), "bandwidth": exact_Bps(self.bandwidth_Bps)}
+
+
+def exact_s(seconds: float) -> str:
+    """'12.35 us': four digits, as `calibrate` writes times."""
+    return f"{seconds * 1e6:.4g} us"
+
+
+def exact_Bps(rate_Bps: float) -> str:
+    """'12.35 GB/s'."""
+    return f"{rate_Bps / 1e9:.4g} GB/s"
+
+
+def read_base(reference: str) -> Base:
+    """The cluster of a name that ships, or of a file. Raises NotFoundError, ScenarioError."""
+    path = library.find_part("cluster", reference, Path())
+    cluster = load_cluster(path)
+    located = yamlfile.read(path)
+    if str(located.data.get("device")) not in library.names("devices"):
+        # paths in it start at its own folder
+        resolve_device(located, (), path.parent)
+    return Base(cluster.name or path.stem, located.data, cluster)
+
+
+def measured_collectives(points: Sequence[Point], notes: Notes) -> list[Measured]:
+    """Each collective of each group, fitted by latency and bandwidth; what cannot be is noted."""
+    groups: dict[tuple[Op, int, int], list[Point]] = {}
+    for point in points:
+        if point.probe == "collective" and point.size > 0:
+            groups.setdefault((point.what, len(point.ranks), int(point.numbers["nodes"])), []).append(point)  # type: ignore[arg-type]
+    found = [_measured(op, ranks, nodes, mine, notes) for (op, ranks, nodes), mine in groups.items()]
+    return [one for one in found if one is not None]
+
+
+def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: Notes) -> Measured | None:
+    from validator import fit
+    from validator.fit.curves import fit_curve
+
+    points = sorted(points, key=lambda point: point.size)
+    sizes, seconds = [point.size for point in points], [point.seconds for point in points]
+    group = f"{op} over {ranks} ranks on {nodes} nodes"
+    fitted = None
+    if len(sizes) < _FEW:
+        latency_s, per_byte_s = fit.line(sizes, [statistics.median(times) for times in seconds])
+        notes.add(f"{group}: {len(sizes)} sizes, too few for an interval; give {_FEW} or more", "groups of few sizes")
+    else:
+        chosen = telling([(size, statistics.median(times)) for size, times in zip(sizes, seconds, strict=True)])
+        fitted = fit_curve([sizes[i] for i in chosen], [seconds[i] for i in chosen], models=("alpha_beta",), what=group)
+        latency_s, per_byte_s = fitted.latency_s, fitted.seconds_per_byte
+        for outlier in fitted.outliers:
+            notes.add(
+                f"{group}, {format_bytes(sizes[chosen[outlier.index]])}: {outlier.why}; not fitted to", "sizes not fitted to"
+            )
+    # where latency is nearly all of the largest, what a byte takes is noise
+    if per_byte_s * sizes[-1] < 0.05 * latency_s:
+        notes.add(f"{group}: up to {format_bytes(sizes[-1])} latency alone counts, so that no bandwidth shows; left out")
+        return None
+    return Measured(op, ranks, nodes, sizes, seconds, latency_s, 1 / per_byte_s, fitted)
+
+
+def telling(medians: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of (size, seconds), by size, a line is fitted to: of those that take no more than the latency, and of those that
+    take no more than their bytes, the first and the last. A sweep from 8 bytes to gigabytes has mostly such, and what training
+    sends lies between."""
+    least_s, least_per_byte_s = min(each_s for _, each_s in medians), min(each_s / size for size, each_s in medians)
+    short = [i for i, (_, each_s) in enumerate(medians) if each_s <= _NEARLY * least_s]
+    long = [i for i, (size, each_s) in enumerate(medians) if each_s / size <= _NEARLY * least_per_byte_s]
+    left = sorted({*range(len(medians))} - {*short[1:-1], *long[1:-1]})
+    return left if len(left) >= _FEW else list(range(len(medians)))
+
+
+def describe(
+    found: Found,
+    base: Base | None,
+    measured: Sequence[Measured] = (),
+    node: dict[str, Any] | None = None,
+    layers: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """The cluster as its YAML file has it; node: what is known of nodes, which goes before the base's; layers: measured ones.
+
+    Raises InputError where neither a base nor a GPU's name tells of the device, or of the speed of a link.
+    """
+    data = _skeleton(found) if base is None else copy.deepcopy(base.data)
+    if base is not None:
+        _compare(found, base)
+    if node is not None:
+        data["node"] = _joined_node(dict(data.get("node") or {}), node, data.get("uncertainty") or {})
+    if layers:
+        data["device"] = _with_layers(data["device"], layers)
+    sources = _links(data, found, base, measured)
+    data["provenance"] = dict(data.get("provenance") or {}) | _provenance(found, base) | sources
+    if measured:
+        collectives = data["collectives"] = dict(data.get("collectives") or {})
+        ours = {(one.op, one.ranks, one.nodes) for one in measured}
+        kept = [one for one in collectives.get("measured") or [] if _key(one) not in ours]
+        collectives["measured"] = [*kept, *(one.entry() for one in measured)]
+        low, high = _share_interval([ratio for one in measured for ratio in one.ratios()])
+        count = sum(len(times) for one in measured for times in one.seconds)
+        interval = {"low": format_share(low), "high": format_share(high), "measurements": count}
+        data["uncertainty"] = dict(data.get("uncertainty") or {}) | {"collectives": interval}
+    return data
+
+
+def write(data: dict[str, Any], found: Found, path: Path) -> None:
+    """Writes a cluster as YAML that people can read, and the points beside it as a table."""
+    from validator.probe import points
+
+    header = f"# Imported from {found.tool}. Every number may be edited; `scaleproof predict` uses what stands here.\n"
+    write_aside(path, (header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)).encode())
+    if found.points:
+        points.write(found.points, path.with_suffix(".points.parquet"))
+
+
+def _with_layers(device: str | dict[str, Any], layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The device with measured layers in place of those it has of the same kind."""
+    known: dict[str, Any] = {"base": device} if isinstance(device, str) else dict(device)
+    ours = {(one["signature"], one["precision"]) for one in layers}
+    kept = [one for one in known.get("measured_layers") or [] if (one["signature"], one["precision"]) not in ours]
+    return known | {"measured_layers": [*kept, *layers]}
+
+
+def _joined_node(before: dict[str, Any], node: dict[str, Any], uncertainty: dict[str, Any]) -> dict[str, Any]:
+    """The base's node with what is known now; a nominal link leaves its latency, and all of it that was measured."""
+    link, known = node.get("link"), dict(before.get("link") or {})
+    if link is None or "node.link.bandwidth" in uncertainty:
+        return before | {key: value for key, value in node.items() if key != "link"}
+    known.pop("topology", None)
+    latency = {"latency": known["latency"]} if "latency" in known else {}
+    return before | node | {"link": known | link | latency}
+
+
+def _key(entry: dict[str, Any]) -> tuple[str, int, int]:
+    return entry.get("op", "all_reduce"), entry["ranks"], entry.get("nodes", 1)
+
+
+def _share_interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Where 90 % of measured times are beside the fitted, and the fit itself with them."""
+    ordered = sorted(ratios)
+    last = len(ordered) - 1
+    low, high = ordered[math.floor(0.05 * last)], ordered[math.ceil(0.95 * last)]
+    return min(low, 0.99), max(high, 1.01)
+
+
+def _skeleton(found: Found) -> dict[str, Any]:
+    machines = found.machines
+    device = shipped_device(machines.gpu) if machines.gpu else ""
+    if not device:
+        what = f"{machines.gpu!r} is no device that ships" if machines.gpu else "nothing in it tells the GPU"
+        raise InputError(f"{found.files[0]}: {what}; give --cluster with a cluster file whose device it is, or --gpu")
+    nodes, devices = max(1, machines.nodes), max(1, machines.devices)
+    return {
+        "name": f"{nodes} x {devices} {machines.gpu}",
+        "description": f"{nodes} nodes of {devices} {machines.gpu}, as {found.tool} tells of them",
+        "nodes": nodes,
+        "node": {"devices": devices},
+        "device": device,
+    }
+
+
+def _provenance(found: Found, base: Base | None) -> dict[str, str]:
+    lines = found.notes.lines()
+    facts = {"imported": f"{found.tool}: {', '.join(found.files)}", "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    if base is not None:
+        facts["base"] = base.name
+    return facts | ({"left out or assumed": "; ".join(lines)} if lines else {})
+
+
+def _compare(found: Found, base: Base) -> None:
+    """Notes where what was measured on is not what the base describes."""
+    machines, cluster = found.machines, base.cluster
+    device = shipped_device(machines.gpu) if machines.gpu else ""
+    if device and _device_name(device) != cluster.device.name:
+        found.notes.add(f"measured on {machines.gpu}, and {base.name} has {cluster.device.name}; give a base with that GPU")
+    for what, own, given in (("nodes", machines.nodes, cluster.nodes), ("devices", machines.devices, cluster.node.devices)):
+        if own > given:
+            found.notes.add(f"measured on {own} {what}, and {base.name} has {given}; larger groups than it has are not used")
+
+
+def _device_name(device: str) -> str:
+    """What the device of a file that ships is called."""
+    from simulator.scenario import load_device
+
+    return load_device(library.ROOT / "devices" / f"{device}.yaml").name
+
+
+def _links(data: dict[str, Any], found: Found, base: Base | None, measured: Sequence[Measured]) -> dict[str, str]:
+    """Puts in the links that messages between two ranks tell of; without a base, also such as are needed and can be guessed.
+
+    Returns what each comes from.
+    """
+    sources = {}
+    machines = found.machines
+    for field_name, several in (("node.link", False), ("network", True)):
+        parent = data if several else data["node"]
+        key = field_name.rpartition(".")[2]
+        mine = [one for one in measured if (one.nodes > 1) == several]
+        sent = next((one for one in mine if one.op == "sendrecv"), None)
+        needed = base is None and not parent.get(key) and (machines.nodes if several else machines.devices) > 1
+        if sent is not None:
+            cards = base.cluster.node.cards_used if several and base else 1
+            nominal = dict(parent.get(key) or {})
+            link = {"bandwidth": exact_Bps(sent.bandwidth_Bps * cards), "latency": exact_s(sent.latency_s)}
+            parent[key] = nominal | link
+            sources[field_name] = "messages between two ranks (sendrecv)" + (f", times {cards} cards" if cards > 1 else "")
+            _intervals(data, field_name, sent, cards, nominal)
+        elif needed:
+            parent[key], sources[field_name] = _guessed(machines, mine, several)
+    return sources
+
+
+def _guessed(machines: Machines, measured: Sequence[Measured], several: bool) -> tuple[dict[str, Any], str]:
+    """A link that no message tells of, and what it comes from."""
+    latency = _NETWORK_LATENCY if several else INSIDE_LATENCY
+    nominal = None if several else nominal_Bps(machines.gpu)
+    if nominal is not None:
+        return {"bandwidth": exact_Bps(nominal), "latency": latency}, "the GPU's data sheet; its latency is assumed"
+    rates = [bus_factor(one.op, one.ranks) * one.bandwidth_Bps for one in measured if one.op in _RINGS]
+    if rates:
+        return {"bandwidth": exact_Bps(max(rates)), "latency": latency}, "the largest bus bandwidth; its latency is assumed"
+    where = "between nodes" if several else "inside a node"
+    raise InputError(f"nothing tells how fast links {where} are; give --cluster with a cluster file that says it")
+
+
+def _intervals(data: dict[str, Any], name: str, sent: Measured, cards: int, nominal: dict[str, Any]) -> None:
+    """90 % intervals of a link's numbers, beside what stood there before."""
+    if sent.fitted is None:
+        return
+    count = sum(len(times) for times in sent.seconds)
+    low_s, high_s = sent.fitted.latency_interval_s
+    slow_s, slower_s = sent.fitted.seconds_per_byte_interval
+    intervals = {"bandwidth": (exact_Bps(cards / slower_s), exact_Bps(cards / slow_s))}
+    if low_s > 0:
+        intervals["latency"] = (exact_s(low_s), exact_s(high_s))
+    uncertainty = data["uncertainty"] = dict(data.get("uncertainty") or {})
+    for key, (low, high) in intervals.items():
+        known = uncertainty.get(f"{name}.{key}", {}).get("nominal") or nominal.get(key)
+        before = {"nominal": str(known)} if known else {}
+        uncertainty[f"{name}.{key}"] = {"low": low, "high": high, **before, "measurements": count}
+
+
+def row(one: Measured) -> tuple[str, ...]:
+    """A measured collective for a table: what, group, sizes, latency, bandwidth, the fit's error."""
+    sizes = f"{format_bytes(one.sizes[0])} – {format_bytes(one.sizes[-1])} ({len(one.sizes)})"
+    numbers = (format_time_s(one.latency_s), format_Bps(one.bandwidth_Bps), f"{one.error:.1%}")
+    return (one.op, f"{one.ranks} on {one.nodes}", sizes, *numbers)

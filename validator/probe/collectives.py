@@ -1,0 +1,97 @@
+"""Times of collectives by operation, group and size; of the slowest rank.
+
+All ranks call the probe, and each gets all its points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from simulator.cluster.algorithms import Op
+from validator.probe.adaptive import Step, by_size, timed
+from validator.probe.peers import Together, named
+from validator.probe.points import Point
+from validator.probe.turns import groups_in_turn
+from validator.rank import here
+
+# 1 KiB to 16 MiB
+SIZES_BYTES: Final = (4, *(4**power for power in range(5, 13)))
+# torch before 2.13 has the old names alone, from 2.13 on those warn
+_ALL_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class _Buffers(NamedTuple):
+    """whole: the collective's size, of which each rank has a part; other: as large."""
+
+    whole: Tensor
+    other: Tensor
+    part: Tensor
+
+
+# with the first rank of the group
+_Run = Callable[[_Buffers, int, dist.ProcessGroup | None], object]
+
+_RUNS: Final[dict[Op, _Run]] = {
+    "all_reduce": lambda buffers, first, group: dist.all_reduce(buffers.whole, group=group),
+    "all_gather": lambda buffers, first, group: _ALL_GATHER(buffers.whole, buffers.part, group=group),
+    "reduce_scatter": lambda buffers, first, group: _REDUCE_SCATTER(buffers.part, buffers.whole, group=group),
+    "broadcast": lambda buffers, first, group: dist.broadcast(buffers.whole, first, group=group),
+    "alltoall": lambda buffers, first, group: dist.all_to_all_single(buffers.other, buffers.whole, group=group),
+    "reduce": lambda buffers, first, group: dist.reduce(buffers.whole, first, group=group),
+}
+OPS: Final = tuple(_RUNS)
+# In these a rank need not wait for all others, and would be ahead of them in the next.
+_UNEVEN: Final[tuple[Op, ...]] = ("broadcast", "reduce")
+
+
+def collectives(
+    groups: Sequence[Sequence[int]],
+    nodes_of_ranks: Sequence[int],
+    ops: Sequence[Op] = OPS,
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    budget_s: float = 18.0,
+) -> list[dict[str, Any]]:
+    """Times of 32-bit floats. size: as the simulator has it, of the whole buffer, rounded up to as much for each rank.
+
+    groups: ranks in ascending order, at least two each. budget_s: for all of it; sizes that a group has no time for are left
+    out.
+    """
+
+    def probe(peers: Together, budget_s: float) -> Iterable[Point]:
+        nodes = len({nodes_of_ranks[rank] for rank in peers.ranks})
+        for op in ops:
+            yield from _points(op, peers, nodes, sizes_bytes, budget_s / len(ops))
+
+    return groups_in_turn(groups, probe, budget_s)
+
+
+def _points(op: Op, peers: Together, nodes: int, sizes_bytes: Sequence[int], budget_s: float) -> list[Point]:
+    ranks = peers.ranks
+    group = f"{len(ranks)} ranks on {nodes} {'node' if nodes == 1 else 'nodes'}"
+    # 32-bit floats, as many for each rank
+    whole_bytes = [-(-size // (4 * len(ranks))) * 4 * len(ranks) for size in sizes_bytes]
+    return [
+        samples.point("collective", op, named(ranks), ranks, size, "bytes", group, nodes=nodes)
+        for size, samples in by_size(partial(_step, op, peers), whole_bytes, budget_s, peers)
+    ]
+
+
+def _step(op: Op, peers: Together, size_bytes: int) -> Step:
+    counts = (size_bytes // 4, size_bytes // 4, size_bytes // 4 // len(peers.ranks))
+    buffers = _Buffers(*(torch.zeros(count, device=here().device) for count in counts))
+    run = timed(partial(_RUNS[op], buffers, peers.ranks[0], peers.group))
+    if op not in _UNEVEN:
+        return run
+
+    def run_from_together() -> float:
+        peers.settle([0.0])
+        return run()
+
+    return run_from_together

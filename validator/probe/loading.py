@@ -1,0 +1,60 @@
+"""Reading batches: how long a worker takes to make one, as training does before each step's time is taken.
+
+All ranks call the probe, and each gets all its points.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.model import Gpt, Mlp, ResNet
+from simulator.scenario import Scenario
+from validator.data import worker_batches
+from validator.model import DTYPES
+from validator.probe.adaptive import Step, by_size, timed
+from validator.probe.peers import Together, named
+from validator.probe.points import Point
+from validator.probe.turns import groups_in_turn
+from validator.rank import here
+
+# Data follows from the model and the batch; no cluster has a part in it.
+_CLUSTER: Final = {
+    "node": {"devices": 1, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}},
+    "device": {"name": "cpu", "peak": {"fp32": "1 GFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "1 GB/s"},
+}
+
+
+def loading(
+    model: Gpt | Mlp | ResNet, samples: Sequence[int] = (8, 64), data: Path | None = None, budget_s: float = 1.0
+) -> list[dict[str, Any]]:
+    """Seconds in which every rank at once makes a batch of so many samples; of the slowest.
+
+    data: a file whose bytes are tokens, for a gpt; random data if not given.
+    """
+    what = f"{model.kind}, {'random' if data is None else f'from {data.name}'}"
+
+    def probe(peers: Together, budget_s: float) -> Iterable[Point]:
+        for count, found in by_size(partial(_step, model, data), samples, budget_s, peers):
+            yield found.point("loading", what, named(peers.ranks), peers.ranks, count, "samples")
+
+    return groups_in_turn([range(here().ranks)], probe, budget_s)
+
+
+def _step(model: Gpt | Mlp | ResNet, data: Path | None, samples: int) -> Step:
+    """Makes the next batch."""
+    scenario = Scenario.model_validate(
+        {
+            "name": "loading",
+            "model": model,
+            "cluster": _CLUSTER,
+            "strategy": {"kind": "data_parallel", "workers": 1},
+            "batch": {"total": samples},
+            "training": {"precision": "fp32"} | ({} if data is None else {"data": str(data)}),
+        }
+    )
+    numbers = itertools.count()
+    return timed(lambda: worker_batches(scenario, 0, [next(numbers)], here().device, DTYPES["fp32"]))

@@ -1,0 +1,110 @@
+"""Points: what probes have measured, one row each, as tables that anybody can fit again."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from simulator.errors import InputError
+from simulator.run import write_aside
+
+# Why a probe did not repeat any further.
+NARROW: Final = "narrow"
+TIME: Final = "time"
+FAILED: Final = "failed"
+
+_COLUMNS: Final = (
+    "probe", "what", "where", "ranks", "group", "size", "unit", "seconds", "stopped", "cores_busy", "numbers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing that was timed, at one size.
+
+    probe: matmul | memory | launch | host_copy | optimizer | layer | message | collective | overlap | update | loading.
+    what: what was timed, such as "fp32 512x512x512", "all_reduce" or "send". where: by whom, such as "rank 0 to rank 3".
+    group: its class, such as "same socket" or "across" of messages, "4 ranks on 4 nodes" of collectives; "" else. size: of
+    what `unit` says, which is bytes, flops, samples, parameters or kernels. seconds: one per repetition after the warm-up, of
+    the slowest rank where several take part. stopped: "narrow" where the interval of the median is narrow enough, "time" where
+    its time or its repetitions were spent, "failed: why". cores_busy: cores that all its ranks together kept busy meanwhile.
+    numbers: what else.
+    """
+
+    probe: str
+    what: str
+    where: str
+    ranks: tuple[int, ...]
+    group: str
+    size: float
+    unit: str
+    seconds: tuple[float, ...]
+    stopped: str
+    cores_busy: float = 0.0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Self:
+        """From what `plain` made."""
+        return cls(**{**plain, "ranks": tuple(plain["ranks"]), "seconds": tuple(plain["seconds"])})
+
+    def plain(self) -> dict[str, Any]:
+        """As data for JSON."""
+        return asdict(self)
+
+    @property
+    def median_s(self) -> float:
+        """Median seconds of a repetition. At least one must have been made."""
+        return statistics.median(self.seconds)
+
+
+def write(points: Iterable[Point], path: Path) -> None:
+    """Writes points as a Parquet table, in one piece or not at all."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    rows = [point.plain() | {"numbers": json.dumps(dict(point.numbers))} for point in points]
+    text, number = pa.string(), pa.float64()
+    types = dict.fromkeys(_COLUMNS, text) | {"size": number, "cores_busy": number}
+    types |= {"ranks": pa.list_(pa.int64()), "seconds": pa.list_(number)}
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), buffer)
+    write_aside(path, buffer.getvalue())
+
+
+def read(path: Path) -> list[Point]:
+    """The points of a table. Raises InputError where the file is none, is damaged or holds times that cannot be."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(io.BytesIO(path.read_bytes())).to_pylist()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; give a table of points") from None
+    except pa.ArrowException:
+        raise InputError(f"{path}: not a Parquet file; give a table of points, as calibrate writes it") from None
+    return [_point(path, number, row) for number, row in enumerate(rows, start=1)]
+
+
+def _point(path: Path, number: int, row: Mapping[str, Any]) -> Point:
+    missing = [name for name in _COLUMNS if row.get(name) is None]
+    if missing:
+        raise InputError(f"{path}: row {number} has no {', '.join(missing)}; give a table of points, as calibrate writes it")
+    try:
+        point = Point.of({name: row[name] for name in _COLUMNS} | {"numbers": json.loads(row["numbers"])})
+        sound = math.isfinite(point.size) and point.size >= 0 and _are_times(point.seconds)
+    except (TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise InputError(f"{path}: row {number} is no point: sizes and seconds are numbers of 0 or more; leave it out")
+    return point
+
+
+def _are_times(seconds: Sequence[float]) -> bool:
+    return all(math.isfinite(one) and one >= 0 for one in seconds)

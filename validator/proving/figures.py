@@ -1,0 +1,91 @@
+"""Figures: how far predictions were from what was measured, how many intervals held, and whether the best was the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from validator.proving.cases import Compute
+
+# A predicted best that is so little slower than the measured best is as good.
+_AS_GOOD: Final = 0.03
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case as it came out. low_s, high_s: the 90 % interval of the prediction. taken: share of the cores' time that others
+    took while it ran. measured_s: None where measuring failed; failure then says why."""
+
+    name: str
+    group: str
+    family: str
+    compute: Compute
+    hosts: int
+    predicted_s: float
+    low_s: float
+    high_s: float
+    measured_s: float | None
+    taken: float = 0.0
+    failure: str = ""
+    explanation: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """(predicted − measured) / measured step time."""
+        return None if self.measured_s is None else (self.predicted_s - self.measured_s) / self.measured_s
+
+    @property
+    def inside(self) -> bool | None:
+        return None if self.measured_s is None else self.low_s <= self.measured_s <= self.high_s
+
+
+def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Of paced and real cases apart, and of the groups: as plain data for JSON."""
+    kinds: tuple[Compute, ...] = ("paced", "real")
+    return {kind: _errors([one for one in outcomes if one.compute == kind]) for kind in kinds} | {"ranking": ranking(outcomes)}
+
+
+def _errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """cases: that could be measured. median, p90: of absolute relative errors. coverage90: share of measured step times inside
+    their 90 % intervals. None without cases."""
+    errors = [abs(one.error) for one in outcomes if one.error is not None]
+    inside = [one.inside for one in outcomes if one.inside is not None]
+    if not errors:
+        return {"cases": 0, "median": None, "p90": None, "coverage90": None}
+    return {
+        "cases": len(errors),
+        "median": float(np.median(errors)),
+        "p90": float(np.quantile(errors, 0.9)),
+        "coverage90": float(np.mean(inside)),
+    }
+
+
+def ranking(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """groups: of which at least two cases could be measured. best_right_or_within_3pct: those whose predicted best is the
+    measured best, or at most 3 % slower."""
+    groups: dict[str, list[Outcome]] = {}
+    for one in outcomes:
+        if one.measured_s is not None:
+            groups.setdefault(one.group, []).append(one)
+    told = [group for group in groups.values() if len(group) > 1]
+    return {"groups": len(told), "best_right_or_within_3pct": sum(map(_is_right, told))}
+
+
+def _is_right(group: Sequence[Outcome]) -> bool:
+    chosen = min(group, key=lambda one: one.predicted_s)
+    best_s = min(one.measured_s for one in group if one.measured_s is not None)
+    assert chosen.measured_s is not None
+    return chosen.measured_s <= best_s * (1 + _AS_GOOD)
+
+
+def by_family(outcomes: Sequence[Outcome]) -> Mapping[str, tuple[int, float, float]]:
+    """Cases, median error with its sign and largest error of each family, the worst median first."""
+    found: dict[str, list[float]] = {}
+    for one in outcomes:
+        if one.error is not None:
+            found.setdefault(one.family, []).append(one.error)
+    rows = {name: (len(errors), float(np.median(errors)), max(errors, key=abs)) for name, errors in found.items()}
+    return dict(sorted(rows.items(), key=lambda item: -abs(item[1][1])))

@@ -1,0 +1,265 @@
+"""Explain: where a prediction is wrong, which part of it that is, and what to recalibrate or change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from simulator.run import COMMUNICATION_PHASES, Phase, Run
+from simulator.units import format_time_s
+from validator.reconciliation.faults import Fault, faults
+from validator.reconciliation.match import Matched, Pair, match
+from validator.reconciliation.parts import GROUPS, Part, split, volume_ratio
+
+# of the measured step time: below it a difference is none, a part is not told
+_AGREES: Final = 0.02
+_TOLD: Final = 0.01
+_PARTINGS: Final = 3
+# of a part's difference: so much of it on one rank class is most of it
+_MOST: Final = 0.6
+_LABELS: Final = {
+    "volume": "communication volume",
+    "rate": "communication rate",
+    "bubble": "waiting for stages",
+    "waiting_for_ranks": "waiting for ranks",
+    "waiting_for_server": "waiting for server",
+    "waiting_for_input": "waiting for input",
+}
+_ADVICE: Final = {
+    "forward": "calibrate --probe layer",
+    "backward": "calibrate --probe layer",
+    "optimizer": "calibrate --probe optimizer",
+    "volume": "see what strategy and training.precision say of what is exchanged",
+    "overlap": "calibrate --probe overlap",
+    "bubble": "calibrate --probe layer, or see how strategy shares out layers to stages",
+    "waiting_for_ranks": "say in unevenness which ranks are slow, or how much they vary",
+    "waiting_for_server": "calibrate --probe update",
+    "waiting_for_input": "calibrate --probe loading, or see input",
+    "unmodelled": "look at both timelines for what nothing is predicted of",
+}
+_FAULTY: Final = {
+    "compute": "look at what else runs there, or say so in unevenness.stragglers",
+    "messages": "look at that link, or say so in the network's unlike; calibrate --probe message",
+    "updates": "look at what else runs there; calibrate --probe update",
+}
+# of a wait's difference: who is off by so much is what is waited for
+_CAUSES: Final = 0.25
+# ranks that wait as long as they are predicted to are off for one reason
+_PACED: Final = "ranks waited in place of computing, and came late: measure on a quieter machine"
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where both timelines part: spans of one kind, in seconds of one rank in a step. rank: the predicted rank class;
+    measured_ranks: those it stands for. stage and microbatch are −1 where they do not apply."""
+
+    rank: int
+    measured_ranks: tuple[int, ...]
+    phase: str
+    stage: int
+    microbatch: int
+    predicted_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """difference_s: predicted − measured step time, which the parts add up to. sentences: the same in words, without stops."""
+
+    difference_s: float
+    parts: tuple[Part, ...]
+    faults: tuple[Fault, ...]
+    partings: tuple[Parting, ...]
+    sentences: tuple[str, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """The explanation as plain data for JSON."""
+        return {
+            "difference_s": self.difference_s,
+            "parts": [part.plain() for part in self.parts],
+            "faults": [fault._asdict() for fault in self.faults],
+            "partings": [asdict(parting) for parting in self.partings],
+            "sentences": list(self.sentences),
+        }
+
+
+def explain(predicted: Run, measured: Run) -> Explanation:
+    """By spans where both runs have them and go in step, else by their breakdowns alone."""
+    matched = match(predicted, measured)
+    parts, found = split(predicted, measured, matched), faults(predicted, measured)
+    partings = () if matched is None else _partings(matched, measured.step_time_s)
+    difference_s = predicted.step_time_s - measured.step_time_s
+    words = _Words(predicted, measured, matched, parts)
+    # parts follow from faults, which are told first
+    sentences = [f"{fault.words}: {_FAULTY[fault.kind]}" for fault in found]
+    sentences = [words.sum(), *sentences, *([] if words.agree else [words.largest()]), *words.warned()]
+    return Explanation(difference_s, parts, found, partings, tuple(sentences))
+
+
+def label(name: str) -> str:
+    """What a part is called: 'communication rate'."""
+    return _LABELS.get(name, name)
+
+
+def _partings(matched: Matched, step_time_s: float) -> tuple[Parting, ...]:
+    """The kinds of span that differ the most on the streams that hold ranks up, each phase of a rank once."""
+    result: dict[tuple[int, int, int], Parting] = {}
+    off_by: Callable[[Pair], float] = lambda pair: abs(pair.predicted.all_s - pair.measured.all_s)  # noqa: E731
+    for pair in sorted((pair for pair in matched.pairs if pair.is_main and pair.share > 0), key=off_by, reverse=True):
+        kind = pair.kind
+        if len(result) < _PARTINGS and off_by(pair) >= _TOLD * step_time_s:
+            ranks = tuple(rank for rank, of in enumerate(matched.class_of.tolist()) if of == kind.rank)
+            sides = pair.predicted.all_s, pair.measured.all_s
+            told = Parting(kind.rank, ranks, Phase(kind.phase).label, kind.stage, kind.microbatch, *sides)
+            result.setdefault((kind.rank, kind.phase, kind.stage), told)
+    return tuple(result.values())
+
+
+class _Words:
+    """Sentences on the parts of one comparison."""
+
+    def __init__(self, predicted: Run, measured: Run, matched: Matched | None, parts: tuple[Part, ...]) -> None:
+        self._predicted, self._measured, self._matched = predicted, measured, matched
+        self._parts = {part.name: part for part in parts}
+        self._off_s = predicted.step_time_s - measured.step_time_s
+
+    @property
+    def agree(self) -> bool:
+        """Whether neither the step time nor any of what it is made of is off by much."""
+        return max(abs(self._off_s), *map(abs, self._groups_s().values())) < _AGREES * self._measured.step_time_s
+
+    def _groups_s(self) -> dict[str, float]:
+        return {group: sum(self._parts[name].difference_s for name in names) for group, names in GROUPS.items()}
+
+    def sum(self) -> str:
+        """'−54.3 ms = communication rate −36.3, waiting for ranks −9.2, …, rest −1.2 ms'."""
+        ordered = sorted(self._parts.values(), key=lambda part: -abs(part.difference_s))
+        told = [part for part in ordered if abs(part.difference_s) >= _TOLD * self._measured.step_time_s]
+        rest_s = self._off_s - sum(part.difference_s for part in told)
+        named = [f"{label(part.name)} {_signed_ms(part.difference_s)}" for part in told]
+        return f"{_signed_ms(self._off_s)} ms = {', '.join([*named, f'rest {_signed_ms(rest_s)}'])}"
+
+    def largest(self) -> str:
+        """The part that brings the most of the difference, where it is, what it follows from, and what to do about it."""
+        groups_s = self._groups_s()
+        cancel = abs(self._off_s) < _AGREES * self._measured.step_time_s
+        largest = max(groups_s, key=lambda name: abs(groups_s[name]))
+        sign = _sign(groups_s[largest] if cancel else self._off_s)
+        group = max(groups_s, key=lambda name: sign * groups_s[name])
+        part = max((self._parts[name] for name in GROUPS[group]), key=lambda part: sign * part.difference_s)
+        cause = self._cause(part, sign)
+        if cause is None:
+            return f"{self._finding(part)}{self._where(part)}: {self._advice(part)}"
+        return f"{self._finding(part)}, since {self._finding(cause)}{self._where(cause)}: {self._advice(cause)}"
+
+    def _cause(self, part: Part, sign: float) -> Part | None:
+        """What ranks wait for one another by: of computing and moving bytes what is off the most in the same direction."""
+        if part.name not in ("bubble", "waiting_for_ranks"):
+            return None
+        causes = [self._parts[name] for name in ("forward", "backward", "rate")]
+        cause = max(causes, key=lambda one: sign * one.difference_s)
+        return cause if sign * cause.difference_s >= _CAUSES * sign * part.difference_s else None
+
+    def _finding(self, part: Part) -> str:
+        name, ours, theirs = part.name, part.predicted_s or 0.0, part.measured_s or 0.0
+        sides = f"{format_time_s(theirs)}, predicted {format_time_s(ours) if ours else 'none'}"
+        if part.group == "compute":
+            return f"{name} takes {times(ours, theirs)} ({sides})"
+        if name == "rate":
+            rate = ours * (1.0 if self._matched is None else volume_ratio(self._matched)) / theirs if theirs else 0.0
+            return f"communication runs at {rate:.0%} of the predicted rate" if rate else f"communication takes {sides}"
+        if name == "volume" and self._matched is not None:
+            return f"{volume_ratio(self._matched):.2f} times the predicted bytes are moved"
+        if name == "overlap":
+            return f"behind computing is hidden communication of {sides}"
+        return f"{'what is not modelled' if name == 'unmodelled' else label(name)} takes {sides}"
+
+    def _where(self, part: Part) -> str:
+        """', most of it in backward of stage 0', where the part's difference is on one of several rank classes."""
+        if self._matched is None:
+            return ""
+        own = [pair for pair in self._matched.pairs if _is_of(pair, part.name)]
+        by_rank: dict[int, float] = {}
+        for pair in own:
+            by_rank[pair.kind.rank] = by_rank.get(pair.kind.rank, 0.0) + _off_s(pair, part.name)
+        total_s = sum(by_rank.values())
+        if len(by_rank) < 2 or total_s * part.difference_s <= 0:
+            return ""
+        rank = max(by_rank, key=lambda one: by_rank[one] / total_s)
+        if by_rank[rank] / total_s < max(_MOST, 1.2 / len(by_rank)):
+            return ""
+        return f", most of it on {self._predicted.rank_names[rank]}{_which(pair for pair in own if pair.kind.rank == rank)}"
+
+    def _advice(self, part: Part) -> str:
+        if part.group == "compute" and self._measured.compute == "paced":
+            return _PACED
+        if part.name == "rate":
+            phases = self._measured.phase_s
+            messages = sum(phases.get(phase.label, 0.0) for phase in (Phase.SEND, Phase.RECEIVE))
+            probe = "message" if messages > phases.get(Phase.SYNCHRONISE.label, 0.0) else "collective"
+            return f"calibrate --probe {probe}"
+        return _ADVICE[part.name]
+
+    def warned(self) -> list[str]:
+        """What the measured run says of itself, the first of it."""
+        more = len(self._measured.warnings) - 1
+        told = f" (and {more} more)" if more > 0 else ""
+        return [f"the measurement warns: {warning}{told}" for warning in self._measured.warnings[:1]]
+
+
+def _is_of(pair: Pair, name: str) -> bool:
+    """Whether spans of this kind are what a part is made of."""
+    phase = Phase(pair.kind.phase)
+    if name == "rate":
+        return phase in COMMUNICATION_PHASES and not pair.is_main
+    if not pair.is_main or pair.share == 0:
+        return False
+    own: Mapping[str, Iterable[Phase]] = {
+        "bubble": (Phase.SEND, Phase.RECEIVE),
+        "waiting_for_ranks": (Phase.SYNCHRONISE,),
+        "waiting_for_server": (Phase.WAIT,),
+    }
+    return phase in own.get(name, ()) or phase.label == name
+
+
+def _off_s(pair: Pair, name: str) -> float:
+    if name in ("bubble", "waiting_for_ranks", "waiting_for_server"):
+        return pair.predicted.waiting_s - pair.measured.waiting_s
+    return pair.predicted.doing_s - pair.measured.doing_s
+
+
+def _which(pairs: Iterable[Pair]) -> str:
+    """', its first microbatch alone' or the last, where that one brings most of what there is of several."""
+    off_s: dict[int, float] = {}
+    for pair in pairs:
+        off_s[pair.kind.microbatch] = off_s.get(pair.kind.microbatch, 0.0) + pair.difference_s
+    total_s, numbered = sum(off_s.values()), [number for number in off_s if number >= 0]
+    if len(numbered) < 3 or total_s == 0:
+        return ""
+    ends = {min(numbered): "first", max(numbered): "last"}
+    most = max(numbered, key=lambda number: off_s[number] / total_s)
+    if off_s[most] / total_s < _MOST:
+        return ""
+    return f", in its {ends[most]} microbatch" if most in ends else f", in microbatch {most}"
+
+
+def times(predicted_s: float, measured_s: float) -> str:
+    """'1.8 times as long as predicted', '57 % of the time predicted'."""
+    if predicted_s <= 0:
+        return "time where none is predicted"
+    ratio = measured_s / predicted_s
+    return (
+        f"{ratio:.{1 if ratio >= 1.5 else 2}f} times as long as predicted"
+        if ratio >= 1
+        else f"{ratio:.0%} of the time predicted"
+    )
+
+
+def _signed_ms(seconds: float) -> str:
+    size = abs(seconds) * 1e3
+    return f"{'-' if seconds < 0 else '+'}{size:.{0 if size >= 100 else 1 if size >= 1 else 2}f}"
+
+
+def _sign(value: float) -> float:
+    return -1.0 if value < 0 else 1.0

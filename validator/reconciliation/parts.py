@@ -1,0 +1,125 @@
+"""Parts: predicted − measured step time, split so that the parts add up to it exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.run import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Run
+from validator.reconciliation.match import Matched
+from validator.reconciliation.tally import Tally
+
+# what ranks wait for, by part of the breakdown
+WAITING: Final = ("bubble", "waiting_for_ranks", "waiting_for_server", "waiting_for_input")
+# parts by what they are of, in the order in which they are told
+GROUPS: Final = {
+    "compute": ("forward", "backward", "optimizer"),
+    "communication": ("volume", "rate", "overlap"),
+    "waiting": WAITING,
+    "unmodelled": ("unmodelled",),
+}
+# how far volumes may differ that are the same: parts of elements, and what is rounded up
+_SAME_VOLUME: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of predicted − measured step time, in seconds.
+
+    predicted_s, measured_s: what of a step each side has of it: of rate all the time in which bytes move, of overlap what of
+    that is hidden; None for volume, which has none.
+    """
+
+    name: str
+    difference_s: float
+    predicted_s: float | None = None
+    measured_s: float | None = None
+
+    @property
+    def group(self) -> str:
+        return next(group for group, names in GROUPS.items() if self.name in names)
+
+    def plain(self) -> dict[str, Any]:
+        """The part as plain data for JSON."""
+        sides = {"predicted_s": self.predicted_s, "measured_s": self.measured_s}
+        return {"name": self.name, "group": self.group, "difference_s": self.difference_s, **sides}
+
+
+def split(predicted: Run, measured: Run, matched: Matched | None) -> tuple[Part, ...]:
+    """The parts in the order of GROUPS: compute by phase; communication, exposed, by
+
+    exposed = moving − hidden,  moving = bytes × seconds per byte:
+    volume: more bytes at the predicted rate; rate: other seconds per byte, latency included; overlap: other hidden seconds;
+    waiting by whom is waited for; unmodelled: what neither is in the breakdown nor has a partner on the other side.
+    """
+    alone_s = {} if matched is None else matched.unmatched_s
+    found = [*_compute(predicted, measured, alone_s), *_communication(predicted, measured, matched)]
+    for name in WAITING:
+        found.append(_both(name, *(run.breakdown_s.get(name, 0.0) for run in (predicted, measured))))
+    # whatever is left is not told by the breakdowns: with it the parts add up
+    left_s = predicted.step_time_s - measured.step_time_s - sum(part.difference_s for part in found)
+    sides = (run.breakdown_s.get("other", 0.0) for run in (predicted, measured))
+    return (*found, Part("unmodelled", left_s, *sides))
+
+
+def _both(name: str, predicted_s: float, measured_s: float) -> Part:
+    return Part(name, predicted_s - measured_s, predicted_s, measured_s)
+
+
+def _compute(predicted: Run, measured: Run, alone_s: Mapping[int, float]) -> list[Part]:
+    """By phase, less what has no partner."""
+    result = []
+    for phase in COMPUTE_PHASES:
+        sides = [run.phase_s.get(phase.label, 0.0) for run in (predicted, measured)]
+        result.append(Part(phase.label, sides[0] - sides[1] - alone_s.get(phase, 0.0), *sides))
+    return result
+
+
+def _communication(predicted: Run, measured: Run, matched: Matched | None) -> list[Part]:
+    hidden_s = [run.communication_s.get("hidden", 0.0) for run in (predicted, measured)]
+    exposed_s = [run.breakdown_s.get("exposed_communication", 0.0) for run in (predicted, measured)]
+    moving_s = [exposed + hidden for exposed, hidden in zip(exposed_s, hidden_s, strict=True)]
+    alone_s = 0.0 if matched is None else sum(matched.unmatched_s.get(phase, 0.0) for phase in COMMUNICATION_PHASES)
+    ratio = 1.0 if matched is None else volume_ratio(matched)
+    volume_s = moving_s[0] * (1 - ratio)
+    rate_s = moving_s[0] * ratio - moving_s[1] - alone_s
+    overlap = Part("overlap", hidden_s[1] - hidden_s[0], *hidden_s)
+    return [Part("volume", volume_s), Part("rate", rate_s, *moving_s), overlap]
+
+
+def volume_ratio(matched: Matched) -> float:
+    """Bytes moved that were measured over those predicted; 1 where a side does not tell them."""
+    ratios, weights_s = [], []
+    for phase in COMMUNICATION_PHASES:
+        ours, theirs = (_moved_bytes(side, phase) for side in (matched.predicted, matched.measured))
+        if ours > 0 and theirs > 0:
+            ratios.append(_same_convention(theirs / ours, phase, matched))
+            weights_s.append(_busy_s(matched.predicted, phase))
+    return float(np.average(ratios, weights=weights_s)) if sum(weights_s) > 0 else 1.0
+
+
+def _moved_bytes(side: Tally, phase: Phase) -> float:
+    """Of the mean training rank in a step: messages are told on both of a rank's streams, or on one."""
+    own = side.phase == phase
+    streams = [side.by_rank(side.size_bytes, own & (side.main == is_main)) for is_main in (True, False)]
+    return float((np.maximum(*streams) * side.share).sum())
+
+
+def _busy_s(side: Tally, phase: Phase) -> float:
+    return float((side.doing_s * side.share[side.rank])[side.phase == phase].sum())
+
+
+def _same_convention(ratio: float, phase: Phase, matched: Matched) -> float:
+    """Measured collectives are told by what they are given, predicted ones by what a rank sends: of n ranks 2 (n − 1) / n
+    times as much where they sum, (n − 1) / n where they gather or scatter. Predicted messages are to one of alike servers.
+
+    Where none of that makes them the same, they are taken as they are.
+    """
+    training = int((matched.measured.share > 0).sum())
+    servers = len(matched.measured.share) - training
+    groups = [n for n in range(2, training + 1) if training % n == 0] if phase == Phase.SYNCHRONISE else []
+    factors = [1.0, *(f * (n - 1) / n for n in groups for f in (1, 2)), *([1 / servers] if servers else [])]
+    return 1.0 if any(abs(ratio * factor - 1) < _SAME_VOLUME for factor in factors) else ratio
