@@ -29,11 +29,12 @@ def predict(scenario: Scenario, interval: bool = True) -> Run:
 
     Raises FieldError for steps that are too many to simulate.
     """
-    run = compared(_timed(scenario, interval), scenario)
+    run = compared(timed(scenario, interval), scenario)
     return replace(accounted(run, scenario), **_memory(scenario))
 
 
-def _timed(scenario: Scenario, interval: bool) -> Run:
+def timed(scenario: Scenario, interval: bool = False) -> Run:
+    """The part of `predict` that times the step: a Run that compares with nothing, and tells nothing of memory and cost."""
     strategy, unevenness = scenario.strategy, scenario.unevenness
     program = strategy.compile(scenario.job(unevenness=unevenness))
     if not isinstance(program, Program) or not (program.lane == MAIN_LANE).any():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Groups of four cases: 104 of them, and 16 in the short form.
 _GROUPS: Final[Mapping[bool, Mapping[Compute, int]]] = {False: {"paced": 20, "real": 6}, True: {"paced": 3, "real": 1}}
 _BUDGETS_S: Final = {False: 120.0, True: 40.0}
+_LONGEST_STEP_S: Final = {False: 1.0, True: 0.6}
 _WORST: Final = 5
 
 
@@ -42,7 +43,7 @@ def _prove(options: argparse.Namespace) -> int:
     from simulator.errors import InputError
     from validator.netlab import require
     from validator.proving import prove
-    from validator.proving.cases import draw
+    from validator.proving.cases import Draw
     from validator.proving.figures import figures
     from validator.proving.lab import calibrated
     from validator.session import working
@@ -71,8 +72,8 @@ def _prove(options: argparse.Namespace) -> int:
             if options.out is not None:
                 prove.write(done, options.out)
 
-        cases = draw(options.seed, groups, options.hosts, lab.at)
-        outcomes = prove.prove(cases, known, prove.measured_in_lab, ended)
+        drawn = Draw(options.seed, groups, options.hosts, _LONGEST_STEP_S[options.short], lab.at)
+        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended)
     if options.json:
         print(json.dumps(figures(outcomes), indent=2))
     else:

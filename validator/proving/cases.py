@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from simulator.cluster import Cluster
+from simulator.cluster.quantities import slowed
 from simulator.errors import FieldError, InputError
-from simulator.predict import predict
+from simulator.predict import predict, timed
+from simulator.program import Kind
 from simulator.run import Run
 from simulator.scenario import Scenario
 from validator.checks import check_trainable
@@ -23,14 +29,23 @@ ClusterAt = Callable[[float, Compute], Cluster]
 # Of a paced case's step the least that is exposed communication, since that is what is scored.
 LEAST_EXPOSED: Final = 0.4
 FAMILIES_A_GROUP: Final = 4
-_STEPS: Final = 8
-_LONGEST_STEP_S: Final = 0.8
-_SHORTEST_STEP_S: Final = 0.05
-_ATTEMPTS: Final = 10_000
-# Links that two cores keep full over eight hosts.
-_SLOWEST_Bps, _FASTEST_Bps = 50e6 / 8, 300e6 / 8
+_STEPS: Final = 6
+_SHORTEST_STEP_S: Final = 0.1
+_ATTEMPTS: Final = 20_000
+# Links so slow that moving bytes leaves the cores of this machine, which all hosts share, mostly idle.
+_SLOWEST_Bps, _FASTEST_Bps = 20e6 / 8, 120e6 / 8
+# Paced passes take up to so many times as long as the described device's.
+_SLOWEST_PACE: Final = 12.0
+# What a pass or a message of a paced run costs a core in torch, Python and the kernel (passes of netlab-1f1b on two cores of a
+# virtual machine: a third of them busy at 290 a second), and what moving a rank's parameters through memory does, which optimizers
+# and buckets do some eight times a step at 4 GB/s. Where that is more than a part of what cores can do, ranks are late.
+_EACH_S: Final = 1.2e-3
+_EACH_BYTE_S: Final = 8 / 4e9
+_BUSY: Final = 0.35
 # Ranks that compute share this machine's cores; beside two they would mostly wait for one another.
 _MOST_REAL_HOSTS: Final = 3
+_HOSTS: Final = (2, 3, 4, 4, 5, 6, 8)
+_CORES: Final = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,7 @@ class Case:
 
 def _families(hosts: int, chunks: int) -> dict[str, dict[str, Any]]:
     """Strategies on so many hosts, by family."""
-    microbatches = 2 * hosts
+    microbatches = max(4, hosts)
     found: dict[str, dict[str, Any]] = {
         "ring": {"kind": "data_parallel", "workers": hosts, "algorithm": "ring", "overlap": False},
         "ddp": {"kind": "data_parallel", "workers": hosts, "bucket": "2 MiB"},
@@ -66,70 +81,100 @@ def _families(hosts: int, chunks: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def draw(seed: int, groups: Mapping[Compute, int], most_hosts: int, cluster_at: ClusterAt) -> Iterator[Case]:
-    """The cases of so many groups of either kind, the same for the same seed and cluster.
+@dataclass(frozen=True)
+class Draw:
+    """What cases are drawn from. groups: how many of either kind. most_hosts: of a case, servers included. longest_step_s: of
+    what is predicted. cluster_at: the cluster with links of a rate."""
 
-    Raises InputError where none fit.
-    """
-    for compute, count in groups.items():
-        random = Random(f"{seed} {compute}")  # noqa: S311 - a draw that can be repeated
-        for number in range(1, count + 1):
-            most = min(most_hosts, _MOST_REAL_HOSTS) if compute == "real" else most_hosts
-            yield from _group(random, f"{compute}-{number}", compute, random.randint(2, most), most_hosts, cluster_at)
+    seed: int
+    groups: Mapping[Compute, int]
+    most_hosts: int
+    longest_step_s: float
+    cluster_at: ClusterAt
+
+    def cases(self) -> Iterator[Case]:
+        """The same for the same draw. Raises InputError where none fit."""
+        for compute, count in self.groups.items():
+            random = Random(f"{self.seed} {compute}")  # noqa: S311 - a draw that can be repeated
+            most = _MOST_REAL_HOSTS if compute == "real" else self.most_hosts
+            # fewer hosts suit more strategies
+            hosts = [count for count in _HOSTS if count <= min(most, self.most_hosts)]
+            for number in range(1, count + 1):
+                yield from self._group(random, f"{compute}-{number}", compute, random.choice(hosts))
+
+    def _group(self, random: Random, name: str, compute: Compute, hosts: int) -> list[Case]:
+        """Draws until there is a group of strategies that all suit."""
+        for _ in range(_ATTEMPTS):
+            cases = self._drawn(random, name, compute, hosts)
+            if len(cases) == FAMILIES_A_GROUP:
+                return [replace(case, predicted=predict(case.scenario)) for case in cases]
+        raise InputError(
+            f"no strategies on {hosts} hosts communicate enough to be scored; give another --seed, or more --hosts"
+        )
+
+    def _drawn(self, random: Random, name: str, compute: Compute, hosts: int) -> list[Case]:
+        """One draw; as far as families suit. hosts: that train; servers have hosts of their own beside those."""
+        cluster = self.cluster_at(_log_uniform(random, _SLOWEST_Bps, _FASTEST_Bps), compute)
+        if compute == "paced":
+            cluster = slowed(cluster, {"device": _log_uniform(random, 1.0, _SLOWEST_PACE)})
+        alike = {
+            "model": _model(random, hosts),
+            "cluster": cluster,
+            "batch": {"total": hosts * random.choice((4, 8, 16))},
+            "steps": _STEPS,
+            "compute": compute,
+        }
+        families = sorted(_families(hosts, 2).items())
+        scenarios = (
+            (family, {"name": f"{name}-{family.replace(' ', '-')}", "strategy": strategy, **alike})
+            for family, strategy in random.sample(families, len(families))
+        )
+        suiting = filter(None, (self._case(name, family, scenario) for family, scenario in scenarios))
+        return list(itertools.islice(suiting, FAMILIES_A_GROUP))
+
+    def _case(self, group: str, family: str, described: Mapping[str, Any]) -> Case | None:
+        """None where the strategy does not suit, its step is too short, too long, or computes too much, or this machine's cores
+        would be the limit."""
+        try:
+            scenario = Scenario.model_validate(described)
+            check_trainable(scenario)
+        except (FieldError, InputError):
+            return None
+        if needed_nodes(scenario) > self.most_hosts:
+            return None
+        predicted = timed(scenario)
+        step_s = predicted.step_time_s
+        if not _SHORTEST_STEP_S <= step_s <= self.longest_step_s:
+            return None
+        exposed_s = predicted.breakdown_s["exposed_communication"]
+        if scenario.compute == "paced" and (
+            exposed_s < LEAST_EXPOSED * step_s or _handled_s(scenario) > _BUSY * _CORES * step_s
+        ):
+            return None
+        return Case(scenario, predicted, group, family)
 
 
-def _group(random: Random, name: str, compute: Compute, hosts: int, most_hosts: int, cluster_at: ClusterAt) -> list[Case]:
-    """Draws until there is a group of strategies that all suit."""
-    for _ in range(_ATTEMPTS):
-        cases = _drawn(random, name, compute, hosts, most_hosts, cluster_at)
-        if len(cases) == FAMILIES_A_GROUP:
-            return [replace(case, predicted=predict(case.scenario)) for case in cases]
-    raise InputError(f"no strategies on {hosts} hosts communicate enough to be scored; give another --seed, or more --hosts")
+def _handled_s(scenario: Scenario) -> float:
+    """Seconds of this machine's cores that a step of a paced run takes: every pass, and both ends of every message."""
+    program = scenario.strategy.compile(scenario.job())
+    ends = np.select([program.kind == Kind.TRANSFER, program.kind == Kind.COLLECTIVE], [2, program.members.counts], 1)
+    handled = float((ends * program.ranks.multiplicity[program.rank]).sum()) / scenario.strategy.program_steps
+    parameters = sum(layer.parameters for layer in scenario.model.build_layers())
+    return handled * _EACH_S + 4 * parameters * scenario.strategy.workers * _EACH_BYTE_S
 
 
-def _drawn(random: Random, name: str, compute: Compute, hosts: int, most_hosts: int, cluster_at: ClusterAt) -> list[Case]:
-    """One draw; as far as its families suit. hosts: that train; servers have hosts of their own beside those."""
-    rate_Bps = math.exp(random.uniform(math.log(_SLOWEST_Bps), math.log(_FASTEST_Bps)))
-    alike = {
-        "model": _model(random, hosts),
-        "cluster": cluster_at(rate_Bps, compute),
-        "batch": {"total": hosts * random.choice((4, 8, 16))},
-        "steps": _STEPS,
-        "compute": compute,
-    }
-    cases = []
-    for family, strategy in random.sample(sorted(_families(hosts, 2).items()), FAMILIES_A_GROUP):
-        scenario = {"name": f"{name}-{family.replace(' ', '-')}", "strategy": strategy, **alike}
-        case = _case(name, family, scenario)
-        if case is None or needed_nodes(case.scenario) > most_hosts:
-            break
-        cases.append(case)
-    return cases
+def _log_uniform(random: Random, low: float, high: float) -> float:
+    return math.exp(random.uniform(math.log(low), math.log(high)))
 
 
 def _model(random: Random, hosts: int) -> dict[str, Any]:
     if random.random() < 0.25:
-        return {"kind": "mlp", "inputs": 256, "hidden": random.choice((384, 512, 768)), "layers": 2 * hosts, "outputs": 64}
+        return {"kind": "mlp", "inputs": 128, "hidden": random.choice((192, 256, 384)), "layers": 2 * hosts, "outputs": 64}
     return {
         "kind": "gpt",
         "layers": max(2 * hosts, random.choice((4, 6, 8))),
-        "hidden": random.choice((96, 128, 192, 256)),
+        "hidden": random.choice((64, 96, 128, 192)),
         "heads": 4,
         "vocabulary": random.choice((256, 512)),
         "sequence": random.choice((32, 64, 128)),
     }
-
-
-def _case(group: str, family: str, described: Mapping[str, Any]) -> Case | None:
-    """None where the strategy does not suit, or its step is too short, too long, or computes too much."""
-    try:
-        scenario = Scenario.model_validate(described)
-        check_trainable(scenario)
-    except (FieldError, InputError):
-        return None
-    predicted = predict(scenario, interval=False)
-    exposed = predicted.breakdown_s["exposed_communication"] / predicted.step_time_s
-    long_enough = _SHORTEST_STEP_S <= predicted.step_time_s <= _LONGEST_STEP_S
-    if not long_enough or (scenario.compute == "paced" and exposed < LEAST_EXPOSED):
-        return None
-    return Case(scenario, predicted, group, family)
