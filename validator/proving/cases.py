@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Literal
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import slowed
 from simulator.errors import FieldError, InputError
+from simulator.model import AnyModel
+from simulator.model.layers import Layer
 from simulator.predict import predict, timed
 from simulator.program import Kind
 from simulator.run import Run
 from simulator.scenario import Scenario
+from simulator.strategy.costs import Job
 from validator.checks import check_trainable
 from validator.hosts import needed_nodes
 
@@ -31,20 +35,28 @@ LEAST_EXPOSED: Final = 0.4
 FAMILIES_A_GROUP: Final = 4
 _STEPS: Final = 6
 _SHORTEST_STEP_S: Final = 0.1
-_ATTEMPTS: Final = 20_000
-# Links so slow that moving bytes leaves the cores of this machine, which all hosts share, mostly idle.
-_SLOWEST_Bps, _FASTEST_Bps = 20e6 / 8, 120e6 / 8
-# Paced passes take up to so many times as long as the described device's.
-_SLOWEST_PACE: Final = 12.0
-# What a pass or a message of a paced run costs a core in torch, Python and the kernel (passes of netlab-1f1b on two cores of a
-# virtual machine: a third of them busy at 290 a second), and what moving a rank's parameters through memory does, which optimizers
-# and buckets do some eight times a step at 4 GB/s. Where that is more than a part of what cores can do, ranks are late.
+_ATTEMPTS: Final = 3000
+# Draws after which a group is tried on other hosts: few strategies suit many.
+_PATIENCE: Final = 60
+# What summing all gradients once takes over a drawn link, to which its rate is set: slow links leave the cores of this machine,
+# which all hosts share, mostly idle.
+_SUM_S: Final = (0.1, 0.45)
+# How many times as long as a stage's pass a microbatch's message takes, to which paced devices are set.
+_MESSAGE_SHARE: Final = (0.7, 1.8)
+_PACES: Final = (0.1, 30.0)
+# What a pass or a message of a paced run costs a core in torch, Python and the kernel (netlab-1f1b keeps a third of two cores
+# of a virtual machine busy with 290 a second), and what moving a rank's parameters through memory does, which optimizers and
+# buckets do some eight times a step at 4 GB/s. Where that is more than a part of what cores can do, ranks are late.
 _EACH_S: Final = 1.2e-3
 _EACH_BYTE_S: Final = 8 / 4e9
 _BUSY: Final = 0.35
-# Ranks that compute share this machine's cores; beside two they would mostly wait for one another.
-_MOST_REAL_HOSTS: Final = 3
-_HOSTS: Final = (2, 3, 4, 4, 5, 6, 8)
+# Ranks that compute share this machine's cores; more of them would mostly wait for one another.
+_HOSTS: Final[Mapping[Compute, Sequence[int]]] = {"paced": (2, 3, 4, 5, 6, 8, 8), "real": (2, 2, 3)}
+# So that strategies of a group differ, few of them are of one kind.
+_MOST_ALIKE: Final = 2
+_MODEL: Final[TypeAdapter[AnyModel]] = TypeAdapter(AnyModel)
+_ELEMENT_BYTES: Final = 4
+_KINDS: Final = {"pipeline": "staged", "hybrid": "staged", "parameter_server": "served"}
 _CORES: Final = os.cpu_count() or 1
 
 
@@ -58,9 +70,13 @@ class Case:
     family: str
 
 
+def _microbatches(hosts: int) -> int:
+    return 4 if hosts < 4 else hosts
+
+
 def _families(hosts: int, chunks: int) -> dict[str, dict[str, Any]]:
     """Strategies on so many hosts, by family."""
-    microbatches = max(4, hosts)
+    microbatches = _microbatches(hosts)
     found: dict[str, dict[str, Any]] = {
         "ring": {"kind": "data_parallel", "workers": hosts, "algorithm": "ring", "overlap": False},
         "ddp": {"kind": "data_parallel", "workers": hosts, "bucket": "2 MiB"},
@@ -96,41 +112,40 @@ class Draw:
         """The same for the same draw. Raises InputError where none fit."""
         for compute, count in self.groups.items():
             random = Random(f"{self.seed} {compute}")  # noqa: S311 - a draw that can be repeated
-            most = _MOST_REAL_HOSTS if compute == "real" else self.most_hosts
-            # fewer hosts suit more strategies
-            hosts = [count for count in _HOSTS if count <= min(most, self.most_hosts)]
             for number in range(1, count + 1):
-                yield from self._group(random, f"{compute}-{number}", compute, random.choice(hosts))
+                yield from self._group(random, f"{compute}-{number}", compute)
 
-    def _group(self, random: Random, name: str, compute: Compute, hosts: int) -> list[Case]:
+    def _group(self, random: Random, name: str, compute: Compute) -> list[Case]:
         """Draws until there is a group of strategies that all suit."""
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            if attempt % _PATIENCE == 0:
+                hosts = random.choice([count for count in _HOSTS[compute] if count <= self.most_hosts])
             cases = self._drawn(random, name, compute, hosts)
             if len(cases) == FAMILIES_A_GROUP:
                 return [replace(case, predicted=predict(case.scenario)) for case in cases]
-        raise InputError(
-            f"no strategies on {hosts} hosts communicate enough to be scored; give another --seed, or more --hosts"
-        )
+        raise InputError("no strategies communicate enough to be scored; give another --seed, or more --hosts")
 
     def _drawn(self, random: Random, name: str, compute: Compute, hosts: int) -> list[Case]:
         """One draw; as far as families suit. hosts: that train; servers have hosts of their own beside those."""
-        cluster = self.cluster_at(_log_uniform(random, _SLOWEST_Bps, _FASTEST_Bps), compute)
+        model, samples = _model(random, hosts), hosts * random.choice((4, 8))
+        layers = _MODEL.validate_python(model).build_layers()
+        size_bytes = _ELEMENT_BYTES * sum(layer.parameters for layer in layers)
+        cluster = self.cluster_at(2 * (1 - 1 / hosts) * size_bytes / _log_uniform(random, *_SUM_S), compute)
         if compute == "paced":
-            cluster = slowed(cluster, {"device": _log_uniform(random, 1.0, _SLOWEST_PACE)})
-        alike = {
-            "model": _model(random, hosts),
-            "cluster": cluster,
-            "batch": {"total": hosts * random.choice((4, 8, 16))},
-            "steps": _STEPS,
-            "compute": compute,
-        }
+            slowness = _slowness(layers, cluster, samples, hosts, _log_uniform(random, *_MESSAGE_SHARE))
+            cluster = slowed(cluster, {"device": min(max(slowness, _PACES[0]), _PACES[1])})
+        alike = {"model": model, "cluster": cluster, "batch": {"total": samples}, "steps": _STEPS, "compute": compute}
         families = sorted(_families(hosts, 2).items())
-        scenarios = (
-            (family, {"name": f"{name}-{family.replace(' ', '-')}", "strategy": strategy, **alike})
-            for family, strategy in random.sample(families, len(families))
-        )
-        suiting = filter(None, (self._case(name, family, scenario) for family, scenario in scenarios))
-        return list(itertools.islice(suiting, FAMILIES_A_GROUP))
+        cases: list[Case] = []
+        alike_kinds: Counter[str] = Counter()
+        for family, strategy in random.sample(families, len(families)):
+            kind = _KINDS.get(strategy["kind"], "summing")
+            if len(cases) < FAMILIES_A_GROUP and alike_kinds[kind] < _MOST_ALIKE:
+                named = f"{name}-{family.replace(' ', '-')}"
+                case = self._case(name, family, {"name": named, "strategy": strategy, **alike})
+                cases += [case] if case else []
+                alike_kinds[kind] += case is not None
+        return cases
 
     def _case(self, group: str, family: str, described: Mapping[str, Any]) -> Case | None:
         """None where the strategy does not suit, its step is too short, too long, or computes too much, or this machine's cores
@@ -154,6 +169,15 @@ class Draw:
         return Case(scenario, predicted, group, family)
 
 
+def _slowness(layers: Sequence[Layer], cluster: Cluster, samples: int, hosts: int, share: float) -> float:
+    """What to slow the device by, so that a microbatch's message takes `share` times as long as a stage's pass."""
+    job = Job(layers, cluster, samples, "fp32", "sgd")
+    assert cluster.network is not None
+    costs = job.costs(_microbatches(hosts))
+    pass_s = float((costs.forward_s + costs.backward_s).sum()) / (2 * hosts)
+    return float(costs.output_bytes.max()) / cluster.network.bandwidth_Bps / share / pass_s
+
+
 def _handled_s(scenario: Scenario) -> float:
     """Seconds of this machine's cores that a step of a paced run takes: every pass, and both ends of every message."""
     program = scenario.strategy.compile(scenario.job())
@@ -168,13 +192,13 @@ def _log_uniform(random: Random, low: float, high: float) -> float:
 
 
 def _model(random: Random, hosts: int) -> dict[str, Any]:
-    if random.random() < 0.25:
-        return {"kind": "mlp", "inputs": 128, "hidden": random.choice((192, 256, 384)), "layers": 2 * hosts, "outputs": 64}
+    if random.random() < 0.2:
+        return {"kind": "mlp", "inputs": 128, "hidden": random.choice((128, 192, 256)), "layers": 2 * hosts, "outputs": 64}
     return {
         "kind": "gpt",
         "layers": max(2 * hosts, random.choice((4, 6, 8))),
-        "hidden": random.choice((64, 96, 128, 192)),
+        "hidden": random.choice((64, 96, 128)),
         "heads": 4,
-        "vocabulary": random.choice((256, 512)),
-        "sequence": random.choice((32, 64, 128)),
+        "vocabulary": random.choice((128, 256)),
+        "sequence": random.choice((64, 128)),
     }
