@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,7 @@ class Replica:
         Returns the row of the message that each task of the lanes sends, −1 for none.
         """
         plan, tasks = self.shop.plan, self.shop.lanes
+        is_gloo = library_of(self.job.cluster) == "gloo"
         stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
@@ -131,8 +132,9 @@ class Replica:
             sources = crossing if step > 0 else crossing + 1
             made = tasks.table(tasks.last, *counts, *kinds)[sources]
             used = tasks.table(tasks.first, *counts, *kinds)[sources + step]
-            # a receive is posted where the lane has got to just before it, or long before
-            both = (made,) if plan.overlap_sends else (made, used - 1)
+            # a receive is posted where the lane has got to just before it, or before that, or long before
+            posted = self._posted(made, used, rank_of[sources + step]) if plan.overlap_sends else used - 1
+            both = (made,) if plan.overlap_sends and not is_gloo else (made, posted)
             sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
             ends = zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True)
             paths = [self._path(*end) for end in ends]
@@ -145,10 +147,10 @@ class Replica:
             )  # fmt: skip
             self.shop.builder.follow(self.rows[used], rows)
             sends[made], to[made] = rows, rank_of[sources + step][:, None]
-            messages.append((rows.ravel(), made.ravel(), used.ravel() - 1))
+            messages.append((rows.ravel(), made.ravel(), posted.ravel()))
         if plan.overlap_sends:
             self._send_in_turn(sends, to)
-        elif library_of(self.job.cluster) == "gloo":
+        if is_gloo:
             self._pair(*(np.concatenate(columns) for columns in zip(*messages, strict=True)))
         return sends
 
@@ -159,6 +161,18 @@ class Replica:
         order = np.argsort(pair, kind="stable")
         rows, same = sends[tasks[order]], np.diff(pair[order]) == 0
         self.shop.builder.follow(rows[1:][same], rows[:-1][same])
+
+    def _posted(self, made: Rows, used: Rows, receiver: Rows) -> Rows:
+        """After which task of its lane the receiver posts a receive, where torch's runtime does: it puts a receive into the
+        receiver's list when it gets to the pass that makes the message, going through all ranks in turn slot by slot
+        (torch/distributed/pipelining/schedules.py, _add_send_recv)."""
+        tasks = self.shop.lanes
+        posted = np.empty_like(made)
+        for row, rank in enumerate(receiver.tolist()):
+            lane = np.flatnonzero(tasks.rank == rank)
+            side: Literal["left", "right"] = "left" if tasks.rank[made[row, 0]] < rank else "right"
+            posted[row] = lane[0] + np.searchsorted(tasks.slot[lane], tasks.slot[made[row]], side) - 1
+        return np.minimum(posted, used - 1)
 
     def _pair(self, rows: Rows, made: Rows, posted: Rows) -> None:
         """Gloo's receiver tells the sender that it is ready on the connection on which it sends itself, so behind what it sends

@@ -65,6 +65,21 @@ def test_engines_agree_on_pipelines_over_gloo(stages: int, microbatches: int, ji
     np.testing.assert_allclose(replayed.end_s, reference.end_s, rtol=1e-9)
 
 
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "interleaved_zero_bubble"])
+def test_receives_that_torch_posts_ahead_are_between_far_ahead_and_not_at_all(schedule: str) -> None:
+    """Its runtime gets to a receive when the sender gets to the pass that makes the message, and not before."""
+    chunks = ["strategy.chunks=2", "strategy.overlap_sends=true", "model.layers=8"]
+    far, gloo = (
+        load("netlab-1f1b", [f"strategy.schedule={schedule}", f"cluster.collectives.library={library}", *chunks])
+        for library in ("fastest", "gloo")
+    )
+    not_at_all = load("netlab-1f1b", [f"strategy.schedule={schedule}", "cluster.collectives.library=fastest", *chunks[::2]])
+    programs = [scenario.strategy.compile(scenario.job()) for scenario in (far, gloo, not_at_all)]
+    ends_s = [float(np.diff(replay.simulate(program, 3).step_ends_s())[-1]) for program in programs]
+    assert ends_s[0] < ends_s[1]
+    assert ends_s[1] < 1.1 * ends_s[2]
+
+
 @pytest.mark.parametrize(("library", "schedule"), [("fastest", "1f1b"), ("gloo", "gpipe")])
 def test_other_libraries_and_schedules_have_none(library: str, schedule: str) -> None:
     scenario = _pipeline(4, 8, library=library, schedule=schedule)

@@ -1,0 +1,111 @@
+"""Proving: cases are measured one after the other, again where that was disturbed, and kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError, RankError
+from simulator.predict import predict
+from simulator.run import Run
+from simulator.scenario import load
+from tests.validator.netlabs import needs_netlab
+from validator.proving import prove
+from validator.proving.cases import Case
+from validator.proving.figures import Outcome
+
+
+def _case(name: str = "netlab-ring") -> Case:
+    scenario = load(name)
+    return Case(scenario, predict(scenario), "group", "ring")
+
+
+def _slower(factor: float) -> Callable[[Case], Run]:
+    return lambda case: replace(case.predicted, step_time_s=factor * case.predicted.step_time_s)
+
+
+class _Taken:
+    """Stands for the machine's processors, of which others take a given share each time."""
+
+    shares: list[float]
+
+    def __init__(self) -> None:
+        self.share = self.shares.pop(0)
+
+    def taken(self) -> float:
+        return self.share
+
+
+def _takes(monkeypatch: pytest.MonkeyPatch, *shares: float) -> None:
+    monkeypatch.setattr(_Taken, "shares", list(shares), raising=False)
+    monkeypatch.setattr(prove, "Processors", _Taken)
+
+
+def test_a_case_is_told_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    _takes(monkeypatch, 0.0)
+    told: list[Outcome] = []
+    (outcome,) = prove.prove([_case()], {}, _slower(1.25), told.append)
+    assert told == [outcome]
+    assert outcome.error == pytest.approx(-0.2)
+    assert outcome.hosts == 4
+    assert outcome.low_s < outcome.predicted_s < outcome.high_s
+
+
+def test_a_disturbed_run_is_repeated_and_the_least_disturbed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    _takes(monkeypatch, 0.5, 0.2, 0.3, 0.0)
+    factors = iter((3.0, 2.0, 4.0))
+    (outcome,) = prove.prove([_case()], {}, lambda case: _slower(next(factors))(case), lambda _: None)
+    assert outcome.taken == 0.2
+    assert outcome.measured_s == pytest.approx(2 * outcome.predicted_s)
+    assert _Taken.shares == [0.0]
+
+
+def test_what_fails_is_told_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    _takes(monkeypatch, 0.0, 0.0)
+
+    def measure(case: Case) -> Run:
+        if case.scenario.name == "netlab-ring":
+            raise RankError("rank 1 died")
+        return case.predicted
+
+    failed, fine = prove.prove([_case(), _case("netlab-ddp")], {}, measure, lambda _: None)
+    assert (failed.measured_s, failed.failure) == (None, "rank 1 died")
+    assert fine.error == 0.0
+
+
+def test_what_is_kept_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _takes(monkeypatch, 0.0)
+    done = prove.prove([_case()], {}, _slower(1.5), lambda _: None)
+    prove.write(done, tmp_path)
+    again = prove.prove([_case()], prove.read(tmp_path), _slower(9.0), lambda _: pytest.fail("measured again"))
+    assert again == done
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / prove.OUTCOMES_FILE).write_text('{"name": 3}\n')
+    with pytest.raises(InputError, match=r"outcomes.jsonl:1: no outcome of a case; remove the file, or give another --out"):
+        prove.read(tmp_path)
+
+
+@needs_netlab
+@pytest.mark.timeout(600)
+def test_the_short_form_proves_sixteen_cases(tmp_path: Path) -> None:
+    program = shutil.which("scaleproof", path=str(Path(sys.executable).parent))
+    assert program is not None
+    command = [program, "prove", "--on", "netlab", "--short", "--json", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=590, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert set(told) == {"paced", "real", "ranking"}
+    assert told["paced"]["cases"] + told["real"]["cases"] == 16
+    assert told["ranking"]["groups"] == 4
+    # how far off it is depends on what else the machine does; that it is not nonsense does not
+    assert told["paced"]["median"] < 0.5
+    assert (tmp_path / "out" / "calibrated.yaml").exists()
