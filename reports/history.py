@@ -79,7 +79,8 @@ def read(place: Path) -> History:
     """The history in a folder, or in a file. Raises InputError for what is none."""
     path = place / FILE if place.is_dir() else place
     if not path.is_file():
-        raise InputError(f"{path}: no history here; scaleproof reconcile --out {path.parent} begins one")
+        folder = path.parent if path.suffix else path
+        raise InputError(f"{path}: no history here; scaleproof reconcile --out {folder} begins one")
     try:
         # a path may hold what a URI gives a meaning to
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE_S)) as connection:

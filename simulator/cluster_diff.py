@@ -149,10 +149,13 @@ def _links(cluster: Cluster) -> Iterator[tuple[str, _Number]]:
 
 def _collectives(cluster: Cluster) -> Iterator[tuple[str, _Number]]:
     share = _share(cluster, "collectives")
-    for one in cluster.collectives.measured:
-        where = f"{one.ranks} ranks" + (f" on {one.nodes} nodes" if one.nodes > 1 else "")
-        yield f"{one.op} over {where}, small", _time(one.latency_s, share)
-        yield f"{one.op} over {where}, 1 MiB", _time(one.latency_s + _BUFFER_BYTES / one.bandwidth_Bps, share)
+    for op, ranks, nodes in dict.fromkeys((one.op, one.ranks, one.nodes) for one in cluster.collectives.measured):
+        small, large = (cluster.collectives.exactly(op, ranks, nodes, size_bytes) for size_bytes in (0, _BUFFER_BYTES))
+        assert small is not None
+        assert large is not None
+        where = f"{ranks} ranks" + (f" on {nodes} nodes" if nodes > 1 else "")
+        yield f"{op} over {where}, small", _time(small.latency_s, share)
+        yield f"{op} over {where}, 1 MiB", _time(large.seconds(_BUFFER_BYTES), share)
 
 
 def _share(cluster: Cluster, name: str) -> tuple[float, float]:

@@ -25,7 +25,8 @@ _ENOUGH_TASKS: Final = 2_000_000
 
 def predict(scenario: Scenario, interval: bool = True) -> Run:
     """Step time, throughput, breakdown, communication, FLOPs, memory, energy and cost, and weak and strong scaling efficiency
-    against the smallest baseline. interval: tell how far the step time may be off too, which takes as long as the rest.
+    against the smallest baseline. interval: tell how far the step time may be off too, which takes one to three times as long
+    as the rest.
 
     Raises FieldError for steps that are too many to simulate.
     """

@@ -32,8 +32,8 @@ Times = NDArray[np.float64]
 
 # It slows the step as a whole, and no task.
 _WHOLE: Final = "model"
-# The one that nearly always matters. The others are looked at one by one if all together they bring this share of the
-# deviation, of the variance a hundredth.
+# The one that nearly always matters. The others are looked at one by one, until those left bring less than this share of the
+# deviation together, of the variance a hundredth.
 _MAIN: Final = "device"
 _LEAST: Final = 0.1
 # By how much a quantity is slowed to see what follows from it. Seconds of tasks are linear, so that little suffices; the order
@@ -120,17 +120,22 @@ def response(
     strategy: Strategy, job: Job, program: Program, deviations: Mapping[str, float], steps: int, least: float = _LEAST
 ) -> Response:
     """How the step time of `program`, which the job compiles to, follows from quantities, of which the logarithms deviate so
-    much; those that it does not follow from are left out, and those beside the device that all together bring less than `least`
-    of the deviation. steps: that were simulated, where events time them."""
+    much; those that it does not follow from are left out, and those beside the device that bring less than `least` of the
+    deviation together with all that deviate less. steps: that were simulated, where events time them."""
     slower = _Slower(strategy, job, program, max(_FEWEST_STEPS, steps // _ONE_IN))
     effects = {name: slower.effect(name) for name in deviations if name == _MAIN}
-    rest = [name for name in deviations if name not in (_MAIN, _WHOLE)]
+    rest = sorted((name for name in deviations if name not in (_MAIN, _WHOLE)), key=lambda name: deviations[name])
     if len(rest) > 1:
-        known = (abs(slower.share(effects[name])) * deviations[name] for name in effects)
-        at_most = abs(slower.share(slower.effect(*rest))) * max(deviations[name] for name in rest)
-        if at_most <= least * math.hypot(deviations.get(_WHOLE, 0.0), *known):
-            rest = []
-    effects |= {name: slower.effect(name) for name in rest}
+        found = math.hypot(deviations.get(_WHOLE, 0.0), *(slower.share(effects[name]) * deviations[name] for name in effects))
+        left = slower.share(slower.effect(*rest))
+        # compiling is what takes time: those that deviate most come first, until the others cannot matter
+        while rest and max(0.0, left) * deviations[rest[-1]] >= least * found:
+            name = rest.pop()
+            effects[name] = slower.effect(name)
+            share = slower.share(effects[name])
+            left, found = left - share, math.hypot(found, share * deviations[name])
+    else:
+        effects |= {name: slower.effect(name) for name in rest}
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > _NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
     return Response(program, slower.seconds, more_s, whole | ({_WHOLE: 1.0} if _WHOLE in deviations else {}))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 # Groups of four cases: 104 of them, and 16 in the short form.
 _GROUPS: Final[Mapping[bool, Mapping[Compute, int]]] = {False: {"paced": 20, "real": 6}, True: {"paced": 3, "real": 1}}
-_BUDGETS_S: Final = {False: 120.0, True: 40.0}
+_BUDGETS_S: Final = {False: 120.0, True: 30.0}
+_ATTEMPTS: Final = {False: 3, True: 2}
 _LONGEST_STEP_S: Final = {False: 1.0, True: 0.6}
 _WORST: Final = 5
 
@@ -73,7 +74,7 @@ def _prove(options: argparse.Namespace) -> int:
                 prove.write(done, options.out)
 
         drawn = Draw(options.seed, groups, options.hosts, _LONGEST_STEP_S[options.short], lab.at)
-        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended)
+        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, _ATTEMPTS[options.short])
     if options.json:
         print(json.dumps(figures(outcomes), indent=2))
     else:

@@ -95,6 +95,10 @@ def _remember(cases: Sequence[Case], options: argparse.Namespace) -> None:
 
     if options.out is not None:
         history.append_cases(cases, options.out)
+        for cluster in {history.fingerprint(case.scenario.cluster): case.scenario.cluster for case in cases}.values():
+            # one that nobody dated was not measured
+            if "date" in cluster.provenance:
+                history.append_cluster(cluster, options.out)
     if options.update is not None:
         print(refit.describe(refit.update(options.update, cases), options.update))
 

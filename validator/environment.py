@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,19 +28,25 @@ _MOST_VALUES: Final = 8
 NOTICED_LOAD: Final = 0.3
 
 
+def of_process() -> dict[str, str]:
+    """Where and when something is measured, and with what."""
+    return {
+        "host": socket.gethostname(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+    }
+
+
 def of_rank(device: Any) -> dict[str, str]:
     """What this process trains on and with. device: torch's."""
     import torch
     import torch.distributed as dist
 
-    told = {
-        "host": socket.gethostname(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
+    told = of_process() | {
         "backend": dist.get_backend(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": _numbers(_cores()),
         "threads": str(torch.get_num_threads()),
         "load_average": f"{os.getloadavg()[0]:.2f}",
@@ -114,7 +121,8 @@ def _core_seconds(cores: Iterable[int]) -> dict[int, float]:
     return {core: ticks[f"cpu{core}"] / per_s for core in cores if f"cpu{core}" in ticks}
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name, as the kernel tells it."""
     if _CPU_INFO.exists():
         for line in _CPU_INFO.read_text().splitlines():
             if line.startswith("model name"):

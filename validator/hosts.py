@@ -15,10 +15,12 @@ LOOPBACK: Final = "lo" if sys.platform.startswith("linux") else "lo0"
 
 @dataclass(frozen=True)
 class Host:
-    """Where a rank runs. namespace: the network that it joins, None for this machine's. interface: on which it listens."""
+    """Where a rank runs. namespace: the network that it joins, None for this machine's. interface: on which it listens. cores:
+    of the machine that it may use, all if None."""
 
     namespace: Path | None = None
     interface: str = LOOPBACK
+    cores: tuple[int, ...] | None = None
 
 
 def nodes_of_ranks(scenario: Scenario) -> list[int]:

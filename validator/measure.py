@@ -126,7 +126,7 @@ def _measure_joined(scenario: Scenario, watch: Watch) -> Run:
 
 def _measure_locally(scenario: Scenario, watch: Watch) -> Run:
     host = Host(interface=watch.interface or LOOPBACK)
-    return _measure_here(scenario, [host] * scenario.strategy.ranks, watch, "local")
+    return measure_here(scenario, [host] * scenario.strategy.ranks, watch, "local")
 
 
 def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
@@ -137,7 +137,7 @@ def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
         report = lab.self_test()
         hosts = [Host(lab.namespace(node), lab.interface) for node in nodes_of_ranks(scenario)]
         try:
-            run = _measure_here(scenario, hosts, watch, "netlab")
+            run = measure_here(scenario, hosts, watch, "netlab")
         except RankError:
             # where the lab has ended, that is why, and this says so
             lab.namespace(0)
@@ -147,8 +147,8 @@ def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
         return replace(run, provenance={**run.provenance, **report.provenance(), **told})
 
 
-def _measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch, where: On) -> Run:
-    """Starts the ranks on this machine."""
+def measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch, where: On) -> Run:
+    """Starts the ranks on this machine, each on its host."""
     ranks, names = scenario.strategy.ranks, rank_names(scenario.strategy)
     with job_folder() as job:
 

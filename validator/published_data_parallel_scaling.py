@@ -24,7 +24,7 @@ from simulator.cluster.device import Optimizer, Precision
 from simulator.errors import InputError, ScaleproofError
 from simulator.memory import memory
 from simulator.model import AnyModel
-from simulator.predict import predict as run
+from simulator.predict import timed
 from simulator.program import MAIN_LANE, Kind, Program
 from simulator.scenario import Scenario, load_cluster, load_model
 from simulator.spread import spread
@@ -114,7 +114,7 @@ def _step_s(scenario: Scenario) -> float:
     """Seconds of a step of all workers."""
     if _is_asynchronous(scenario):
         return _busiest_s(scenario.strategy.compile(scenario.job()))
-    return run(scenario, interval=False).step_time_s
+    return timed(scenario).step_time_s
 
 
 def _interval(scenario: Scenario, per_s: float) -> tuple[float, float] | None:

@@ -63,6 +63,9 @@ def main(path: Path, rank: int) -> int:
                 from validator import namespaces
 
                 namespaces.enter(own_host.namespace)
+            if own_host.cores is not None:
+                # threads that are started from here on are bound likewise
+                os.sched_setaffinity(0, own_host.cores)
             os.environ["GLOO_SOCKET_IFNAME"] = own_host.interface
             device = _device(rank, accelerator)
             store = FileStore(str(folder.store), ranks)

@@ -10,7 +10,7 @@ from pydantic import Field
 from simulator.cluster.algorithms import Op
 from simulator.cluster.nccl import Nccl
 from simulator.spec import Spec
-from simulator.units import PositiveBytesPerSecond, Seconds
+from simulator.units import Bytes, PositiveBytesPerSecond, Seconds
 
 Library = Literal["nccl", "gloo", "fastest"]
 
@@ -18,15 +18,21 @@ Library = Literal["nccl", "gloo", "fastest"]
 class MeasuredCollective(Spec):
     """A collective over `ranks` ranks on `nodes` nodes takes latency + size / bandwidth, keeping `cores_busy` cores busy.
 
-    bandwidth: of the collective's size (for all_reduce and the like the whole buffer), not of a link.
+    bandwidth: of the collective's size (for all_reduce and the like the whole buffer), not of a link. from: the smallest size
+    that it holds for. Libraries change protocols with the size: several entries for a group make a curve in pieces.
     """
 
     op: Op = "all_reduce"
     ranks: int = Field(ge=2)
     nodes: int = Field(1, ge=1)
+    from_bytes: Bytes = Field(0.0, alias="from")
     latency_s: Seconds = Field(alias="latency")
     bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
     cores_busy: float = Field(0.0, ge=0)
+
+    def seconds(self, size_bytes: float) -> float:
+        """What one of that size takes."""
+        return self.latency_s + size_bytes / self.bandwidth_Bps
 
 
 class Collectives(Spec):
@@ -42,11 +48,17 @@ class Collectives(Spec):
     measured: tuple[MeasuredCollective, ...] = ()
     nccl: Nccl | None = None
 
-    def exactly(self, op: Op, ranks: int, nodes: int) -> MeasuredCollective | None:
-        """The measurement of such a group, if there is one."""
-        return next((m for m in self.measured if (m.op, m.ranks, m.nodes) == (op, ranks, nodes)), None)
+    def exactly(self, op: Op, ranks: int, nodes: int, size_bytes: float = math.inf) -> MeasuredCollective | None:
+        """The measurement of such a group, if there is one: of several the one from the largest size that does not exceed this
+        one, for sizes smaller than any the first."""
+        pieces = [m for m in self.measured if (m.op, m.ranks, m.nodes) == (op, ranks, nodes)]
+        reached = [m for m in pieces if m.from_bytes <= size_bytes]
+        if reached:
+            return max(reached, key=lambda m: m.from_bytes)
+        return min(pieces, key=lambda m: m.from_bytes, default=None)
 
-    def nearest(self, op: Op, ranks: int, nodes: int) -> MeasuredCollective | None:
-        """The measurement of the group whose size is nearest by ratio, of those that stay on one node, or that do not."""
+    def nearest(self, op: Op, ranks: int, nodes: int, size_bytes: float = math.inf) -> MeasuredCollective | None:
+        """The same of the group whose size is nearest by ratio, of those that stay on one node, or that do not."""
         alike = [m for m in self.measured if m.op == op and (m.nodes > 1) == (nodes > 1)]
-        return min(alike, key=lambda m: abs(math.log(m.ranks / ranks)), default=None)
+        group = min(alike, key=lambda m: abs(math.log(m.ranks / ranks)), default=None)
+        return None if group is None else self.exactly(op, group.ranks, group.nodes, size_bytes)

@@ -78,16 +78,16 @@ def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, a
     _check_links(group, cluster)
     if algorithm is not None or not cluster.collectives.measured:
         return modelled_cost(op, size_bytes, group, cluster, algorithm)
-    measured = cluster.collectives.exactly(op, group.size, group.nodes)
+    measured = cluster.collectives.exactly(op, group.size, group.nodes, size_bytes)
     if measured is not None:
-        return CollectiveCost("measured", measured.latency_s, measured.latency_s + size_bytes / measured.bandwidth_Bps)
+        return CollectiveCost("measured", measured.latency_s, measured.seconds(size_bytes))
     return _corrected_cost(op, size_bytes, group, cluster)
 
 
 def _corrected_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> CollectiveCost:
     """By the links, and as many times that as the nearest group that was measured took: of latency and of the rest apart."""
     cost = modelled_cost(op, size_bytes, group, cluster)
-    measured = cluster.collectives.nearest(op, group.size, group.nodes)
+    measured = cluster.collectives.nearest(op, group.size, group.nodes, size_bytes)
     if measured is None:
         return cost
     per_node = -(-measured.ranks // measured.nodes)

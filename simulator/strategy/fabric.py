@@ -233,7 +233,7 @@ class Fabric:
         moved_bytes = bus_factor(op, group.size) * size_bytes
         moving_s = cost.seconds - cost.latency_s
         max_Bps = moved_bytes / moving_s if moving_s else 1.0
-        measured = self.cluster.collectives.exactly(op, group.size, group.nodes)
+        measured = self.cluster.collectives.exactly(op, group.size, group.nodes, size_bytes)
         if cost.algorithm == "measured" and measured is not None and group.nodes == 1:
             scale = moved_bytes / size_bytes if size_bytes else 1.0
             uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)

@@ -243,6 +243,18 @@ def test_of_measured_groups_the_nearest_by_ratio_corrects() -> None:
     assert nearest.ranks == 8
 
 
+def test_several_measurements_of_a_group_are_pieces_of_a_curve() -> None:
+    small = {"ranks": 2, "from": "1 KiB", "latency": "1 us", "bandwidth": "1 MB/s"}
+    large = {"ranks": 2, "from": "64 KiB", "latency": "1 ms", "bandwidth": "1 GB/s"}
+    cluster = plain(2, 4, collectives={"measured": [large, small], "library": "gloo"})
+    for size, seconds in ((0, 1e-6), (2**10, 1e-6 + 2**10 / 1e6), (2**16, 1e-3 + 2**16 / 1e9), (2**30, 1e-3 + 2**30 / 1e9)):
+        assert collective_time("allreduce", size, 2, cluster) == pytest.approx(seconds)
+    # groups of other sizes are as far from the links as the piece of that size
+    for size, piece in ((2**15, small), (2**20, large)):
+        alone = plain(2, 4, collectives={"measured": [piece], "library": "gloo"})
+        assert collective_time("allreduce", size, 3, cluster) == collective_time("allreduce", size, 3, alone)
+
+
 @given(st.sampled_from(OPS), st.sampled_from([0, 1, 2**20, 2**63]), st.integers(2, 64), st.integers(1, 8))
 @settings(max_examples=60, deadline=None)
 def test_any_size_takes_a_positive_time_that_grows(op: Op, size: int, ranks: int, devices: int) -> None:

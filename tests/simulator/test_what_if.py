@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -15,8 +16,9 @@ from simulator.scenario import load
 TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-ring-selene", "gpt3-175b-servers-selene"}
 
 
+@functools.cache
 def run(name: str, *fields: str) -> Run:
-    return predict(load(name, [f"strategy.{field}" for field in fields]))
+    return predict(load(name, [f"strategy.{field}" for field in fields]), interval=False)
 
 
 def exposed(found: Run) -> float:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from sqlite3 import connect
 
 import pytest
 
 import scaleproof
+from simulator.cluster.quantities import Interval
 from simulator.predict import predict
 from simulator.scenario import Scenario
 from validator import commands_reconcile
+from validator.reconciliation.history import FILE
 from validator.reconciliation.reconcile import Case
 
 Make = Callable[..., Scenario]
@@ -59,6 +65,20 @@ def test_the_last_lines_count_errors_and_intervals(small: Make, capsys: pytest.C
     assert "1 of 2 measured values inside their 90% intervals" in capsys.readouterr().out
     assert commands_reconcile._verdict([cases[2]], None) == 0
     assert "inside" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("provenance", "kept"), [({"date": "2026-11-20T10:00:00+00:00"}, 1), ({}, 0)])
+def test_history_has_runs_and_each_quantity_of_a_measured_cluster_once(
+    small: Make, tmp_path: Path, provenance: dict[str, str], kept: int
+) -> None:
+    one = case(small)
+    found = {"uncertainty": {"device": Interval(low="96 %", high="104 %")}, "provenance": provenance}
+    cluster = one.scenario.cluster.model_copy(update=found)
+    calibrated = replace(one, scenario=one.scenario.model_copy(update={"cluster": cluster}))
+    commands_reconcile._remember([calibrated, calibrated], argparse.Namespace(out=tmp_path, update=None))
+    with closing(connect(tmp_path / FILE)) as history:
+        assert history.execute("select count(*) from reconciled").fetchone()[0] >= 1
+        assert history.execute("select count(*) from calibrated").fetchone() == (kept,)
 
 
 def test_its_options_are_told(capsys: pytest.CaptureFixture[str]) -> None:

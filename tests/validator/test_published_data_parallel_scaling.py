@@ -31,7 +31,10 @@ def rows() -> list[dict[str, str]]:
 
 @cache
 def scored() -> Score:
-    return score(TABLE)
+    """Without intervals, which take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("validator.published_data_parallel_scaling._interval", lambda *_: None)
+        return score(TABLE)
 
 
 def at(gpus: int, **changes: str) -> dict[str, str]:
@@ -180,7 +183,10 @@ def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str], tmp_pa
     assert f"skipped: {BASE} (1 rows)" in out
 
 
-def test_a_prediction_tells_what_is_compared_with_what() -> None:
+def test_a_prediction_tells_what_is_compared_with_what_and_how_far_it_may_be_off() -> None:
     found = predict(next(row for row in rows() if row["gpus"] == "8" and row["model"] == "AlexNet"))
     assert isinstance(found, Prediction)
     assert found.pairs == ("AlexNet", "8", "")
+    assert found.interval is not None
+    low, high = found.interval
+    assert 0.3 * found.predicted < low < found.predicted < high < 3 * found.predicted

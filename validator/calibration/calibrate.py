@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.cluster import Cluster
+from simulator.errors import InputError
 from validator.calibration.facts import Facts, provenance
 from validator.calibration.file import described
 from validator.calibration.plan import Plan, tasks
@@ -39,6 +40,8 @@ def calibrate(
     base: the description that is measured, as its YAML file has it; netlab and several machines need one. hosts: of a lab.
     progress: is told what is going on, while the probes run. Raises InputError and RunError as `site` and `described` do.
     """
+    if base is None and plan.names and "layer" not in plan.names:
+        raise InputError(f"--probe {plan.names[0]}: what a rank computes on is not known; add --probe layer, or give --cluster")
     cluster = Cluster.model_validate(base) if base else None
     with site(on, cluster, plan.ranks, watch or Watch(), hosts) as where:
         planned = tasks(plan, where, cluster)

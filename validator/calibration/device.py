@@ -8,9 +8,7 @@ to wide. How far off that is for a layer that the fit has not seen is told by le
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +19,7 @@ from simulator.cluster.device import ELEMENT_BYTES
 from simulator.model import Gpt, Mlp
 from validator import fit
 from validator.calibration.section import Section, count, seconds_text, timed
+from validator.environment import cpu_model
 from validator.fit import robust, scatter
 from validator.probe.points import Point
 
@@ -67,11 +66,12 @@ def probe(models: Sequence[Gpt | Mlp], precision: str, budget_s: float) -> list[
 
 
 def device_section(points: Sequence[Point], precision: str) -> Section:
-    """The `device:` of a cluster file, and `cores`, which belongs to its nodes. Nothing without layers, products and memory."""
+    """The `device:` of a cluster file. Nothing without layers, products and memory, which is told where there are some."""
     layers = [point for point in timed(points, "layer") if point.numbers["ranks"] == 1]
     products, moved = timed(points, "matmul"), timed(points, "memory", "add")
     if not layers or not products or not moved:
-        return Section()
+        some = layers or products or moved or timed(points, "optimizer")
+        return Section(told=[f"{some[0].probe}: by itself changes nothing of the device; run --probe layer"] if some else [])
     reached_flops = max(point.size / point.median_s for point in products)
     most = max(moved, key=lambda point: point.size)
     memory_Bps = most.size / most.median_s
@@ -83,7 +83,7 @@ def device_section(points: Sequence[Point], precision: str) -> Section:
     peak_flops = max(reached_flops, *flops)
     optimizers = timed(points, "optimizer")
     fields: dict[str, Any] = {
-        "name": _processor(),
+        "name": cpu_model(),
         "peak": {precision: f"{peak_flops / 1e9:.4g} GFLOP/s"},
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.4g} GiB",
         "memory_bandwidth": f"{memory_Bps / 1e9:.4g} GB/s",
@@ -91,8 +91,6 @@ def device_section(points: Sequence[Point], precision: str) -> Section:
         "measured_layers": _measured_layers([point for point in layers if not point.group], precision),
         "measured_optimizers": _measured_optimizers(optimizers, precision),
     }
-    if (cores := useful_cores(points)) is not None:
-        fields["cores"] = round(cores, 3)
     intervals = {"device": _left_out(layers, guessed), "optimizer": _of_optimizers(optimizers)}
     return Section(fields, {name: one for name, one in intervals.items() if one})
 
@@ -235,13 +233,3 @@ def _as_fields(interval: Any, measurements: int) -> dict[str, Any]:
 def _line(points: Sequence[Point]) -> tuple[float, float]:
     """(base, slope) by size."""
     return fit.line([point.size for point in points], [point.median_s for point in points])
-
-
-def _processor() -> str:
-    """The processor's name, as the kernel tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

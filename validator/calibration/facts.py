@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from simulator.errors import InputError
+from validator import environment
 from validator.probe.points import NARROW, Point
 
 # The row's probe.
@@ -51,16 +49,7 @@ class Facts:
 
 def provenance() -> dict[str, str]:
     """Where and when a cluster was measured, and with what."""
-    from importlib.metadata import version
-
-    return {
-        "host": socket.gethostname(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "scaleproof": _version(),
-    }
+    return environment.of_process() | {"scaleproof": _version()}
 
 
 def _version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import statistics
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from typing import Any, Final
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import QUANTITIES
 from simulator.errors import InputError
+from simulator.units import parse_Bps
 from validator.calibration import collectives, device, links
 from validator.calibration.facts import Facts
 from validator.calibration.lines import crowds
@@ -33,11 +35,15 @@ def described(points: Sequence[Point], facts: Facts) -> tuple[dict[str, Any], li
     """
     base = _measured(facts.base) if facts.base else _machine()
     nominal = Cluster.model_validate(facts.base) if facts.base else None
+    between = _section(links.between, points, facts.nodes, nominal) if nominal else Section()
+    # GPUs may have links of their own beside it, and switches that sum
+    is_bound = bool(between.fields) and _on_cores(nominal, facts)
+    link_Bps = parse_Bps(between.fields["bandwidth"]) if is_bound else math.inf
     sections = {
         "device": _section(device.device_section, points, facts.precision),
         "inside": _section(links.inside, points),
-        "between": _section(links.between, points, facts.nodes, nominal) if nominal else Section(),
-        "collectives": _section(collectives.measured, points),
+        "between": between,
+        "collectives": _section(collectives.measured, points, link_Bps),
     }
     cluster = _filled(base, sections, device.useful_cores(points) if _on_cores(nominal, facts) else None, facts.on)
     intervals = {name: found for section in sections.values() for name, found in section.intervals.items()}

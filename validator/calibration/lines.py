@@ -12,6 +12,7 @@ import numpy as np
 
 from validator.fit.choice import PIECEWISE
 from validator.fit.curves import Bounds, Fitted, fit_curve
+from validator.fit.lines import FASTEST_S
 from validator.fit.samples import bimodal
 from validator.probe.points import Point
 
@@ -26,8 +27,6 @@ _LEAST: Final = 0.01
 # An overhead whose interval is wider is none.
 _TOLD_APART: Final = 4.0
 _NAMED: Final = 3
-# A byte that takes less is hidden by the noise of its latency.
-_FASTEST_S: Final = 1e-15
 
 
 @dataclass(frozen=True)
@@ -135,4 +134,4 @@ def _spread(points: Sequence[Point], wanted: Callable[[float], bool]) -> Bounds:
 
 
 def _rate_Bps(seconds_per_byte: float) -> float:
-    return 1 / max(seconds_per_byte, _FASTEST_S)
+    return 1 / max(seconds_per_byte, FASTEST_S)

@@ -27,7 +27,7 @@ SHARES: Final = {
     "loading": 1.0,
 }
 NAMES: Final = tuple(SHARES)
-# Of what a rank computes by itself. They are run together, unless some are asked for.
+# Of what a rank computes by itself. They are run together, unless some but layers are asked for.
 DEVICE: Final = frozenset({"matmul", "memory", "launch", "host_copy", "optimizer", "layer"})
 # What is sent: small ones for the latency, and large ones, which time goes to.
 MESSAGE_BYTES: Final = (4, 64, 1024, *(4**power for power in range(6, 13)))
@@ -149,12 +149,15 @@ def _network(plan: Plan, site: Site, cluster: Cluster | None) -> Iterator[Task]:
 
 
 def _device(plan: Plan, site: Site) -> Iterator[Task]:
-    """What a rank computes: one alone, then as many at once as there are cores, to see what they share."""
+    """What a rank computes: one alone, then as many at once as there are cores, to see what they share.
+
+    Layers bring what is fitted with them, since a file's device comes from all of it.
+    """
     from validator.calibration import device
     from validator.probe import compute
 
     models, precision = tuple(plan.models), plan.precision
-    if DEVICE.isdisjoint(plan.names):
+    if "layer" in plan.names or DEVICE.isdisjoint(plan.names):
         share = sum(SHARES[name] for name in DEVICE)
         yield Task("layer", "what one rank computes", device.probe, (models, precision), 0.8 * share, 1)
         if site.at_once > 1:
@@ -167,7 +170,6 @@ def _device(plan: Plan, site: Site) -> Iterator[Task]:
         "launch": (compute.launches, ()),
         "host_copy": (compute.host_copies, (compute.SIZES_BYTES,)),
         "optimizer": (compute.optimizers, (models[:1], precision, ("sgd", "momentum", "adam"))),
-        "layer": (compute.layers, (models, precision, (1, 4, 8, 16, 32))),
     }
     for name, (function, arguments) in each.items():
         yield Task(name, name, function, arguments, SHARES[name], 1)

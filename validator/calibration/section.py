@@ -41,12 +41,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds / size:.4g} {unit}"
 
 
-def rate_text(rate_Bps: float, bits: bool) -> str:
+def rate_text(rate_Bps: float, bits: bool = False) -> str:
     """'478.3 Mbit/s' as networks are sold, '5.21 GB/s' as what is inside a node is."""
     name, rate = ("bit/s", 8 * rate_Bps) if bits else ("B/s", rate_Bps)
     return f"{rate / 1e9:.4g} G{name}" if rate >= 1e10 or (not bits and rate >= 1e8) else f"{rate / 1e6:.4g} M{name}"
-
-
-def share_text(share: float) -> str:
-    """'104.2 %'."""
-    return f"{share * 100:.4g} %"

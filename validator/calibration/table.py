@@ -41,9 +41,10 @@ def _rest(cluster: Mapping[str, Any]) -> Iterator[str]:
     sums = [one for one in collectives if one.get("op", _SUM) == _SUM]
     for one in sums:
         where = f"{one['ranks']} ranks" + (f" on {one['nodes']} nodes" if one.get("nodes", 1) > 1 else "")
-        yield f"{_SUM} over {where}: {one['latency']} + size / {one['bandwidth']}"
+        larger = f" from {one['from']} on" if "from" in one else ""
+        yield f"{_SUM} over {where}{larger}: {one['latency']} + size / {one['bandwidth']}"
     if others := len(collectives) - len(sums):
-        yield f"and {others} other collectives, which the file has"
+        yield f"and {others} other collective{'s' if others > 1 else ''}, which the file has"
 
 
 def _at(cluster: Mapping[str, Any], path: str) -> Any:

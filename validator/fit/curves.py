@@ -12,7 +12,7 @@ import numpy as np
 from simulator.cluster.quantities import DEVIATIONS
 from simulator.errors import InputError
 from validator.fit.choice import MODELS, choose
-from validator.fit.robust import Array, Mask, carry, solve
+from validator.fit.robust import DEVIATION_OF_MEDIAN, Array, Mask, carry, solve
 from validator.fit.shapes import Rows, Segment, Shape
 
 Samples = Sequence[Sequence[float]]
@@ -23,13 +23,10 @@ _FEWEST_SIZES: Final = 3
 _ODD_DEVIATIONS: Final = 5.0
 _ODD_ERROR: Final = 0.10
 _ODD_SHARE: Final = 0.25
-# Of normal noise, over the median of its absolute values.
-_DEVIATION_OF_MEDIAN: Final = 1.4826
 _RESAMPLES: Final = 200
 _STEPS: Final = 3
 _SEED: Final = 7
 _PERCENTILES: Final = (5, 95)
-_UNSTABLE: Final = 1.25
 _NEARLY_NOTHING: Final = 1e-3
 
 
@@ -64,12 +61,6 @@ class Fitted:
     measurements: int
     shape: Shape = field(repr=False)
     coefficients: tuple[float, ...] = field(repr=False)
-
-    @property
-    def is_unstable(self) -> bool:
-        """Whether the rate is known to no better than a quarter on either side."""
-        low, high = self.seconds_per_byte_interval
-        return high > _UNSTABLE**2 * low
 
     def at(self, size_bytes: float) -> float:
         """Seconds that one message takes."""
@@ -166,7 +157,7 @@ def _sizes(count: int) -> str:
 def _without_odd(shape: Shape, found: Array, rows: Rows) -> tuple[Mask, tuple[Outlier, ...]]:
     """Which rows to keep, and those points left out of account that are further off than noise explains."""
     errors = np.log(rows.seconds / shape.curve(rows)(found)[0])
-    deviation = _DEVIATION_OF_MEDIAN * float(np.median(np.abs(errors)))
+    deviation = DEVIATION_OF_MEDIAN * float(np.median(np.abs(errors)))
     odd = np.abs(errors) > max(_ODD_ERROR, _ODD_DEVIATIONS * deviation)
     most = min(int(_ODD_SHARE * len(errors)), len(errors) - shape.coefficients - 1)
     worst = [int(i) for i in np.argsort(-np.abs(errors), kind="stable")[: max(0, most)] if odd[i]]

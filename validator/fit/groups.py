@@ -12,11 +12,12 @@ from typing import Final
 
 import numpy as np
 
+from validator.fit.robust import DEVIATION_OF_MEDIAN
+
 # A member is odd where it takes longer by this much, and by so many deviations of what is not slow.
 _LEAST: Final = 0.10
 _DEVIATIONS: Final = 4.0
-# Of normal noise, over the median of its absolute values; few values may understate it.
-_DEVIATION_OF_MEDIAN: Final = 1.4826
+# Few values may understate the noise.
 _FEW: Final = 2.0
 # A host is slow where all but this part of its pairs are.
 _OTHERWISE: Final = 0.25
@@ -109,7 +110,7 @@ def _slow(beyond: Mapping[tuple[int, ...], float]) -> list[tuple[tuple[int, ...]
 def _threshold(beyond: Sequence[float]) -> float:
     """How far beyond the ordinary noise does not reach, judged by those that are at most ordinary: slow ones do not count."""
     below = [-value for value in beyond if value <= 0]
-    deviation = _DEVIATION_OF_MEDIAN * float(np.median(below)) if below else 0.0
+    deviation = DEVIATION_OF_MEDIAN * float(np.median(below)) if below else 0.0
     return max(float(np.log1p(_LEAST)), _DEVIATIONS * deviation * (1 + _FEW / max(1, len(below))))
 
 

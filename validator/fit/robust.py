@@ -22,6 +22,8 @@ Curve = Callable[[Array], tuple[Array, Array]]
 
 # Repetitions on a quiet machine agree to a few percent; what is further off than this is no such noise.
 SCALE: Final = 0.05
+# Standard deviation of normal noise, over the median of its absolute values.
+DEVIATION_OF_MEDIAN: Final = 1.4826
 # Coefficients stay within so many powers of e of where the search starts: a millionth of it is as good as nothing.
 _REACH: Final = 14.0
 _LARGEST_STEP: Final = 1.0

@@ -17,6 +17,8 @@ from simulator.errors import RunError
 from simulator.scenario import load_device
 from validator import fit
 from validator.calibration.facts import provenance
+from validator.calibration.section import rate_text, seconds_text
+from validator.fit.lines import FASTEST_S
 
 if TYPE_CHECKING:
     # these modules import torch, which is for ranks to do
@@ -176,7 +178,7 @@ def _kernels(found: Found, known: Device | None, peak_flops: Mapping[str, float]
     return {
         "generation": kernels.generation,
         "processors": kernels.processors,
-        **{name: f"{getattr(kernels, f'{name}_s') * 1e6:.4g} us" for name in ("burst", "launch", "issue")},
+        **{name: seconds_text(getattr(kernels, f"{name}_s")) for name in ("burst", "launch", "issue")},
         **{
             name: round(getattr(kernels, name), 4)
             for name in ("tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share")
@@ -216,10 +218,10 @@ def _optimizer_entries(timings: Sequence[OptimizerTiming], precision: str) -> li
 
 def _linear(x: Sequence[float], seconds: Sequence[float], slope_name: str) -> dict[str, str]:
     base, slope = fit.line(x, seconds)
-    return {"base": f"{base * 1e6:.5g} us", slope_name: f"{slope * 1e6:.5g} us"}
+    return {"base": seconds_text(base), slope_name: seconds_text(slope)}
 
 
 def _line(timings: Sequence[MovedTiming]) -> dict[str, str]:
     """latency + size / bandwidth through what was timed."""
     latency_s, per_byte_s = fit.line([t["moved_bytes"] for t in timings], [t["seconds"] for t in timings])
-    return {"bandwidth": f"{1e-9 / max(per_byte_s, 1e-15):.4g} GB/s", "latency": f"{latency_s * 1e6:.4g} us"}
+    return {"bandwidth": rate_text(1 / max(per_byte_s, FASTEST_S)), "latency": seconds_text(latency_s)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from simulator.errors import InputError
 from simulator.run import write_aside
 from simulator.scenario import load_cluster
 from simulator.units import format_Bps, format_bytes, format_time_s
+from validator.calibration.section import rate_text, seconds_text
+from validator.fit.lines import FASTEST_S
 from validator.imports.found import Found, Machines
 from validator.imports.gpus import nominal_Bps
 from validator.imports.names import shipped_device
@@ -29,6 +31,7 @@ from validator.imports.reading import Notes
 if TYPE_CHECKING:
     from simulator.cluster import Cluster
     from validator.fit.curves import Fitted
+    from validator.fit.shapes import Segment
     from validator.probe.points import Point
 
 # Round assumptions of the clusters that ship, where nothing tells.
@@ -50,43 +53,47 @@ class Base(NamedTuple):
 
 @dataclass
 class Measured:
-    """A collective of one group, fitted. seconds: all times by size. error: median of |fitted / measured − 1|."""
+    """A collective of one group, fitted. seconds: all times by size. pieces: one for each protocol that shows. error: median of
+    |fitted / measured − 1|."""
 
     op: Op
     ranks: int
     nodes: int
     sizes: list[float]
     seconds: list[tuple[float, ...]]
-    latency_s: float
-    bandwidth_Bps: float
+    pieces: tuple[Segment, ...]
     fitted: Fitted | None
     error: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.error = statistics.median(abs(ratio - 1) for ratio in self.ratios())
 
+    @property
+    def latency_s(self) -> float:
+        """Of small ones."""
+        return self.pieces[0].latency_s
+
+    @property
+    def bandwidth_Bps(self) -> float:
+        """Of large ones."""
+        return 1 / self.pieces[-1].seconds_per_byte
+
     def at(self, size_bytes: float) -> float:
         """Seconds by the fit."""
-        return self.latency_s + size_bytes / self.bandwidth_Bps
+        piece = next(piece for piece in reversed(self.pieces) if piece.from_bytes <= size_bytes)
+        return piece.latency_s + size_bytes * piece.seconds_per_byte
 
     def ratios(self) -> list[float]:
         """Each measured time over the fitted one."""
         return [one / self.at(size) for size, times in zip(self.sizes, self.seconds, strict=True) for one in times]
 
-    def entry(self) -> dict[str, Any]:
+    def entries(self) -> Iterator[dict[str, Any]]:
         """As cluster files have it."""
         group = {"op": self.op, "ranks": self.ranks, "nodes": self.nodes}
-        return group | {"latency": exact_s(self.latency_s), "bandwidth": exact_Bps(self.bandwidth_Bps)}
-
-
-def exact_s(seconds: float) -> str:
-    """'12.35 us': four digits, as `calibrate` writes times."""
-    return f"{seconds * 1e6:.4g} us"
-
-
-def exact_Bps(rate_Bps: float) -> str:
-    """'12.35 GB/s'."""
-    return f"{rate_Bps / 1e9:.4g} GB/s"
+        for piece in self.pieces:
+            begins = {"from": f"{piece.from_bytes:.0f} B"} if piece.from_bytes else {}
+            rate_Bps = 1 / max(piece.seconds_per_byte, FASTEST_S)
+            yield {**group, **begins, "latency": seconds_text(piece.latency_s), "bandwidth": rate_text(rate_Bps)}
 
 
 def read_base(reference: str) -> Base:
@@ -112,28 +119,32 @@ def measured_collectives(points: Sequence[Point], notes: Notes) -> list[Measured
 
 def _measured(op: Op, ranks: int, nodes: int, points: list[Point], notes: Notes) -> Measured | None:
     from validator import fit
+    from validator.fit.choice import ALPHA_BETA, PIECEWISE
     from validator.fit.curves import fit_curve
+    from validator.fit.pieces import pieces
+    from validator.fit.shapes import Segment
 
     points = sorted(points, key=lambda point: point.size)
     sizes, seconds = [point.size for point in points], [point.seconds for point in points]
-    group = f"{op} over {ranks} ranks on {nodes} nodes"
+    group = f"{op} over {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}"
     fitted = None
     if len(sizes) < _FEW:
-        latency_s, per_byte_s = fit.line(sizes, [statistics.median(times) for times in seconds])
+        found: tuple[Segment, ...] = (Segment(0.0, *fit.line(sizes, [statistics.median(times) for times in seconds])),)
         notes.add(f"{group}: {len(sizes)} sizes, too few for an interval; give {_FEW} or more", "groups of few sizes")
     else:
         chosen = telling([(size, statistics.median(times)) for size, times in zip(sizes, seconds, strict=True)])
-        fitted = fit_curve([sizes[i] for i in chosen], [seconds[i] for i in chosen], models=("alpha_beta",), what=group)
-        latency_s, per_byte_s = fitted.latency_s, fitted.seconds_per_byte
+        own = [sizes[i] for i in chosen]
+        fitted = fit_curve(own, [seconds[i] for i in chosen], (ALPHA_BETA, PIECEWISE), what=group)
+        found = pieces(fitted, own)
         for outlier in fitted.outliers:
             notes.add(
                 f"{group}, {format_bytes(sizes[chosen[outlier.index]])}: {outlier.why}; not fitted to", "sizes not fitted to"
             )
     # where latency is nearly all of the largest, what a byte takes is noise
-    if per_byte_s * sizes[-1] < 0.05 * latency_s:
+    if found[-1].seconds_per_byte * sizes[-1] < 0.05 * found[-1].latency_s:
         notes.add(f"{group}: up to {format_bytes(sizes[-1])} latency alone counts, so that no bandwidth shows; left out")
         return None
-    return Measured(op, ranks, nodes, sizes, seconds, latency_s, 1 / per_byte_s, fitted)
+    return Measured(op, ranks, nodes, sizes, seconds, found, fitted)
 
 
 def telling(medians: Sequence[tuple[float, float]]) -> list[int]:
@@ -171,7 +182,7 @@ def describe(
         collectives = data["collectives"] = dict(data.get("collectives") or {})
         ours = {(one.op, one.ranks, one.nodes) for one in measured}
         kept = [one for one in collectives.get("measured") or [] if _key(one) not in ours]
-        collectives["measured"] = [*kept, *(one.entry() for one in measured)]
+        collectives["measured"] = [*kept, *(entry for one in measured for entry in one.entries())]
         low, high = _share_interval([ratio for one in measured for ratio in one.ratios()])
         count = sum(len(times) for one in measured for times in one.seconds)
         interval = {"low": format_share(low), "high": format_share(high), "measurements": count}
@@ -277,7 +288,7 @@ def _links(data: dict[str, Any], found: Found, base: Base | None, measured: Sequ
         if sent is not None:
             cards = base.cluster.node.cards_used if several and base else 1
             nominal = dict(parent.get(key) or {})
-            link = {"bandwidth": exact_Bps(sent.bandwidth_Bps * cards), "latency": exact_s(sent.latency_s)}
+            link = {"bandwidth": rate_text(sent.bandwidth_Bps * cards), "latency": seconds_text(sent.latency_s)}
             parent[key] = nominal | link
             sources[field_name] = "messages between two ranks (sendrecv)" + (f", times {cards} cards" if cards > 1 else "")
             _intervals(data, field_name, sent, cards, nominal)
@@ -291,10 +302,10 @@ def _guessed(machines: Machines, measured: Sequence[Measured], several: bool) ->
     latency = _NETWORK_LATENCY if several else INSIDE_LATENCY
     nominal = None if several else nominal_Bps(machines.gpu)
     if nominal is not None:
-        return {"bandwidth": exact_Bps(nominal), "latency": latency}, "the GPU's data sheet; its latency is assumed"
+        return {"bandwidth": rate_text(nominal), "latency": latency}, "the GPU's data sheet; its latency is assumed"
     rates = [bus_factor(one.op, one.ranks) * one.bandwidth_Bps for one in measured if one.op in _RINGS]
     if rates:
-        return {"bandwidth": exact_Bps(max(rates)), "latency": latency}, "the largest bus bandwidth; its latency is assumed"
+        return {"bandwidth": rate_text(max(rates)), "latency": latency}, "the largest bus bandwidth; its latency is assumed"
     where = "between nodes" if several else "inside a node"
     raise InputError(f"nothing tells how fast links {where} are; give --cluster with a cluster file that says it")
 
@@ -306,9 +317,9 @@ def _intervals(data: dict[str, Any], name: str, sent: Measured, cards: int, nomi
     count = sum(len(times) for times in sent.seconds)
     low_s, high_s = sent.fitted.latency_interval_s
     slow_s, slower_s = sent.fitted.seconds_per_byte_interval
-    intervals = {"bandwidth": (exact_Bps(cards / slower_s), exact_Bps(cards / slow_s))}
+    intervals = {"bandwidth": (rate_text(cards / slower_s), rate_text(cards / slow_s))}
     if low_s > 0:
-        intervals["latency"] = (exact_s(low_s), exact_s(high_s))
+        intervals["latency"] = (seconds_text(low_s), seconds_text(high_s))
     uncertainty = data["uncertainty"] = dict(data.get("uncertainty") or {})
     for key, (low, high) in intervals.items():
         known = uncertainty.get(f"{name}.{key}", {}).get("nominal") or nominal.get(key)

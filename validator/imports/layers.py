@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from simulator.errors import InputError
 from simulator.model.layers import Layer
+from validator.calibration.section import seconds_text
 from validator.imports.kineto import Span, Trace, Work
 from validator.imports.reading import Notes, as_number
 from validator.imports.steps import union_s
@@ -127,7 +128,7 @@ def entries(measured: Sequence[LayerTimes], samples: int, precision: str) -> lis
 
 
 def _per_sample(seconds: Sequence[float], samples: int) -> dict[str, str]:
-    return {"base": "0 us", "per_sample": f"{statistics.median(seconds) / samples * 1e6:.6g} us"}
+    return {"base": seconds_text(0.0), "per_sample": seconds_text(statistics.median(seconds) / samples)}
 
 
 def points(measured: Sequence[LayerTimes], samples: int) -> list[Point]:

@@ -30,7 +30,7 @@ _RANK: Final = re.compile(
 _NAME: Final = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _SETTINGS: Final = re.compile(r"^#?\s*nThread\s+\d+\s+nGpus\s+\d+\s+minBytes\s")
 _ITERATIONS: Final = re.compile(r"(?<!agg )(?<!warmup )iters:\s*(\d+)")
-_TABLE_HEAD: Final = re.compile(r"^#?\s*size\s+count\s+(?:\(elements\)\s+)?type\b.*\btime\b")
+_TABLE_HEAD: Final = re.compile(r"^#?\s*size\s+count\s+(?:\(elements\)\s+)?type\b")
 _VALID: Final = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
 _END: Final = "Avg bus bandwidth"
 _USUAL: Final = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
@@ -121,7 +121,11 @@ def _sections(path: Path, text: str, notes: Notes) -> Iterator[_Section]:
 def _line(path: Path, number: int, line: str, section: _Section, notes: Notes) -> None:
     """Takes in a line of the table, or of what stands above and below it."""
     if _TABLE_HEAD.match(line):
-        section.columns = tuple(word for word in line.lstrip("# ").split() if word != "(elements)")
+        named = tuple(word for word in line.lstrip("# ").split() if word != "(elements)")
+        if "time" not in named:
+            notes.add(f"{path}:{number}: no column is called 'time'; columns are taken to stand where nccl-tests has them")
+            return
+        section.columns = named
         section.titled = True
         if unknown := [name for name in section.columns if name not in _KNOWN]:
             several = ", ".join(dict.fromkeys(unknown))
@@ -154,6 +158,8 @@ def _row(path: Path, number: int, words: list[str], section: _Section, notes: No
     if not seconds:
         notes.add(f"{path}:{number}: no time above zero; line left out", _TOLD)
         return
+    if any(time_us is not None and time_us <= 0 for time_us in times_us):
+        notes.add(f"{path}:{number}: a time that is not above zero; the line's other one is used", _TOLD)
     wrong = sum(as_number(word) or 0.0 for word in values.get("#wrong", []))
     rates = [(as_number(a), as_number(b)) for a, b in zip(values.get("algbw", []), values.get("busbw", []), strict=False)]
     ratio = next((bus / algorithm for algorithm, bus in rates if algorithm and bus), 0.0)

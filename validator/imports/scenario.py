@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from simulator.run import write_aside
-from validator.imports.cluster import exact_s
+from validator.calibration.section import seconds_text
 
 
 def describe(model: str, cluster: Path, workers: int, samples: int, precision: str, step_s: float) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def describe(model: str, cluster: Path, workers: int, samples: int, precision: s
         "cluster": f"./{cluster.name}",
         "strategy": {"kind": "data_parallel", "workers": workers},
         "batch": {"per_worker": samples},
-        "training": {"precision": precision, "measured_step": {"samples": samples, "time": exact_s(step_s)}},
+        "training": {"precision": precision, "measured_step": {"samples": samples, "time": seconds_text(step_s)}},
     }
 
 

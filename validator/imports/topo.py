@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from simulator.cluster.topology import HybridCubeMesh
 from simulator.errors import InputError
-from validator.imports.cluster import INSIDE_LATENCY, exact_Bps
+from validator.calibration.section import rate_text
+from validator.imports.cluster import INSIDE_LATENCY
 from validator.imports.found import Found, Machines
 from validator.imports.gpus import GpuLinks, links_of
 from validator.imports.reading import Notes, read_text
@@ -134,7 +135,7 @@ def _link(matrix: Matrix, links: GpuLinks, notes: Notes) -> dict[str, Any]:
         return _described(of_first * each_Bps, {"kind": "mesh"})
     if (cube := _as_cube_mesh(counts, devices)) is not None:
         return _described(cube.links * each_Bps, {"kind": cube.kind, "links": cube.links})
-    graph = [{"between": list(pair), "bandwidth": exact_Bps(count * each_Bps)} for pair, count in counts.items()]
+    graph = [{"between": list(pair), "bandwidth": rate_text(count * each_Bps)} for pair, count in counts.items()]
     return _described(of_first * each_Bps, {"kind": "graph", "links": graph})
 
 
@@ -157,7 +158,7 @@ def _as_cube_mesh(counts: dict[tuple[int, int], int], devices: int) -> HybridCub
 
 
 def _described(rate_Bps: float, topology: dict[str, Any]) -> dict[str, Any]:
-    link: dict[str, Any] = {"bandwidth": exact_Bps(rate_Bps), "latency": INSIDE_LATENCY}
+    link: dict[str, Any] = {"bandwidth": rate_text(rate_Bps), "latency": INSIDE_LATENCY}
     return link | ({"topology": topology} if topology else {})
 
 
@@ -176,7 +177,7 @@ def _pcie(matrix: Matrix, links: GpuLinks, pairs: dict[tuple[int, int], str]) ->
     if on_socket == devices or on_socket % near or devices % on_socket:
         return _described(links.pcie_Bps, {})
     # sockets' own link is not told; it is no slower than one device's lanes, or more than one would already wait for it
-    tree = {"per_switch": near, "switches_per_socket": on_socket // near, "between_sockets": exact_Bps(links.pcie_Bps)}
+    tree = {"per_switch": near, "switches_per_socket": on_socket // near, "between_sockets": rate_text(links.pcie_Bps)}
     return _described(links.pcie_Bps, {"kind": "pcie_tree", **tree})
 
 

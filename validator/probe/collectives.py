@@ -20,8 +20,6 @@ from validator.probe.points import Point
 from validator.probe.turns import groups_in_turn
 from validator.rank import here
 
-# 1 KiB to 16 MiB
-SIZES_BYTES: Final = (4, *(4**power for power in range(5, 13)))
 # torch before 2.13 has the old names alone, from 2.13 on those warn
 _ALL_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -54,9 +52,9 @@ _UNEVEN: Final[tuple[Op, ...]] = ("broadcast", "reduce")
 def collectives(
     groups: Sequence[Sequence[int]],
     nodes_of_ranks: Sequence[int],
-    ops: Sequence[Op] = OPS,
-    sizes_bytes: Sequence[int] = SIZES_BYTES,
-    budget_s: float = 18.0,
+    ops: Sequence[Op],
+    sizes_bytes: Sequence[int],
+    budget_s: float,
 ) -> list[dict[str, Any]]:
     """Times of 32-bit floats. size: as the simulator has it, of the whole buffer, rounded up to as much for each rank.
 

@@ -21,14 +21,13 @@ from torch import Tensor, nn
 
 from simulator.model import Gpt, Mlp, ResNet
 from validator import rank
+from validator.model import DTYPES as TRAINED_DTYPES
 from validator.model import build, loss
 from validator.probe.network import round_trip
 from validator.strategy.base import build_optimizer
 
 # fp32 is also computed as tf32, on the same tensors
-DTYPES: Final = {
-    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
-}  # fmt: skip
+DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32, "fp16": torch.float16}
 # What facts call a device that is none.
 CPU: Final = "CPU"
 _ROUND_S: Final = 1e-3

@@ -23,14 +23,12 @@ from validator.probe.turns import groups_in_turn, pairs_in_turn
 from validator.rank import here
 from validator.strategy.messages import receive, send, wait_all
 
-# 4 B to 16 MiB
-SIZES_BYTES: Final = tuple(4**power for power in range(1, 13))
 _SMALL_BYTES: Final = 4
 # Messages that are sent in a row.
 _IN_A_ROW: Final = 16
 
 
-def messages(pairs: Sequence[Pair], sizes_bytes: Sequence[int] = SIZES_BYTES, budget_s: float = 12.0) -> list[dict[str, Any]]:
+def messages(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
     """One-way times of messages ("send"): half of what one takes there and back. Sizes that a pair has no time for are left
     out. budget_s: for all pairs."""
 
@@ -42,9 +40,7 @@ def messages(pairs: Sequence[Pair], sizes_bytes: Sequence[int] = SIZES_BYTES, bu
     return pairs_in_turn(pairs, probe, budget_s)
 
 
-def streams(
-    pairs: Sequence[Pair], sizes_bytes: Sequence[int] = (4, 4096, 65536), budget_s: float = 3.0
-) -> list[dict[str, Any]]:
+def streams(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
     """Seconds from one message to the next ("stream") at the second rank of a pair, where the first sends many and
     waits for none."""
 
@@ -57,7 +53,7 @@ def streams(
     return pairs_in_turn(pairs, probe, budget_s)
 
 
-def loaded(pairs: Sequence[Pair], sizes_bytes: Sequence[int] = (2**20,), budget_s: float = 4.0) -> list[dict[str, Any]]:
+def loaded(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
     """What other messages on the link do to one, for each of their sizes.
 
     "exchange": seconds until two ranks that send one another a message at once both have the other's, which is as long as one
@@ -79,9 +75,7 @@ def loaded(pairs: Sequence[Pair], sizes_bytes: Sequence[int] = (2**20,), budget_
     return pairs_in_turn(pairs, probe, budget_s)
 
 
-def incast(
-    groups: Sequence[Sequence[int]], sizes_bytes: Sequence[int] = (4096, 2**20), budget_s: float = 3.0
-) -> list[dict[str, Any]]:
+def incast(groups: Sequence[Sequence[int]], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
     """Seconds from when the first rank of a group asks all others for a message each ("incast") to when it has them.
 
     size: of each message. The number of `senders` is told.

@@ -17,10 +17,9 @@ from validator.proving.cases import Case
 from validator.proving.figures import Outcome
 
 OUTCOMES_FILE: Final = "outcomes.jsonl"
-# A run is measured again, so often at most, while the machine's host takes more than this share of the cores' time: what is
-# proved is the forecast, not the neighbours. The attempt that they disturbed least counts.
+# A run is measured again while the machine's host takes more than this share of the cores' time: what is proved is the
+# forecast, not the neighbours. The attempt that they disturbed least counts.
 _DISTURBED: Final = 0.02
-_ATTEMPTS: Final = 3
 _TIMEOUT_S: Final = 60.0
 
 Measure = Callable[[Case], Run]
@@ -32,20 +31,25 @@ def measured_in_lab(case: Case) -> Run:
 
 
 def prove(
-    cases: Iterable[Case], known: Mapping[str, Outcome], measure_case: Measure, tell: Callable[[Outcome], None]
+    cases: Iterable[Case],
+    known: Mapping[str, Outcome],
+    measure_case: Measure,
+    tell: Callable[[Outcome], None],
+    attempts: int = 3,
 ) -> list[Outcome]:
-    """The outcomes of all cases. known: of those that need not be measured again. tell: is called with each that is."""
+    """The outcomes of all cases. known: of those that need not be measured again. tell: is called with each that is. attempts:
+    at a run that others disturb."""
     outcomes = []
     for case in cases:
         outcome = known.get(case.scenario.name)
         if outcome is None or outcome.predicted_s != case.predicted.step_time_s:
-            outcome = _outcome(case, measure_case)
+            outcome = _outcome(case, measure_case, attempts)
             tell(outcome)
         outcomes.append(outcome)
     return outcomes
 
 
-def _outcome(case: Case, measure_case: Measure) -> Outcome:
+def _outcome(case: Case, measure_case: Measure, attempts: int) -> Outcome:
     predicted = case.predicted
     low_s, high_s = predicted.prediction_interval_s or (predicted.step_time_s,) * 2
     told: dict[str, Any] = {
@@ -59,20 +63,20 @@ def _outcome(case: Case, measure_case: Measure) -> Outcome:
         "high_s": high_s,
     }
     try:
-        run, taken = _least_disturbed(case, measure_case)
+        run, taken = _least_disturbed(case, measure_case, attempts)
     except RunError as error:
         return Outcome(**told, measured_s=None, failure=str(error))
     return Outcome(**told, measured_s=run.step_time_s, taken=taken)
 
 
-def _least_disturbed(case: Case, measure_case: Measure) -> tuple[Run, float]:
+def _least_disturbed(case: Case, measure_case: Measure, attempts: int) -> tuple[Run, float]:
     """The run during which the machine's host took least, and how much."""
-    attempts: list[tuple[float, Run]] = []
-    while not attempts or (len(attempts) < _ATTEMPTS and min(taken for taken, _ in attempts) > _DISTURBED):
+    runs: list[tuple[float, Run]] = []
+    while not runs or (len(runs) < attempts and min(taken for taken, _ in runs) > _DISTURBED):
         meanwhile = Processors()
         run = measure_case(case)
-        attempts.append((meanwhile.taken(), run))
-    taken, run = min(attempts, key=lambda attempt: attempt[0])
+        runs.append((meanwhile.taken(), run))
+    taken, run = min(runs, key=lambda attempt: attempt[0])
     return run, taken
 
 

@@ -29,7 +29,7 @@ _LABELS: Final = {
 _ADVICE: Final = {
     "forward": "calibrate --probe layer",
     "backward": "calibrate --probe layer",
-    "optimizer": "calibrate --probe optimizer",
+    "optimizer": "calibrate --probe layer",
     "volume": "see what strategy and training.precision say of what is exchanged",
     "overlap": "calibrate --probe overlap",
     "bubble": "calibrate --probe layer, or see how strategy shares out layers to stages",

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval, slowed, uncertain
 from simulator.errors import InputError
-from simulator.predict import predict
+from simulator.predict import timed
 from simulator.run import Run, write_aside
 from simulator.scenario import Scenario, load_cluster
+from validator.fit.robust import DEVIATION_OF_MEDIAN
 from validator.hosts import needed_nodes
 from validator.reconciliation import clusterfile
 from validator.reconciliation.history import fingerprint, workload
@@ -55,8 +56,6 @@ _PARTS: Final = np.array([1.0, 2.0, 2.0])
 _SURE: Final = 0.9
 # What the file says of predictions' own error counts as so many runs.
 _BELIEF: Final = 2.0
-# Median absolute deviation to standard deviation, of a normal distribution.
-_MAD: Final = 1.4826
 # Ranks that wait as long as they are predicted to tell nothing of these.
 _PACED: Final = ("device", "optimizer")
 
@@ -194,7 +193,7 @@ def _predicted(scenario: Scenario, slownesses: Mapping[str, float]) -> Run:
     """The scenario on the cluster with quantities so many times as slow."""
     if scenario.compute == "paced":
         slownesses = {name: slowness for name, slowness in slownesses.items() if name not in _PACED}
-    return predict(scenario.model_copy(update={"cluster": slowed(scenario.cluster, slownesses)}), interval=False)
+    return timed(scenario.model_copy(update={"cluster": slowed(scenario.cluster, slownesses)}))
 
 
 def _seconds(run: Run) -> list[float]:
@@ -306,7 +305,7 @@ def _solve(told: _Told, prior: _Array, error: float) -> _Solution:
         covariance = np.linalg.inv(jacobian.T @ jacobian)
         # numbers that were fitted take as many of the runs' errors away
         fitted = len(prior) - float(np.trace(covariance / prior**2))
-        left = runs * (_MAD * np.median(np.abs(told.residuals(logs)[:, 0]))) ** 2
+        left = runs * (DEVIATION_OF_MEDIAN * np.median(np.abs(told.residuals(logs)[:, 0]))) ** 2
         error = math.sqrt((left + _BELIEF * believed**2) / (_BELIEF + max(0.0, runs - fitted)))
     return _Solution(logs, covariance, error)
 

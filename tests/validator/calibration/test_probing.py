@@ -11,6 +11,8 @@ from simulator.cluster import Cluster
 from simulator.errors import InputError, RankError
 from simulator.model import Mlp
 from tests.validator.calibration.made import BASE, sums
+from validator.calibration import device
+from validator.calibration.calibrate import calibrate
 from validator.calibration.plan import NAMES, Plan, Task, groups_of, tasks
 from validator.calibration.probing import probe
 from validator.calibration.sites import Site
@@ -85,6 +87,18 @@ def test_groups_are_of_one_node_of_one_rank_of_each_and_of_all() -> None:
 def test_each_probe_runs_alone() -> None:
     for name in NAMES:
         assert {task.name for task in tasks(Plan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
+
+
+def test_layers_bring_what_is_fitted_with_them() -> None:
+    alone, *_ = tasks(Plan([TINY], names=["layer"]), site(0, 0), None)
+    beside = tasks(Plan([TINY], names=["layer", "matmul"]), site(0, 0), None)
+    assert alone.function is beside[0].function is device.probe
+    assert {task.name for task in beside} == {"layer"}
+
+
+def test_what_leaves_open_what_a_rank_computes_on_is_refused_before_anything_is_measured() -> None:
+    with pytest.raises(InputError, match=r"--probe message: .*; add --probe layer, or give --cluster"):
+        calibrate(Plan([TINY], names=["message"]), "local")
 
 
 def test_pairs_of_a_lab_are_told_apart_by_their_switch() -> None:

@@ -27,3 +27,19 @@ def test_small_and_large_messages_count_alike() -> None:
     base, slope = fit.line([1, 1e6, 2e6], [1e-4, 1.1e-1, 2e-1])
     assert base == pytest.approx(1e-4, rel=0.2)
     assert slope == pytest.approx(1.05e-7, rel=0.05)
+
+
+def test_weights_say_which_errors_count() -> None:
+    x, seconds = [1.0, 2.0, 4.0], [3.0, 3.0, 6.0]
+    assert fit.line(x, seconds, [1.0, 1.0, 1.0]) == pytest.approx(fit.line(x, seconds))
+    # what counts nothing is as good as not there
+    assert fit.line(x, seconds, [0.0, 1.0, 1.0]) == pytest.approx((0.0, 1.5))
+
+
+def test_a_slope_is_no_smaller_than_it_may_be() -> None:
+    x, seconds = [1.0, 2.0, 3.0], [11.0, 12.0, 13.0]
+    assert fit.line(x, seconds, least_slope=0.5) == pytest.approx((10.0, 1.0))
+    base, slope = fit.line(x, seconds, least_slope=2.0)
+    assert slope == 2.0
+    assert base == pytest.approx(8.0, rel=0.05)
+    assert fit.line(x, seconds, least_slope=20.0) == (0.0, 20.0)

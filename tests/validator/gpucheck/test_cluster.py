@@ -14,7 +14,7 @@ from simulator.cluster import Cluster
 from simulator.cluster.kernels import Speed, products_s
 from simulator.errors import RunError
 from simulator.scenario import load_cluster
-from validator.calibrate import write
+from validator.calibration.writing import write
 from validator.gpucheck import cluster as described
 from validator.gpucheck.cluster import Found, describe, fitted_shares, shipped
 

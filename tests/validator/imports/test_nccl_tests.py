@@ -112,6 +112,24 @@ def test_tests_without_a_collective_of_ours_are_left_out(tmp_path: Path) -> None
         nccl_tests.read([_log(tmp_path, text)])
 
 
+def test_a_table_without_a_column_of_times_is_told(tmp_path: Path) -> None:
+    text = nccl_log("all_reduce", NODE, 1e-5, 1e11)
+    found = nccl_tests.read([_log(tmp_path, text.replace("time", "span"))])
+    assert len(found.points) == len(SIZES)
+    assert "no column is called 'time'; columns are taken to stand where nccl-tests has them" in found.notes.lines()[0]
+
+
+def test_of_two_times_the_one_above_zero_is_used(tmp_path: Path) -> None:
+    lines = nccl_log("all_reduce", NODE, 1e-5, 1e11).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  "))
+    words = lines[first].split()
+    lines[first] = "  " + " ".join([*words[:5], "-3.1", *words[6:]])
+    path = _log(tmp_path, "\n".join(lines))
+    found = nccl_tests.read([path])
+    assert len(found.points[0].seconds) == 1
+    assert f"{path}:{first + 1}: a time that is not above zero; the line's other one is used" in found.notes.lines()
+
+
 @pytest.mark.parametrize("text", ["", "osu_allreduce\n# Size  Latency(us)\n8   12.1\n16  12.5\n", "hello\n" * 100])
 def test_a_log_of_another_tool_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     path = _log(tmp_path, text)

@@ -12,6 +12,7 @@ from simulator.errors import InputError
 from simulator.scenario import load_cluster
 from validator.hosts import needed_nodes
 from validator.netlab_fit import check
+from validator.proving import cases as cases_module
 from validator.proving.cases import FAMILIES_A_GROUP, LEAST_EXPOSED, Case, Compute, Draw
 
 
@@ -52,6 +53,7 @@ def test_a_seed_draws_the_same_again(cases: list[Case]) -> None:
     assert again.scenario == cases[0].scenario
 
 
-def test_where_nothing_suits_it_is_said() -> None:
+def test_where_nothing_suits_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cases_module, "_ATTEMPTS", 3)
     with pytest.raises(InputError, match="no strategies communicate enough to be scored; give another --seed"):
         list(Draw(1, {"paced": 1}, 2, 0.0, _at).cases())
