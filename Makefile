@@ -32,6 +32,7 @@ test: .venv/installed
 # What takes longer, or depends on how quiet the machine is.
 nightly: .venv/installed test benchmarks older-torch
 	$(BIN)/pytest -m nightly
+	$(BIN)/scaleproof prove --on netlab --out out/prove
 
 # The oldest torch that we say works. Where the registry has builds with CUDA alone, it takes several GB.
 .venv-older/installed: pyproject.toml constraints.txt

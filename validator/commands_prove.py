@@ -45,6 +45,7 @@ def _prove(options: argparse.Namespace) -> int:
     from validator.netlab import require
     from validator.proving import prove
     from validator.proving.cases import Draw
+    from validator.proving.faults import find_faults
     from validator.proving.figures import figures
     from validator.proving.lab import calibrated
     from validator.session import working
@@ -75,10 +76,14 @@ def _prove(options: argparse.Namespace) -> int:
 
         drawn = Draw(options.seed, groups, options.hosts, _LONGEST_STEP_S[options.short], lab.at)
         outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, _ATTEMPTS[options.short])
+        planted = [] if options.short else find_faults(tell)
     if options.json:
-        print(json.dumps(figures(outcomes), indent=2))
+        told = figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {})
+        print(json.dumps(told, indent=2))
     else:
         _print(outcomes)
+        for one in planted:
+            print(f"planted: {one.name}; found: {one.named or 'not found'}")
     return 1 if any(outcome.measured_s is None for outcome in outcomes) else 0
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from validator.fit.choice import PIECEWISE
 from validator.fit.curves import Bounds, Fitted, fit_curve
-from validator.fit.lines import FASTEST_S
 from validator.fit.samples import bimodal
 from validator.probe.points import Point
 
@@ -27,6 +26,8 @@ _LEAST: Final = 0.01
 # An overhead whose interval is wider is none.
 _TOLD_APART: Final = 4.0
 _NAMED: Final = 3
+# Of what the largest message takes, at least so much is its bytes'.
+_LEAST_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def line(points: Sequence[Point], models: Iterable[str], what: str, streams: Seq
         fitted,
         latency_s,
         (latency_s * fast, latency_s * slow),
-        *(_in_a_row(streams) or (_rate_Bps(fitted.seconds_per_byte), _bandwidths(fitted, points))),
+        *(_in_a_row(streams) or _bandwidths(fitted, points)),
         overhead_s,
         statistics.median(point.cores_busy for point in large),
     )
@@ -117,13 +118,17 @@ def _in_a_row(streams: Sequence[Point]) -> tuple[float, Bounds] | None:
     return middle, (min(low, middle * (1 - _LEAST)), max(high, middle * (1 + _LEAST)))
 
 
-def _bandwidths(fitted: Fitted, points: Sequence[Point]) -> Bounds:
-    """The 90 % interval of what one pair has: how sure the fit is, and how pairs differ at the largest size."""
-    high, low = map(_rate_Bps, fitted.seconds_per_byte_interval)
+def _bandwidths(fitted: Fitted, points: Sequence[Point]) -> tuple[float, Bounds]:
+    """The rate, and the 90 % interval of what one pair has: how sure the fit is, and how pairs differ at the largest size."""
     largest = max(point.size for point in points)
     fast, slow = _spread(points, lambda size: size == largest)
-    middle = _rate_Bps(fitted.seconds_per_byte)
-    return min(low, middle / slow), max(high, middle / fast)
+    # where latency hides what bytes take, some of the largest message's time is still theirs
+    least_s = _LEAST_SHARE * statistics.median(point.median_s for point in points if point.size == largest) / largest
+    high, middle, low = (
+        1 / max(seconds, least_s)
+        for seconds in (fitted.seconds_per_byte_interval[0], fitted.seconds_per_byte, fitted.seconds_per_byte_interval[1])
+    )
+    return middle, (min(low, middle / slow), max(high, middle / fast))
 
 
 def _spread(points: Sequence[Point], wanted: Callable[[float], bool]) -> Bounds:
@@ -131,7 +136,3 @@ def _spread(points: Sequence[Point], wanted: Callable[[float], bool]) -> Bounds:
     medians_s = np.array([point.median_s for point in points if wanted(point.size)])
     fast, slow = np.percentile(medians_s / np.median(medians_s), _PERCENTILES).tolist()
     return fast, slow
-
-
-def _rate_Bps(seconds_per_byte: float) -> float:
-    return 1 / max(seconds_per_byte, FASTEST_S)
