@@ -111,7 +111,7 @@ def _attribute(content: Any) -> tuple[str, Any]:
     values = [(number, mine[-1]) for number, mine in fields.items() if number in _VALUES]
     try:
         return protobuf.text(fields, 1), _VALUES[values[0][0]](values[0][1]) if values else None
-    except (TypeError, AttributeError):
+    except (TypeError, ValueError, AttributeError):
         raise protobuf.DamagedError("an attribute's value has another type than its field") from None
 
 

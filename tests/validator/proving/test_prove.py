@@ -95,17 +95,17 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @needs_netlab
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_short_form_proves_sixteen_cases(tmp_path: Path) -> None:
     program = shutil.which("scaleproof", path=str(Path(sys.executable).parent))
     assert program is not None
     command = [program, "prove", "--on", "netlab", "--short", "--json", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=590, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1180, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert set(told) == {"paced", "real", "ranking"}
     assert told["paced"]["cases"] + told["real"]["cases"] == 16
     assert told["ranking"]["groups"] == 4
     # how far off it is depends on what else the machine does; that it is not nonsense does not
-    assert told["paced"]["median"] < 0.5
+    assert told["paced"]["median"] < 1.0
     assert (tmp_path / "out" / "calibrated.yaml").exists()
