@@ -20,7 +20,7 @@ def _tree(per_leaf: int, oversubscription: float = 2.0, **more: Any) -> dict[str
 
 def test_a_host_and_its_bridge_limit_a_link_in_both_directions() -> None:
     lab = wiring.plan(lab_cluster(2, "400 Mbit/s"))
-    limit = "root handle 1: tbf rate 400000000bit burst 100000 limit 67108864"
+    limit = "root handle 1: tbf rate 400000000bit burst 25000 limit 67108864"
     assert list(wiring.host_limits(lab, 1, has_netem=False)) == [f"qdisc add dev eth0 {limit}"]
     assert list(wiring.fabric_limits(lab, has_netem=False)) == [f"qdisc add dev host{host} {limit}" for host in (0, 1)]
 
