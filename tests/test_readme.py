@@ -37,8 +37,8 @@ def without_numbers(text: str) -> str:
     number = r"[ +-]*\d[\d.,]*( ?(d|h|min|s|ms|us|ns|%|GB/s|MB/s|GFLOP/s|TFLOP/s)(?!\w))?"
     text = re.sub(r"(worst \S+) \([^)]*\)", r"\1 (some run)", text)
     text = re.sub(r"^  [+-]\S+ ms = .*(?:\n  .*)*", "  (why)", text, flags=re.MULTILINE)
-    # whether another line holds from a size on is up to the fit
-    text = re.sub(r"^  all_reduce over .* from \S+ \S+ on: .*\n", "", text, flags=re.MULTILINE)
+    # which groups can be fitted, and whether another line holds from a size on, is up to the machine's noise
+    text = re.sub(r"^(  all_reduce over .*\n)+", "  (sums)\n", text, flags=re.MULTILINE)
     text = re.sub(r" +(yes|no)$", " (whether)", text, flags=re.MULTILINE)
     return re.sub(number, " #", text)
 

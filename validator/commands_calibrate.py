@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,26 +83,12 @@ def _measure(options: argparse.Namespace) -> int:
     from validator.calibration.calibrate import calibrate
     from validator.calibration.describing import description
     from validator.measure import Watch
+    from validator.session import telling
 
     base = description(options.cluster) if options.cluster else None
     watch = Watch(options.timeout, interface=options.interface)
-    found = calibrate(_plan(options), options.on, base, options.hosts, watch, _progress())
+    found = calibrate(_plan(options), options.on, base, options.hosts, watch, telling("calibrating", "calibrating: "))
     return 0 if found is None else _write(found, options.out)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """What tells on the terminal what is going on, in one line where that is one."""
-    from validator.session import working
-
-    with working("calibrating") as status:
-
-        def tell(text: str) -> None:
-            status.update(f"calibrating: {text}")
-            if not status.console.is_terminal:
-                print(f"calibrating: {text}", file=sys.stderr, flush=True)
-
-        yield tell
 
 
 def _plan(options: argparse.Namespace) -> Plan:

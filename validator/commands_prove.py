@@ -6,17 +6,24 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from validator.proving.cases import Compute
     from validator.proving.figures import Outcome
 
-# Groups of four cases: 104 of them, and 16 in the short form.
-_GROUPS: Final[Mapping[bool, Mapping[Compute, int]]] = {False: {"paced": 20, "real": 6}, True: {"paced": 3, "real": 1}}
-_BUDGETS_S: Final = {False: 120.0, True: 30.0}
-_ATTEMPTS: Final = {False: 3, True: 2}
-_LONGEST_STEP_S: Final = {False: 1.0, True: 0.6}
+
+class _Form(NamedTuple):
+    """groups: how many of four cases, by their compute. budget_s: of calibration. attempts: at a run that others disturb."""
+
+    groups: Mapping[Compute, int]
+    budget_s: float
+    attempts: int
+    longest_step_s: float
+
+
+_FULL: Final = _Form({"paced": 20, "real": 6}, budget_s=120.0, attempts=3, longest_step_s=1.0)
+_SHORT: Final = _Form({"paced": 3, "real": 1}, budget_s=30.0, attempts=2, longest_step_s=0.6)
 _WORST: Final = 5
 
 
@@ -44,38 +51,31 @@ def _prove(options: argparse.Namespace) -> int:
     from simulator.errors import InputError
     from validator.netlab import require
     from validator.proving import prove
-    from validator.proving.cases import Draw
+    from validator.proving.cases import FAMILIES_A_GROUP, Draw
     from validator.proving.faults import find_faults
     from validator.proving.figures import figures
     from validator.proving.lab import calibrated
-    from validator.session import working
+    from validator.session import telling
 
     if options.hosts < 3:
         raise InputError(f"--hosts {options.hosts}: cases are drawn on up to so many hosts; give 3 or more")
     if options.resume and options.out is None:
         raise InputError("--resume goes on with what is in a folder; name it by --out DIR")
     require()
-    groups = _GROUPS[options.short]
-    with working("calibrating") as status:
-
-        def tell(text: str) -> None:
-            status.update(text)
-            if not status.console.is_terminal:
-                print(text, file=sys.stderr, flush=True)
-
-        lab = calibrated(options.out, options.resume, _BUDGETS_S[options.short], tell)
-        done: list[Outcome] = list(prove.read(options.out).values()) if options.resume else []
-        known = {outcome.name: outcome for outcome in done}
-        total = 4 * sum(groups.values())
+    form = _SHORT if options.short else _FULL
+    total = FAMILIES_A_GROUP * sum(form.groups.values())
+    with telling("calibrating") as tell:
+        lab = calibrated(options.out, options.resume, form.budget_s, tell)
+        known = prove.read(options.out) if options.resume else {}
 
         def ended(outcome: Outcome) -> None:
-            done.append(outcome)
-            tell(f"{len(done)} of {total}: {_line(outcome)}")
+            known[outcome.name] = outcome
+            tell(f"{len(known)} of {total}: {_line(outcome)}")
             if options.out is not None:
-                prove.write(done, options.out)
+                prove.write(list(known.values()), options.out)
 
-        drawn = Draw(options.seed, groups, options.hosts, _LONGEST_STEP_S[options.short], lab.at)
-        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, _ATTEMPTS[options.short])
+        drawn = Draw(options.seed, form.groups, options.hosts, form.longest_step_s, lab.at)
+        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, form.attempts)
         planted = [] if options.short else find_faults(tell)
     if options.json:
         told = figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {})

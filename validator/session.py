@@ -7,9 +7,11 @@ together: what goes wrong on one is told once, by rank 0.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,3 +117,16 @@ def working(text: str) -> Status:
     from rich.console import Console
 
     return Console(stderr=True).status(text)
+
+
+@contextmanager
+def telling(text: str, before: str = "") -> Iterator[Callable[[str], None]]:
+    """`working`, and what tells of the next thing that goes on, after `before`: a line each where stderr is no terminal."""
+    with working(text) as status:
+
+        def tell(what: str) -> None:
+            status.update(before + what)
+            if not status.console.is_terminal:
+                print(before + what, file=sys.stderr, flush=True)
+
+        yield tell

@@ -164,7 +164,9 @@ class _Execution(Host):
         """Whether a transfer waits for its partner: the rank that sends that came later, or as late and is named first."""
         partner, step = self.partner[task], instance - task
         own_s, other_s = (self.end_s[step + self.made[one]] for one in (task, partner))
-        return other_s > own_s or (other_s == own_s and partner < task)
+        if task < partner:
+            return other_s > own_s * (1 + TOGETHER)
+        return other_s * (1 + TOGETHER) >= own_s
 
     def _start(self, instance: int) -> None:
         task = instance % self.tasks

@@ -16,6 +16,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simulator.engine.fairqueue import TOGETHER
 from simulator.engine.flows import Allocator
 from simulator.engine.servers import Busy
 from simulator.engine.timeline import Timeline
@@ -266,8 +267,8 @@ class _Partners(NamedTuple):
     before_second: NDArray[np.int64]
 
     def take_turns(self, start: Times, end: Times, took: Times) -> None:
-        """Of each two, that of the rank that came later moves first."""
-        turned = end[self.before_second] > end[self.before_first]
+        """Of each two, that of the rank that came later moves first, of two that came together the first."""
+        turned = end[self.before_second] > end[self.before_first] * (1 + TOGETHER)
         later_s = np.where(turned, end[self.second], end[self.first])
         start[self.first] = np.where(turned, later_s, start[self.first])
         start[self.second] = np.where(turned, start[self.second], later_s)

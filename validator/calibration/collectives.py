@@ -17,7 +17,7 @@ from validator.calibration.lines import line
 from validator.calibration.section import Section, count, interval, rate_text, seconds_text, timed
 from validator.fit.choice import ALPHA_BETA, PIECEWISE
 from validator.fit.lines import FASTEST_S
-from validator.fit.pieces import pieces
+from validator.fit.pieces import holding, pieces
 from validator.fit.shapes import Segment
 from validator.probe.points import Point
 
@@ -96,12 +96,12 @@ def _error(found: Sequence[Segment], used: Sequence[Point]) -> float:
 
     What squared errors count in the fit says how they fall with the size: the longer one takes, the less part of it is noise.
     """
-    holding = [next(piece for piece in reversed(found) if piece.from_bytes <= point.size) for point in used]
+    held = [holding(found, point.size) for point in used]
     squares_s = sum(
         point.median_s * math.log(point.median_s / (piece.latency_s + point.size * piece.seconds_per_byte)) ** 2
-        for point, piece in zip(used, holding, strict=True)
+        for point, piece in zip(used, held, strict=True)
     )
-    free = max(1, len(used) - _COEFFICIENTS * len(set(holding)))
+    free = max(1, len(used) - _COEFFICIENTS * len(set(held)))
     return math.sqrt(squares_s / free / max(point.median_s for point in used))
 
 

@@ -23,3 +23,8 @@ def pieces(fitted: Fitted, sizes: Sequence[float], least_slope: float = 0.0) -> 
         latency_s, per_byte_s = line(own, [fitted.at(size) for size in own], least_slope=least)
         found.append(Segment(own[0] if found else 0.0, latency_s, per_byte_s))
     return tuple(found)
+
+
+def holding(found: Sequence[Segment], size_bytes: float) -> Segment:
+    """The piece of `pieces` that holds at a size: the last that begins at most there."""
+    return next(piece for piece in reversed(found) if piece.from_bytes <= size_bytes)

@@ -80,7 +80,9 @@ class Measured:
 
     def at(self, size_bytes: float) -> float:
         """Seconds by the fit."""
-        piece = next(piece for piece in reversed(self.pieces) if piece.from_bytes <= size_bytes)
+        from validator.fit.pieces import holding
+
+        piece = holding(self.pieces, size_bytes)
         return piece.latency_s + size_bytes * piece.seconds_per_byte
 
     def ratios(self) -> list[float]:

@@ -157,14 +157,15 @@ class Draw:
             return None
         if needed_nodes(scenario) > self.most_hosts:
             return None
+        is_paced = scenario.compute == "paced"
+        least_s = max(_SHORTEST_STEP_S, _handled_s(scenario) / (_BUSY * _CORES) if is_paced else 0.0)
+        if least_s > self.longest_step_s:
+            return None
         predicted = timed(scenario)
-        step_s = predicted.step_time_s
-        if not _SHORTEST_STEP_S <= step_s <= self.longest_step_s:
+        if not least_s <= predicted.step_time_s <= self.longest_step_s:
             return None
         exposed_s = predicted.breakdown_s["exposed_communication"]
-        if scenario.compute == "paced" and (
-            exposed_s < LEAST_EXPOSED * step_s or _handled_s(scenario) > _BUSY * _CORES * step_s
-        ):
+        if is_paced and exposed_s < LEAST_EXPOSED * predicted.step_time_s:
             return None
         return Case(scenario, predicted, group, family)
 
