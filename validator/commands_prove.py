@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class _Form(NamedTuple):
-    """groups: how many of four cases, by their compute. budget_s: of calibration. attempts: at a run that others disturb."""
+    """groups: how many of four cases, by their compute. budget_s: of calibration. patience_s: for runs that others disturb."""
 
     groups: Mapping[Compute, int]
     budget_s: float
-    attempts: int
+    patience_s: float
     longest_step_s: float
 
 
-_FULL: Final = _Form({"paced": 20, "real": 6}, budget_s=120.0, attempts=3, longest_step_s=1.0)
-_SHORT: Final = _Form({"paced": 3, "real": 1}, budget_s=30.0, attempts=2, longest_step_s=0.6)
+_FULL: Final = _Form({"paced": 20, "real": 6}, budget_s=120.0, patience_s=1800.0, longest_step_s=2.0)
+_SHORT: Final = _Form({"paced": 3, "real": 1}, budget_s=30.0, patience_s=40.0, longest_step_s=1.3)
 _WORST: Final = 5
 
 
@@ -75,7 +75,7 @@ def _prove(options: argparse.Namespace) -> int:
                 prove.write(list(known.values()), options.out)
 
         drawn = Draw(options.seed, form.groups, options.hosts, form.longest_step_s, lab.at)
-        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, form.attempts)
+        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, form.patience_s)
         planted = [] if options.short else find_faults(tell)
     if options.json:
         told = figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {})
@@ -100,14 +100,16 @@ def _line(outcome: Outcome) -> str:
 
 def _print(outcomes: Sequence[Outcome]) -> None:
     """The figures, by family, and the worst cases."""
-    from validator.proving.figures import by_family, figures
+    from validator.proving.figures import DISTURBED, by_family, figures
 
     told = figures(outcomes)
-    print(f"{'':<8} {'cases':>5} {'median':>7} {'p90':>7} {'inside 90 %':>12}")
+    disturbed = [outcome for outcome in outcomes if outcome.is_disturbed]
+    print(f"{'':<18} {'cases':>5} {'median':>7} {'p90':>7} {'inside 90 %':>12}")
     for kind in ("paced", "real"):
-        row = told[kind]
-        if row["cases"]:
-            print(f"{kind:<8} {row['cases']:>5} {row['median']:>7.1%} {row['p90']:>7.1%} {row['coverage90']:>12.0%}")
+        rows = {kind: told[kind]} | ({f"{kind}, undisturbed": told["undisturbed"][kind]} if disturbed else {})
+        for name, row in rows.items():
+            if row["cases"]:
+                print(f"{name:<18} {row['cases']:>5} {row['median']:>7.1%} {row['p90']:>7.1%} {row['coverage90']:>12.0%}")
     ranking = told["ranking"]
     right = ranking["best_right_or_within_3pct"]
     print(f"ranking  the predicted best is the measured best, or within 3 %, in {right} of {ranking['groups']} groups")
@@ -118,8 +120,11 @@ def _print(outcomes: Sequence[Outcome]) -> None:
     print(f"\nworst {_WORST}")
     for outcome in sorted(errors, key=lambda one: -abs(one.error or 0.0))[:_WORST]:
         print(f"  {_line(outcome)}")
-    taken = max((outcome.taken for outcome in errors), default=0.0)
-    print(f"\nother machines of this machine's host took at most {taken:.1%} of the cores' time from a run")
+    if disturbed:
+        print(
+            f"\n{len(disturbed)} of {len(outcomes)} runs were disturbed: this machine's host gave more than {DISTURBED:.0%} of "
+            f"the time in which they had work to others, {max(outcome.taken for outcome in disturbed):.0%} at most"
+        )
     for outcome in outcomes:
         if outcome.measured_s is None:
             print(f"{outcome.name} could not be measured: {outcome.failure}", file=sys.stderr)

@@ -15,7 +15,7 @@ from validator import interfaces, netlab_fit
 from validator.checks import check_trainable
 from validator.environment import warned
 from validator.gather import gathered, rank_names, read_recorded
-from validator.hosts import LOOPBACK, Host, nodes_of_ranks
+from validator.hosts import LOOPBACK, Host
 from validator.launch import job_folder, launch, require_torch
 from validator.place import meeting_point, place_in
 from validator.profile import lengthened
@@ -135,9 +135,8 @@ def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
 
     with Netlab(netlab_fit.lab_cluster(scenario)) as lab:
         report = lab.self_test()
-        hosts = [Host(lab.namespace(node), lab.interface) for node in nodes_of_ranks(scenario)]
         try:
-            run = measure_here(scenario, hosts, watch, "netlab")
+            run = measure_here(scenario, lab.ranks_hosts(scenario), watch, "netlab")
         except RankError:
             # where the lab has ended, that is why, and this says so
             lab.namespace(0)

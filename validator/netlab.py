@@ -17,8 +17,10 @@ from typing import Final, Self
 
 from simulator.cluster import Cluster
 from simulator.errors import RunError
+from simulator.scenario import Scenario
 from simulator.units import format_bytes, format_time_s
 from validator import netlab_wiring as wiring
+from validator.hosts import Host, nodes_of_ranks
 from validator.namespaces import Holder
 from validator.netlab_probe import LabReport, probe
 
@@ -66,6 +68,10 @@ class Netlab:
     def command(self, host: int, argv: Sequence[str]) -> list[str]:
         """argv to run a command on that host."""
         return _inside(self.namespace(host), argv)
+
+    def ranks_hosts(self, scenario: Scenario) -> list[Host]:
+        """Where each rank of a scenario runs. Raises RunError where the lab does not stand."""
+        return [Host(self.namespace(node), self.interface) for node in nodes_of_ranks(scenario)]
 
     def self_test(self) -> LabReport:
         """Measures the lab, in seconds: each link alone, all at once, the time of a message there and back."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,17 @@ class Processors:
 
     def _since(self) -> list[int]:
         return [now - then for now, then in zip(_read(), self._before, strict=True)]
+
+
+def lost_s() -> float:
+    """Seconds of cores with work that this machine's host has given to others so far; 0 where it never did when first asked."""
+    return _read()[2] / os.sysconf("SC_CLK_TCK") if _has_host() else 0.0
+
+
+@functools.cache
+def _has_host() -> bool:
+    """A machine of its own need not be asked time and again."""
+    return _read()[2] > 0
 
 
 def _read() -> tuple[int, int, int]:

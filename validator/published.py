@@ -7,10 +7,11 @@ table is shows in its columns: `TABLES` says which module predicts which.
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.errors import InputError, NotFoundError
+from validator import parallel
 
 Row = Mapping[str, str]
 
@@ -136,11 +138,12 @@ def score(path: Path, calibrated: bool = False) -> Score:
     module = importlib.import_module(table.module)
     if calibrated and not hasattr(module, "predict_calibrated"):
         raise InputError(f"{path}: nothing of {table.name} is fitted on request; leave --calibrated out")
-    found: Iterable[Prediction | Sequence[Prediction]]
+    predict: Callable[[Row], Prediction | Sequence[Prediction]]
     if hasattr(module, "predict_among"):
-        found = (module.predict_among(row, rows) for row in rows)
+        predict = functools.partial(module.predict_among, rows=rows)
     else:
-        found = map(module.predict_calibrated if calibrated else module.predict, rows)
+        predict = module.predict_calibrated if calibrated else module.predict
+    found = parallel.each(predict, rows)
     predictions = (one for each in found for one in ([each] if isinstance(each, Prediction) else each))
     return Score(table.name, summarise(predictions), module.CALIBRATED if calibrated else module.CALIBRATION)
 

@@ -38,3 +38,14 @@ def test_nothing_is_taken_in_no_time(stat: Path) -> None:
 def test_a_system_that_does_not_tell_took_nothing(stat: Path) -> None:
     meanwhile = Processors()
     assert (meanwhile.busy(), meanwhile.taken()) == (0.0, 0.0)
+
+
+def test_what_is_lost_is_counted_where_a_host_ever_takes_cores(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors.os, "sysconf", lambda _: 100)
+    for before, after, lost_s in ((77, 177, 1.0), (0, 100, 0.0)):
+        processors._has_host.cache_clear()
+        _tell(stat, stolen=before)
+        begin_s = processors.lost_s()
+        _tell(stat, stolen=after)
+        assert processors.lost_s() - begin_s == pytest.approx(lost_s)
+    processors._has_host.cache_clear()

@@ -15,6 +15,7 @@ from simulator.cluster.quantities import QUANTITIES
 from simulator.errors import InputError
 from simulator.units import parse_Bps
 from validator.calibration import collectives, device, links
+from validator.calibration.asides import asides
 from validator.calibration.facts import Facts
 from validator.calibration.lines import crowds
 from validator.calibration.section import Section, timed
@@ -52,7 +53,8 @@ def described(points: Sequence[Point], facts: Facts) -> tuple[dict[str, Any], li
         cluster["uncertainty"] = cluster.get("uncertainty", {}) | found
     told = [line for section in sections.values() for line in section.told] + _slow_ranks(points)
     told += [*crowds([point for point in points if point.probe in ("message", "collective")]), *_failed(points)]
-    cluster["provenance"] = dict(facts.provenance) | _stops(points) | ({"odd": "; ".join(told)} if told else {})
+    odd = {"odd": "; ".join(told)} if told else {}
+    cluster["provenance"] = dict(facts.provenance) | _stops(points) | asides(points) | odd
     return {name: cluster[name] for name in sorted(cluster, key=_order)}, told
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from validator.calibration import asides
+
 _INDENT: Final = "  "
 _SUM: Final = "all_reduce"
 # Of columns, so that tables of one machine look alike.
@@ -45,6 +47,8 @@ def _rest(cluster: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_SUM} over {where}{larger}: {one['latency']} + size / {one['bandwidth']}"
     if others := len(collectives) - len(sums):
         yield f"and {others} other collective{'s' if others > 1 else ''}, which the file has"
+    told = cluster.get("provenance", {})
+    yield from (f"{name}: {told[name]}" for name in asides.NAMES if name in told)
 
 
 def _at(cluster: Mapping[str, Any], path: str) -> Any:

@@ -2,7 +2,8 @@
 
 How well is told by order statistics: of n times, each below the median with probability one half, the median lies between the
 k-th smallest and the k-th largest with a probability that the binomial distribution gives, however the times are distributed
-(David & Nagaraja 2003, section 7.1). Times that something else has spoilt stay in the samples: they hardly move a median.
+(David & Nagaraja 2003, section 7.1). Times that something else has spoilt stay in the samples: they hardly move a median. But
+repetitions from which a virtual machine's host took cores do not count where as many others do: that lasts for seconds.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from validator import status
 from validator.probe.peers import ALONE, Peers
 from validator.probe.points import NARROW, TIME, Point
+from validator.processors import lost_s
 from validator.rank import here
 
 # Half of the interval of the median over the median.
@@ -27,9 +30,18 @@ _FIRST_BATCH: Final = 8
 _MOST: Final = 500
 # A size is left out where so many repetitions of it, the warm-up's among them, do not fit into what is left.
 _WORTHWHILE: Final = 3
+# Cores of which the host takes no more, as a share of a repetition, are left alone.
+_LEFT_ALONE: Final = 0.02
 
 # One repetition; returns the seconds that it took.
 Step = Callable[[], float]
+
+
+class Repetition(NamedTuple):
+    """seconds: it took. lost_s: of cores that this machine's host gave to others meanwhile."""
+
+    seconds: float
+    lost_s: float
 
 
 class Samples(NamedTuple):
@@ -78,16 +90,23 @@ def repeat(step: Step, budget_s: float, peers: Peers = ALONE) -> Samples:
     if counted.spent_s >= budget_s:
         return counted.samples(first, TIME)
     counted.run(1)
-    seconds: list[float] = []
+    repetitions: list[Repetition] = []
     counted.begin()
     while True:
         fit = int((budget_s - counted.spent_s) / counted.step_s)
-        count = min(max(_FIRST_BATCH, len(seconds) // 2), fit, _MOST - len(seconds))
-        if count < 1 and seconds:
-            return counted.samples(seconds, TIME)
-        seconds += counted.run(max(count, 1))
-        if half_width(seconds) <= NARROW_ENOUGH:
-            return counted.samples(seconds, NARROW)
+        count = min(max(_FIRST_BATCH, len(repetitions) // 2), fit, _MOST - len(repetitions))
+        if count < 1 and repetitions:
+            return counted.samples(repetitions, TIME)
+        repetitions += counted.run(max(count, 1))
+        if half_width(undisturbed(repetitions)) <= NARROW_ENOUGH:
+            return counted.samples(repetitions, NARROW)
+
+
+def undisturbed(repetitions: Sequence[Repetition]) -> list[float]:
+    """Seconds of those that the machine's host left alone, or of the half that it disturbed least."""
+    lost = [one.lost_s / one.seconds if one.seconds > 0 else 0.0 for one in repetitions]
+    most = max(_LEFT_ALONE, statistics.median(lost))
+    return [one.seconds for one, share in zip(repetitions, lost, strict=True) if share <= most]
 
 
 def by_size(
@@ -145,16 +164,20 @@ class _Batches:
         """From here on cores are counted."""
         self._cpu_s, self._begin_s = time.process_time(), time.perf_counter()
 
-    def run(self, count: int) -> list[float]:
-        """Times of so many repetitions."""
+    def run(self, count: int) -> list[Repetition]:
+        """So many repetitions."""
         here().status.enter(status.BETWEEN_PHASES)
         begin_s = time.perf_counter()
-        own = [self._step() for _ in range(count)]
+        own, lost = [], [lost_s()]
+        for _ in range(count):
+            own.append(self._step())
+            lost.append(lost_s())
         end_s = time.perf_counter()
-        *seconds, took_s, self.spent_s = self._peers.settle([*own, end_s - begin_s, end_s - self._first_s])
+        each_lost_s = [after - before for before, after in pairwise(lost)]
+        *settled, took_s, self.spent_s = self._peers.settle([*own, *each_lost_s, end_s - begin_s, end_s - self._first_s])
         self.step_s = max(took_s / count, 1e-9)
-        return seconds
+        return [Repetition(*both) for both in zip(settled[:count], settled[count:], strict=True)]
 
-    def samples(self, seconds: Sequence[float], stopped: str) -> Samples:
+    def samples(self, repetitions: Sequence[Repetition], stopped: str) -> Samples:
         busy = (time.process_time() - self._cpu_s) / (time.perf_counter() - self._begin_s)
-        return Samples(tuple(seconds), stopped, self._peers.total(busy), self.step_s, self.spent_s)
+        return Samples(tuple(undisturbed(repetitions)), stopped, self._peers.total(busy), self.step_s, self.spent_s)

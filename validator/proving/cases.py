@@ -33,23 +33,24 @@ ClusterAt = Callable[[float, Compute], Cluster]
 # Of a paced case's step the least that is exposed communication, since that is what is scored.
 LEAST_EXPOSED: Final = 0.4
 FAMILIES_A_GROUP: Final = 4
-_STEPS: Final = 6
-_SHORTEST_STEP_S: Final = 0.1
-_ATTEMPTS: Final = 3000
+_STEPS: Final = 4
+_WARMUP_STEPS: Final = 1
+_SHORTEST_STEP_S: Final = 0.3
+_ATTEMPTS: Final = 1000
 # Draws after which a group is tried on other hosts: few strategies suit many.
-_PATIENCE: Final = 60
-# What summing all gradients once takes over a drawn link, to which its rate is set: slow links leave the cores of this machine,
-# which all hosts share, mostly idle.
-_SUM_S: Final = (0.1, 0.45)
+_PATIENCE: Final = 20
+# What summing all gradients once takes over a drawn link, to which its rate is set.
+_SUM_S: Final = (0.2, 1.0)
 # How many times as long as a stage's pass a microbatch's message takes, to which paced devices are set.
 _MESSAGE_SHARE: Final = (0.7, 1.8)
-_PACES: Final = (0.1, 30.0)
+_PACES: Final = (0.1, 100.0)
 # What a pass or a message of a paced run costs a core in torch, Python and the kernel (netlab-1f1b keeps a third of two cores
 # of a virtual machine busy with 290 a second), and what moving a rank's parameters through memory does, which optimizers and
-# buckets do some eight times a step at 4 GB/s. Where that is more than a part of what cores can do, ranks are late.
+# buckets do some eight times a step at 4 GB/s. Where that is more than a part of what cores can do, ranks are late, all the
+# more while a virtual machine's host has cores do something else: a sleeper that wakes up then is milliseconds late.
 _EACH_S: Final = 1.2e-3
 _EACH_BYTE_S: Final = 8 / 4e9
-_BUSY: Final = 0.35
+_BUSY: Final = 0.12
 # Ranks that compute share this machine's cores; more of them would mostly wait for one another.
 _HOSTS: Final[Mapping[Compute, Sequence[int]]] = {"paced": (2, 3, 4, 5, 6, 8, 8), "real": (2, 2, 3)}
 # So that strategies of a group differ, few of them are of one kind.
@@ -121,35 +122,59 @@ class Draw:
             if attempt % _PATIENCE == 0:
                 hosts = random.choice([count for count in _HOSTS[compute] if count <= self.most_hosts])
             cases = self._drawn(random, name, compute, hosts)
-            if len(cases) == FAMILIES_A_GROUP:
+            if cases and all(_communicates(case) for case in cases):
                 return [replace(case, predicted=predict(case.scenario)) for case in cases]
         raise InputError("no strategies communicate enough to be scored; give another --seed, or more --hosts")
 
     def _drawn(self, random: Random, name: str, compute: Compute, hosts: int) -> list[Case]:
-        """One draw; as far as families suit. hosts: that train; servers have hosts of their own beside those."""
+        """One draw; nothing where too few families suit. hosts: that train; servers have hosts of their own beside those."""
         model, samples = _model(random, hosts), hosts * random.choice((4, 8))
         layers = _MODEL.validate_python(model).build_layers()
         size_bytes = _ELEMENT_BYTES * sum(layer.parameters for layer in layers)
-        cluster = self.cluster_at(2 * (1 - 1 / hosts) * size_bytes / _log_uniform(random, *_SUM_S), compute)
-        if compute == "paced":
-            slowness = _slowness(layers, cluster, samples, hosts, _log_uniform(random, *_MESSAGE_SHARE))
-            cluster = slowed(cluster, {"device": min(max(slowness, _PACES[0]), _PACES[1])})
-        alike = {"model": model, "cluster": cluster, "batch": {"total": samples}, "steps": _STEPS, "compute": compute}
-        families = sorted(_families(hosts, 2).items())
-        cases: list[Case] = []
-        alike_kinds: Counter[str] = Counter()
-        for family, strategy in random.sample(families, len(families)):
-            kind = _KINDS.get(strategy["kind"], "summing")
-            if len(cases) < FAMILIES_A_GROUP and alike_kinds[kind] < _MOST_ALIKE:
-                named = f"{name}-{family.replace(' ', '-')}"
-                case = self._case(name, family, {"name": named, "strategy": strategy, **alike})
-                cases += [case] if case else []
-                alike_kinds[kind] += case is not None
+        rate_Bps = 2 * (1 - 1 / hosts) * size_bytes / _log_uniform(random, *_SUM_S)
+        share = _log_uniform(random, *_MESSAGE_SHARE)
+
+        def at(slower: float) -> Cluster:
+            """With links, and paced compute, so many times as slow."""
+            cluster = self.cluster_at(rate_Bps / slower, compute)
+            if compute == "real":
+                return cluster
+            slowness = _slowness(layers, cluster, samples, hosts, share)
+            return slowed(cluster, {"device": min(max(slowness, _PACES[0]), _PACES[1])})
+
+        alike = {"model": model, "batch": {"total": samples}, "steps": _STEPS, "compute": compute}
+        alike["training"] = {"warmup_steps": _WARMUP_STEPS}
+        chosen, (least, most) = self._chosen(random, alike | {"cluster": at(1.0)}, hosts)
+        if len(chosen) < FAMILIES_A_GROUP:
+            return []
+        alike["cluster"] = at(_log_uniform(random, least, most) if compute == "paced" else 1.0)
+        cases = []
+        for family, strategy in chosen.items():
+            scenario = Scenario.model_validate(alike | {"name": f"{name}-{family.replace(' ', '-')}", "strategy": strategy})
+            cases.append(Case(scenario, timed(scenario), name, family))
         return cases
 
-    def _case(self, group: str, family: str, described: Mapping[str, Any]) -> Case | None:
-        """None where the strategy does not suit, its step is too short, too long, or computes too much, or this machine's cores
-        would be the limit."""
+    def _chosen(self, random: Random, alike: Mapping[str, Any], hosts: int) -> tuple[dict[str, Any], tuple[float, float]]:
+        """Strategies by family that suit together, and how many times as slow links and compute may be that all suit."""
+        families = sorted(_families(hosts, 2).items())
+        chosen: dict[str, Any] = {}
+        alike_kinds: Counter[str] = Counter()
+        both = (0.0, math.inf) if alike["compute"] == "paced" else (1.0, 1.0)
+        for family, strategy in random.sample(families, len(families)):
+            kind = _KINDS.get(strategy["kind"], "summing")
+            if len(chosen) == FAMILIES_A_GROUP or alike_kinds[kind] == _MOST_ALIKE:
+                continue
+            if (own := self._suits(dict(alike) | {"strategy": strategy})) is None:
+                continue
+            together = max(both[0], own[0]), min(both[1], own[1])
+            if together[0] <= together[1]:
+                chosen[family], both = strategy, together
+                alike_kinds[kind] += 1
+        return chosen, both
+
+    def _suits(self, described: Mapping[str, Any]) -> tuple[float, float] | None:
+        """How many times as slow links and compute may be; None where the strategy does not suit, communicates too little, or
+        this machine's cores would be the limit in the longest step."""
         try:
             scenario = Scenario.model_validate(described)
             check_trainable(scenario)
@@ -162,12 +187,15 @@ class Draw:
         if least_s > self.longest_step_s:
             return None
         predicted = timed(scenario)
-        if not least_s <= predicted.step_time_s <= self.longest_step_s:
+        if not _communicates(Case(scenario, predicted, "", "")):
             return None
-        exposed_s = predicted.breakdown_s["exposed_communication"]
-        if is_paced and exposed_s < LEAST_EXPOSED * predicted.step_time_s:
-            return None
-        return Case(scenario, predicted, group, family)
+        return least_s / predicted.step_time_s, self.longest_step_s / predicted.step_time_s
+
+
+def _communicates(case: Case) -> bool:
+    """As much as is scored, where compute is paced."""
+    exposed_s = case.predicted.breakdown_s["exposed_communication"]
+    return case.scenario.compute == "real" or exposed_s >= LEAST_EXPOSED * case.predicted.step_time_s
 
 
 def _slowness(layers: Sequence[Layer], cluster: Cluster, samples: int, hosts: int, share: float) -> float:

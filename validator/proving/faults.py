@@ -15,7 +15,6 @@ from simulator.errors import RunError
 from simulator.predict import predict
 from simulator.run import Run
 from simulator.scenario import Scenario
-from validator.hosts import Host, nodes_of_ranks
 from validator.measure import Watch, measure_here
 from validator.netlab import Netlab, require
 from validator.netlab_fit import lab_cluster
@@ -172,7 +171,7 @@ def measured(fault: Fault, with_fault: bool) -> Run:
     """Trains in a lab, with the fault in it or without. Raises RunError where this machine cannot."""
     scenario = fault.scenario(with_fault)
     with Netlab(lab_cluster(scenario)) as lab, ExitStack() as stack:
-        hosts = [Host(lab.namespace(node), lab.interface) for node in nodes_of_ranks(scenario)]
+        hosts = lab.ranks_hosts(scenario)
         if with_fault and fault.busy is not None:
             shared, own = _cores()
             hosts = [replace(host, cores=(own if rank == fault.busy else shared,)) for rank, host in enumerate(hosts)]

@@ -12,12 +12,14 @@ from validator.proving.cases import Compute
 
 # A predicted best that is so little slower than the measured best is as good.
 _AS_GOOD: Final = 0.03
+# A run is disturbed when this machine's host gave more than this share of the time in which there was work to others.
+DISTURBED: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case as it came out. low_s, high_s: the 90 % interval of the prediction. taken: share of the cores' time that others
-    took while it ran. measured_s: None where measuring failed; failure then says why."""
+    """One case as it came out. low_s, high_s: the 90 % interval of the prediction. taken: share of the working cores' time
+    that others took while it ran. measured_s: None where measuring failed; failure then says why."""
 
     name: str
     group: str
@@ -30,7 +32,6 @@ class Outcome:
     measured_s: float | None
     taken: float = 0.0
     failure: str = ""
-    explanation: str = ""
 
     @property
     def error(self) -> float | None:
@@ -38,14 +39,24 @@ class Outcome:
         return None if self.measured_s is None else (self.predicted_s - self.measured_s) / self.measured_s
 
     @property
+    def is_disturbed(self) -> bool:
+        return self.measured_s is not None and self.taken > DISTURBED
+
+    @property
     def inside(self) -> bool | None:
         return None if self.measured_s is None else self.low_s <= self.measured_s <= self.high_s
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Of paced and real cases apart, and of the groups: as plain data for JSON."""
+    """Of paced and real cases apart, and of the groups: as plain data for JSON. undisturbed: of those cases alone whose runs
+    others did not disturb."""
+    quiet = [one for one in outcomes if not one.is_disturbed]
+    return _by_compute(outcomes) | {"ranking": ranking(outcomes), "undisturbed": _by_compute(quiet)}
+
+
+def _by_compute(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     kinds: tuple[Compute, ...] = ("paced", "real")
-    return {kind: _errors([one for one in outcomes if one.compute == kind]) for kind in kinds} | {"ranking": ranking(outcomes)}
+    return {kind: _errors([one for one in outcomes if one.compute == kind]) for kind in kinds}
 
 
 def _errors(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
@@ -11,23 +12,26 @@ from typing import Any, Final
 from simulator.errors import InputError, RunError
 from simulator.run import Run, write_aside
 from validator.hosts import needed_nodes
-from validator.measure import Watch, measure
+from validator.measure import Watch, measure_here
+from validator.netlab import Netlab
+from validator.netlab_fit import lab_cluster
 from validator.processors import Processors
 from validator.proving.cases import Case
-from validator.proving.figures import Outcome
+from validator.proving.figures import DISTURBED, Outcome
 
 OUTCOMES_FILE: Final = "outcomes.jsonl"
-# A run is measured again while the machine's host takes more than this share of the cores' time: what is proved is the
-# forecast, not the neighbours. The attempt that they disturbed least counts.
-_DISTURBED: Final = 0.02
 _TIMEOUT_S: Final = 60.0
+# Whether the machine is quiet is seen while a core works for so long, and looked at again after a pause.
+_LOOK_S: Final = 0.2
+_PAUSE_S: Final = 2.0
 
 Measure = Callable[[Case], Run]
 
 
 def measured_in_lab(case: Case) -> Run:
     """Trains a case on hosts of its own, as its cluster describes them nominally."""
-    return measure(case.scenario, "netlab", Watch(_TIMEOUT_S))
+    with Netlab(lab_cluster(case.scenario)) as lab:
+        return measure_here(case.scenario, lab.ranks_hosts(case.scenario), Watch(_TIMEOUT_S), "netlab")
 
 
 def prove(
@@ -35,21 +39,51 @@ def prove(
     known: Mapping[str, Outcome],
     measure_case: Measure,
     tell: Callable[[Outcome], None],
-    attempts: int = 3,
+    patience_s: float = 0.0,
 ) -> list[Outcome]:
-    """The outcomes of all cases. known: of those that need not be measured again. tell: is called with each that is. attempts:
-    at a run that others disturb."""
-    outcomes = []
+    """The outcomes of all cases. known: of those that need not be measured again. tell: is called with each that is.
+
+    Cases whose runs others disturbed are measured again, each in its turn and when the machine is quiet, for `patience_s`
+    seconds in all; of a case's runs the least disturbed counts: what is proved is the forecast, not the neighbours.
+    """
+    outcomes: list[Outcome] = []
+    drawn: list[Case] = []
     for case in cases:
         outcome = known.get(case.scenario.name)
         if outcome is None or outcome.predicted_s != case.predicted.step_time_s:
-            outcome = _outcome(case, measure_case, attempts)
+            outcome = _outcome(case, measure_case)
             tell(outcome)
+        drawn.append(case)
         outcomes.append(outcome)
+    until_s = time.monotonic() + patience_s
+    for number in _disturbed(outcomes, until_s):
+        again = _outcome(drawn[number], measure_case)
+        if again.measured_s is not None and again.taken < outcomes[number].taken:
+            outcomes[number] = again
+            tell(again)
     return outcomes
 
 
-def _outcome(case: Case, measure_case: Measure, attempts: int) -> Outcome:
+def _disturbed(outcomes: Sequence[Outcome], until_s: float) -> Iterator[int]:
+    """Numbers of cases to measure again, each once the machine is quiet, over and over until none is left or time is up."""
+    while disturbed := [number for number, outcome in enumerate(outcomes) if outcome.is_disturbed]:
+        for number in disturbed:
+            while time.monotonic() < until_s and not _is_quiet():
+                time.sleep(_PAUSE_S)
+            if time.monotonic() >= until_s:
+                return
+            yield number
+
+
+def _is_quiet() -> bool:
+    """Whether this machine's host leaves a core that works its time."""
+    meanwhile, end_s = Processors(), time.monotonic() + _LOOK_S
+    while time.monotonic() < end_s:
+        pass
+    return meanwhile.taken() <= DISTURBED
+
+
+def _outcome(case: Case, measure_case: Measure) -> Outcome:
     predicted = case.predicted
     low_s, high_s = predicted.prediction_interval_s or (predicted.step_time_s,) * 2
     told: dict[str, Any] = {
@@ -62,22 +96,12 @@ def _outcome(case: Case, measure_case: Measure, attempts: int) -> Outcome:
         "low_s": low_s,
         "high_s": high_s,
     }
+    meanwhile = Processors()
     try:
-        run, taken = _least_disturbed(case, measure_case, attempts)
+        run = measure_case(case)
     except RunError as error:
         return Outcome(**told, measured_s=None, failure=str(error))
-    return Outcome(**told, measured_s=run.step_time_s, taken=taken)
-
-
-def _least_disturbed(case: Case, measure_case: Measure, attempts: int) -> tuple[Run, float]:
-    """The run during which the machine's host took least, and how much."""
-    runs: list[tuple[float, Run]] = []
-    while not runs or (len(runs) < attempts and min(taken for taken, _ in runs) > _DISTURBED):
-        meanwhile = Processors()
-        run = measure_case(case)
-        runs.append((meanwhile.taken(), run))
-    taken, run = min(runs, key=lambda attempt: attempt[0])
-    return run, taken
+    return Outcome(**told, measured_s=run.step_time_s, taken=meanwhile.taken())
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> None:

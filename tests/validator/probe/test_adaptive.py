@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from tests.validator.probe.conftest import Hands, stand_still
-from validator.probe.adaptive import _order, by_size, half_width, repeat, timed
+from validator.probe.adaptive import Repetition, _order, by_size, half_width, repeat, timed, undisturbed
 from validator.probe.points import NARROW, TIME
 
 
@@ -115,3 +115,19 @@ def test_all_sizes_together_stay_within_about_the_time(per_byte_s: float, budget
 def test_a_step_of_several_parts_is_told_by_the_part() -> None:
     whole, part = timed(lambda: sum(range(200_000))), timed(lambda: sum(range(200_000)), parts=1000)
     assert 0 < part() < whole()
+
+
+def _repetitions(*lost: float) -> list[Repetition]:
+    """The n-th takes n seconds, of which such a share is lost."""
+    return [Repetition(float(second), share * second) for second, share in enumerate(lost, 1)]
+
+
+def test_repetitions_that_the_host_left_alone_count_if_they_are_half_of_all() -> None:
+    assert undisturbed(_repetitions(0, 0, 0)) == [1, 2, 3]
+    assert undisturbed(_repetitions(0, 0.5, 0.01)) == [1, 3]
+    assert undisturbed(_repetitions(0.3, 0.5, 0.1, 0.01)) == [3, 4]  # the better half
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(0, 1)), min_size=1))
+def test_at_least_half_of_all_count(each: list[tuple[float, float]]) -> None:
+    assert 2 * len(undisturbed([Repetition(*one) for one in each])) >= len(each)

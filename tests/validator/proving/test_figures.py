@@ -61,3 +61,11 @@ def test_families_are_told_the_worst_first_with_the_sign_of_their_error() -> Non
     told = by_family([_outcome(1.1, 1.0, family="ring"), _outcome(0.5, 1.0, family="gpipe"), _outcome(1.0, None, family="ddp")])
     assert list(told) == ["gpipe", "ring"]
     assert told["gpipe"] == (1, pytest.approx(-0.5), pytest.approx(-0.5))
+
+
+def test_cases_that_were_not_disturbed_are_told_apart() -> None:
+    quiet, disturbed = _outcome(1.0, 1.0), replace(_outcome(1.0, 2.0), taken=0.5)
+    told = figures([quiet, disturbed])
+    assert (told["paced"]["cases"], told["undisturbed"]["paced"]["cases"]) == (2, 1)
+    assert told["paced"]["median"] == pytest.approx(0.25)
+    assert told["undisturbed"]["paced"]["median"] == 0.0

@@ -1,0 +1,42 @@
+"""What probes tell beside what predictions are made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.calibration.asides import NAMES, asides
+from validator.calibration.table import table
+from validator.probe.points import Point
+
+
+def _point(probe: str, what: str, size: float, seconds: float, **numbers: float) -> Point:
+    return Point(probe, what, "rank 0", (0, 1), "", size, "", (seconds,), "narrow", numbers=numbers)
+
+
+POINTS = [
+    _point("overlap", "compute", 1e6, 0.0, alone_s=0.01, together_s=0.012),
+    _point("overlap", "communication", 1e6, 0.0, alone_s=0.01, together_s=0.03),
+    _point("update", "sgd of 4 gradients", 1000, 1e-3, workers=4),
+    _point("update", "sgd of 4 gradients", 1e6, 2e-3, workers=4),
+    _point("loading", "gpt, random", 8, 3e-3),
+]
+
+
+def test_each_probe_is_told_in_its_unit() -> None:
+    told = asides(POINTS)
+    assert tuple(told) == NAMES
+    assert told["overlap"].startswith("1.20 times as long for matrix products")
+    assert "3.00 times as long for an all_reduce beside" in told["overlap"]
+    assert told["update"] == "sgd of 4 gradients 2 ns a parameter"  # of the largest alone
+    assert told["loading"] == "8 samples of gpt, random 3.00 ms"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_did_not_run_or_failed_is_not_told(name: str) -> None:
+    assert name not in asides([point for point in POINTS if point.probe != name])
+    assert name not in asides([Point(name, "anything", "", (), "", 0, "", (), "failed: it timed out")])
+
+
+def test_the_table_prints_them_from_the_file() -> None:
+    cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": asides(POINTS)}
+    assert "  update: sgd of 4 gradients 2 ns a parameter" in table(cluster).splitlines()

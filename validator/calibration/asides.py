@@ -1,0 +1,39 @@
+"""What probes tell that no prediction is made from: for whoever reads a cluster file, and to hold against predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from simulator.units import format_time_s
+from validator.calibration.section import timed
+from validator.probe.points import Point
+
+NAMES: Final = ("overlap", "update", "loading")
+
+
+def asides(points: Sequence[Point]) -> dict[str, str]:
+    """By the probe's name, in words; nothing for a probe that did not run."""
+    found = {"overlap": _overlap(points), "update": _update(points), "loading": _loading(points)}
+    return {name: ", ".join(lines) for name, parts in found.items() if (lines := list(parts))}
+
+
+def _overlap(points: Sequence[Point]) -> Iterator[str]:
+    names = {"compute": "matrix products beside an all_reduce", "communication": "an all_reduce beside matrix products"}
+    for point in timed(points, "overlap"):
+        slower = point.numbers["together_s"] / point.numbers["alone_s"]
+        yield f"{slower:.2f} times as long for {names[point.what]} of {len(point.ranks)} ranks"
+
+
+def _update(points: Sequence[Point]) -> Iterator[str]:
+    """Of as many parameters as were measured at most, where what each takes counts."""
+    updates = timed(points, "update")
+    most = max((point.size for point in updates), default=0)
+    for point in updates:
+        if point.size == most:
+            yield f"{point.what} {1e9 * point.median_s / point.size:.3g} ns a parameter"
+
+
+def _loading(points: Sequence[Point]) -> Iterator[str]:
+    for point in timed(points, "loading"):
+        yield f"{point.size:g} samples of {point.what} {format_time_s(point.median_s)}"
