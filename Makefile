@@ -27,7 +27,8 @@ test: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest -m 'not nightly and not alone' --numprocesses auto --dist loadfile
+	$(BIN)/pytest -m alone
 
 # What takes longer, or depends on how quiet the machine is.
 nightly: .venv/installed test benchmarks older-torch

@@ -49,6 +49,8 @@ _FEWEST_DRAWS: Final = 12
 _MOST_DRAWN: Final = 500_000
 _QUANTILES: Final = (0.05, 0.95)
 _NEGLIGIBLE: Final = 1e-4
+# Of two vectors of length 1: how far apart their ends are.
+_SAME_DIRECTION: Final = 1e-9
 
 
 class Spread(NamedTuple):
@@ -237,8 +239,11 @@ def normal_draws(count: int, along: Times) -> Times:
     # a reflection that takes the first axis to that direction leaves normal variables what they are
     length, first = float(np.linalg.norm(along)), np.eye(variables)[0]
     normal = first - along / length if length > 0 else np.zeros(variables)
-    square = float(normal @ normal)
-    return draws - np.outer(2 / square * normal, normal @ draws) if square > 0 else draws
+    apart = float(np.linalg.norm(normal))
+    if apart < _SAME_DIRECTION:
+        return draws
+    normal /= apart
+    return draws - np.outer(2 * normal, normal @ draws)
 
 
 def _longer_s(program: Program, slower: Program) -> Times | None:

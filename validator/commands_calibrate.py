@@ -41,11 +41,10 @@ def mount(commands: Any) -> None:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    from simulator.errors import InputError, ScaleproofError
+    from simulator.errors import ScaleproofError
     from validator.place import place_in
 
-    if options.out.is_dir():
-        raise InputError(f"--out {options.out}: a folder; give the name of the cluster file")
+    _check_out(options.out)
     if options.source is not None:
         return _again(options)
     place = place_in(os.environ) if options.on in (None, "cluster") else None
@@ -56,6 +55,17 @@ def _calibrate(options: argparse.Namespace) -> int:
             raise
         # rank 0 tells
         return error.exit_code
+
+
+def _check_out(out: Path) -> None:
+    """Raises InputError where no file can be written, before minutes are spent on what it would hold."""
+    from simulator.errors import InputError
+
+    if out.is_dir():
+        raise InputError(f"--out {out}: a folder; give the name of the cluster file")
+    folder = next(folder for folder in out.absolute().parents if folder.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"--out {out}: {folder} is no folder that can be written to; give another file")
 
 
 def _again(options: argparse.Namespace) -> int:

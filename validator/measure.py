@@ -97,11 +97,16 @@ def check(scenario: Scenario, where: On, interface: str | None, verify: bool = F
     if verify:
         check_verifiable(scenario)
     check_room(scenario)
+    check_interface(where, interface)
     if where == "netlab":
-        if interface is not None:
-            raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
         netlab_fit.check(scenario)
-    elif interface is not None:
+
+
+def check_interface(where: On, interface: str | None) -> None:
+    """Raises InputError where ranks cannot talk on an interface of that name."""
+    if interface is not None and where == "netlab":
+        raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
+    if interface is not None:
         interfaces.check(interface)
 
 

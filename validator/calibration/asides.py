@@ -19,10 +19,10 @@ def asides(points: Sequence[Point]) -> dict[str, str]:
 
 
 def _overlap(points: Sequence[Point]) -> Iterator[str]:
-    names = {"compute": "matrix products beside an all_reduce", "communication": "an all_reduce beside matrix products"}
-    for point in timed(points, "overlap"):
-        slower = point.numbers["together_s"] / point.numbers["alone_s"]
-        yield f"{slower:.2f} times as long for {names[point.what]} of {len(point.ranks)} ranks"
+    slower = {point.what: point.numbers["together_s"] / point.numbers["alone_s"] for point in timed(points, "overlap")}
+    if slower.keys() >= {"compute", "communication"}:
+        yield f"matrix products take {slower['compute']:.2f} times as long beside an all_reduce"
+        yield f"which takes {slower['communication']:.2f} times as long beside them"
 
 
 def _update(points: Sequence[Point]) -> Iterator[str]:
@@ -36,4 +36,4 @@ def _update(points: Sequence[Point]) -> Iterator[str]:
 
 def _loading(points: Sequence[Point]) -> Iterator[str]:
     for point in timed(points, "loading"):
-        yield f"{point.size:g} samples of {point.what} {format_time_s(point.median_s)}"
+        yield f"{point.size:g} samples ({point.what}) {format_time_s(point.median_s)}"

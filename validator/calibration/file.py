@@ -27,6 +27,7 @@ from validator.probe.points import FAILED, NARROW, TIME, Point
 _MOST_PROCESSES: Final = 64
 # Two that differ do not tell which of them is odd.
 _ENOUGH: Final = 3
+_MEASURED: Final = "; measured"
 
 
 def described(points: Sequence[Point], facts: Facts) -> tuple[dict[str, Any], list[str]]:
@@ -61,7 +62,8 @@ def described(points: Sequence[Point], facts: Facts) -> tuple[dict[str, Any], li
 def _measured(base: Mapping[str, Any]) -> dict[str, Any]:
     """The description that was given, as one that was measured."""
     copy = deepcopy(dict(base))
-    return copy | {"description": "; ".join(filter(None, [copy.get("description"), "measured"]))}
+    said = str(copy.get("description") or "").removesuffix(_MEASURED)
+    return copy | {"description": said + _MEASURED if said else "measured"}
 
 
 def _machine() -> dict[str, Any]:

@@ -81,13 +81,18 @@ class Task:
 
 
 def tasks(plan: Plan, site: Site, cluster: Cluster | None) -> list[Task]:
-    """What is to be run, in order, each with its part of the time. Raises InputError where nothing describes the machines."""
+    """What is to be run, in order, each with its part of the time.
+
+    Raises InputError where nothing describes the machines, or a group has more ranks than there are.
+    """
     machines = len(site.heads)
     if machines > (cluster.nodes if cluster else 1):
         known = f"{cluster.name or 'the cluster'} has {cluster.nodes}" if cluster else "nothing says how they are joined"
         raise InputError(
             f"ranks are on {machines} machines, and {known}; describe all of them in a file, and name it by --cluster"
         )
+    if (most := max(plan.groups, default=0)) > site.ranks:
+        raise InputError(f"--groups {most}: there are {site.ranks} ranks; give groups of at most so many")
     found = [*_device(plan, site), *_network(plan, site, cluster), *_host(plan)]
     if plan.names:
         found = [task for task in found if task.name in plan.names]

@@ -14,9 +14,10 @@ from simulator.cluster import Cluster
 from simulator.errors import InputError, RankError, one_line
 from validator.hosts import LOOPBACK, Host
 from validator.launch import job_folder, launch, require_torch
-from validator.measure import On, Watch, meet_others, where_to
+from validator.measure import On, Watch, check_interface, meet_others, where_to
 from validator.place import PartedError
 from validator.probe.pairs import socket as socket_of_cores
+from validator.room import MOST_RANKS
 
 if TYPE_CHECKING:
     from validator.meeting import Meeting
@@ -147,9 +148,12 @@ def site(on: On | None, cluster: Cluster | None, ranks: int, watch: Watch, hosts
     accelerator = cluster is not None and cluster.node.cores is None
     if hosts is not None and where != "netlab":
         raise InputError(f"--hosts {hosts}: only a lab has hosts to choose; leave it out, or measure with --on netlab")
+    check_interface(where, watch.interface)
     if where == "cluster":
         yield _Joined(meet_others(watch), accelerator)
     elif where == "local":
+        if ranks > MOST_RANKS:
+            raise InputError(f"{ranks} ranks; one machine is given at most {MOST_RANKS}, start them on several (--on cluster)")
         yield _Started("local", [0] * ranks, [Host(interface=watch.interface or LOOPBACK)] * ranks, accelerator)
     elif cluster is None:
         raise InputError("--on netlab lays the network that a cluster describes; name it by --cluster, such as netlab-500mbit")

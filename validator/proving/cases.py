@@ -19,7 +19,7 @@ from simulator.errors import FieldError, InputError
 from simulator.model import AnyModel
 from simulator.model.layers import Layer
 from simulator.predict import predict, timed
-from simulator.program import Kind
+from simulator.program import Kind, Program
 from simulator.run import Run
 from simulator.scenario import Scenario
 from simulator.strategy.costs import Job
@@ -50,7 +50,11 @@ _PACES: Final = (0.1, 100.0)
 # more while a virtual machine's host has cores do something else: a sleeper that wakes up then is milliseconds late.
 _EACH_S: Final = 1.2e-3
 _EACH_BYTE_S: Final = 8 / 4e9
+# A message keeps 0.16 cores busy at 24 MB/s, both of its ends together (`cores_busy` of such a lab).
+_MOVED_BYTE_S: Final = 0.16 / 24e6
 _BUSY: Final = 0.12
+# A lab's link hands on 18 kB at once after it was idle, which no description of a link has: messages are large beside that.
+_LEAST_MESSAGE_BYTES: Final = 250e3
 # Ranks that compute share this machine's cores; more of them would mostly wait for one another.
 _HOSTS: Final[Mapping[Compute, Sequence[int]]] = {"paced": (2, 3, 4, 5, 6, 8, 8), "real": (2, 2, 3)}
 # So that strategies of a group differ, few of them are of one kind.
@@ -182,8 +186,11 @@ class Draw:
             return None
         if needed_nodes(scenario) > self.most_hosts:
             return None
+        program = scenario.strategy.compile(scenario.job())
+        if (program.amount[program.kind == Kind.TRANSFER] < _LEAST_MESSAGE_BYTES).any():
+            return None
         is_paced = scenario.compute == "paced"
-        least_s = max(_SHORTEST_STEP_S, _handled_s(scenario) / (_BUSY * _CORES) if is_paced else 0.0)
+        least_s = max(_SHORTEST_STEP_S, _handled_s(scenario, program) / (_BUSY * _CORES) if is_paced else 0.0)
         if least_s > self.longest_step_s:
             return None
         predicted = timed(scenario)
@@ -207,13 +214,15 @@ def _slowness(layers: Sequence[Layer], cluster: Cluster, samples: int, hosts: in
     return float(costs.output_bytes.max()) / cluster.network.bandwidth_Bps / share / pass_s
 
 
-def _handled_s(scenario: Scenario) -> float:
-    """Seconds of this machine's cores that a step of a paced run takes: every pass, and both ends of every message."""
-    program = scenario.strategy.compile(scenario.job())
-    ends = np.select([program.kind == Kind.TRANSFER, program.kind == Kind.COLLECTIVE], [2, program.members.counts], 1)
-    handled = float((ends * program.ranks.multiplicity[program.rank]).sum()) / scenario.strategy.program_steps
+def _handled_s(scenario: Scenario, program: Program) -> float:
+    """Seconds of this machine's cores that a step of a paced run takes: every pass, both ends of every message, every byte."""
+    kinds = [program.kind == Kind.TRANSFER, program.kind == Kind.COLLECTIVE]
+    ends = np.select(kinds, [2, program.members.counts], 1)
+    moved_bytes = np.select(kinds, [program.amount, program.amount * program.members.counts], 0.0)
+    each_s = ends * _EACH_S + moved_bytes * _MOVED_BYTE_S
+    handled_s = float((each_s * program.ranks.multiplicity[program.rank]).sum()) / scenario.strategy.program_steps
     parameters = sum(layer.parameters for layer in scenario.model.build_layers())
-    return handled * _EACH_S + 4 * parameters * scenario.strategy.workers * _EACH_BYTE_S
+    return handled_s + 4 * parameters * scenario.strategy.workers * _EACH_BYTE_S
 
 
 def _log_uniform(random: Random, low: float, high: float) -> float:
@@ -229,5 +238,5 @@ def _model(random: Random, hosts: int) -> dict[str, Any]:
         "hidden": random.choice((64, 96, 128)),
         "heads": 4,
         "vocabulary": random.choice((128, 256)),
-        "sequence": random.choice((64, 128)),
+        "sequence": random.choice((128, 256)),
     }

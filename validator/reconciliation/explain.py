@@ -26,22 +26,24 @@ _LABELS: Final = {
     "waiting_for_server": "waiting for server",
     "waiting_for_input": "waiting for input",
 }
+# beside what the cluster file has already
+_PROBE: Final = "calibrate --cluster FILE --probe"
 _ADVICE: Final = {
-    "forward": "calibrate --probe layer",
-    "backward": "calibrate --probe layer",
-    "optimizer": "calibrate --probe layer",
+    "forward": f"{_PROBE} layer",
+    "backward": f"{_PROBE} layer",
+    "optimizer": f"{_PROBE} layer",
     "volume": "see what strategy and training.precision say of what is exchanged",
-    "overlap": "calibrate --probe overlap",
-    "bubble": "calibrate --probe layer, or see how strategy shares out layers to stages",
+    "overlap": f"{_PROBE} overlap",
+    "bubble": f"{_PROBE} layer, or see how strategy shares out layers to stages",
     "waiting_for_ranks": "say in unevenness which ranks are slow, or how much they vary",
-    "waiting_for_server": "calibrate --probe update",
-    "waiting_for_input": "calibrate --probe loading, or see input",
+    "waiting_for_server": f"{_PROBE} update",
+    "waiting_for_input": f"{_PROBE} loading, or see input",
     "unmodelled": "look at both timelines for what nothing is predicted of",
 }
 _FAULTY: Final = {
     "compute": "look at what else runs there, or say so in unevenness.stragglers",
-    "messages": "look at that link, or say so in the network's unlike; calibrate --probe message",
-    "updates": "look at what else runs there; calibrate --probe update",
+    "messages": f"look at that link, or say so in the network's unlike; {_PROBE} message",
+    "updates": f"look at what else runs there; {_PROBE} update",
 }
 # of a wait's difference: who is off by so much is what is waited for
 _CAUSES: Final = 0.25
@@ -198,7 +200,7 @@ class _Words:
             phases = self._measured.phase_s
             messages = sum(phases.get(phase.label, 0.0) for phase in (Phase.SEND, Phase.RECEIVE))
             probe = "message" if messages > phases.get(Phase.SYNCHRONISE.label, 0.0) else "collective"
-            return f"calibrate --probe {probe}"
+            return f"{_PROBE} {probe}"
         return _ADVICE[part.name]
 
     def warned(self) -> list[str]:

@@ -25,10 +25,10 @@ POINTS = [
 def test_each_probe_is_told_in_its_unit() -> None:
     told = asides(POINTS)
     assert tuple(told) == NAMES
-    assert told["overlap"].startswith("1.20 times as long for matrix products")
-    assert "3.00 times as long for an all_reduce beside" in told["overlap"]
+    slower = "matrix products take 1.20 times as long beside an all_reduce, which takes 3.00 times as long beside them"
+    assert told["overlap"] == slower
     assert told["update"] == "sgd of 4 gradients 2 ns a parameter"  # of the largest alone
-    assert told["loading"] == "8 samples of gpt, random 3.00 ms"
+    assert told["loading"] == "8 samples (gpt, random) 3.00 ms"
 
 
 @pytest.mark.parametrize("name", NAMES)

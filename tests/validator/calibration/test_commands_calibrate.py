@@ -69,6 +69,7 @@ def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture
     ("arguments", "told"),
     [
         (["--out", "."], "--out .: a folder; give the name of the cluster file"),
+        (["--out", f"{__file__}/lab.yaml"], "is no folder that can be written to; give another file"),
         (["--out", "c.yaml", "--probe", "nothing"], "--probe nothing: no such probe; give one of matmul"),
         (["--out", "c.yaml", "--budget", "fast"], "--budget: "),
         (["--out", "c.yaml", "--budget", "0 s"], "--budget: probes need time"),

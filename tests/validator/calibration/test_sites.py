@@ -10,6 +10,7 @@ import pytest
 from simulator.errors import InputError, RankError
 from tests.validator.netlabs import lab_cluster, needs_netlab
 from tests.validator.test_cluster import on_this_machine, run_all
+from validator.calibration.plan import Plan, tasks
 from validator.calibration.sites import site
 from validator.measure import Watch
 
@@ -76,3 +77,17 @@ def test_places_that_cannot_be_are_refused(on: Any, hosts: int | None, told: str
 def test_a_lab_has_as_many_hosts_as_the_cluster_at_most(hosts: int) -> None:
     with pytest.raises(InputError, match=f"--hosts {hosts}: .* 4 nodes"), site("netlab", lab_cluster(4), 2, WATCH, hosts):
         pass
+
+
+@pytest.mark.parametrize(
+    ("watch", "ranks", "told"),
+    [(Watch(interface="none7"), 2, "--interface none7: .* has no such interface"), (WATCH, 999, "999 ranks; .* at most 128")],
+)
+def test_what_this_machine_cannot_give_is_told_before_anything_is_measured(watch: Watch, ranks: int, told: str) -> None:
+    with pytest.raises(InputError, match=told), site("local", None, ranks, watch):
+        pass
+
+
+def test_a_group_of_more_ranks_than_there_are_is_refused() -> None:
+    with site("local", None, 2, WATCH) as where, pytest.raises(InputError, match="--groups 3: there are 2 ranks"):
+        tasks(Plan((), groups=(2, 3)), where, None)

@@ -113,6 +113,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @needs_netlab
+@pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_the_short_form_proves_sixteen_cases(tmp_path: Path) -> None:
     program = shutil.which("scaleproof", path=str(Path(sys.executable).parent))

@@ -66,7 +66,7 @@ def test_slow_bytes_are_told_as_a_rate(small: Make) -> None:
     ring = (f"strategy={STRATEGIES['ring']}", *APART)
     told = explain(predict(small(*ring)), as_measured(small(*ring, "cluster.network.bandwidth=5 Gbit/s")))
     assert max(told.parts, key=lambda one: abs(one.difference_s)).name == "rate"
-    assert any("of the predicted rate: calibrate --probe collective" in sentence for sentence in told.sentences)
+    assert any("of the predicted rate: calibrate --cluster FILE --probe collective" in sentence for sentence in told.sentences)
 
 
 def test_other_bytes_are_told_as_volume(small: Make) -> None:
