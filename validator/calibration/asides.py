@@ -29,9 +29,9 @@ def _update(points: Sequence[Point]) -> Iterator[str]:
     """Of as many parameters as were measured at most, where what each takes counts."""
     updates = timed(points, "update")
     most = max((point.size for point in updates), default=0)
-    for point in updates:
-        if point.size == most:
-            yield f"{point.what} {1e9 * point.median_s / point.size:.3g} ns a parameter"
+    if most:
+        each = (f"{point.what} {1e9 * point.median_s / most:.3g} ns" for point in updates if point.size == most)
+        yield f"a parameter by {', by '.join(each)}"
 
 
 def _loading(points: Sequence[Point]) -> Iterator[str]:

@@ -27,7 +27,7 @@ def test_each_probe_is_told_in_its_unit() -> None:
     assert tuple(told) == NAMES
     slower = "matrix products take 1.20 times as long beside an all_reduce, which takes 3.00 times as long beside them"
     assert told["overlap"] == slower
-    assert told["update"] == "sgd of 4 gradients 2 ns a parameter"  # of the largest alone
+    assert told["update"] == "a parameter by sgd of 4 gradients 2 ns"  # of the largest alone
     assert told["loading"] == "8 samples (gpt, random) 3.00 ms"
 
 
@@ -39,4 +39,4 @@ def test_what_did_not_run_or_failed_is_not_told(name: str) -> None:
 
 def test_the_table_prints_them_from_the_file() -> None:
     cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": asides(POINTS)}
-    assert "  update: sgd of 4 gradients 2 ns a parameter" in table(cluster).splitlines()
+    assert "  update: a parameter by sgd of 4 gradients 2 ns" in table(cluster).splitlines()
