@@ -67,12 +67,14 @@ _CORES: Final = os.cpu_count() or 1
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario and what is predicted. group: of scenarios that differ by their strategy alone. family: of strategies."""
+    """A scenario and what is predicted. group: of scenarios that differ by their strategy alone. family: of strategies.
+    rate_Bps: that the lab's links are limited to, of which the scenario's cluster says what payload gets."""
 
     scenario: Scenario
     predicted: Run
     group: str
     family: str
+    rate_Bps: float
 
 
 def _microbatches(hosts: int) -> int:
@@ -126,7 +128,7 @@ class Draw:
             if attempt % _PATIENCE == 0:
                 hosts = random.choice([count for count in _HOSTS[compute] if count <= self.most_hosts])
             cases = self._drawn(random, name, compute, hosts)
-            if cases and all(_communicates(case) for case in cases):
+            if cases and all(_communicates(case.scenario, case.predicted) for case in cases):
                 return [replace(case, predicted=predict(case.scenario)) for case in cases]
         raise InputError("no strategies communicate enough to be scored; give another --seed, or more --hosts")
 
@@ -151,11 +153,12 @@ class Draw:
         chosen, (least, most) = self._chosen(random, alike | {"cluster": at(1.0)}, hosts)
         if len(chosen) < FAMILIES_A_GROUP:
             return []
-        alike["cluster"] = at(_log_uniform(random, least, most) if compute == "paced" else 1.0)
+        slower = _log_uniform(random, least, most) if compute == "paced" else 1.0
+        alike["cluster"] = at(slower)
         cases = []
         for family, strategy in chosen.items():
             scenario = Scenario.model_validate(alike | {"name": f"{name}-{family.replace(' ', '-')}", "strategy": strategy})
-            cases.append(Case(scenario, timed(scenario), name, family))
+            cases.append(Case(scenario, timed(scenario), name, family, rate_Bps / slower))
         return cases
 
     def _chosen(self, random: Random, alike: Mapping[str, Any], hosts: int) -> tuple[dict[str, Any], tuple[float, float]]:
@@ -194,15 +197,14 @@ class Draw:
         if least_s > self.longest_step_s:
             return None
         predicted = timed(scenario)
-        if not _communicates(Case(scenario, predicted, "", "")):
+        if not _communicates(scenario, predicted):
             return None
         return least_s / predicted.step_time_s, self.longest_step_s / predicted.step_time_s
 
 
-def _communicates(case: Case) -> bool:
+def _communicates(scenario: Scenario, predicted: Run) -> bool:
     """As much as is scored, where compute is paced."""
-    exposed_s = case.predicted.breakdown_s["exposed_communication"]
-    return case.scenario.compute == "real" or exposed_s >= LEAST_EXPOSED * case.predicted.step_time_s
+    return scenario.compute == "real" or predicted.breakdown_s["exposed_communication"] >= LEAST_EXPOSED * predicted.step_time_s
 
 
 def _slowness(layers: Sequence[Layer], cluster: Cluster, samples: int, hosts: int, share: float) -> float:

@@ -46,7 +46,9 @@ class CalibratedLab:
         assert self.measured.network is not None
         faster = rate_Bps / self.nominal.network.bandwidth_Bps
         network = self.measured.network
-        network = network.model_copy(update={"bandwidth_Bps": network.bandwidth_Bps * faster})
+        # cases have labs of their own, with links that are all alike
+        own = {"duplex": self.nominal.network.duplex, "unlike": self.nominal.network.unlike}
+        network = network.model_copy(update={"bandwidth_Bps": network.bandwidth_Bps * faster, **own})
         measured = tuple(
             one.model_copy(update={"bandwidth_Bps": one.bandwidth_Bps * faster} if one.nodes > 1 else {})
             for one in self.measured.collectives.measured

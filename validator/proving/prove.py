@@ -29,8 +29,11 @@ Measure = Callable[[Case], Run]
 
 
 def measured_in_lab(case: Case) -> Run:
-    """Trains a case on hosts of its own, as its cluster describes them nominally."""
-    with Netlab(lab_cluster(case.scenario)) as lab:
+    """Trains a case on hosts of its own, with links of its rate."""
+    cluster = lab_cluster(case.scenario)
+    assert cluster.network is not None
+    network = cluster.network.model_copy(update={"bandwidth_Bps": case.rate_Bps})
+    with Netlab(cluster.model_copy(update={"network": network})) as lab:
         return measure_here(case.scenario, lab.ranks_hosts(case.scenario), Watch(_TIMEOUT_S), "netlab")
 
 

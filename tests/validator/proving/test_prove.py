@@ -24,7 +24,7 @@ from validator.proving.figures import Outcome
 
 def _case(name: str = "netlab-ring") -> Case:
     scenario = load(name)
-    return Case(scenario, predict(scenario), "group", "ring")
+    return Case(scenario, predict(scenario), "group", "ring", rate_Bps=25e6)
 
 
 def _slower(factor: float) -> Callable[[Case], Run]:
