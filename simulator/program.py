@@ -119,6 +119,9 @@ class Program:
     together: number of a set of tasks that run at the same time by construction, −1 for none.
     partner: row of a transfer the other way between the same two ranks that follows the same two tasks, −1 for none: they share
     a connection, so that first moves what the rank sends that came last, then the other.
+    told_after: task after which the receiver of a transfer tells that it is ready, −1 where that need not be told.
+    behind: row of the last transfer that the receiver had sent the other way before that, −1 for none: the word is queued
+    behind it, if its own receiver had told before, and comes when it has ended.
     dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
     members: classes that take part in a COLLECTIVE.
     gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
@@ -145,6 +148,8 @@ class Program:
     slot: NDArray[np.int32]
     together: NDArray[np.int32]
     partner: NDArray[np.int32]
+    behind: NDArray[np.int32]
+    told_after: NDArray[np.int32]
     dependencies: Ragged
     carried: Ragged
     members: Ragged
@@ -243,6 +248,8 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "slot": (np.int32, -1),
     "together": (np.int32, -1),
     "partner": (np.int32, -1),
+    "behind": (np.int32, -1),
+    "told_after": (np.int32, -1),
 }
 
 
@@ -412,6 +419,11 @@ class ProgramBuilder:
     def pair(self, rows: Rows, partners: Rows) -> None:
         """Makes transfers partners of one another."""
         self._differing["partner"] += [(rows, partners), (partners, rows)]
+
+    def tell(self, rows: Rows, told_after: Rows, behind: Rows) -> None:
+        """Makes transfers wait for their receivers' word, which may be queued; see `Program`."""
+        self._differing["told_after"].append((rows, told_after))
+        self._differing["behind"].append((rows, behind))
 
     def carry(self, task: int, after: Sequence[int]) -> None:
         """Makes a task wait for tasks of the step before as well."""

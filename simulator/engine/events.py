@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -74,6 +75,10 @@ class _Execution(Host):
         self.partner = program.partner.tolist()
         self.made = self._made()
         self.held: set[int] = set()
+        self.told_after, self.behind_of = program.told_after.tolist(), program.behind.tolist()
+        self.heard_s: dict[int, float] = {}
+        # by the instance that the word which they wait for is behind
+        self.queued: defaultdict[int, list[int]] = defaultdict(list)
         # of each step what its tasks have to do and wait for; of each instance its times
         self.to_do: list[list[float]] = []
         self.pending: list[int] = []
@@ -168,8 +173,25 @@ class _Execution(Host):
             return other_s > own_s * (1 + TOGETHER)
         return other_s * (1 + TOGETHER) >= own_s
 
+    def _heard_s(self, instance: int) -> float:
+        """When the sender of a transfer has heard that its receiver is ready; infinite as long as it has not."""
+        if instance not in self.heard_s:
+            task = instance % self.tasks
+            told_s, other = self.end_s[instance - task + self.told_after[task]], instance - task + self.behind_of[task]
+            if math.isnan(told_s):
+                return math.inf
+            if self.behind_of[task] >= 0 and self._heard_s(other) < told_s * (1 - TOGETHER):
+                told_s = self.end_s[other]
+            if math.isnan(told_s):
+                return math.inf
+            self.heard_s[instance] = told_s
+        return self.heard_s[instance]
+
     def _start(self, instance: int) -> None:
         task = instance % self.tasks
+        if self.told_after[task] >= 0 and math.isinf(self._heard_s(instance)):
+            self.queued[instance - task + self.behind_of[task]].append(instance)
+            return
         if self.partner[task] >= 0 and instance not in self.held and self._comes_second(instance, task):
             self.held.add(instance)
             return
@@ -225,6 +247,7 @@ class _Execution(Host):
         step, task = divmod(instance, self.tasks)
         if instance - task + self.partner[task] in self.held and self.partner[task] >= 0:
             self.ready.append(instance - task + self.partner[task])
+        self.ready.extend(self.queued.pop(instance, ()))
         for successor in self.after[task]:
             self.arrived(step * self.tasks + successor)
         following = self.after_in_next_step[task]

@@ -190,14 +190,17 @@ def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) 
             given, took = seconds, np.zeros((rows, samples))
             took[place] = np.where(served[:, None], 0.0, seconds)
             start = np.repeat(start, samples // start.shape[1], axis=1)
-        # one row more, which holds nothing up
+        # one row more, which holds nothing up, and of which nothing is heard
         end = np.zeros((rows + 1, samples))
+        heard = np.full((rows + 1, samples) if order.tells else (0, 0), np.inf)
         for level in order.levels:
             tasks = level.tasks
             if len(level.before):
                 latest = np.maximum.reduceat(end.take(level.before, axis=0), level.offsets, axis=0)
                 np.maximum(start[tasks], latest, out=start[tasks])
             np.add(start[tasks], took[tasks], out=end[tasks])
+            if level.told is not None:
+                level.told.wait(start, end, took, heard)
             if level.partners is not None:
                 level.partners.take_turns(start, end, took)
             for number in level.released:
@@ -276,16 +279,33 @@ class _Partners(NamedTuple):
             end[places] = start[places] + took[places]
 
 
+class _Told(NamedTuple):
+    """Places of transfers, of the tasks after which their receivers tell that they are ready, and of what that is behind."""
+
+    rows: NDArray[np.int64]
+    told_after: NDArray[np.int64]
+    behind: NDArray[np.int64]
+
+    def wait(self, start: Times, end: Times, took: Times, heard: Times) -> None:
+        """heard: when the sender of each transfer heard that its receiver is ready; those of lower levels are there."""
+        told = end[self.told_after]
+        queued = heard[self.behind] < told * (1 - TOGETHER)
+        heard[self.rows] = np.where(queued, end[self.behind], told)
+        start[self.rows] = np.maximum(start[self.rows], heard[self.rows])
+        end[self.rows] = start[self.rows] + took[self.rows]
+
+
 class _Level(NamedTuple):
     """Tasks that can be timed together, and all that they follow: those of task i from offsets[i] on; none for the first.
 
-    released: numbers of the servers that have all they wait for. partners: those among them.
+    released: numbers of the servers that have all they wait for. told, partners: those among them.
     """
 
     tasks: slice
     before: NDArray[np.int64]
     offsets: NDArray[np.int64]
     released: Sequence[int]
+    told: _Told | None
     partners: _Partners | None
 
 
@@ -303,13 +323,14 @@ class _Order:
         self.servers = servers_of(program)
         before = _with_releases(program, self.servers)
         slots = np.concatenate([program.slot, np.full(len(self.servers), -1)])
-        level = _levels(before, slots)
+        level = _levels(before.extended(np.append(program.behind, np.full(len(self.servers), -1))), slots)
         self.rows = in_order(level)
         places = np.empty(len(self.rows) + 1, dtype=np.int64)
         places[self.rows] = np.arange(len(self.rows))
         # the row that holds nothing up comes last
         places[-1] = nothing = len(self.rows)
         self.places = places
+        self.tells = bool((program.told_after >= 0).any())
         # a slice, which is a view and no copy, where they are in their own order
         self.place = slice(tasks) if (places[:tasks] == np.arange(tasks)).all() else places[:tasks]
         carried = program.carried_predecessors()
@@ -325,7 +346,7 @@ class _Order:
         released: dict[int, list[int]] = {}
         for number, at_level in enumerate(level[len(level) - len(self.servers) :].tolist()):
             released.setdefault(at_level, []).append(number)
-        partners = self._partners(level)
+        told, partners = self._told(level), self._partners(level)
         numbers, firsts = in_place[bounds[:-1]].tolist(), before.offsets[bounds].tolist()
         for number, (begin, end), (first, last) in zip(
             numbers, itertools.pairwise(bounds.tolist()), itertools.pairwise(firsts), strict=True
@@ -333,7 +354,15 @@ class _Order:
             # nothing holds up the first level
             follows = before.values[first if begin > 0 else last : last]
             offsets = before.offsets[begin:end] - first
-            yield _Level(slice(begin, end), follows, offsets, released.get(number, ()), partners.get(number))
+            own = told.get(number), partners.get(number)
+            yield _Level(slice(begin, end), follows, offsets, released.get(number, ()), *own)
+
+    def _told(self, level: NDArray[np.int64]) -> dict[int, _Told]:
+        """By level, which is above that of what they may be behind."""
+        rows = np.flatnonzero(self.program.told_after >= 0)
+        columns = rows, self.program.told_after[rows], self.program.behind[rows]
+        of_row = level[rows]
+        return {int(at): _Told(*(self.places[one[of_row == at]] for one in columns)) for at in np.unique(of_row)}
 
     def _partners(self, level: NDArray[np.int64]) -> dict[int, _Partners]:
         """By level, which is that of both, since both follow the same."""

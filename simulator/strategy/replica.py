@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from simulator.strategy.grid import Grid
 from simulator.strategy.lanes import TURN, Lanes
 from simulator.strategy.placement import Placed
 from simulator.strategy.plan import Plan
+from simulator.strategy.posting import posted
 from simulator.strategy.schedule import Pass
 
 _BACK: Final = (Pass.BACKWARD, Pass.INPUT)
@@ -127,14 +130,14 @@ class Replica:
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
         crossing = np.flatnonzero(rank_of[:-1] != rank_of[1:])
         sends, to = np.full((2, len(tasks.rank)), -1)
+        ways = ((1, crossing, (Pass.FORWARD,)), (-1, crossing + 1, _BACK))
+        mades = np.array([tasks.table(tasks.last, *counts, *kinds)[sources] for _, sources, kinds in ways])
+        useds = np.array([tasks.table(tasks.first, *counts, *kinds)[sources + step] for step, sources, kinds in ways])
+        # a receive is posted where the lane has got to just before it, or before that, or long before
+        posteds = np.minimum(posted(tasks, mades, useds), useds - 1) if plan.overlap_sends and is_gloo else useds - 1
         messages = []
-        for step, kinds in ((1, (Pass.FORWARD,)), (-1, _BACK)):
-            sources = crossing if step > 0 else crossing + 1
-            made = tasks.table(tasks.last, *counts, *kinds)[sources]
-            used = tasks.table(tasks.first, *counts, *kinds)[sources + step]
-            # a receive is posted where the lane has got to just before it, or before that, or long before
-            posted = self._posted(made, used, rank_of[sources + step]) if plan.overlap_sends else used - 1
-            both = (made,) if plan.overlap_sends and not is_gloo else (made, posted)
+        for (step, sources, _), made, used, at in zip(ways, mades, useds, posteds, strict=True):
+            both = (made,) if plan.overlap_sends and not is_gloo else (made, at)
             sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
             ends = zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True)
             paths = [self._path(*end) for end in ends]
@@ -147,11 +150,14 @@ class Replica:
             )  # fmt: skip
             self.shop.builder.follow(self.rows[used], rows)
             sends[made], to[made] = rows, rank_of[sources + step][:, None]
-            messages.append((rows.ravel(), made.ravel(), posted.ravel()))
+            messages.append(rows)
         if plan.overlap_sends:
             self._send_in_turn(sends, to)
         if is_gloo:
-            self._pair(*(np.concatenate(columns) for columns in zip(*messages, strict=True)))
+            found = np.array(messages).ravel(), mades.ravel(), posteds.ravel()
+            self._pair(*found)
+            if plan.overlap_sends:
+                self._tell(*found)
         return sends
 
     def _send_in_turn(self, sends: Rows, to: Rows) -> None:
@@ -161,18 +167,6 @@ class Replica:
         order = np.argsort(pair, kind="stable")
         rows, same = sends[tasks[order]], np.diff(pair[order]) == 0
         self.shop.builder.follow(rows[1:][same], rows[:-1][same])
-
-    def _posted(self, made: Rows, used: Rows, receiver: Rows) -> Rows:
-        """After which task of its lane the receiver posts a receive, where torch's runtime does: it puts a receive into the
-        receiver's list when it gets to the pass that makes the message, going through all ranks in turn slot by slot
-        (torch/distributed/pipelining/schedules.py, _add_send_recv)."""
-        tasks = self.shop.lanes
-        posted = np.empty_like(made)
-        for row, rank in enumerate(receiver.tolist()):
-            lane = np.flatnonzero(tasks.rank == rank)
-            side: Literal["left", "right"] = "left" if tasks.rank[made[row, 0]] < rank else "right"
-            posted[row] = lane[0] + np.searchsorted(tasks.slot[lane], tasks.slot[made[row]], side) - 1
-        return np.minimum(posted, used - 1)
 
     def _pair(self, rows: Rows, made: Rows, posted: Rows) -> None:
         """Gloo's receiver tells the sender that it is ready on the connection on which it sends itself, so behind what it sends
@@ -184,6 +178,24 @@ class Replica:
         pairs = [(row, row_of[b, a]) for (a, b), row in row_of.items() if a < b and (b, a) in row_of]
         if pairs:
             self.shop.builder.pair(*np.array(pairs).T)
+
+    def _tell(self, rows: Rows, made: Rows, posted: Rows) -> None:
+        """So where sends are not waited for, that word may be behind the last message which the receiver had sent the other way
+        before. Arguments as of `_pair`."""
+        rank = self.shop.lanes.rank
+        messages = sorted(zip(made.tolist(), posted.tolist(), rows.tolist(), strict=True))
+        sent: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+        for message in messages:
+            sent[rank[message[0]], rank[message[1]]].append(message)
+        told = []
+        for task, receives, row in messages:
+            other_way = sent[rank[receives], rank[task]]
+            place = bisect_right(other_way, receives, key=lambda message: message[0])
+            sent_at, awaited_at, before = other_way[place - 1] if place else (-1, task, -1)
+            # two that follow the same tasks take turns, and what is awaited later is taken to move later
+            is_before = awaited_at < task or (awaited_at == task and sent_at < receives)
+            told.append((row, int(self.rows[receives]), before if is_before else -1))
+        self.shop.builder.tell(*np.array(told).T)
 
     def _sent_bytes(self, boundary: int) -> float:
         """What each of a stage's ranks sends, for a microbatch."""
