@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from validator.processors import usable
+
 # Settings that change how fast training is. What else is in the environment is nobody's business.
 _SETTINGS: Final = ("NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "PYTORCH_", "CUDA_")
 _CPU_INFO: Final = Path("/proc/cpuinfo")
@@ -47,7 +49,7 @@ def of_rank(device: Any) -> dict[str, str]:
     told = of_process() | {
         "backend": dist.get_backend(),
         "cpu": cpu_model(),
-        "cores": _numbers(_cores()),
+        "cores": _numbers(usable()),
         "threads": str(torch.get_num_threads()),
         "load_average": f"{os.getloadavg()[0]:.2f}",
         "device": "cpu, 1 thread per rank",
@@ -83,7 +85,7 @@ class Usage:
 
     @classmethod
     def now(cls) -> Usage:
-        return cls(time.perf_counter(), _core_seconds(_cores()), time.process_time())
+        return cls(time.perf_counter(), _core_seconds(usable()), time.process_time())
 
     def since(self, earlier: Usage) -> dict[str, Any]:
         """What was used meanwhile, as plain data for JSON."""
@@ -105,11 +107,6 @@ def foreign_loads(machines: Sequence[str], usages: Sequence[Mapping[str, Any]]) 
             others_s = sum(cores_s.values()) - sum(usage["own_s"] for usage in own)
             loads[machine] = min(1.0, max(0.0, others_s / (elapsed_s * len(cores_s))))
     return loads
-
-
-def _cores() -> list[int]:
-    """Numbers of the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _core_seconds(cores: Iterable[int]) -> dict[int, float]:

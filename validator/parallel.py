@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final, TypeVar
+
+from validator.processors import usable
 
 # A process takes about a second to start and to import what it needs.
 _LEAST: Final = 64
@@ -21,7 +22,7 @@ def each(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_
 
     Raises what the function raises first.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(usable())
     if cores == 1 or len(items) < _LEAST:
         return [function(item) for item in items]
     # processes that are not forked from this one have none of its threads' locks

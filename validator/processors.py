@@ -30,6 +30,11 @@ class Processors:
         return [now - then for now, then in zip(_read(), self._before, strict=True)]
 
 
+def usable() -> list[int]:
+    """Numbers of the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 def lost_s() -> float:
     """Seconds of cores with work that this machine's host has given to others so far; 0 where it never did when first asked."""
     return _read()[2] / os.sysconf("SC_CLK_TCK") if _has_host() else 0.0

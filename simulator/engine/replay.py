@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import simpy
@@ -323,14 +323,15 @@ class _Order:
         self.servers = servers_of(program)
         before = _with_releases(program, self.servers)
         slots = np.concatenate([program.slot, np.full(len(self.servers), -1)])
-        level = _levels(before.extended(np.append(program.behind, np.full(len(self.servers), -1))), slots)
+        self.tells = bool((program.told_after >= 0).any())
+        behind = np.append(program.behind, np.full(len(self.servers), -1))
+        level = _levels(before.extended(behind) if self.tells else before, slots)
         self.rows = in_order(level)
         places = np.empty(len(self.rows) + 1, dtype=np.int64)
         places[self.rows] = np.arange(len(self.rows))
         # the row that holds nothing up comes last
         places[-1] = nothing = len(self.rows)
         self.places = places
-        self.tells = bool((program.told_after >= 0).any())
         # a slice, which is a view and no copy, where they are in their own order
         self.place = slice(tasks) if (places[:tasks] == np.arange(tasks)).all() else places[:tasks]
         carried = program.carried_predecessors()
@@ -361,16 +362,21 @@ class _Order:
         """By level, which is above that of what they may be behind."""
         rows = np.flatnonzero(self.program.told_after >= 0)
         columns = rows, self.program.told_after[rows], self.program.behind[rows]
-        of_row = level[rows]
-        return {int(at): _Told(*(self.places[one[of_row == at]] for one in columns)) for at in np.unique(of_row)}
+        return {at: _Told(*places) for at, places in self._by_level(level, columns)}
 
     def _partners(self, level: NDArray[np.int64]) -> dict[int, _Partners]:
         """By level, which is that of both, since both follow the same."""
         if not (self.program.partner >= 0).any():
             return {}
-        pairs = self.program.partners()
-        of_pair = level[pairs[0]]
-        return {int(at): _Partners(*(self.places[rows[of_pair == at]] for rows in pairs)) for at in np.unique(of_pair)}
+        return {at: _Partners(*places) for at, places in self._by_level(level, self.program.partners())}
+
+    def _by_level(
+        self, level: NDArray[np.int64], columns: Sequence[NDArray[np.signedinteger[Any]]]
+    ) -> Iterator[tuple[int, list[NDArray[np.int64]]]]:
+        """Each level that there is among the rows of the first column, and the places of the rows of all columns there."""
+        of_row = level[columns[0]]
+        for at in np.unique(of_row).tolist():
+            yield at, [self.places[rows[of_row == at]] for rows in columns]
 
 
 class _Latest:

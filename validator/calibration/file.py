@@ -19,9 +19,9 @@ from validator.calibration.asides import asides
 from validator.calibration.facts import Facts
 from validator.calibration.lines import crowds
 from validator.calibration.section import Section, timed
-from validator.calibration.sites import cores
 from validator.fit import groups
 from validator.probe.points import FAILED, NARROW, TIME, Point
+from validator.processors import usable
 
 # As many processes as anybody starts on one machine.
 _MOST_PROCESSES: Final = 64
@@ -70,7 +70,7 @@ def _machine() -> dict[str, Any]:
     """This machine, before anything of it is measured."""
     return {
         "name": socket.gethostname(),
-        "description": f"{cores()} cores of this machine, measured; processes talk over the loopback interface with gloo",
+        "description": f"{len(usable())} cores of this machine, measured; processes talk over the loopback interface with gloo",
         "nodes": 1,
         "node": {"devices": _MOST_PROCESSES},
     }

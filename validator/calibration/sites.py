@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +16,11 @@ from validator.launch import job_folder, launch, require_torch
 from validator.measure import On, Watch, check_interface, meet_others, where_to
 from validator.place import PartedError
 from validator.probe.pairs import socket as socket_of_cores
+from validator.processors import usable
 from validator.room import MOST_RANKS
 
 if TYPE_CHECKING:
     from validator.meeting import Meeting
-
-
-def cores() -> int:
-    """That processes of this machine may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Site(ABC):
@@ -78,7 +73,7 @@ class _Started(Site):
     ) -> None:
         super().__init__(on, nodes, [socket_of_cores()] * len(nodes), lab)
         self._hosts = hosts
-        self._cores = self.ranks if accelerator else cores()
+        self._cores = self.ranks if accelerator else len(usable())
         self._accelerator = accelerator
 
     def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
