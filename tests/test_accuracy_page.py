@@ -1,31 +1,48 @@
-"""docs/accuracy.md: its headline is what rows of more than two nodes say today."""
+"""docs/accuracy.md: what it says in words is what the commands that it shows print."""
 
 from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
-import numpy as np
+import pytest
 
 from simulator import library
-from validator.published_transformer_training import predict_calibrated
+from tests.accuracy_page import ALL, CALIBRATED, PAGE, Part, shown
 
-PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
-_MOST_NODES = 2
+TABLES = ("collectives", "data_parallel_scaling", "layer_times", "pipeline_schedules", "transformer_training")
 
 
-def headline() -> str:
-    """Of the absolute errors of step times, with constants that were fitted on other rows."""
-    with (library.ROOT / "published" / "transformer_training.csv").open(newline="", encoding="utf-8") as file:
-        larger = [row for row in csv.DictReader(file) if int(row["gpus"]) > _MOST_NODES * int(row["gpus_per_node"])]
-    times = [found for row in larger for found in predict_calibrated(row) if found.set_name == row["source_set"]]
-    errors = np.abs([found.error for found in times if not found.skipped]) * 100
-    return (
-        f"On the {len(errors)} rows of more than two nodes that are not fitted on, the mean error is {errors.mean():.1f} %, "
-        f"the median {np.median(errors):.1f} %."
-    )
+def test_all_tables_that_ship_are_shown_and_every_row_counts() -> None:
+    parts = shown(ALL)
+    assert tuple(parts) == (*TABLES, "all tables")
+    for name in TABLES:
+        with (library.ROOT / "published" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            rows = len(list(csv.DictReader(file)))
+        # layers have two times a row
+        assert parts[name].lines["all"].rows == rows * (2 if name == "layer_times" else 1)
+    assert parts["all tables"].lines["all"].rows == sum(parts[name].lines["all"].rows for name in TABLES)
+
+
+@pytest.mark.parametrize("part", [*shown(ALL).values(), *shown(CALIBRATED).values()])
+def test_what_is_not_scored_is_skipped_for_a_reason(part: Part) -> None:
+    skipped = sum(line.rows - line.scored for line in part.sets.values())
+    reasons = re.findall(r"^skipped: (.*)$", part.text, re.MULTILINE)
+    assert sum(int(count) for text in reasons for count in re.findall(r"\((\d+) rows\)", text)) == skipped
 
 
 def test_the_headline_is_todays() -> None:
-    assert re.findall(r"^\*\*(On the .*)\*\*$", PAGE.read_text(), re.MULTILINE) == [headline()]
+    many = shown(CALIBRATED)["transformer_training"].lines["more than 2 nodes"]
+    headline = (
+        f"On the {many.scored} rows of more than two nodes that are not fitted on, the mean error is {many.mean} %, "
+        f"the median {many.median} %."
+    )
+    assert re.findall(r"^\*\*(On the .*)\*\*$", PAGE.read_text(), re.MULTILINE) == [headline]
+
+
+def test_our_errors_beside_those_of_other_simulators_are_todays() -> None:
+    lines = shown(ALL)["transformer_training"].lines
+    found = re.findall(r"\| `(\w+)`, (\d+) rows \| ([\d.]+) %, worst ([\d.]+) % \|", PAGE.read_text())
+    assert len(found) == 6
+    for name, *numbers in found:
+        assert numbers == [str(lines[name].scored), str(lines[name].mean), str(lines[name].worst)]

@@ -17,8 +17,9 @@ def mount(commands: Any) -> None:
     commands_prove.mount(commands)
     commands_import.mount(commands)
 
-    score = commands.add_parser("score", help="predict a table of published measurements, and say how far off")
-    score.add_argument("table", type=Path, metavar="FILE.csv", help="with the columns of a table in scenarios/published")
+    score = commands.add_parser("score", help="predict tables of published measurements, and say how far off")
+    where = "with the columns of a table in scenarios/published, or a folder of such; all that ship, if there is none"
+    score.add_argument("tables", type=Path, nargs="*", metavar="FILE.csv", help=where)
     score.add_argument("--calibrated", action="store_true", help="fit constants on the rows it names, and leave those out")
     score.add_argument("--json", action="store_true", help="print the score as JSON")
     score.set_defaults(command=_score)
@@ -27,8 +28,9 @@ def mount(commands: Any) -> None:
 def _score(options: argparse.Namespace) -> int:
     import json
 
-    from validator.published import describe, score
+    from validator.published import describe, score_all, tables_at
 
-    result = score(options.table, options.calibrated)
-    print(json.dumps(result.plain(), indent=2) if options.json else describe(result))
+    result = score_all(tables_at(options.tables), options.calibrated)
+    plain = result.tables[0].plain() if len(result.tables) == 1 else result.plain()
+    print(json.dumps(plain, indent=2) if options.json else describe(result))
     return 0

@@ -1,4 +1,4 @@
-"""Others' measurements against our predictions: the score of a table.
+"""Others' measurements against our predictions: the score of tables.
 
 Every row is scored, or skipped for a reason that is counted; a blank that had to be assumed is counted by its column. What a
 table is shows in its columns: `TABLES` says which module predicts which.
@@ -9,16 +9,17 @@ from __future__ import annotations
 import csv
 import functools
 import importlib
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from simulator import library
 from simulator.errors import InputError, NotFoundError
 from validator import parallel
 
@@ -26,6 +27,9 @@ Row = Mapping[str, str]
 
 # Of many rows' intervals: what brings less of the deviation than this is left out, which narrows none by more than a twentieth.
 COARSE: Final = 0.3
+_TITLES: Final = f"{'mean':>7} {'median':>7} {'p95':>7} {'worst':>7} {'order':>6} {'floor':>6} {'in 90%':>6}"
+# What small runs teach about larger ones shows beyond so many nodes.
+FEW_NODES: Final = 2
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class Prediction:
     """One row: the set it counts in, and either both values or why it is skipped.
 
     inputs: what tells rows apart that should measure the same. pairs: rows that share it are compared for their order.
-    interval: where the measured value is predicted to be with a probability of 90 %, where that is told.
+    interval: where the measured value is predicted to be with a probability of 90 %, where that is told. of: what is
+    predicted; totals are of speed, a time or a rate. nodes: that it took, 0 where the row does not say.
     """
 
     set_name: str
@@ -44,6 +49,8 @@ class Prediction:
     inputs: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     interval: tuple[float, float] | None = None
+    of: Literal["speed", "memory", "fit"] = "speed"
+    nodes: int = 0
 
     @property
     def error(self) -> float:
@@ -71,15 +78,33 @@ class SetScore:
 
 @dataclass(frozen=True)
 class Score:
-    """A table's score by set; calibration: the rows that constants were fitted on, which are left out of it."""
+    """A table's score by set; calibration: the rows that constants were fitted on, which are left out of it. totals: of the
+    speed of all rows, and of those on more than `FEW_NODES` nodes, where there are any."""
 
     table: str
     sets: Mapping[str, SetScore]
     calibration: tuple[str, ...] = ()
+    totals: Mapping[str, SetScore] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """As data for JSON."""
-        return {"table": self.table, "sets": {name: dict(vars(score)) for name, score in self.sets.items()}}
+        return {"table": self.table, "sets": _plain(self.sets), "totals": _plain(self.totals)}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of tables, and their totals together."""
+
+    tables: Sequence[Score]
+    totals: Mapping[str, SetScore]
+
+    def plain(self) -> dict[str, Any]:
+        """As data for JSON."""
+        return {"tables": [table.plain() for table in self.tables], "totals": _plain(self.totals)}
+
+
+def _plain(scores: Mapping[str, SetScore]) -> dict[str, dict[str, Any]]:
+    return {name: dict(vars(score)) for name, score in scores.items()}
 
 
 @dataclass(frozen=True)
@@ -125,27 +150,71 @@ TABLES: Final = (
 )
 
 
+class _Asked(NamedTuple):
+    """A table to score: its kind and its rows, and what predicts one of them; calibration: as `Score` has it."""
+
+    table: Table
+    rows: Sequence[Row]
+    predict: Callable[[Row], Prediction | Sequence[Prediction]]
+    calibration: tuple[str, ...]
+
+
 def score(path: Path, calibrated: bool = False) -> Score:
     """The score of a table of any kind that `TABLES` can predict.
 
     calibrated: with constants that were fitted on named rows, which are left out. Raises InputError when it is none of them, or
     has no such constants.
     """
+    return score_all([path], calibrated).tables[0]
+
+
+def score_all(paths: Iterable[Path], calibrated: bool = False) -> Scores:
+    """The scores of several tables, on all cores together; arguments and errors as `score` has them."""
+    asked = [_asked(path, calibrated) for path in paths]
+    found = iter(parallel.each(_predicted, [(one.predict, row) for one in asked for row in one.rows]))
+    of_tables = [[each for _ in one.rows for each in next(found)] for one in asked]
+    scores = [
+        Score(one.table.name, summarise(predictions), one.calibration, totals(predictions))
+        for one, predictions in zip(asked, of_tables, strict=True)
+    ]
+    return Scores(scores, totals(list(itertools.chain.from_iterable(of_tables))))
+
+
+def tables_at(places: Sequence[Path]) -> list[Path]:
+    """The tables that can be scored in these places, in their order: files, and in a folder those of its CSV files that are
+    such tables; what ships, without any place. Raises InputError where a folder has none."""
+    found: list[Path] = []
+    for place in places or [library.ROOT / "published"]:
+        inside = [path for path in sorted(place.glob("*.csv")) if _kind(_read(path)[0])] if place.is_dir() else [place]
+        if not inside:
+            raise InputError(f"{place}: no table that can be scored; it needs CSV files with the columns of one of {_known()}")
+        found += inside
+    return found
+
+
+def _asked(path: Path, calibrated: bool) -> _Asked:
     columns, rows = _read(path)
-    table = next((table for table in TABLES if table.columns <= set(columns)), None)
+    table = _kind(columns)
     if table is None:
         raise InputError(f"{path}: not a table that can be scored; it needs the columns of one of {_known()}")
     module = importlib.import_module(table.module)
     if calibrated and not hasattr(module, "predict_calibrated"):
         raise InputError(f"{path}: nothing of {table.name} is fitted on request; leave --calibrated out")
-    predict: Callable[[Row], Prediction | Sequence[Prediction]]
     if hasattr(module, "predict_among"):
         predict = functools.partial(module.predict_among, rows=rows)
     else:
         predict = module.predict_calibrated if calibrated else module.predict
-    found = parallel.each(predict, rows)
-    predictions = (one for each in found for one in ([each] if isinstance(each, Prediction) else each))
-    return Score(table.name, summarise(predictions), module.CALIBRATED if calibrated else module.CALIBRATION)
+    return _Asked(table, rows, predict, module.CALIBRATED if calibrated else module.CALIBRATION)
+
+
+def _predicted(one: tuple[Callable[[Row], Prediction | Sequence[Prediction]], Row]) -> Sequence[Prediction]:
+    predict, row = one
+    found = predict(row)
+    return [found] if isinstance(found, Prediction) else found
+
+
+def _kind(columns: Sequence[str]) -> Table | None:
+    return next((table for table in TABLES if table.columns <= set(columns)), None)
 
 
 def _known() -> str:
@@ -170,6 +239,18 @@ def summarise(predictions: Iterable[Prediction]) -> dict[str, SetScore]:
     for prediction in predictions:
         sets[prediction.set_name].append(prediction)
     return {name: _set_score(members) for name, members in sets.items()}
+
+
+def totals(predictions: Sequence[Prediction]) -> dict[str, SetScore]:
+    """Of the speed of all rows, and of those of many nodes; rows of different sets are not compared for their order."""
+    speeds = [
+        replace(one, inputs=(one.set_name, *one.inputs), pairs=(one.set_name, *one.pairs))
+        for one in predictions
+        if one.of == "speed"
+    ]
+    many = [one for one in speeds if one.nodes > FEW_NODES]
+    of_all = {"all": _set_score(speeds)} if speeds else {}
+    return of_all | ({f"more than {FEW_NODES} nodes": _set_score(many)} if many else {})
 
 
 def _set_score(members: Sequence[Prediction]) -> SetScore:
@@ -201,7 +282,7 @@ def _order_right(scored: Sequence[Prediction]) -> float | None:
     right = [
         (a.predicted < b.predicted) == (a.measured < b.measured) and a.predicted != b.predicted
         for group in groups.values()
-        for a, b in combinations(group, 2)
+        for a, b in itertools.combinations(group, 2)
         if a.measured != b.measured and a.inputs != b.inputs
     ]
     return sum(right) / len(right) if right else None
@@ -224,19 +305,30 @@ def _coverage(scored: Sequence[Prediction]) -> float | None:
     return sum(inside) / len(inside) if inside else None
 
 
-def describe(result: Score) -> str:
-    """The score as one table for people to read."""
-    width = max([len("set"), *map(len, result.sets)])
-    errors = " ".join(f"{title:>7}" for title in ("mean", "median", "p95", "worst"))
-    lines = [result.table, f"{'set':<{width}} {'rows':>5} {'scored':>6} {errors} {'order':>6} {'floor':>6} {'in 90%':>6}"]
-    for name, each in result.sets.items():
-        shares = [_percent(value, 7) for value in (each.mean, each.median, each.p95, each.worst)]
-        shares += [_percent(value, 6) for value in (each.order_right, each.floor, each.coverage90)]
-        lines.append(f"{name:<{width}} {each.rows:>5} {each.scored:>6} {' '.join(shares)}")
-    for title, counts in (("skipped", _total(result, "skipped")), ("assumed", _total(result, "assumed"))):
-        lines += [f"{title}: {', '.join(f'{what} ({n} rows)' for what, n in counts.items())}"] if counts else []
-    lines += [f"constants fitted on, and left out: {subset}" for subset in result.calibration]
-    return "\n".join(lines)
+def describe(result: Scores) -> str:
+    """The scores as tables under one another for people to read."""
+    parts = [(one.table, [*one.sets.items(), *one.totals.items()], _told(one)) for one in result.tables]
+    if len(parts) > 1:
+        parts.append(("all tables", [*result.totals.items()], []))
+    width = max(len("set"), *(len(name) for _, named, _ in parts for name, _ in named))
+    head = f"{'set':<{width}} {'rows':>5} {'scored':>6} {_TITLES}"
+    return "\n\n".join(
+        "\n".join([title, head, *(f"{name:<{width}} {_line(each)}" for name, each in named), *told])
+        for title, named, told in parts
+    )
+
+
+def _line(each: SetScore) -> str:
+    shares = [_percent(value, 7) for value in (each.mean, each.median, each.p95, each.worst)]
+    shares += [_percent(value, 6) for value in (each.order_right, each.floor, each.coverage90)]
+    return f"{each.rows:>5} {each.scored:>6} {' '.join(shares)}"
+
+
+def _told(result: Score) -> list[str]:
+    """What was skipped, assumed and fitted."""
+    counted = [(title, _total(result, title)) for title in ("skipped", "assumed")]
+    lines = [f"{title}: {', '.join(f'{what} ({n} rows)' for what, n in counts.items())}" for title, counts in counted if counts]
+    return lines + [f"constants fitted on, and left out: {subset}" for subset in result.calibration]
 
 
 def _total(result: Score, name: str) -> Counter[str]:

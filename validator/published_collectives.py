@@ -80,7 +80,8 @@ def predict(row: Row) -> Prediction:
     unstated = (*assumed, *([] if algorithm else ["algorithm"]))
     alike = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
     interval_s = (told.low * predicted_s, told.high * predicted_s) if told else None
-    return Prediction(set_name, predicted_s, measured_s, "", unstated, (*alike, str(size_bytes)), alike[:3], interval_s)
+    inputs, nodes = (*alike, str(size_bytes)), cluster.nodes
+    return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, alike[:3], interval_s, nodes=nodes)
 
 
 def _algorithm(text: str) -> str | None:

@@ -79,7 +79,8 @@ def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
     except ValidationError as error:
         return Prediction(source, skipped=f"no scenario: {error.errors()[0]['msg']}")
     inputs, pairs = (tuple(row.get(column, "") for column in columns) for columns in ((*_SERIES, *_SHAPE), _PAIRS))
-    return Prediction(source, predicted, measured, "", _assumed(row), inputs, pairs, interval)
+    nodes = scenario.cluster.nodes
+    return Prediction(source, predicted, measured, "", _assumed(row), inputs, pairs, interval, nodes=nodes)
 
 
 def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:

@@ -82,14 +82,14 @@ def _predictions(row: Row, framework: Framework | None) -> Iterator[Prediction]:
     except (KeyError, ValueError):
         yield Prediction(name, skipped="no run that can be read")
         return
-    yield Prediction(name, predicted_s, measured_s, skipped, run.assumed, inputs, pairs, interval_s)
+    yield Prediction(name, predicted_s, measured_s, skipped, run.assumed, inputs, pairs, interval_s, nodes=run.nodes)
     if row.get("memory_GiB"):
         told_bytes = max(getattr(rank, run.framework.told) for rank in held.ranks)
-        yield Prediction(f"{name} memory", told_bytes, measured_bytes, "", run.assumed, inputs, pairs)
+        yield Prediction(f"{name} memory", told_bytes, measured_bytes, "", run.assumed, inputs, pairs, of="memory")
     if row.get("fits") in ("yes", "no"):
         right = held.fits == (row["fits"] == "yes")
         # an error is 0 or 1, and its mean the share of rows that are wrong
-        yield Prediction(f"fits: {row['fits']}", 1.0 if right else 2.0, 1.0, inputs=inputs)
+        yield Prediction(f"fits: {row['fits']}", 1.0 if right else 2.0, 1.0, inputs=inputs, of="fit")
 
 
 def _not_timed(row: Row) -> str:
@@ -143,6 +143,10 @@ class _Run:
         sizes = [size for size in range(each, 0, -1) if each % size == 0 and each // size >= self.strategy.get("stages", 1)]
         fitting = (scenario for size in sizes if memory(scenario := self._of(size), self.software).fits)
         return next(fitting, self._of(1))
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.work.ranks // self.cluster.node.devices)
 
     @property
     def software(self) -> Software:

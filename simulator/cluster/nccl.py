@@ -167,7 +167,7 @@ class _Case:
         """Where NCCL's limits for one node, two, and more stand."""
         return min(self.group.nodes, 3) - 1
 
-    @property
+    @functools.cached_property
     def traffic(self) -> Traffic:
         return self.wires.traffic(self.algorithm, self.op)
 

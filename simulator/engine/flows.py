@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -64,6 +64,8 @@ class Allocator:
         self._environment = environment
         self._queues = [FairQueue(environment, float(c), float(i)) for c, i in zip(capacity, loss, strict=True)]
         self._users: list[dict[Activity, float]] = [{} for _ in self._queues]
+        # of resources whose users have not changed since they were looked at
+        self._slopes: dict[int, float] = {}
         self._changed: dict[int, None] = {}
 
     def start(self, amount: float, max_rate: float, weight: float, uses: Sequence[Use], finished: Callable[[], None]) -> None:
@@ -85,6 +87,7 @@ class Allocator:
             users = self._users[resource]
             alone = alone and not users
             users[activity] = users.get(activity, 0.0) + per_unit
+            self._slopes.pop(resource, None)
         if alone:
             # nobody to share with: no need to wait for what else this instant brings
             rates = [self._queues[resource].capacity((per_unit,)) / per_unit for resource, per_unit in activity.uses]
@@ -99,9 +102,11 @@ class Allocator:
         for remaining, weight, per_unit, finished in queue.take_out():
             activity = Activity(remaining, queue.limit, weight, (Use(resource, per_unit),), finished, since_s=now_s)
             self._users[resource][activity] = per_unit
+            self._slopes.pop(resource, None)
 
     def _return_to_queue(self, resource: int) -> None:
         users, self._users[resource] = self._users[resource], {}
+        self._slopes.pop(resource, None)
         for activity, per_unit in users.items():
             self._queues[resource].start(activity.remaining, activity.limit, activity.weight, per_unit, activity.finished)
 
@@ -131,16 +136,17 @@ class Allocator:
             for activity in self._users[queue.pop()]:
                 if activity not in activities:
                     activities[activity] = None
-                    for use in activity.uses:
-                        if use.resource not in resources:
-                            resources[use.resource] = None
-                            queue.append(use.resource)
+                    for used, _ in activity.uses:
+                        if used not in resources:
+                            resources[used] = None
+                            queue.append(used)
         return list(resources), list(activities)
 
     def _share(self, resources: list[int], activities: list[Activity]) -> None:
         now_s = self._environment.now
         for activity in activities:
-            activity.remaining = max(0.0, activity.remaining - activity.rate * (now_s - activity.since_s))
+            remaining = activity.remaining - activity.rate * (now_s - activity.since_s)
+            activity.remaining = remaining if remaining > 0.0 else 0.0
             activity.since_s = now_s
         if len(resources) == 1 and len({activity.limit for activity in activities}) == 1:
             self._return_to_queue(resources[0])
@@ -151,7 +157,7 @@ class Allocator:
 
     def _wake(self, activities: list[Activity]) -> None:
         """Looks at the activities of a component again when the first of them ends."""
-        next_s = min(activity.ends_s() for activity in activities)
+        next_s = min([activity.ends_s() for activity in activities])
         timer = self._environment.timeout(max(0.0, next_s - self._environment.now))
         for activity in activities:
             activity.timer = timer
@@ -173,8 +179,9 @@ class Allocator:
 
         def stop(activity: Activity, rate: float) -> None:
             rates[activity] = rate
-            for use in activity.uses:
-                left[use.resource] = max(0.0, left[use.resource] - rate * use.per_unit)
+            for resource, per_unit in activity.uses:
+                rest = left[resource] - rate * per_unit
+                left[resource] = rest if rest > 0.0 else 0.0
 
         while len(rates) < len(activities):
             level, is_cap, number = heapq.heappop(levels)
@@ -190,9 +197,14 @@ class Allocator:
                         stop(activity, level * activity.weight)
         return rates
 
-    def _slope(self, resource: int, stopped: Container[Activity]) -> float:
+    def _slope(self, resource: int, stopped: Collection[Activity]) -> float:
         """How much more of a resource is used for each unit that the level rises."""
-        return sum(a.weight * per_unit for a, per_unit in self._users[resource].items() if a not in stopped)
+        users = self._users[resource].items()
+        if stopped:
+            return sum([a.weight * per_unit for a, per_unit in users if a not in stopped])
+        if resource not in self._slopes:
+            self._slopes[resource] = sum([a.weight * per_unit for a, per_unit in users])
+        return self._slopes[resource]
 
     def _finish(self, activities: list[Activity], timer: object) -> None:
         """Ends the activities of a component whose time has come, unless the component has changed since."""
@@ -201,6 +213,7 @@ class Allocator:
         for activity in ended:
             for use in activity.uses:
                 self._users[use.resource].pop(activity, None)
+                self._slopes.pop(use.resource, None)
         for activity in ended:
             self._touch([use for use in activity.uses if self._users[use.resource]])
             activity.finished()

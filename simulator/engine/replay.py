@@ -9,6 +9,7 @@ which `contention` finds out afterwards.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,9 @@ Times = NDArray[np.float64]
 
 # Up to so many tasks of the step before are gathered column by column, which is faster than one ragged reduction.
 _FEW: Final = 4
+# Where a level follows so many tasks or fewer, on average, tasks are timed one by one: numpy takes as long for each call.
+_SINGLY: Final = 8
+_ByRow = Sequence[Times]
 
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
@@ -61,9 +65,9 @@ def replay(program: Program, steps: int, seconds: Times, variation: Variation = 
 
 def durations_s(program: Program) -> Times:
     """Seconds each task takes alone: latency, then its amount (of all its requests) at the rate that it and its resources
-    allow; shape (tasks,)."""
+    allow; shape (tasks,), or (tasks, points) of a program that was compiled for several."""
     count = np.where(program.kind == Kind.SERVE, program.requests, 1)
-    seconds: Times = program.latency_s + count * program.amount / rates(program)
+    seconds: Times = (program.latency_s.T + (count * program.amount.T) / rates(program).T).T
     return seconds
 
 
@@ -104,7 +108,7 @@ def _shared_s(program: Program, tasks: NDArray[np.int64]) -> Times:
 
 
 def rates(program: Program) -> Times:
-    """Rate of each task alone: what it and its resources allow, shape (tasks,)."""
+    """Rate of each task alone: what it and its resources allow, shape as `durations_s` has it."""
     routes, resources = program.routes, program.resources
     route = routes.resources.keys()
     # all that a route's uses take of one resource counts together
@@ -113,9 +117,9 @@ def rates(program: Program) -> Times:
     per_unit = np.bincount(group, weights=routes.per_unit, minlength=1)[group]
     capacity = resources.capacity[routes.resources.values]
     loss = resources.incast[routes.resources.values] * np.maximum(0.0, per_unit - 1)
-    limit = np.full(len(routes.resources), np.inf)
-    np.minimum.at(limit, route, capacity / (1 + loss) / per_unit)
-    rate: Times = np.minimum(program.max_rate, limit[program.route])
+    limit = np.full((len(routes.resources), *capacity.shape[1:]), np.inf)
+    np.minimum.at(limit, route, (capacity.T / (1 + loss) / per_unit).T)
+    rate: Times = np.minimum(program.max_rate.T, limit[program.route].T).T
     return rate
 
 
@@ -176,42 +180,59 @@ def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) 
 
     start_s: when each rank class begins, shape (ranks,).
     """
-    order = _Order(program)
+    order = _order(program)
     place, rows = order.place, len(order.rows)
     served = program.kind == Kind.SERVE
     queues = [_Queue(server, order.places, release) for release, server in enumerate(order.servers, len(program))]
-    start = np.zeros((rows, 1))
-    if start_s is not None:
-        start[place] = start_s[program.rank, None]
-    given = None
+    given: Times | None = None
     for seconds in each:
+        if given is None:
+            # one row more, which holds nothing up, and of which nothing is heard
+            shape = rows + 1, seconds.shape[1]
+            start, end, took = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+            if start_s is not None:
+                start[place] = start_s[program.rank, None]
+            by_row = [list(side) if order.is_narrow else [] for side in (start, end, took)]
         if seconds is not given:
-            samples = seconds.shape[1]
-            given, took = seconds, np.zeros((rows, samples))
+            given = seconds
             took[place] = np.where(served[:, None], 0.0, seconds)
-            start = np.repeat(start, samples // start.shape[1], axis=1)
-        # one row more, which holds nothing up, and of which nothing is heard
-        end = np.zeros((rows + 1, samples))
-        heard = np.full((rows + 1, samples) if order.tells else (0, 0), np.inf)
+        heard = np.full(shape if order.tells else (0, 0), np.inf)
         for level in order.levels:
-            tasks = level.tasks
-            if len(level.before):
-                latest = np.maximum.reduceat(end.take(level.before, axis=0), level.offsets, axis=0)
-                np.maximum(start[tasks], latest, out=start[tasks])
-            np.add(start[tasks], took[tasks], out=end[tasks])
+            if level.each:
+                _one_by_one(level.each, *by_row)
+            else:
+                _at_once(level, start, end, took)
             if level.told is not None:
                 level.told.wait(start, end, took, heard)
             if level.partners is not None:
                 level.partners.take_turns(start, end, took)
             for number in level.released:
                 queues[number].serve(start, end, seconds)
-        yield start[place], end[place]
-        start = order.carried.latest(end)
+        yield start[place].copy(), end[place].copy()
+        start[:rows] = order.carried.latest(end)
+
+
+def _at_once(level: _Level, start: Times, end: Times, took: Times) -> None:
+    """Times the tasks of a level; start: what holds them up beside what they follow, becomes when they start."""
+    begin = start[level.tasks]
+    if len(level.before):
+        latest = np.maximum.reduceat(end.take(level.before, axis=0), level.offsets, axis=0)
+        np.maximum(begin, latest, out=begin)
+    np.add(begin, took[level.tasks], out=end[level.tasks])
+
+
+def _one_by_one(each: Sequence[tuple[int, Sequence[int]]], start: _ByRow, end: _ByRow, took: _ByRow) -> None:
+    """The same by rows, one after another."""
+    for task, before in each:
+        begin = start[task]
+        for previous in before:
+            np.maximum(begin, end[previous], out=begin)
+        np.add(begin, took[task], out=end[task])
 
 
 class QueuedServer(NamedTuple):
     """A server class: its tasks, and of each its bucket and the seconds of the update after it if it is the bucket's last, all
-    of shape (tasks of the server,)."""
+    of shape (tasks of the server,), or as `durations_s` has it."""
 
     rank: int
     tasks: NDArray[np.int64]
@@ -222,7 +243,7 @@ class QueuedServer(NamedTuple):
 def servers_of(program: Program) -> list[QueuedServer]:
     """A program's servers, each with the rows of its requests and the seconds of its updates."""
     serves = np.flatnonzero(program.kind == Kind.SERVE)
-    update_s = program.update_s / rates(program)
+    update_s = (program.update_s.T / rates(program).T).T
     by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
     return [QueuedServer(rank, tasks, program.bucket[tasks], update_s[tasks]) for rank, tasks in by_rank]
 
@@ -249,7 +270,8 @@ class _Queue:
         bucket, sample = self.server.bucket[order], np.arange(order.shape[1])
         is_last = _last_of_buckets(bucket)
         service_s = np.take_along_axis(seconds[self.server.tasks], order, axis=0)
-        service_s = service_s + np.where(is_last, self.server.update_s[order], 0.0)
+        update_s = np.broadcast_to(self.server.update_s.reshape(len(order), -1), order.shape)
+        service_s = service_s + np.where(is_last, np.take_along_axis(update_s, order, axis=0), 0.0)
         # a request ends at the latest, over those before it and itself, of its arrival and all services from there on
         total_s = np.cumsum(service_s, axis=0)
         served_s = total_s + np.maximum.accumulate(ready_s - total_s + service_s, axis=0)
@@ -298,12 +320,14 @@ class _Told(NamedTuple):
 class _Level(NamedTuple):
     """Tasks that can be timed together, and all that they follow: those of task i from offsets[i] on; none for the first.
 
-    released: numbers of the servers that have all they wait for. told, partners: those among them.
+    each: its tasks, each with what it follows, where these are so few in most levels that it is faster. released: numbers of
+    the servers that have all they wait for. told, partners: those among them.
     """
 
     tasks: slice
     before: NDArray[np.int64]
     offsets: NDArray[np.int64]
+    each: Sequence[tuple[int, Sequence[int]]]
     released: Sequence[int]
     told: _Told | None
     partners: _Partners | None
@@ -319,7 +343,6 @@ class _Order:
 
     def __init__(self, program: Program) -> None:
         tasks = len(program)
-        self.program = program
         self.servers = servers_of(program)
         before = _with_releases(program, self.servers)
         slots = np.concatenate([program.slot, np.full(len(self.servers), -1)])
@@ -338,16 +361,22 @@ class _Order:
         # releases follow nothing of the step before
         carried = Ragged(np.append(carried.offsets, np.full(len(self.servers), carried.offsets[-1])), carried.values)
         self.carried = _Latest(_placed(carried, self.rows, places), nothing)
-        self.levels = list(self._levels(level, _placed(_filled(before, nothing), self.rows, places)))
+        follows = _placed(_filled(before, nothing), self.rows, places)
+        # views of all rows take time to make, which a wide program does not win back
+        self.is_narrow = len(follows.values) <= _SINGLY * len(np.unique(level))
+        self.levels = list(self._levels(program, level, follows))
 
-    def _levels(self, level: NDArray[np.int64], before: Ragged) -> Iterator[_Level]:
+    def _levels(self, program: Program, level: NDArray[np.int64], before: Ragged) -> Iterator[_Level]:
         """The levels in order; before: for each place the places of what it follows."""
         in_place = level[self.rows]
         bounds = np.flatnonzero(np.diff(in_place, prepend=-1, append=-1))
         released: dict[int, list[int]] = {}
         for number, at_level in enumerate(level[len(level) - len(self.servers) :].tolist()):
             released.setdefault(at_level, []).append(number)
-        told, partners = self._told(level), self._partners(level)
+        told, partners = self._told(program, level), self._partners(program, level)
+        lists = before.lists() if self.is_narrow else []
+        # a release ends at no time, so that what it follows may end later
+        known = [] if self.servers else lists
         numbers, firsts = in_place[bounds[:-1]].tolist(), before.offsets[bounds].tolist()
         for number, (begin, end), (first, last) in zip(
             numbers, itertools.pairwise(bounds.tolist()), itertools.pairwise(firsts), strict=True
@@ -355,20 +384,21 @@ class _Order:
             # nothing holds up the first level
             follows = before.values[first if begin > 0 else last : last]
             offsets = before.offsets[begin:end] - first
+            each = [(task, _last(lists[task], known)) for task in range(begin, end)] if self.is_narrow else ()
             own = told.get(number), partners.get(number)
-            yield _Level(slice(begin, end), follows, offsets, released.get(number, ()), *own)
+            yield _Level(slice(begin, end), follows, offsets, each, released.get(number, ()), *own)
 
-    def _told(self, level: NDArray[np.int64]) -> dict[int, _Told]:
+    def _told(self, program: Program, level: NDArray[np.int64]) -> dict[int, _Told]:
         """By level, which is above that of what they may be behind."""
-        rows = np.flatnonzero(self.program.told_after >= 0)
-        columns = rows, self.program.told_after[rows], self.program.behind[rows]
+        rows = np.flatnonzero(program.told_after >= 0)
+        columns = rows, program.told_after[rows], program.behind[rows]
         return {at: _Told(*places) for at, places in self._by_level(level, columns)}
 
-    def _partners(self, level: NDArray[np.int64]) -> dict[int, _Partners]:
+    def _partners(self, program: Program, level: NDArray[np.int64]) -> dict[int, _Partners]:
         """By level, which is that of both, since both follow the same."""
-        if not (self.program.partner >= 0).any():
+        if not (program.partner >= 0).any():
             return {}
-        return {at: _Partners(*places) for at, places in self._by_level(level, self.program.partners())}
+        return {at: _Partners(*places) for at, places in self._by_level(level, program.partners())}
 
     def _by_level(
         self, level: NDArray[np.int64], columns: Sequence[NDArray[np.signedinteger[Any]]]
@@ -377,6 +407,24 @@ class _Order:
         of_row = level[columns[0]]
         for at in np.unique(of_row).tolist():
             yield at, [self.places[rows[of_row == at]] for rows in columns]
+
+
+# Of programs that are still there, by their ids: to find one takes about as long as to time a step.
+_ORDERS: Final[dict[int, _Order]] = {}
+
+
+def _order(program: Program) -> _Order:
+    """The program's order, which is found once."""
+    if id(program) not in _ORDERS:
+        _ORDERS[id(program)] = _Order(program)
+        weakref.finalize(program, _ORDERS.pop, id(program))
+    return _ORDERS[id(program)]
+
+
+def _last(tasks: Sequence[int], known: Sequence[Sequence[int]]) -> list[int]:
+    """Those of tasks that no other of them follows, since it would end later. known: what each follows, if that is told."""
+    implied = {before for task in tasks for before in known[task]} if known and len(tasks) > 1 else ()
+    return [task for task in dict.fromkeys(tasks) if task not in implied]
 
 
 class _Latest:

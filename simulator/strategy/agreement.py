@@ -93,6 +93,7 @@ class Agreement:
         self.job = replace(job, layers=with_copies(job.layers, self.plan))
         self.copied = self.job.layers[-1].parameters - job.layers[-1].parameters
         self.units, self.replicas = found, replicas
+        self._beginning = {unit.layers.start: unit for stage in found for unit in stage}
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
         self._makes = np.isin(shop.lanes.kind, (Pass.BACKWARD, Pass.WEIGHT))
         self._found: dict[tuple[int, str], list[Group]] = {}
@@ -110,6 +111,10 @@ class Agreement:
         """Those of one stage; returns the rows of its sums."""
         events = sorted(self._events(rank), key=lambda event: event.slot)
         rows = [self._collective(rank, event) for event in events]
+        held = [(event.before, row) for row, event in zip(rows, events, strict=True) if event.before >= 0]
+        if held:
+            before, after = np.array(held).T
+            self.shop.builder.follow(np.array([replica.rows[before] for replica in self.replicas]).T, after[:, None])
         return [row for row, event in zip(rows, events, strict=True) if event.before < 0]
 
     def _sum_copies(self, sums: Sequence[list[int]]) -> None:
@@ -149,9 +154,7 @@ class Agreement:
                 yield from self._sums(rank, task, [self._unit_at(task)] if beside and tasks.cut[task] else found)
 
     def _unit_at(self, task: int) -> Unit:
-        tasks = self.shop.lanes
-        begin = int(tasks.begin[task])
-        return next(unit for unit in self.units[int(tasks.stage[task])] if unit.layers.start == begin)
+        return self._beginning[int(self.shop.lanes.begin[task])]
 
     def _sums(self, rank: int, task: int, done: Sequence[Unit]) -> Iterator[_Event]:
         """Sums of the gradients that are complete after a task."""
@@ -187,7 +190,8 @@ class Agreement:
         """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped."""
         tasks = self.shop.lanes
         kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if self.plan.reshard else (Pass.FORWARD,)
-        passed = [task for task in own if tasks.kind[task] in kinds]
+        kind = tasks.kind.tolist()
+        passed = [task for task in own if kind[task] in kinds]
         for number, task in enumerate(passed):
             ahead = number - 1 - self.plan.prefetch
             after = passed[ahead] if ahead >= 0 else own[0]
@@ -212,10 +216,7 @@ class Agreement:
         members = [replica.ranks[rank] for replica in replicas]
         # sums that nothing but optimizers follows need no hint, of which several would have the same
         slot = event.slot if event.before >= 0 or self.job.zero >= 2 else -1
-        row = builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, rank if stages > 1 else -1, slot=slot)
-        if event.before >= 0:
-            builder.follow(np.array([replica.rows[event.before] for replica in replicas]), row)
-        return row
+        return builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, rank if stages > 1 else -1, slot=slot)
 
     def _path(self, rank: int, op: Op, group: str, size_bytes: float) -> tuple[float, Path]:
         key, grid = (op, group, rank, size_bytes), self.shop.grid

@@ -34,6 +34,7 @@ class Fabric:
         self._channels: dict[tuple[str, Channel], int] = {}
         self._costs: dict[tuple[object, ...], CollectiveCost] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
+        self._paths: dict[tuple[object, ...], Path] = {}
 
     def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         if name not in self._resources:
@@ -122,6 +123,16 @@ class Fabric:
         out_of_source, into_target, together: how many alike messages leave the source's port, reach the target's, and move
         in the node at the same time.
         """
+        counts = out_of_source, into_target, together
+        key = node, source, target, _told_bytes(self.cluster.node.link, size_bytes), *counts, devices
+        if key not in self._paths:
+            self._paths[key] = self._inside(node, source, target, size_bytes, *counts, devices)
+        return self._paths[key]
+
+    def _inside(
+        self, node: int, source: str, target: str, size_bytes: float, out_of_source: int, into_target: int, together: int,
+        devices: tuple[int, int],
+    ) -> Path:  # fmt: skip
         link = _given(self.cluster.node.link)
         wiring = link.wiring(self.cluster.node.devices)
         if wiring.is_switch:
@@ -143,6 +154,16 @@ class Fabric:
 
         devices: the ranks', where it is one message; a message goes over the card that its device is nearest to.
         """
+        sent_bytes = _told_bytes(self.cluster.network, size_bytes)
+        key = source_node, target_node, sent_bytes, out_of_source, into_target, devices
+        if key not in self._paths:
+            self._paths[key] = self._between(source_node, target_node, size_bytes, out_of_source, into_target, devices)
+        return self._paths[key]
+
+    def _between(
+        self, source_node: int, target_node: int, size_bytes: float, out_of_source: float, into_target: float,
+        devices: tuple[int, int] | None,
+    ) -> Path:  # fmt: skip
         link, cards = _given(self.cluster.network), self.cluster.node.cards_used
         wiring = link.wiring(self.cluster.nodes, cards)
         uses: tuple[Use, ...] = ()
@@ -316,6 +337,11 @@ def _given(link: Link | None) -> Link:
     """Scenario validation has made sure that a needed link is there."""
     assert link is not None
     return link
+
+
+def _told_bytes(link: Link | None, size_bytes: float) -> float:
+    """What of a message's size tells its path: nothing where no host takes as long for each, however large."""
+    return size_bytes if _given(link).overhead_s else 0.0
 
 
 def _weight(link: Link | MeasuredCollective) -> float:

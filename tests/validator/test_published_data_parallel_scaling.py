@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 import scaleproof
 from simulator import library
-from validator.published import Prediction, Score, score
+from tests.accuracy_page import ALL, shown
+from validator.published import Prediction
 from validator.published_data_parallel_scaling import predict, predict_among
 
 TABLE = library.ROOT / "published" / "data_parallel_scaling.csv"
@@ -29,14 +29,6 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@cache
-def scored() -> Score:
-    """Without intervals, which take most of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("validator.published_data_parallel_scaling._interval", lambda *_: None)
-        return score(TABLE)
-
-
 def at(gpus: int, **changes: str) -> dict[str, str]:
     nodes = -(-gpus // int(changes.get("gpus_per_node", "8")))
     return SERIES | {"gpus": str(gpus), "nodes": str(nodes), "samples_per_s": str(375 * gpus)} | changes
@@ -49,20 +41,18 @@ def predicted(row: Row, *others: Row) -> float:
 
 
 def test_every_row_is_scored_but_the_bases() -> None:
-    found = scored()
-    assert found.table == "data_parallel_scaling"
-    assert found.calibration == ()
-    assert sum(each.rows for each in found.sets.values()) == len(rows())
-    assert {reason for each in found.sets.values() for reason in each.skipped} == {BASE}
+    found = shown(ALL)["data_parallel_scaling"]
+    bases = len(rows()) - sum(line.scored for line in found.sets.values())
+    assert f"skipped: {BASE} ({bases} rows)" in found.text.splitlines()
 
 
 @pytest.mark.parametrize("name", ["tf_benchmarks_2017", "ps_tensorflow", "nvidia_dle"])
 def test_every_set_is_within_the_bound(name: str) -> None:
-    found = scored().sets[name]
+    found = shown(ALL)["data_parallel_scaling"].sets[name]
     assert found.mean is not None
-    assert found.mean < 0.10
+    assert found.mean < 10
     # where there are several of a model on as many GPUs
-    assert found.order_right is None or found.order_right > 0.8
+    assert found.order is None or found.order > 80
 
 
 @pytest.mark.parametrize("method", ["ring_allreduce: DDP", "distributed_replicated"])

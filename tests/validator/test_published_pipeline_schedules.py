@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-import scaleproof
 from simulator import library
-from validator.published import score
+from tests.accuracy_page import ALL, shown
 from validator.published_pipeline_schedules import Given, predict, read, step_s
 
 TABLE = library.ROOT / "published" / "pipeline_schedules.csv"
@@ -29,13 +28,12 @@ def given(schedule: str, **changes: Any) -> Given:
 
 
 def test_every_row_is_scored_within_the_bound() -> None:
-    found = score(TABLE)
-    assert found.table == "pipeline_schedules"
-    assert found.calibration == ()
-    assert sum(each.scored for each in found.sets.values()) == len(rows())
-    errors = [abs(predict(each).error) for each in rows()]
-    assert sum(errors) / len(errors) < 0.03
-    assert max(errors) < 0.08
+    found = shown(ALL)["pipeline_schedules"].lines["all"]
+    assert found.rows == found.scored == len(rows())
+    assert found.mean is not None
+    assert found.worst is not None
+    assert found.mean < 3
+    assert found.worst < 8
 
 
 def test_schedules_compare_as_measured() -> None:
@@ -105,10 +103,3 @@ def test_more_chunks_send_more_messages_that_are_waited_for() -> None:
 def test_rows_that_cannot_be_predicted_are_skipped_with_their_reason(change: dict[str, str], reason: str) -> None:
     found = predict(row("ZB-2p") | change)
     assert found.skipped.startswith(reason)
-
-
-def test_the_command_prints_the_score(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scaleproof.main(["score", str(TABLE)]) == 0
-    out = capsys.readouterr().out
-    assert "zero_bubble24 table4_throughput" in out
-    assert "assumed: gpu (38 rows), heads (38 rows), vocabulary (38 rows)" in out

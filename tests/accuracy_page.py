@@ -1,0 +1,58 @@
+"""What docs/accuracy.md shows of the score; tests/test_readme.py holds it to be what is printed today, to the letter."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
+ALL = "scaleproof score"
+CALIBRATED = "scaleproof score scenarios/published/transformer_training.csv --calibrated"
+
+
+class Line(NamedTuple):
+    """A set's score, or a total: counts, and shares in percent, None where there are none."""
+
+    rows: int
+    scored: int
+    mean: float | None
+    median: float | None
+    p95: float | None
+    worst: float | None
+    order: float | None
+    floor: float | None
+    covered: float | None
+
+
+class Part(NamedTuple):
+    """A table's: its lines by set and total, and the text below them."""
+
+    lines: dict[str, Line]
+    text: str
+
+    @property
+    def sets(self) -> dict[str, Line]:
+        return {name: line for name, line in self.lines.items() if name not in ("all", "more than 2 nodes")}
+
+
+@cache
+def shown(command: str) -> dict[str, Part]:
+    """What a command prints, by table."""
+    pattern = rf"^```console\n\$ {re.escape(command)}\n(.*?)^```"
+    (block,) = re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return dict(_part(text) for text in block.split("\n\n"))
+
+
+def _part(text: str) -> tuple[str, Part]:
+    title, head, *rest = text.splitlines()
+    width = head.index(" rows") - 1
+    lines = list(takewhile(lambda line: len(line) == len(head), rest))
+    return title, Part({line[:width].strip(): _line(line[width:]) for line in lines}, "\n".join(rest[len(lines) :]))
+
+
+def _line(text: str) -> Line:
+    rows, scored, *shares = text.split()
+    return Line(int(rows), int(scored), *(None if share == "–" else float(share.rstrip("%")) for share in shares))
