@@ -101,13 +101,6 @@ def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]
     return np.array(result)
 
 
-def sums_within(values: NDArray[np.float64], segment: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Running sums that begin anew with each segment."""
-    total = np.cumsum(values)
-    before = (total - values)[np.searchsorted(segment, segment)]
-    return total - before
-
-
 def working_elements(operator: Operator) -> int:
     """Elements for one sample of the gradients that an operator's backward pass reads and writes."""
     match operator:
@@ -127,40 +120,44 @@ def working_elements(operator: Operator) -> int:
 
 
 class Held(NamedTuple):
-    """Bytes for a layer and one microbatch.
+    """Bytes for a layer and one sample.
 
     kept: from the forward to the backward pass; logits of them. again: what was dropped, and is made again. left: what the
-    gradients of weights need, once those of activations are made. working: gradients of activations at the fullest moment while
-    all activations are there; gathered: what other ranks have of the same. weights: gradients of weights then, in elements.
+    gradients of weights need, once those of activations are made. gathered: what other ranks have of the gradients of
+    activations. moments: those that may be the fullest while all activations are there, as elements of activations' gradients
+    for a sample, and of weights'.
     """
 
     kept: float
     logits: float
     again: float
     left: float
-    working: float
     gathered: float
-    weights: float
+    moments: tuple[tuple[float, int], ...]
+
+    def working_elements(self, samples: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of activations' gradients for one sample, and of weights', at the fullest moment with so many samples."""
+        working, weights = np.array(self.moments, dtype=np.float64).T
+        at = np.argmax(samples[:, None] * working + weights, axis=1)
+        return working[at], weights[at]
 
 
 def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool, setting: Setting) -> Held:
     """own: of what it keeps (`whole`) what is not made again. is_last: whether no layer of the chunk is behind it."""
-    size, samples, software = setting.size, setting.samples, setting.software
+    size, software = setting.size, setting.software
     logit_bytes, _ = software.loss.logit_bytes(size)
     names = {one.name for one in whole}
     dropped_bytes = size_bytes(whole, size, logit_bytes)
     dropped_bytes -= size_bytes((one for one in own if one.name in names), size, logit_bytes)
-    working_bytes, weights = _entered(layer, samples, size, is_last, software.loss)
     if software.input_bytes is not None:
         own = with_narrow_inputs(own, software.input_bytes, layer.output_elements)
     return Held(
-        samples * size_bytes(own, size, logit_bytes),
-        samples * size_bytes((one for one in own if one.name in _LOGITS), size, logit_bytes),
-        samples * dropped_bytes,
-        samples * size * sum(map(_needed_elements, layer.operators)),
-        working_bytes,
-        samples * size * _gathered_elements(layer, setting.plan.context),
-        weights,
+        size_bytes(own, size, logit_bytes),
+        size_bytes((one for one in own if one.name in _LOGITS), size, logit_bytes),
+        dropped_bytes,
+        size * sum(map(_needed_elements, layer.operators)),
+        size * _gathered_elements(layer, setting.plan.context),
+        tuple(_moments(layer, size, is_last, software.loss)),
     )
 
 
@@ -195,14 +192,14 @@ def _weights(operator: Operator) -> int:
             return 0
 
 
-def _entered(layer: Layer, samples: float, size: int, is_last: bool, loss: Loss) -> tuple[float, float]:
-    """Bytes of activations' gradients, and elements of weights', at the fullest moment with all the layer's activations.
+def _moments(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tuple[float, int]]:
+    """Elements of activations' gradients for a sample, and of weights', at moments with all the layer's activations.
 
     They are there until the first product with weights is passed: what it reads is then let go. An activation at the end of a
     layer that is not the last reads its output again, which the next layer held. Parameters without a product are looked up.
     """
     looked_up = layer.parameters if not any(map(_weights, layer.operators)) else 0
-    moments = [(float(layer.output_elements), looked_up)]
+    yield float(layer.output_elements), looked_up
     again = 0
     if not is_last and layer.operators and isinstance(last := layer.operators[-1], Memory):
         again = max(0, min(last.backward_read - last.written, layer.output_elements))
@@ -211,12 +208,9 @@ def _entered(layer: Layer, samples: float, size: int, is_last: bool, loss: Loss)
         weights = _weights(operator)
         is_loss = isinstance(operator, Memory) and operator.name == _LOSS
         working = working_elements(operator) / 2 * loss.logit_bytes(size)[1] / size if is_loss else working_elements(operator)
-        moments.append((working + again, weights))
+        yield working + again, weights
         again = 0
         if weights:
             read = operator.rows * operator.inner if isinstance(operator, Matmul) else 0
-            rest = max(map(working_elements, layer.operators[:index]), default=0)
-            moments.append((rest - read, weights))
+            yield max(map(working_elements, layer.operators[:index]), default=0) - read, weights
             break
-    working, weights = max(moments, key=lambda moment: samples * moment[0] + moment[1])
-    return samples * size * working, float(weights)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from simulator.strategy.schedule import Pass, PassTimes, ScheduleName, order
 
 EQUAL: Final = PassTimes()
+# Schedules whose backward passes make gradients of weights as well, of which the others make some apart.
+WHOLE: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
 Counts = NDArray[np.int64]
 # By kind of pass, the last where there is none: what it adds to the microbatches whose activations are held, and to those of
 # which what the gradients of weights need is left.
@@ -33,18 +35,31 @@ class Flights(NamedTuple):
     between: Counts
     most: list[list[int]]
     done: list[list[list[bool]]]
-    splits: bool
+
+
+class Turns(NamedTuple):
+    """What ranks hold as they go from pass to pass: counts as in `Flights`, shape (ranks, passes, 2 · chunks). back: the chunk
+    that is passed back, and −1 at all else, shape (ranks, passes)."""
+
+    before: Counts
+    after: Counts
+    back: Counts
+
+
+def turns(kind: Counts, chunk: Counts, chunks: int) -> Turns:
+    """Of ranks by kinds and chunks of their passes, shape (ranks, passes)."""
+    is_in = chunk[:, :, None] == np.arange(chunks)
+    changes = np.concatenate([kinds[kind][:, :, None] * is_in for kinds in (_HELD, _LEFT)], axis=2)
+    after = np.cumsum(changes, axis=1)
+    back = np.where((kind == Pass.BACKWARD) | (kind == Pass.INPUT), chunk, -1)
+    return Turns(after - changes, after, back)
 
 
 @lru_cache(maxsize=64)
 def flights(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL) -> Flights:
     """Of all ranks, by the schedule's order, in which they are for such times of passes."""
     passes = order(schedule, ranks, microbatches, chunks, times)
-    is_in = passes.chunk[:, :, None] == np.arange(chunks)
-    changes = np.concatenate([kinds[passes.kind][:, :, None] * is_in for kinds in (_HELD, _LEFT)], axis=2)
-    after = np.cumsum(changes, axis=1)
-    before = after - changes
-    back = np.where(np.isin(passes.kind, (Pass.BACKWARD, Pass.INPUT)), passes.chunk, -1)
+    before, after, back = turns(passes.kind, passes.chunk, chunks)
     firsts = np.stack([np.argmax(back == chunk, axis=1) for chunk in range(chunks)], axis=1)
     itself = np.eye(chunks, 2 * chunks, dtype=np.int64)
     later = [
@@ -57,7 +72,6 @@ def flights(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int =
         _stacked([_largest(after[rank], 2 * chunks) for rank in range(ranks)]),
         after[:, :, :chunks].max(axis=1).tolist(),
         (firsts[:, None, :] < firsts[:, :, None]).tolist(),
-        bool((passes.kind == Pass.WEIGHT).any()),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from simulator.cluster import Cluster
 from simulator.cluster.cost import library_of, nccl_facts
 from simulator.cluster.nccl import channels, facts_of
 from simulator.memory.setting import Setting
@@ -26,16 +27,15 @@ def libraries_bytes(setting: Setting, copies: bool) -> dict[str, float]:
     facts = facts_of(setting.scenario.cluster.device.name)
     return {
         "workspace": float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"]) if setting.is_gpu else 0.0,
-        "library": _nccl_bytes(setting, copies),
+        "library": 0.0 if setting.strategy.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
         "context": float(setting.software.context_bytes) if setting.is_gpu else 0.0,
     }
 
 
-def _nccl_bytes(setting: Setting, copies: bool) -> float:
-    """NCCL's buffers on one rank; nothing, where another library is used, or servers are talked to."""
-    cluster, plan = setting.scenario.cluster, setting.plan
+def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
+    """NCCL's buffers on one rank; nothing, where another library is used."""
     facts = nccl_facts(cluster)
-    if facts is None or library_of(cluster) != "nccl" or setting.strategy.servers:
+    if facts is None or library_of(cluster) != "nccl":
         return 0.0
     devices, cards, total = cluster.node.devices, cluster.node.cards_used, 0
     for span in _spans(plan, devices, copies):

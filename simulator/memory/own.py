@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from simulator.memory.activations import READ
+from simulator.memory.states import Amount, Sizes, sizes
 from simulator.model.graph import inputs_of
 from simulator.model.layers import Layer, copied_weights
+from simulator.model.operators import Kept, Matmul
+from simulator.scenario import Training
 from simulator.strategy import Strategy
 from simulator.strategy.costs import Job
 from simulator.strategy.replicated import Replicated
@@ -29,6 +33,58 @@ class Own(NamedTuple):
         return self.entries, *((id(layer.operators), id(layer.tensors)) for chunk in self.chunks for layer in chunk)
 
 
+class Part(NamedTuple):
+    """What a rank has of the model, in elements; arrays, where it is of many ranks.
+
+    largest: of the tensors. ends: parameters of what is glued, blocks: of all else, block: of the largest layer of it.
+    products: one weight of each shape that blocks have. batch_bytes: of a sample, there throughout a step.
+    """
+
+    sizes: Sizes
+    largest: Amount
+    ends: Amount
+    blocks: Amount
+    block: Amount
+    products: Amount
+    batch_bytes: Amount
+
+    def each(self, change: Callable[[Amount], Amount]) -> Part:
+        """With every number changed."""
+        return Part(Sizes(*map(change, self.sizes)), *map(change, self[1:]))
+
+
+def part_of(layers: Sequence[Layer], training: Training, batch_bytes: float = 0.0) -> Part:
+    blocks = [layer.parameters for layer in layers if not layer.glued]
+    made = {id(layer.operators): layer.operators for layer in layers if not layer.glued}
+    products = (one for operators in made.values() for one in operators if isinstance(one, Matmul))
+    own = sizes(layers, training.optimizer)
+    return Part(
+        own,
+        max((max(layer.tensors, default=0) for layer in layers), default=0),
+        own.parameters - sum(blocks),
+        sum(blocks),
+        max(blocks, default=0),
+        sum(columns * inner for columns, inner in {(one.columns, one.inner) for one in products}),
+        batch_bytes,
+    )
+
+
+def together(chunks: Part, products: Amount) -> Part:
+    """Of ranks whose chunks are in the last axis."""
+    part = chunks.each(lambda one: one.sum(axis=-1))
+    return part._replace(largest=chunks.largest.max(axis=-1), block=chunks.block.max(axis=-1), products=products)
+
+
+def batch_of(layers: Sequence[Layer]) -> tuple[Kept, ...]:
+    """What the first layer of the model keeps that is there throughout a step."""
+    return tuple(one for one in layers[0].kept if one.name == READ)
+
+
+def output_elements(chunk: Sequence[Layer], everywhere: Sequence[Layer]) -> int:
+    """Of a sample, that go out of a chunk to another."""
+    return 0 if chunk[-1].name == everywhere[-1].name else chunk[-1].output_elements
+
+
 def owns(strategy: Strategy, job: Job) -> list[Own]:
     """Each rank's, with copies of weights that another has too."""
     layers, plan = job.layers, strategy.plan
@@ -37,16 +93,21 @@ def owns(strategy: Strategy, job: Job) -> list[Own]:
         of_rank = [[[layers[i] for i in ranges[stage]] for stage in stages] for stages in plan.stage_of]
     else:
         of_rank = [[part] for part in strategy.parts(job)]
+    read = read_elements(layers)
+    return [own_of(chunks, layers, read) for chunks in of_rank]
+
+
+def read_elements(layers: Sequence[Layer]) -> dict[str, int]:
+    """Of what each layer reads for a sample, by names; nothing, where it reads the sample itself."""
     elements = {layer.name: layer.output_elements for layer in layers}
     read = {layer.name: sum(elements[name] for name in names) for layer, names in zip(layers, inputs_of(layers), strict=True)}
-    read[of_rank[0][0][0].name] = 0
-    return [
-        Own(
-            tuple(_with_copies(chunk, chunks, layers) for chunk in chunks) if plan.stages > 1 else tuple(chunks),
-            tuple(read[chunk[0].name] for chunk in chunks),
-        )
-        for chunks in of_rank
-    ]
+    return read | {layers[0].name: 0}
+
+
+def own_of(chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer], read: Mapping[str, int]) -> Own:
+    """Of one rank, with copies of weights that another has too. everywhere: all layers, which `read` so much."""
+    copied = tuple(_with_copies(chunk, chunks, everywhere) for chunk in chunks)
+    return Own(copied, tuple(read[chunk[0].name] for chunk in chunks))
 
 
 def _with_copies(chunk: Sequence[Layer], chunks: Sequence[Sequence[Layer]], everywhere: Sequence[Layer]) -> Sequence[Layer]:

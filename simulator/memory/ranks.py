@@ -9,20 +9,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import READ, size_bytes
-from simulator.memory.buffers import Buffers
+from simulator.memory.activations import size_bytes
+from simulator.memory.always import Always
+from simulator.memory.buffers import compressed_bytes, pipeline_bytes
 from simulator.memory.chunk import Chunk, Moment, chunk_of
 from simulator.memory.libraries import libraries_bytes
-from simulator.memory.own import Own, owns
-from simulator.memory.result import HOLDERS, RankMemory
+from simulator.memory.own import Own, batch_of, output_elements, owns, part_of
+from simulator.memory.result import COMES_AND_GOES, HOLDERS, RankMemory
 from simulator.memory.setting import Setting
-from simulator.memory.states import MASTER_BYTES, states
-from simulator.model.operators import Matmul
+from simulator.memory.states import states
 from simulator.strategy import GatherAverage
 
-# Assumption: what the caching allocator holds beyond what is in use, as a share of what comes and goes within a step.
-_FRAGMENTATION: Final = 0.05
-_COMES_AND_GOES: Final = ("activations", "logits", "recomputed", "working")
 _NOTHING: Final = Moment(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -41,7 +38,7 @@ def ranks(setting: Setting) -> tuple[RankMemory, ...]:
     beside = _Beside(setting, kinds)
     names = [f"stage {number}" for number in range(len(kinds))] if len(kinds) > 1 else ["worker"]
     result = tuple(
-        kind.told(name, number, max(_peaks(setting, kind, beside, number), key=lambda peak: peak.total_bytes))
+        kind.told(name, number, max(_peaks(setting, kind, beside, number), key=lambda peak: peak.total_bytes(setting)))
         for number, (kind, name) in enumerate(zip(kinds, names, strict=True))
     )
     main = isinstance(setting.strategy, GatherAverage) and setting.strategy.workers > 1
@@ -56,103 +53,59 @@ class Peak(NamedTuple):
     beside_bytes: Sequence[float]
     gradients_bytes: float
 
-    @property
-    def total_bytes(self) -> float:
-        return self.moment.total_bytes + self.beside_bytes[0] + self.gradients_bytes
+    def total_bytes(self, setting: Setting) -> float:
+        """With what the allocator holds beyond it."""
+        share, of_gradients = setting.fragmentation, setting.fragmentation_of_gradients
+        beside_bytes = (1 + share) * self.beside_bytes[0] + (1 + of_gradients) * self.gradients_bytes
+        return self.moment.reserved_bytes(share) + beside_bytes
+
+
+def optimizer_step(always: Always, gradients_bytes: float) -> Peak:
+    """gradients_bytes: that are there already."""
+    working, gradients = always.optimizer_step_bytes()
+    return Peak(_NOTHING._replace(working=working), (0.0, 0.0), gradients_bytes + gradients)
 
 
 class _Kind:
     """What alike ranks hold all the time, their chunks, and bytes of gradients of each chunk."""
 
     def __init__(self, setting: Setting, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
-        self.setting, self.layers = setting, own.layers
-        self.batch = tuple(one for one in self.layers[0].kept if one.name == READ) if is_first else ()
+        self.setting, layers = setting, own.layers
         training, plan = setting.training, setting.plan
-        self.held = states(self.layers, training, *setting.sharing, plan.gradient_bytes)
-        self.buffers = Buffers(setting, own, self.held)
+        self.batch = batch_of(layers) if is_first else ()
+        self.always = Always(setting, part_of(layers, training, size_bytes(self.batch, setting.size)))
+        self.holders = self.always.holders_bytes() | libraries
+        self.holders["communication"] += compressed_bytes(setting, layers)
+        outputs = [output_elements(chunk, setting.job.layers) for chunk in own.chunks]
+        self.ends = list(zip(own.entries, outputs, strict=True))
         self.chunks: list[Chunk] = []
         self.gradients_bytes: list[float] = []
         for number, (chunk, entry) in enumerate(zip(own.chunks, own.entries, strict=True)):
             gradients = states(chunk, training, *setting.sharing, plan.gradient_bytes).gradients
             each = gradients / max(1, sum(layer.parameters for layer in chunk)) if setting.makes_gradients else setting.size
             self.chunks.append(chunk_of(setting, chunk, entry, each, self.batch if number == 0 else ()))
-            self.gradients_bytes.append(gradients * (1 + setting.size / setting.gradient_size if self._has_both else 1))
-        self.always = self._always() | libraries
+            self.gradients_bytes.append(gradients * setting.gradient_copies)
 
     def told(self, name: str, number: int, peak: Peak) -> RankMemory:
         """A rank at its peak, by holders."""
-        moment, holders = peak.moment, dict.fromkeys(HOLDERS, 0.0) | self.always
+        setting, moment, holders = self.setting, peak.moment, dict.fromkeys(HOLDERS, 0.0) | self.holders
         logits = moment.logits + peak.beside_bytes[1]
-        made = moment.gradients + (peak.gradients_bytes if self.setting.software.gradients == "made" else 0.0)
         holders["gradients"] += peak.gradients_bytes + moment.gradients
         holders["activations"] += moment.activations + peak.beside_bytes[0] - logits
         holders["logits"] += logits
         holders["recomputed"] += moment.recomputed
         holders["working"] += moment.working
-        holders["communication"] += moment.communication + self.buffers.pipeline_bytes(number)
-        if self.setting.is_gpu:
-            holders["fragmentation"] = _FRAGMENTATION * (made + sum(holders[one] for one in _COMES_AND_GOES))
-        offload, held = self.setting.training.offload, self.held
-        host = held.master_parameters + held.optimizer_states if "optimizer" in offload else 0.0
-        return RankMemory(name, holders, host + (held.parameters if "parameters" in offload else 0.0))
+        holders["communication"] += moment.communication
+        software, microbatches, sample_bytes = setting.software, setting.plan.microbatches, setting.samples * setting.size
+        for (entry, output), flight in zip(self.ends, setting.flights.most[number], strict=True):
+            ends_bytes = sample_bytes * entry, sample_bytes * output
+            holders["communication"] += pipeline_bytes(software, microbatches, flight, *ends_bytes)
+        holders["fragmentation"] = setting.fragmentation * (moment.gradients + sum(holders[one] for one in COMES_AND_GOES))
+        holders["fragmentation"] += setting.fragmentation_of_gradients * peak.gradients_bytes
+        return RankMemory(name, {each: float(size) for each, size in holders.items()}, float(self.always.host_bytes))
 
     def optimizer_step(self) -> Peak:
-        """Gradients copied to 32 bits, unless that has been done; torch's Adam makes two of the size of one tensor after
-        another, unless it is fused."""
-        setting, main = self.setting, self._copies and self.setting.software.main_gradients and not self._flattens
-        unfused = setting.training.optimizer == "adam" and not setting.is_gpu and not setting.strategy.servers
-        working = 2.0 * setting.size * self._largest if unfused else 0.0
-        gradients_bytes = sum(self.gradients_bytes) + (self.held.master_parameters if main else 0.0)
-        return Peak(_NOTHING._replace(working=working), (0.0, 0.0), gradients_bytes)
-
-    def _always(self) -> dict[str, float]:
-        """By holders, what stays the same throughout a step."""
-        setting, software, held = self.setting, self.setting.software, self.held
-        offload, updates = setting.training.offload, self._updates
-        mastered = held.master_parameters / MASTER_BYTES if updates else 0.0
-        return {
-            "parameters": 0.0 if "parameters" in offload else held.parameters,
-            "gradients": software.flat_bytes * mastered if self._flattens else 0.0,
-            "master_parameters": software.master_bytes * mastered,
-            "optimizer_states": held.optimizer_states if updates else 0.0,
-            "activations": setting.samples_per_worker * size_bytes(self.batch, setting.size),
-            "working": self._gradients_apart_bytes(),
-            "communication": self.buffers.always_bytes,
-        }
-
-    def _gradients_apart_bytes(self) -> float:
-        """What stands for gradients that are in the buffers already; one gradient after another in the buffers' precision."""
-        setting, total = self.setting, 0
-        if setting.software.stand_ins:
-            products = (one for layer in self.layers if not layer.glued for one in layer.operators if isinstance(one, Matmul))
-            total += setting.size * sum(columns * inner for columns, inner in {(one.columns, one.inner) for one in products})
-        return float(total + (setting.gradient_size * self._largest if self._has_both else 0))
-
-    @property
-    def _updates(self) -> bool:
-        """Whether the rank's device updates parameters."""
-        return "optimizer" not in self.setting.training.offload and self.setting.strategy.servers == 0
-
-    @property
-    def _copies(self) -> bool:
-        """Whether gradients that the optimizer takes have fewer bits than it has."""
-        size = self.setting.size
-        return self._updates and size < MASTER_BYTES and self.setting.gradient_size == size
-
-    @property
-    def _flattens(self) -> bool:
-        """Whether copies of gradients are flat tensors that stay."""
-        return self._copies and self.setting.training.zero > 0 and self.setting.software.flat_bytes > 0
-
-    @property
-    def _has_both(self) -> bool:
-        """Whether there are gradients of two precisions."""
-        return self.setting.software.gradients == "both" and self.setting.gradient_size > self.setting.size
-
-    @property
-    def _largest(self) -> int:
-        """Elements of the largest tensor."""
-        return max((tensor for layer in self.layers for tensor in layer.tensors), default=0)
+        return optimizer_step(self.always, sum(self.gradients_bytes))
 
 
 class _Beside:
@@ -188,7 +141,9 @@ def _peaks(setting: Setting, kind: _Kind, beside: _Beside, rank: int) -> Iterato
         yield Peak(chunk.making if makes else chunk.adding, beside.first[rank][number], there)
         if setting.plan.microbatches > 1:
             yield Peak(chunk.adding, beside.later[rank][number], sum(of_chunk))
-    yield Peak(_NOTHING, beside.between[rank], 0.0 if makes else sum(of_chunk))
+    if setting.splits:
+        # between passes; else the backward pass that follows holds as much and more
+        yield Peak(_NOTHING, beside.between[rank], sum(of_chunk))
     yield kind.optimizer_step()
 
 

@@ -11,6 +11,8 @@ HOLDERS: Final = (
     "parameters", "gradients", "master_parameters", "optimizer_states", "activations", "logits", "recomputed", "working",
     "communication", "workspace", "fragmentation", "library", "context",
 )  # fmt: skip
+# Of these the allocator holds more than is in use.
+COMES_AND_GOES: Final = ("activations", "logits", "recomputed", "working")
 # Beside what PyTorch's allocator gives out.
 _OUTSIDE: Final = ("library", "context")
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
 
 from simulator.cluster.nccl import facts_of
-from simulator.memory.flight import Flights, flights
+from simulator.memory.flight import WHOLE, Flights, flights
 from simulator.memory.software import Software
+from simulator.memory.states import Amount
 from simulator.scenario import Scenario
+
+# Assumption.
+_FRAGMENTATION: Final = 0.05
 
 
 class Setting:
     """A scenario trained with some software. samples: of a microbatch, of the worker with the most. size, gradient_size: bytes
-    of an element. gathers: whether layers are gathered before they are passed. makes_gradients: whether a step begins without.
+    of an element. makes_gradients: whether a step begins without.
     """
 
     def __init__(self, scenario: Scenario, software: Software) -> None:
@@ -24,7 +32,8 @@ class Setting:
         self.gradient_size = plan.gradient_bytes or self.size
         self.samples_per_worker = max(plan.shares) if plan.shares else scenario.samples_per_worker
         self.samples = self.samples_per_worker / plan.microbatches
-        self.gathers = self.training.zero == 3 and plan.sharing * plan.context > 1
+        self.workers, self.bucket_bytes = plan.workers, plan.bucket_bytes
+        self.alike: dict[tuple[object, ...], Any] = {}  # layers that have been asked, by what they are made of
         self.makes_gradients = software.gradients == "made" and strategy.servers == 0
 
     @cached_property
@@ -34,7 +43,8 @@ class Setting:
 
     @property
     def splits(self) -> bool:
-        return self.flights.splits
+        """Whether gradients of weights are made apart."""
+        return self.plan.schedule not in WHOLE
 
     @cached_property
     def is_gpu(self) -> bool:
@@ -43,7 +53,50 @@ class Setting:
         return device.kernels.generation not in ("cpu", "tpu") if device.kernels else facts_of(device.name) is not None
 
     @property
+    def has_both(self) -> bool:
+        """Whether there are gradients of two precisions."""
+        return self.software.gradients == "both" and self.gradient_size > self.size
+
+    @property
+    def gradient_copies(self) -> float:
+        """Bytes of gradients for each that is there, with those of the other precision."""
+        return 1 + self.size / self.gradient_size if self.has_both else 1.0
+
+    @property
+    def fragmentation(self) -> float:
+        """What the caching allocator holds beyond what is in use, as a share of what comes and goes within a step."""
+        return _FRAGMENTATION if self.is_gpu else 0.0
+
+    @property
+    def fragmentation_of_gradients(self) -> float:
+        """The same of gradients, which come and go where a step makes them."""
+        return self.fragmentation if self.software.gradients == "made" else 0.0
+
+    @property
     def sharing(self) -> tuple[int, int]:
         """Ranks among which states are shared out, where they are, and those of experts."""
-        plan = self.plan
-        return plan.sharing * plan.context, max(1, plan.sharing // plan.expert) * plan.context
+        workers, context = self.plan.shard_over or self.workers, self.plan.context
+        return workers * context, np.maximum(1, workers // self.plan.expert) * context
+
+    @property
+    def averages(self) -> bool:
+        """Whether other ranks have the same parameters."""
+        return self.workers * self.plan.context > 1
+
+    @property
+    def gathers(self) -> bool:
+        """Whether layers are gathered before they are passed."""
+        return (self.training.zero == 3) & (self.sharing[0] > 1)
+
+    def trained(self, **changes: Any) -> Setting:
+        """The same with changes to how it is trained."""
+        other = copy(self)
+        other.training, other.alike = self.training.model_copy(update=changes), {}
+        return other
+
+    def over(self, workers: Amount, bucket_bytes: Amount) -> Setting:
+        """The same for arrays of numbers of workers and of bytes of a bucket; what depends on them is an array as well."""
+        many = copy(self)
+        many.workers, many.bucket_bytes = workers, bucket_bytes
+        many.samples_per_worker = self.scenario.total_samples // workers
+        return many

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from simulator.cluster.device import ELEMENT_BYTES
 from simulator.model.layers import Layer
@@ -14,6 +16,8 @@ from simulator.scenario import Training
 _STATES: Final = {"sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}
 # Of mixed precision's master copies and states, arXiv 1910.02054, section 3.1.
 MASTER_BYTES: Final = 4
+# A number, or an array of one for each of many ranks.
+Amount = Any
 
 
 class States(NamedTuple):
@@ -23,6 +27,24 @@ class States(NamedTuple):
     gradients: float
     master_parameters: float
     optimizer_states: float
+
+
+class Sizes(NamedTuple):
+    """Elements of parameters, of experts' among them, and of what an optimizer keeps; arrays, where they are of many ranks."""
+
+    parameters: Amount
+    experts: Amount
+    states: Amount
+
+
+def sizes(layers: Sequence[Layer], optimizer: str) -> Sizes:
+    parameters = sum(layer.parameters for layer in layers)
+    # Adafactor keeps sums of rows and columns (arXiv 1804.04235): of a square, since tensors do not tell their shape
+    if optimizer == "adafactor":
+        elements = sum(2 * math.sqrt(tensor) for layer in layers for tensor in layer.tensors)
+    else:
+        elements = _STATES[optimizer] * parameters
+    return Sizes(parameters, sum(layer.expert_parameters for layer in layers), elements)
 
 
 def states(
@@ -36,33 +58,24 @@ def states(
     section 5).
 
     expert_replicas: ranks that have the same experts, as many if None. gradient_bytes: of an element, the training precision's
-    if None. Where ZeRO's third stage has 32-bit gradients, the master copies are what is shared out and gathered (PyTorch's
-    FSDP), and there are no others.
+    if None.
     """
+    return states_of(sizes(layers, training.optimizer), training, replicas, expert_replicas or replicas, gradient_bytes)
+
+
+def states_of(
+    own: Sizes, training: Training, replicas: Amount, expert_replicas: Amount, gradient_bytes: int | None = None
+) -> States:
+    """The same by sizes. Where ZeRO's third stage has 32-bit gradients, the master copies are what is shared out and gathered
+    (PyTorch's FSDP), and there are no others."""
     size = ELEMENT_BYTES[training.precision]
     gradient_size = gradient_bytes or size
-    own = [_own_parameters(layers, training.zero >= stage, replicas, expert_replicas) for stage in (3, 2, 1)]
-    total = max(1, sum(layer.parameters for layer in layers))
+    shared = (own.parameters - own.experts) / replicas + own.experts / expert_replicas
+    here = [shared if training.zero >= stage else own.parameters for stage in (3, 2, 1)]
     once = training.zero == 3 and gradient_size > size
     return States(
-        0.0 if once else own[0] * size,
-        own[1] * gradient_size,
-        own[2] * MASTER_BYTES if size < MASTER_BYTES else 0.0,
-        _state_elements(layers, training.optimizer) * own[2] / total * max(size, MASTER_BYTES),
+        0.0 if once else here[0] * size,
+        here[1] * gradient_size,
+        here[2] * MASTER_BYTES if size < MASTER_BYTES else 0.0,
+        own.states * here[2] / np.maximum(1, own.parameters) * max(size, MASTER_BYTES),
     )
-
-
-def _own_parameters(layers: Sequence[Layer], shared: bool, replicas: int, expert_replicas: int | None) -> float:
-    """Parameters of which a rank holds what is shared out."""
-    parameters = sum(layer.parameters for layer in layers)
-    if not shared:
-        return parameters
-    experts = sum(layer.expert_parameters for layer in layers)
-    return (parameters - experts) / replicas + experts / (expert_replicas or replicas)
-
-
-def _state_elements(layers: Sequence[Layer], optimizer: str) -> float:
-    """Adafactor keeps sums of rows and columns (arXiv 1804.04235): of a square, since tensors do not tell their shape."""
-    if optimizer == "adafactor":
-        return sum(2 * math.sqrt(tensor) for layer in layers for tensor in layer.tensors)
-    return _STATES[optimizer] * sum(layer.parameters for layer in layers)

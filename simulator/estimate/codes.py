@@ -1,0 +1,33 @@
+"""Codes: which rows of some columns are alike, so that what follows from those columns is worked out once for all of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+
+class Distinct(NamedTuple):
+    """code: of each row, from 0 on. first: a row that has each code."""
+
+    code: Numbers
+    first: Numbers
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def distinct(*columns: Numbers) -> Distinct:
+    """The codes of rows of columns that hold whole numbers from 0 on and have one length."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    code, values = pd.factorize(key)
+    first = np.empty(len(values), dtype=np.int64)
+    # the last of alike rows that is written stays
+    first[code] = np.arange(len(code))
+    return Distinct(code.astype(np.int64, copy=False), first)

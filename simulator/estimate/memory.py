@@ -1,0 +1,249 @@
+"""Memory: what the fullest rank of each of many configurations holds.
+
+It follows from few things that many configurations have in common, each of which is asked of `simulator.memory` once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.estimate.codes import Distinct, distinct
+from simulator.estimate.configurations import Configurations
+from simulator.estimate.contents import Contents, Division, Kind
+from simulator.estimate.held import Columns, Held, Way
+from simulator.estimate.moments import FIRST_HOLDS_MOST, Counts, moments
+from simulator.memory.always import Always
+from simulator.memory.buffers import pipeline_bytes
+from simulator.memory.flight import EQUAL, WHOLE
+from simulator.memory.libraries import libraries_bytes, nccl_bytes
+from simulator.memory.ranks import optimizer_step
+from simulator.memory.setting import Setting
+from simulator.memory.software import software_of
+from simulator.strategy.plan import Plan
+from simulator.strategy.schedule import PassTimes, ScheduleName
+
+Bytes = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+# Schedules whose order depends on what passes take.
+_SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
+
+
+def memory_bytes(configurations: Configurations) -> Bytes:
+    """The fullest rank's bytes in each configuration, as `simulator.memory` tells them of one."""
+    c = configurations
+    if not len(c):
+        return np.empty(0)
+    divided = distinct(c.tensor, c.context, c.expert, c.sequence_parallel, c.recompute)
+    passed = distinct(c.schedule, c.stages, c.chunks, c.microbatches)
+    alike = distinct(divided.code, passed.code, c.samples, (c.zero == 3).astype(np.int64))
+    shared = distinct(c.zero, np.where(c.zero == 2, c.bucket, 0))
+    first = shared.first
+    fullest = _Fullest(c.take(alike.first), [_Shared(int(c.zero[i]), c.space.buckets_bytes[c.bucket[i]]) for i in first])
+    held, libraries = fullest.bytes(), fullest.libraries_bytes()
+    result: Bytes = held[shared.code, alike.code] + libraries[c.order, alike.code]
+    return result
+
+
+class _Shared(NamedTuple):
+    """How states are shared out: ZeRO's stage, and buckets."""
+
+    zero: int
+    bucket_bytes: float
+
+
+class _Group(NamedTuple):
+    """Rows whose ranks have the same chunks and pass them in the same order. ranks: those that may be the fullest."""
+
+    rows: Numbers
+    schedule: ScheduleName
+    stages: int
+    times: PassTimes
+    microbatches: Distinct
+    ranks: Sequence[Kind]
+
+
+class _Fullest:
+    """Of configurations that differ in more than how states are shared out, and in the order of their ranks."""
+
+    def __init__(self, configurations: Configurations, shared: Sequence[_Shared]) -> None:
+        self.c, self.shared = configurations, shared
+        c = configurations
+        self.sharded = (c.zero == 3).astype(np.int64)
+        apart = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[c.schedule]
+        self.divided = distinct(c.tensor, c.context, c.expert, c.sequence_parallel)
+        self.ground = distinct(self.divided.code, self.sharded, apart)
+        self.way = distinct(self.ground.code, c.recompute)
+        self.grounds = [_setting(c, row) for row in self.ground.first.tolist()]
+        self.divisions = [Division(self._setting(row).job.layers) for row in self.divided.first]
+        self.microbatch = distinct(self.way.code, c.samples, np.where(self.sharded, c.workers, 0))
+        patterns: dict[Any, Contents] = {}
+        self.contents = [patterns.setdefault(division.pattern, Contents(division)) for division in self.divisions]
+        self.groups = list(self._groups())
+        self.workers = distinct(c.workers)
+        self.held = self._held([self._setting(row) for row in self.way.first])
+
+    def _held(self, grounds: Sequence[Setting]) -> Held:
+        c, at = self.c, self.divided.code[self.way.first]
+        parts = [
+            contents.parts(division, self.grounds[0]) for contents, division in zip(self.contents, self.divisions, strict=True)
+        ]
+        self.parts = [kinds for _, kinds in parts]
+        most = max(len(contents.all) for contents in self.contents)
+        self.ends = np.zeros((2, most, len(self.divided)), dtype=np.int64)
+        for number, (contents, division) in enumerate(zip(self.contents, self.divisions, strict=True)):
+            self.ends[:, : len(contents.all), number] = contents.ends(division)
+        recomputes = (c.space.recompute[number] for number in c.recompute[self.way.first])
+        ways = [
+            Way(ground.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
+            for ground, recompute, i in zip(grounds, recomputes, at, strict=True)
+        ]
+        used = np.zeros((len(self.microbatch), most), dtype=np.bool_)
+        for group in self.groups:
+            rows = np.unique(self.microbatch.code[group.rows])
+            for content in {content for kind in group.ranks for content in kind.contents}:
+                used[rows, content] = True
+        first = self.microbatch.first
+        return Held(ways, Columns(self.way.code[first], c.samples[first], c.workers[first]), used)
+
+    def _groups(self) -> Iterator[_Group]:
+        c, space = self.c, self.c.space
+        numbers = {id(contents): number for number, contents in enumerate(self.contents)}
+        pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.divided.code]
+        searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
+        key = distinct(c.stages, c.chunks, c.schedule, self.sharded, pattern, np.where(searched, 1 + self.microbatch.code, 0))
+        in_order = np.argsort(key.code, kind="stable")
+        for rows in np.split(in_order, np.cumsum(np.bincount(key.code))[:-1]):
+            row = rows[0]
+            schedule, stages = space.schedules[c.schedule[row]], int(c.stages[row])
+            kinds = self.contents[self.divided.code[row]].ranks(schedule, stages, int(c.chunks[row]))
+            firsts = [self._fullest_of(schedule, ranks, row) for ranks in kinds]
+            times = EQUAL
+            if searched[row]:
+                scenario = c.scenario(int(row))
+                times = scenario.strategy.plan.pass_times(scenario.job())
+            yield _Group(
+                rows, schedule, stages, times, distinct(c.microbatches[rows]), [kind for some in firsts for kind in some]
+            )
+
+    def _fullest_of(self, schedule: ScheduleName, ranks: Sequence[Kind], row: int) -> Sequence[Kind]:
+        """Of alike ranks those that may hold the most: where what comes in and goes out does not tell, the first."""
+        software = self._setting(row).software
+        ends = [self.contents[self.divided.code[row]].all[content].ends for content in ranks[0].contents]
+        tells = (software.receives_all or software.keeps_outputs) and any(entry != output for entry, output in ends)
+        return ranks[:1] if schedule in FIRST_HOLDS_MOST and not tells else ranks
+
+    def bytes(self) -> Bytes:
+        """Of the fullest rank, but for libraries, shape (ways to share, configurations)."""
+        result = np.full((len(self.shared), len(self.c)), -np.inf)
+        of_stage = np.array([shared.zero == 3 for shared in self.shared])
+        constants = np.stack([self._constants(shared) for shared in self.shared], axis=2)
+        for group in self.groups:
+            rows = group.rows
+            makes = self._setting(rows[0]).makes_gradients and group.schedule in WHOLE
+            ways = np.flatnonzero(of_stage == bool(self.sharded[rows[0]]))
+            at = self.divided.code[rows] * len(self.workers) + self.workers.code[rows]
+            for kind in group.ranks:
+                passes, pipeline = self._passes(group, kind, makes)
+                always, gradients, optimizer = constants[kind.number][:, ways].take(at, axis=2)
+                most = always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer)
+                result[ways[:, None], rows] = np.maximum(result[ways[:, None], rows], most)
+        return result
+
+    def _constants(self, shared: _Shared) -> Bytes:
+        """What ranks hold all the time, gradients that are there, and what they hold at the optimizer's step, shape (kinds of
+        ranks, 3, ways to divide · numbers of workers)."""
+        workers = self.c.workers[self.workers.first]
+        kinds = max(len(contents.kinds) for contents in self.contents)
+        result = np.zeros((kinds, 3, len(self.divided), len(workers)))
+        for row in self.ground.first[self.sharded[self.ground.first] == (shared.zero == 3)]:
+            divided = self.divided.code[row]
+            setting = self._setting(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
+            always = Always(setting, self.parts[divided].each(lambda one: one[:, None]))
+            gradients = always.held.gradients * setting.gradient_copies
+            own = result[: len(self.contents[divided].kinds), :, divided]
+            own[:, 0] = always.reserved_bytes()
+            own[:, 1] = (1 + setting.fragmentation_of_gradients) * gradients
+            own[:, 2] = optimizer_step(always, gradients).total_bytes(setting)
+        return result.reshape(kinds, 3, -1)
+
+    def _passes(self, group: _Group, kind: Kind, makes: bool) -> tuple[Bytes, Bytes]:
+        """The most that comes on top while a rank of a kind passes microbatches, and buffers of what it sends and receives.
+        makes: whether backward passes make gradients, which are among it."""
+        c, rows, code, setting, held = self.c, group.rows, group.microbatches.code, self._setting(group.rows[0]), self.held
+        own = list(dict.fromkeys(kind.contents))
+        groups = tuple(own.index(content) for content in kind.contents)
+        told = [
+            moments(group.schedule, group.stages, kind.first, number, groups, group.times)
+            for number in c.microbatches[rows][group.microbatches.first].tolist()
+        ]
+        at = np.stack([held.at(self.microbatch.code[rows], content) for content in own])
+        share = 1 + setting.fragmentation
+        weights = [share * held.kept[at]]
+        weights += [share * held.left[at]] if setting.splits else []
+        weights += [(1 + setting.fragmentation_of_gradients) * held.gradients[at]] if makes else []
+        if makes:
+            counts, of_passes = [[*one.first, *one.later] for one in told], [held.making[at], held.adding[at]]
+        elif setting.splits:
+            counts, of_passes = [[*one.beside, one.between] for one in told], [held.adding[at], np.zeros((1, len(rows)))]
+        else:
+            counts, of_passes = [one.beside for one in told], [held.adding[at]]
+        passes = (np.concatenate(of_passes) + _most(counts, np.concatenate(weights), code)).max(axis=0)
+        flights = np.array([one.most for one in told]).T[:, code]
+        entries, outputs = self.ends[:, own][:, :, self.divided.code[rows]] * (c.samples[rows] * setting.size)
+        chunks = np.array([[groups.count(number)] for number in range(len(own))])
+        return passes, pipeline_bytes(setting.software, c.microbatches[rows], flights, entries, outputs, chunks).sum(axis=0)
+
+    def libraries_bytes(self) -> Bytes:
+        """What libraries hold, the same on all ranks, shape (orders, configurations)."""
+        c, space = self.c, self.c.space
+        copies = np.zeros(len(c), dtype=np.int64)
+        for group in self.groups:
+            contents = self.contents[self.divided.code[group.rows[0]]].all
+            copies[group.rows] = any(contents[one].copies for kind in group.ranks for one in kind.contents)
+        cluster, fixed = space.scenario.cluster, libraries_bytes(self.grounds[0], False)
+        fixed_bytes = fixed["workspace"] + fixed["context"]
+        key = distinct(c.tensor, c.context, c.expert, c.workers, c.stages, copies)
+        degrees = np.array([c.workers, c.stages, c.tensor, c.context, c.expert])[:, key.first].T.tolist()
+        found = np.array(
+            [
+                [
+                    nccl_bytes(cluster, Plan(workers, stages, 1, tensor, context, expert, order), bool(copied))
+                    for (workers, stages, tensor, context, expert), copied in zip(degrees, copies[key.first], strict=True)
+                ]
+                for order in space.orders
+            ]
+        )
+        result: Bytes = fixed_bytes + found[:, key.code]
+        return result
+
+    def _setting(self, row: int) -> Setting:
+        return self.grounds[int(self.ground.code[row])]
+
+
+def _most(counts: Sequence[Sequence[Counts]], weights: Bytes, code: Numbers) -> Bytes:
+    """The most of sums of counts times bytes, shape (lists of counts, rows); −∞ where there are none. weights: shape (columns,
+    rows). code: which of the lists a row has."""
+    most = max(len(one) for some in counts for one in some)
+    table = np.zeros((len(counts), len(counts[0]), most, len(weights)))
+    none = np.zeros(table.shape[:2])
+    for number, some in enumerate(counts):
+        for place, one in enumerate(some):
+            if len(one):
+                table[number, place, : len(one)] = one
+                table[number, place, len(one) :] = one[0]
+            else:
+                none[number, place] = -math.inf
+    columns = np.ascontiguousarray(table.transpose(1, 2, 3, 0)).take(code, axis=3)
+    columns *= weights
+    sums: Bytes = columns.sum(axis=2).max(axis=1)
+    return sums + none.T[:, code] if none.any() else sums
+
+
+def _setting(configurations: Configurations, row: int) -> Setting:
+    scenario = configurations.scenario(row)
+    return Setting(scenario, software_of(scenario))

@@ -1,0 +1,45 @@
+"""Wires: seconds that messages and collectives of configurations take alone, as their programs would have them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cluster import Cluster
+from simulator.cluster.algorithms import Group, Op
+from simulator.engine import replay
+from simulator.program import Path, ProgramBuilder
+from simulator.run import Phase
+from simulator.strategy.fabric import Fabric
+
+
+class Wires:
+    """Asked for one after the other, answered all at once: `ask` gives a number, `seconds` what each number takes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._builder = ProgramBuilder()
+        self.fabric = Fabric(cluster, self._builder)
+        self._rank = self._builder.rank("anyone")
+        self._known: dict[Hashable, int] = {}
+
+    def message(self, key: Hashable, size_bytes: float, path: Path) -> int:
+        """key: equal for messages that take as long."""
+        if (key, size_bytes) not in self._known:
+            row = self._builder.transfer(self._rank, self._rank, size_bytes, path, Phase.SEND, ())
+            self._known[key, size_bytes] = row
+        return self._known[key, size_bytes]
+
+    def collective(self, op: Op, group: Group, size_bytes: float, beside: int, algorithm: str | None = None) -> int:
+        """beside: groups like it on the same nodes."""
+        key = op, group, size_bytes, beside, algorithm
+        if key not in self._known:
+            nodes = group.node_numbers.tolist()[:1]
+            moved_bytes, path = self.fabric.collective(op, group, size_bytes, nodes, beside, algorithm)
+            self._known[key] = self._builder.collective([self._rank], moved_bytes, path, Phase.SYNCHRONISE, ())
+        return self._known[key]
+
+    def seconds(self) -> NDArray[np.float64]:
+        """By number."""
+        return replay.durations_s(self._builder.build()) if self._known else np.zeros(0)

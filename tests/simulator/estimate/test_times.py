@@ -1,0 +1,97 @@
+"""Estimates are near to what replay tells, and no replay beats what they tell at least."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.engine import replay
+from simulator.errors import FieldError
+from simulator.estimate import Configurations, every, step_times
+from simulator.planner.space import space
+from simulator.predict import timed
+from simulator.scenario import load
+
+# Five models on three kinds of clusters: NVLink and InfiniBand, 10 Gbit/s between nodes, PCIe.
+SCENARIOS = {
+    "megatron-175b on selene": ("megatron-175b-3d-selene", ("batch=512",), 256),
+    "llama-2-7b on a100": ("llama-2-7b-fsdp-a100", ("strategy={kind: hybrid, workers: 8, overlap: true}",), 32),
+    "mixtral-8x7b on h100": ("mixtral-8x7b-experts-h100", ("batch=512",), 64),
+    "resnet50 on p100": ("resnet50-ring-p100", ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=512"), 16),
+    "bert-large on 10gbe": ("bert-large-power-sgd-10gbe", ("strategy={kind: hybrid, workers: 8}", "batch=256"), 16),
+}
+# Passes of programs that are replayed here, so that each takes well under a second.
+_MOST_PASSES = 6_000
+
+
+def spaces(name: str) -> Configurations:
+    reference, overrides, ranks = SCENARIOS[name]
+    return every(space(load(reference, overrides), ranks))
+
+
+def drawn(found: Configurations, count: int, seed: int) -> list[int]:
+    """Rows whose programs are small."""
+    pieces = np.where(found.zero >= 2, 60, found.stages) * found.microbatches * found.chunks
+    return np.random.default_rng(seed).choice(np.flatnonzero(pieces < _MOST_PASSES), count, replace=False).tolist()
+
+
+def compared(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of what is expected, and of what is told at least, as shares of what replay tells."""
+    found = spaces(name)
+    rows = drawn(found, count, seed)
+    times = step_times(found)
+    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
+    return times.expected_s[rows] / replayed_s - 1, times.least_s[rows] / replayed_s - 1
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_replay_beats_what_is_told_at_least_and_estimates_are_near(name: str) -> None:
+    errors, least = compared(name, 16, seed=1)
+    assert (least <= 1e-9).all()
+    assert np.median(np.abs(errors)) <= 0.05
+    assert (errors >= least).all()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_many_estimates_are_near(name: str) -> None:
+    errors, least = compared(name, 2000, seed=2)
+    assert (least <= 1e-9).all()
+    assert np.median(np.abs(errors)) <= 0.03
+    assert np.quantile(np.abs(errors), 0.95) <= 0.20
+
+
+def test_one_rank_takes_what_replay_says() -> None:
+    found = every(space(load("megatron-175b-3d-selene", ("batch=8", "strategy={kind: hybrid}")), 1))
+    times = step_times(found)
+    for row in drawn(found, 5, seed=3):
+        assert times.expected_s[row] == pytest.approx(timed(found.scenario(row)).step_time_s, rel=1e-9)
+
+
+def test_estimates_follow_from_each_configuration_alone() -> None:
+    found = spaces("llama-2-7b on a100")
+    rows = np.array(drawn(found, 40, seed=4))
+    whole, some = step_times(found), step_times(found.take(rows))
+    # of large collectives those between the smallest and the largest are told from these
+    assert some.expected_s == pytest.approx(whole.expected_s[rows], rel=5e-3)
+    assert some.least_s == pytest.approx(whole.least_s[rows], rel=5e-3)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_all_configurations_are_valid_scenarios(name: str) -> None:
+    found = spaces(name)
+    for row in np.random.default_rng(5).choice(len(found), 25, replace=False).tolist():
+        scenario = found.scenario(row)
+        assert scenario.strategy.training_ranks == SCENARIOS[name][2]
+        assert scenario.samples_per_worker == found.samples[row] * found.microbatches[row]
+
+
+def test_nothing_to_estimate_is_no_error() -> None:
+    found = spaces("llama-2-7b on a100").take(slice(0, 0))
+    assert len(step_times(found).expected_s) == 0
+
+
+def test_more_ranks_than_devices_are_refused() -> None:
+    with pytest.raises(FieldError, match=r"ranks for \d+ devices; give at most"):
+        space(load("llama-2-7b-fsdp-a100"), 1_000_000)
