@@ -10,8 +10,8 @@ from simulator.errors import NotFoundError
 # The data folder lies beside this package, in a checkout and in an installed wheel alike.
 ROOT: Final = Path(__file__).resolve().parent.parent / "scenarios"
 PARTS: Final = {"model": "models", "cluster": "clusters"}
-# Parts of a scenario, and what is part of a cluster.
-_FOLDERS: Final = PARTS | {"device": "devices"}
+# Parts of a scenario, what is part of a cluster, and what varies scenarios.
+_FOLDERS: Final = PARTS | {"device": "devices", "study": "studies"}
 SCENARIO_FOLDERS: Final = ("what-if", "demo", "netlab")
 
 
@@ -44,13 +44,13 @@ def find_scenario(reference: str) -> Path:
 
 
 def find_anything(reference: str) -> Path:
-    """The file of whatever ships under this name: scenario, model, cluster or device. Raises NotFoundError."""
+    """The file of whatever ships under this name: scenario, study, model, cluster or device. Raises NotFoundError."""
     for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()):
         path = ROOT / folder / f"{reference}.yaml"
         if path.is_file():
             return path
     known = [name for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()) for name in names(folder)]
-    raise NotFoundError(_unknown("scenario, model, cluster or device", reference, known))
+    raise NotFoundError(_unknown("scenario, study, model, cluster or device", reference, known))
 
 
 def _is_path(reference: str) -> bool:

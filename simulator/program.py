@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.gate import SYNCHRONOUS, Gate, Units
 from simulator.ragged import Ragged, in_order
+from simulator.varying import numbers, put
 
 NO_LANE: Final = -1
 MAIN_LANE: Final = 0
@@ -125,6 +126,9 @@ class Program:
     dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
     members: classes that take part in a COLLECTIVE.
     gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
+
+    Of a program that was compiled for several points at once (`simulator.varying`), columns of numbers that differ between them
+    have the points as a last axis.
     """
 
     ranks: RankClasses
@@ -464,10 +468,10 @@ class ProgramBuilder:
 
     def _column(self, name: str) -> NDArray[Any]:
         dtype, default = _COLUMNS[name]
-        values: NDArray[Any] = np.array([block.get(name, default) for block in self._blocks], dtype=dtype)
-        column: NDArray[Any] = np.repeat(values, self._block_rows)
+        values = numbers([block.get(name, default) for block in self._blocks], dtype)
+        column: NDArray[Any] = np.repeat(values, self._block_rows, axis=0)
         for rows, differing in self._differing[name]:
-            column[rows] = differing
+            column = put(column, rows, differing)
         return column
 
     def build(self) -> Program:
@@ -483,7 +487,7 @@ class ProgramBuilder:
             ),
             Resources(
                 tuple(self._resource_names),
-                np.array(self._capacity, dtype=np.float64),
+                numbers(self._capacity, np.float64),
                 np.array(self._incast, dtype=np.float64),
             ),
             Routes.of(list(self._routes)),

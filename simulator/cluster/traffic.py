@@ -319,7 +319,7 @@ def _busiest_s(wiring: Wiring, messages: _Messages, slowed: Amounts | None, card
         longer = 1.0 if slowed is None else slowed[:most]
         load = (out + into) * longer if wiring.half_duplex else np.maximum(out, into * longer)
         capacity_Bps = wiring.access_Bps[np.arange(most) // cards % endpoints] / cards
-        busiest_s = float((load / capacity_Bps).max())
+        busiest_s = max((load / capacity_Bps).tolist())
     elif (source < 0).any() or (target < 0).any():
         raise InputError("the algorithm needs a switch that all ranks are attached to; use another")
     if wiring.links is None:

@@ -65,9 +65,9 @@ class Wiring:
     def capacity_Bps(self, channel: Channel) -> float:
         """What a channel carries."""
         if self.access_Bps is not None and channel[0] in ("out", "in", "both"):
-            return float(self.access_Bps[channel[1]])  # type: ignore[call-overload]
+            return self.access_Bps.item(channel[1])  # type: ignore[arg-type]
         assert self.links is not None
-        return float(self.links.edges[channel]["capacity_Bps"])
+        return self.links.edges[channel]["capacity_Bps"]  # type: ignore[no-any-return]
 
     def alone_Bps(self, route: Route) -> float:
         """The rate of a message that has its way to itself."""

@@ -1,0 +1,152 @@
+"""Together: step times of many points whose scenarios differ in the numbers of links alone, by one replay.
+
+The program is compiled for all of them at once, its numbers varying from point to point; points for which it would have come
+out otherwise, as where another algorithm is faster, are compiled again among themselves. What a point's tasks take is, to the
+last bit, what they would take in a program of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.baseline import STEPS
+from simulator.cluster import Cluster, Link
+from simulator.engine import Variation, replay, simulate_steady
+from simulator.program import MAIN_LANE, Kind, Program
+from simulator.run import slope, slopes
+from simulator.scenario import Scenario
+from simulator.strategy.costs import Job
+from simulator.varying import Crowd, NotVaryingError
+
+Times = NDArray[np.float64]
+
+# The fields that points may differ in, and where the cluster has their numbers.
+NUMBERS: Final[Mapping[str, tuple[str, str]]] = {
+    "cluster.network.bandwidth": ("network", "bandwidth_Bps"),
+    "cluster.network.latency": ("network", "latency_s"),
+    "cluster.node.link.bandwidth": ("node.link", "bandwidth_Bps"),
+    "cluster.node.link.latency": ("node.link", "latency_s"),
+}
+# Programs that hold for fewer points than these save little, so that after some of them the rest is left to be told alone.
+_FEW: Final = 3
+_MOST_MISSES: Final = 20
+# Tasks of all points that are replayed in one go: some 100 bytes each.
+_MOST_TASKS: Final = 2_000_000
+# A task that ends by no more than rounding after another begins does not overlap it; as in engine.contention.
+_ROUNDING: Final = 1e-9
+
+
+def step_times_s(scenario: Scenario, numbers: Mapping[str, Times]) -> Times:
+    """The step time of each point, shape (points,); not a number where points have to be predicted one by one.
+
+    numbers: by field of NUMBERS, what it is at each point. The scenario stands for all points in all else.
+    """
+    points = len(next(iter(numbers.values())))
+    result = np.full(points, np.nan)
+    if scenario.unevenness.is_random:
+        return result
+    job, left = scenario.job(unevenness=scenario.unevenness), np.arange(points)
+    program = scenario.strategy.compile(job)
+    most = max(_FEW, _MOST_TASKS // len(program))
+    misses = 0
+    try:
+        while program.is_static and len(left) and misses < _MOST_MISSES:
+            some = left[:most]
+            crowd = Crowd(len(some))
+            program = _compiled(scenario, job, {field: values[some] for field, values in numbers.items()}, crowd)
+            alike = crowd.agrees
+            result[some[alike]] = _steps_s(_of_points(program, alike)) / scenario.strategy.program_steps
+            left = np.concatenate([some[~alike], left[most:]])
+            misses += int(alike.sum() < _FEW)
+    except NotVaryingError:
+        # one of them has to be timed by itself, and is told apart there
+        pass
+    return result
+
+
+def _compiled(scenario: Scenario, job: Job, numbers: Mapping[str, Times], crowd: Crowd) -> Program:
+    varying = {field: crowd.number(values) for field, values in numbers.items()}
+    return scenario.strategy.compile(replace(job, cluster=with_numbers(scenario.cluster, varying)))
+
+
+def with_numbers(cluster: Cluster, numbers: Mapping[str, object]) -> Cluster:
+    """The cluster with other numbers of links, which are taken to be valid; by field of NUMBERS."""
+    changes: dict[str, dict[str, object]] = {"network": {}, "node.link": {}}
+    for field, number in numbers.items():
+        part, name = NUMBERS[field]
+        changes[part][name] = number
+    network, link = _changed(cluster.network, changes["network"]), _changed(cluster.node.link, changes["node.link"])
+    return cluster.model_copy(update={"network": network, "node": cluster.node.model_copy(update={"link": link})})
+
+
+def _changed(link: Link | None, changes: Mapping[str, object]) -> Link | None:
+    return link.model_copy(update=changes) if link is not None and changes else link
+
+
+def _of_points(program: Program, which: NDArray[np.bool_] | int) -> Program:
+    """The program of some of its points, or of one alone."""
+
+    def taken(part: Any) -> dict[str, Any]:
+        columns = ((one.name, getattr(part, one.name)) for one in fields(part))
+        return {name: column[:, which] for name, column in columns if isinstance(column, np.ndarray) and column.ndim == 2}
+
+    return replace(program, resources=replace(program.resources, **taken(program.resources)), **taken(program))
+
+
+def _steps_s(program: Program) -> Times:
+    """Seconds of a steady step at each point; where tasks may share what they use, timed by itself."""
+    seconds = replay.durations_s(program)
+    if seconds.ndim == 1:
+        # nothing in it varies: one point tells for all
+        seconds = seconds[:, None]
+    variation = Variation(start_s=program.ranks.late_s, samples=seconds.shape[1])
+    try:
+        times = list(replay.replay(program, STEPS, seconds, variation))
+    except ValueError:
+        # at one of them requests overtake others, which has to be told of that one alone
+        return np.full(seconds.shape[1], np.nan)
+    training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
+    steps_s = slopes(np.stack([end_s[training].max(axis=0) for _, end_s in times], axis=-1))
+    for point in np.flatnonzero(_may_share(program, times)).tolist():
+        steps_s[point] = slope(simulate_steady(_of_points(program, point), STEPS).step_ends_s())
+    return steps_s
+
+
+def _may_share(program: Program, times: list[tuple[Times, Times]]) -> NDArray[np.bool_]:
+    """At which points some resource is wanted by more tasks at a time than it can carry, or may be; shape (points,).
+
+    Coarser than `engine.contention`, which decides; here for all points at once.
+    """
+    task, resource, per_unit = program.routes.used(program.route)
+    rates, resources = replay.rates(program), program.resources
+    share = (rates[task].T * per_unit / resources.capacity[resource].T).T
+    count = len(resources.names)
+    wanted = np.zeros((count, *share.shape[1:]))
+    np.add.at(wanted, resource, share)
+    users = np.bincount(resource, per_unit, count)
+    short = (wanted.T * (1 + resources.incast * np.maximum(0.0, users - 1))).T > 1 + _ROUNDING
+    result = np.zeros(times[0][0].shape[1], dtype=np.bool_)
+    for one in np.flatnonzero(short.any(axis=tuple(range(1, short.ndim)))).tolist():
+        result |= short[one] & _overlap(program, task[resource == one], times)
+    return result
+
+
+def _overlap(program: Program, tasks: NDArray[np.int64], times: list[tuple[Times, Times]]) -> NDArray[np.bool_]:
+    """At which points two of some tasks use what they use at the same time, in one step or over two, shape (points,)."""
+    if (program.kind[tasks] == Kind.SERVE).any():
+        # when a server works, its requests' times do not tell
+        return np.ones(times[0][0].shape[1], dtype=np.bool_)
+    latency_s = program.latency_s[tasks].reshape(len(tasks), -1)
+    begin_s = np.concatenate([start_s[tasks] + latency_s for start_s, _ in times])
+    end_s = np.concatenate([end_s[tasks] for _, end_s in times])
+    end_s -= _ROUNDING * (end_s - begin_s)
+    order = np.argsort(begin_s, axis=0)
+    begins_s, ends_s = (np.take_along_axis(each, order, axis=0) for each in (begin_s, end_s))
+    # an end may come before one that began earlier
+    latest_s = np.maximum.accumulate(ends_s, axis=0)
+    return np.asarray((latest_s[:-1] > begins_s[1:]).any(axis=0))
