@@ -1,4 +1,4 @@
-"""The reports' commands: report, timeline. Imports wait until one runs."""
+"""The reports' commands: report, timeline, and those that have a module of their own. Imports wait until one runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from reports import commands_history
+from reports import commands_crossover, commands_history
 from simulator.commands import add_scenario_arguments
 
 
@@ -24,6 +24,7 @@ def mount(commands: Any) -> None:
     add_scenario_arguments(timeline)
     timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="an .svg or .png")
     timeline.set_defaults(command=_timeline)
+    commands_crossover.mount(commands)
     commands_history.mount(commands)
 
 

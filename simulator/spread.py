@@ -86,7 +86,7 @@ class Response:
         if self.more_s:
             beyond = {name: np.append(0.0, slownesses[name] - 1) for name in self.more_s}
             seconds = self.seconds[:, None] + sum(more_s[:, None] * beyond[name] for name, more_s in self.more_s.items())
-            each_s = _replayed_s(self.program, seconds)
+            each_s = replayed_s(self.program, seconds)
             times = each_s[1:] / each_s[0]
         for name, share in self.whole.items():
             times = times * (1 + (slownesses[name] - 1) * share)
@@ -96,12 +96,17 @@ class Response:
 def spread(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Spread:
     """How far the scenario's step time may be off. program: what it compiles to, where that is there and nothing is random.
     least: as `response` has it."""
+    answer = responding(scenario, program, least)
+    draws = min(_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN // len(answer.program)))
+    return drawn(answer.step_times, answer.names, scenario.cluster, draws)
+
+
+def responding(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Response:
+    """How the scenario's step time follows from what is uncertain of its cluster; arguments as `spread` has them."""
     even = scenario.unevenness.model_copy(update={"compute_jitter": 0.0, "message_jitter": 0.0})
     job = scenario.job(unevenness=even)
     program = program or scenario.strategy.compile(job)
-    answer = response(scenario.strategy, job, program, _doubtful(scenario), scenario.steps, least)
-    draws = min(_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN // len(program)))
-    return drawn(answer.step_times, answer.names, scenario.cluster, draws)
+    return response(scenario.strategy, job, program, _doubtful(scenario), scenario.steps, least)
 
 
 def _doubtful(scenario: Scenario) -> dict[str, float]:
@@ -160,7 +165,7 @@ class _Slower:
         as a share of it, where the tasks do not tell."""
         cluster = slowed(self.job.cluster, dict.fromkeys(names, 1 + self.beyond))
         program = self.strategy.compile(replace(self.job, cluster=cluster))
-        longer_s = _longer_s(self.program, program)
+        longer_s = grown_s(self.program, program)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
             return longer_s / self.beyond
         return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.beyond)
@@ -171,7 +176,7 @@ class _Slower:
             return effect
         if not effect.any():
             return 0.0
-        first_s, slower_s = _replayed_s(self.program, self.seconds[:, None] + np.outer(effect, [0.0, _LITTLE]))
+        first_s, slower_s = replayed_s(self.program, self.seconds[:, None] + np.outer(effect, [0.0, _LITTLE]))
         return float((slower_s / first_s - 1) / _LITTLE)
 
 
@@ -246,7 +251,7 @@ def normal_draws(count: int, along: Times) -> Times:
     return draws - np.outer(2 * normal, normal @ draws)
 
 
-def _longer_s(program: Program, slower: Program) -> Times | None:
+def grown_s(program: Program, slower: Program) -> Times | None:
     """How much longer each task takes in the other program, shape (tasks,); None where that is not the difference between them
     alone. Servers' updates are no tasks."""
     columns = ("kind", "rank", "peer", "update_s")
@@ -260,12 +265,12 @@ def _longer_s(program: Program, slower: Program) -> Times | None:
 def _step_s(program: Program, steps: int) -> float:
     """Seconds of a step, without jitter; of `steps`, where events time them."""
     if program.is_static:
-        return float(_replayed_s(program, replay.durations_s(program)[:, None])[0])
+        return float(replayed_s(program, replay.durations_s(program)[:, None])[0])
     timeline = events.simulate(program, steps, Variation(start_s=program.ranks.late_s))
     return timeline.run(scenario="", strategy="", samples=1).step_time_s
 
 
-def _replayed_s(program: Program, seconds: Times) -> Times:
+def replayed_s(program: Program, seconds: Times) -> Times:
     """Seconds of a steady step for seconds of tasks of shape (tasks, draws), shape (draws,)."""
     training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
     variation = Variation(start_s=program.ranks.late_s, samples=seconds.shape[1])

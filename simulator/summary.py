@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from simulator.run import BREAKDOWN, Run
-from simulator.units import format_bytes, format_count, format_energy_J, format_time_s, format_USD
+from simulator.units import format_bytes, format_count, format_energy_J, format_number, format_time_s, format_USD
 
 # the share of a step from which on a part of it is told
 _NOTICED: Final = 5e-4
@@ -68,8 +68,8 @@ def _step_time(run: Run) -> Iterator[str]:
 def _throughput(run: Run) -> Iterator[str]:
     tokens = ""
     if run.tokens_per_s and run.tokens_per_s_per_rank:
-        tokens = f", {_number(run.tokens_per_s)} tokens/s, {_number(run.tokens_per_s_per_rank)} tokens/s a rank"
-    yield f"{_number(run.samples_per_s)} samples/s{tokens}"
+        tokens = f", {format_number(run.tokens_per_s)} tokens/s, {format_number(run.tokens_per_s_per_rank)} tokens/s a rank"
+    yield f"{format_number(run.samples_per_s)} samples/s{tokens}"
 
 
 def _interval(run: Run) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _interval(run: Run) -> Iterator[str]:
     low_s, high_s = run.prediction_interval_s
     parts = [f"{format_time_s(low_s)} and {format_time_s(high_s)}"]
     if low_s > 0:
-        parts.append(f"{_number(run.samples / high_s)} and {_number(run.samples / low_s)} samples/s")
+        parts.append(f"{format_number(run.samples / high_s)} and {format_number(run.samples / low_s)} samples/s")
     bill = run.cost_USD
     if bill and run.step_time_s > 0:
         low, high = (format_USD(bill["per_step"] * seconds / run.step_time_s) for seconds in (low_s, high_s))
@@ -161,8 +161,3 @@ def _bill(bill: Mapping[str, float] | None, text: Callable[[float], str]) -> Ite
     if bill:
         unit = "per_million_tokens" if "per_million_tokens" in bill else "per_million_samples"
         yield f"{text(bill['per_step'])} a step, {text(bill[unit])} {unit.replace('_', ' ')}"
-
-
-def _number(value: float) -> str:
-    """Four significant digits, all before the point: '2,349', '37.76'."""
-    return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"

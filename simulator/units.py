@@ -162,3 +162,8 @@ def format_USD(amount_USD: float) -> str:
 def format_count(count: float) -> str:
     """'175 G' from 1.75e11, for parameters and FLOPs."""
     return _scaled(count, [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")]).strip()
+
+
+def format_number(value: float) -> str:
+    """Four significant digits, all before the point: '2,349', '37.76'."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"

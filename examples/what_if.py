@@ -1,0 +1,36 @@
+"""What if: questions about ResNet-50 by parameter servers and by a ring, from Python. Run it: python examples/what_if.py"""
+
+from __future__ import annotations
+
+from scaleproof import compare, crossover, load, predict, sensitivity
+
+SCENARIO = "resnet50-servers-p100"
+
+
+def main() -> None:
+    # how fast is it, and how sure is that?
+    servers = load(SCENARIO)
+    run = predict(servers)
+    low_s, high_s = run.prediction_interval_s or (run.step_time_s, run.step_time_s)
+    print(f"{run.samples_per_s:,.0f} samples/s; a step takes {low_s:.2f} to {high_s:.2f} s with a probability of 90 %")
+
+    # would a ring be better?
+    both = compare(servers, load("resnet50-ring-p100"))
+    print(f"a ring is {both.ratio:.2f} times as fast; told apart: {both.apart.told}")
+    print(both.table()[["step_time_s", "samples_per_s", "compute_s", "exposed_communication_s"]].round(3))
+
+    # what holds the servers up?
+    found = sensitivity(servers)
+    print(f"bottleneck: {found.bottleneck.name if found.bottleneck else 'none'}")
+    print(found.table()["elasticity"].dropna().round(2))
+
+    # at which bandwidth does a ring overtake as many servers as workers, where nodes have one GPU each?
+    where = crossover(
+        "resnet50-ring-p100", y="workers=4,8", strategies=["ring", "ps-all"], overrides=["cluster=aws-p2-xlarge"], points=5
+    )
+    borders = where.border_table().set_index("strategy.workers")
+    print((borders["cluster.network.bandwidth_Bps"] * 8 / 1e9).round(2).rename("the ring overtakes, Gbit/s"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""A comparison in words, as the console prints it: what changed, what it did, where the time goes, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from simulator.compare import Comparison, Effect, Part
+from simulator.run import Run
+from simulator.units import format_bytes, format_energy_J, format_number, format_time_s, format_USD
+
+_MOST_CHANGES: Final = 24
+_LONGEST: Final = 34
+# the share of either step from which on a part of it is told
+_NOTICED: Final = 5e-4
+_FORMS: Final[dict[str, Callable[[float], str]]] = {
+    "s": format_time_s,
+    "samples/s": lambda rate: f"{format_number(rate)} samples/s",
+    "tokens/s": lambda rate: f"{format_number(rate)} tokens/s",
+    "bytes": format_bytes,
+    "J": format_energy_J,
+    "USD": format_USD,
+    "": lambda share: f"{100 * share:.1f} %",
+}
+
+
+def describe(comparison: Comparison) -> str:
+    """A comparison for people to read."""
+    a, b = comparison.a, comparison.b
+    lines = [_headline("A", a), _headline("B", b)]
+    if comparison.changed:
+        rows = [(change.field, _cut(change.a), _cut(change.b)) for change in comparison.changed[:_MOST_CHANGES]]
+        lines += ["", *_table(("what changed", "A", "B"), rows)]
+        more = len(comparison.changed) - len(rows)
+        lines += [f"  and {more} more, which --json has"] if more > 0 else []
+    else:
+        lines += ["", "nothing changed"]
+    lines += ["", *_table(("what it did", "A", "B", "change", "90 % between"), list(map(_effect, comparison.effects)))]
+    parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _NOTICED]
+    lines += ["", *_table(("where the time goes", "A", "B", "change", "90 % between"), list(map(_part, parts)))]
+    return "\n".join([*lines, "", *_verdict(comparison)])
+
+
+def _headline(label: str, run: Run) -> str:
+    return f"{label}  {run.scenario}: {run.strategy} on {run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
+
+
+def _effect(effect: Effect) -> tuple[str, ...]:
+    a, b = ("–" if value is None else _FORMS[effect.unit](value) for value in (effect.a, effect.b))
+    change = "" if effect.change is None else _percent(effect.change)
+    between = "" if effect.low is None or effect.high is None else f"{_percent(effect.low)} and {_percent(effect.high)}"
+    return effect.name, a, b, change, between
+
+
+def _part(part: Part) -> tuple[str, ...]:
+    between = f"{_seconds(part.low_s)} and {_seconds(part.high_s)}"
+    seconds = (format_time_s(part.a_s) if part.a_s else "none", format_time_s(part.b_s) if part.b_s else "none")
+    return part.name.replace("_", " "), *seconds, _seconds(part.change_s), between
+
+
+def _verdict(comparison: Comparison) -> Iterator[str]:
+    ratio, told = comparison.ratio, comparison.apart
+    fast = "as fast" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times as fast"
+    yield f"B is {fast} as A, with 90 % between {told.low:.3g} and {told.high:.3g}; {told.words()}"
+    for label, run in (("A", comparison.a), ("B", comparison.b)):
+        if run.fits is False:
+            yield f"{label} does not fit into its devices' memory{f'; it would with {run.fit_by}' if run.fit_by else ''}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table: names to the left, the rest to the right, but for what stands last of five."""
+    widths = [max(len(row[column]) + (2 if column == 0 and row is not head else 0) for row in (head, *rows))
+              for column in range(len(head))]  # fmt: skip
+    for row in (head, *rows):
+        name = row[0] if row is head else f"  {row[0]}"
+        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
+
+
+def _percent(change: float) -> str:
+    """'+12.3 %', '0 %'."""
+    text = f"{100 * change:+.1f}"
+    return "0 %" if float(text) == 0 else f"{text} %"
+
+
+def _seconds(change_s: float) -> str:
+    text = format_time_s(abs(change_s))
+    return "0" if abs(change_s) < 1e-9 else f"{'+' if change_s > 0 else '-'}{text}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

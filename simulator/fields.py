@@ -1,0 +1,175 @@
+"""Fields: what a scenario says in each of its fields, by the path that `--set` takes, and in which two scenarios differ."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, get_args
+
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+
+from simulator import units
+from simulator.errors import InputError
+from simulator.scenario import Scenario
+from simulator.spec import Spec
+
+# Words about a part that say nothing of how it works.
+_WORDS: Final = ("description", "source", "provenance")
+_NONE: Final = "–"
+
+
+class Unit(NamedTuple):
+    """What a field's number counts, in SI. symbol: as YAML has it; suffix: as names of columns have it. per: how many of the
+    symbol's units one SI unit is."""
+
+    symbol: str
+    suffix: str
+    parse: Callable[[object], float]
+    format: Callable[[float], str]
+    per: float = 1.0
+
+    def exactly(self, value: float) -> str:
+        """'3125000000.0 B/s': the number with all its digits, as a scenario may have it."""
+        return f"{value * self.per!r} {self.symbol}"
+
+
+def _counted(symbol: str) -> Callable[[float], str]:
+    return lambda rate: f"{units.format_count(rate)}{symbol}"
+
+
+_UNITS: Final[Mapping[Callable[[object], float], Unit]] = {
+    unit.parse: unit
+    for unit in (
+        Unit("s", "s", units.parse_time_s, units.format_time_s),
+        Unit("B", "bytes", units.parse_bytes, units.format_bytes),
+        Unit("B/s", "Bps", units.parse_Bps, units.format_Bps),
+        Unit("FLOP/s", "flops", units.parse_flops, _counted("FLOP/s")),
+        Unit("W", "W", units.parse_W, "{:g} W".format),
+        Unit("USD/h", "USD_per_s", units.parse_USD_per_s, lambda price: f"{price * 3600:g} USD/h", per=3600.0),
+    )
+}
+# memory is sold in bytes, links in bits
+_MEMORY: Final = Unit("B/s", "Bps", units.parse_Bps, _counted("B/s"))
+
+
+class Value(NamedTuple):
+    """What a field says: a number in SI, a word, or a part. unit: of a number that has one."""
+
+    value: Any
+    unit: Unit | None
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return _NONE
+        if isinstance(self.value, bool):
+            return str(self.value).lower()
+        if isinstance(self.value, int | float):
+            return self.unit.format(self.value) if self.unit else f"{self.value:,}"
+        if _is_table(self.value):
+            return _entries(len(self.value))
+        if isinstance(self.value, tuple):
+            return ", ".join(str(Value(one, self.unit)) for one in self.value) or _NONE
+        return str(self.value)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field in which two scenarios differ, and what each says there, for people."""
+
+    field: str
+    a: str
+    b: str
+
+
+def value_at(scenario: Scenario, path: str) -> Value:
+    """What the scenario says in a field such as `cluster.network.bandwidth`. Raises InputError where there is none."""
+    found: Value = Value(scenario, None)
+    for at, key in enumerate(path.split(".")):
+        known = dict(_fields(found))
+        if key not in known:
+            where = ".".join(path.split(".")[:at]) or "scenario"
+            if found.value is None:
+                raise InputError(f"{path}: the scenario says nothing of {where}; set it first")
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known) or 'nothing'}"
+            raise InputError(f"{path}: {where} has no {key!r}; {hint}")
+        found = known[key]
+    return found
+
+
+def differences(a: Scenario, b: Scenario) -> tuple[Change, ...]:
+    """The fields in which two scenarios differ, but for names and words about them. Of parts of different kinds those are left
+    out that only one has, where it says nothing unusual."""
+    return tuple(change for change in _differences("", Value(a, None), Value(b, None)) if change.field != "name")
+
+
+def _differences(path: str, a: Value, b: Value) -> Iterator[Change]:
+    if a.value == b.value:
+        return
+    parts = (Spec, dict)
+    if isinstance(a.value, parts) or isinstance(b.value, parts):
+        ours, theirs = dict(_told(a, b)), dict(_told(b, a))
+        for key in dict.fromkeys([*ours, *theirs]):
+            inner = f"{path}.{key}" if path else key
+            yield from _differences(inner, ours.get(key, Value(None, None)), theirs.get(key, Value(None, None)))
+    elif _is_table(a.value) or _is_table(b.value):
+        before, after = a.value or (), b.value or ()
+        alike = sum(one == other for one, other in zip(before, after, strict=False))
+        same = f", {alike} of them the same" if alike else ""
+        yield Change(path, _entries(len(before)), _entries(len(after)) + same)
+    else:
+        yield Change(path, *_unlike(a, b))
+
+
+def _told(part: Value, other: Value) -> Iterator[tuple[str, Value]]:
+    """The fields of a part, without those that are usual where the other part has none such."""
+    theirs = dict(_fields(other))
+    known = type(part.value).model_fields if isinstance(part.value, Spec) else {}
+    usual = {_name(name, info): info.default for name, info in known.items()}
+    for name, value in _fields(part):
+        if name not in _WORDS and (name in theirs or name == "kind" or name not in usual or usual[name] != value.value):
+            yield name, value
+
+
+def _fields(part: Value) -> Iterator[tuple[str, Value]]:
+    """The fields of a part by the names that YAML has for them; the entries of a mapping, which all have its unit."""
+    if isinstance(part.value, Spec):
+        for name, info in type(part.value).model_fields.items():
+            unit = _MEMORY if name == "memory_bandwidth_Bps" else _unit((info.annotation, *info.metadata))
+            yield _name(name, info), Value(getattr(part.value, name), unit)
+    elif isinstance(part.value, dict):
+        for key, value in part.value.items():
+            yield str(key), Value(value, part.unit)
+
+
+def _name(name: str, info: FieldInfo) -> str:
+    return info.alias or name
+
+
+def _unit(annotation: tuple[Any, ...]) -> Unit | None:
+    """The unit that some part of an annotation is read in."""
+    for part in annotation:
+        if isinstance(part, BeforeValidator) and part.func in _UNITS:
+            return _UNITS[part.func]  # type: ignore[index]
+        if found := _unit(get_args(part)):
+            return found
+    return None
+
+
+def _entries(count: int) -> str:
+    return _NONE if count == 0 else f"{count} entr{'y' if count == 1 else 'ies'}"
+
+
+def _unlike(a: Value, b: Value) -> tuple[str, str]:
+    """Both for people, with as many digits as tell them apart."""
+    short = str(a), str(b)
+    if short[0] != short[1]:
+        return short
+    ours, theirs = (one.unit.exactly(one.value) if one.unit else repr(one.value) for one in (a, b))
+    return ours, theirs
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, tuple) and any(isinstance(one, Spec) for one in value)

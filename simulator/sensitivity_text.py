@@ -1,0 +1,56 @@
+"""Sensitivity in words, as the console prints it: what a hundredth more of each number brings, with a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from simulator.sensitivity import Elasticity, Sensitivity
+from simulator.units import format_number
+
+_BAR_WIDTH: Final = 20
+# from here on what is left over is told, and that there is more than the whole
+_NOTICED: Final = 0.01
+_TOO_MUCH: Final = 0.05
+
+
+def describe(found: Sensitivity) -> str:
+    """For people to read, in one screen."""
+    run = found.run
+    ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
+    lines = [f"{run.scenario}: {run.strategy} on {ranks}, {format_number(run.samples_per_s)} samples/s"]
+    rows = [("1 % more of", "now", "throughput", "90 % between", "")]
+    rows += [_row(one) for one in (*found.cluster, *found.training)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for name, says, value, between, rest in rows:
+        cells = f"{name:<{widths[0]}}  {says:>{widths[1]}}  {value:>{widths[2]}}  {between:>{widths[3]}}  {rest}"
+        lines.append(f"  {cells}".rstrip())
+    return "\n".join([*lines, *_verdict(found)])
+
+
+def _row(one: Elasticity) -> tuple[str, str, str, str, str]:
+    if one.value is None:
+        return one.name, one.says, "–", "", one.how
+    between = "" if one.low is None or one.high is None else f"{_percent(one.low)} and {_percent(one.high)}"
+    bar = "█" * round(min(1.0, abs(one.value)) * _BAR_WIDTH)
+    way = "" if one.field.startswith("cluster.") else f" {one.how}"
+    return one.name, one.says, f"{_percent(one.value)} %", between, f"{bar}{way}".strip()
+
+
+def _verdict(found: Sensitivity) -> Iterator[str]:
+    most = found.bottleneck
+    if most is None:
+        yield "bottleneck: none of these; the step takes no time that follows from the cluster"
+        return
+    share = f"{abs(most.value or 0.0):.0%}".replace("%", " %")
+    yield f"bottleneck: {most.name}; {share} of the step follows from it"
+    if found.rest >= _NOTICED:
+        yield f"{found.rest:.0%} of the step follows from none of the cluster's numbers above".replace("%", " %")
+    if found.rest <= -_TOO_MUCH:
+        yield "these add up to more than the step: the order of messages changes with each, and throughput to and fro with it"
+
+
+def _percent(value: float) -> str:
+    """'+0.61', '-0.02', '0'."""
+    text = f"{value:+.2f}"
+    return "0" if float(text) == 0 else text

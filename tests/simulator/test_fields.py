@@ -1,0 +1,101 @@
+"""Fields of scenarios by path, and in which two scenarios differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator import units
+from simulator.errors import InputError
+from simulator.fields import Unit, differences, value_at
+from simulator.scenario import Scenario, load
+
+Make = Callable[..., Scenario]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text", "suffix"),
+    [
+        ("cluster.network.bandwidth", 1.25e9, "10.0 Gbit/s", "Bps"),
+        ("cluster.network.latency", 20e-6, "20.0 us", "s"),
+        ("cluster.device.memory_bandwidth", 100e9, "100 GB/s", "Bps"),
+        ("cluster.device.peak.fp32", 1e12, "1.00 TFLOP/s", "flops"),
+        ("cluster.device.memory", 8 * 2**30, "8.00 GiB", "bytes"),
+        ("strategy.workers", 4, "4", None),
+        ("strategy.overlap", True, "true", None),
+        ("batch.total", 48, "48", None),
+        ("batch.per_worker", None, "–", None),
+        ("model.hidden", 64, "64", None),
+    ],
+)
+def test_fields_are_found_by_the_path_that_set_takes(
+    small: Make, path: str, value: object, text: str, suffix: str | None
+) -> None:
+    found = value_at(small(), path)
+    assert found.value == pytest.approx(value) if isinstance(value, float) else found.value == value
+    assert str(found) == text
+    assert (found.unit.suffix if found.unit else None) == suffix
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("cluster.network.bandwith", "did you mean 'bandwidth'"),
+        ("cluster.network.bandwidth.low", "cluster.network.bandwidth has no 'low'; known here: nothing"),
+        ("nothing", "scenario has no 'nothing'"),
+        ("", "scenario has no ''"),
+    ],
+)
+def test_a_field_that_there_is_not_is_told_in_one_line(small: Make, path: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        value_at(small(), path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@given(value=st.floats(1e-9, 1e18))
+def test_numbers_are_written_so_that_they_are_read_as_they_were(value: float) -> None:
+    unit = Unit("USD/h", "USD_per_s", units.parse_USD_per_s, str, per=3600.0)
+    assert unit.parse(unit.exactly(value)) == pytest.approx(value, rel=1e-12)
+    rate = Unit("B/s", "Bps", units.parse_Bps, units.format_Bps)
+    assert rate.parse(rate.exactly(value)) == value
+
+
+def test_alike_scenarios_differ_in_nothing(small: Make) -> None:
+    assert differences(small(), small("name=another")) == ()
+
+
+def test_differences_are_told_with_units_and_both_ways(small: Make) -> None:
+    a, b = small(), small("cluster.network.bandwidth=20 Gbit/s", "strategy.workers=8")
+    told = {change.field: (change.a, change.b) for change in differences(a, b)}
+    assert told == {"cluster.network.bandwidth": ("10.0 Gbit/s", "20.0 Gbit/s"), "strategy.workers": ("4", "8")}
+    assert {change.field: (change.b, change.a) for change in differences(b, a)} == told
+
+
+def test_of_another_kind_only_what_is_unusual_is_told(small: Make) -> None:
+    told = {c.field: (c.a, c.b) for c in differences(small(), small("strategy={kind: pipeline, stages: 3}"))}
+    assert told["strategy.kind"] == ("data_parallel", "pipeline")
+    assert told["strategy.stages"] == ("–", "3")
+    assert "strategy.schedule" not in told
+
+
+def test_numbers_that_look_alike_are_told_with_all_digits(small: Make) -> None:
+    (change,) = differences(small(), small("cluster.network.bandwidth=10.0001 Gbit/s"))
+    assert (change.a, change.b) == ("1250000000.0 B/s", "1250012500.0 B/s")
+
+
+def test_tables_are_told_by_how_much_of_them_differs(small: Make) -> None:
+    a = small("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}]")
+    b = small("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}, {at: [2], bandwidth: 1 Gbit/s}]")
+    (change,) = differences(a, b)
+    assert (change.a, change.b) == ("1 entry", "2 entries, 1 of them the same")
+    (change,) = differences(small(), a)
+    assert (change.a, change.b) == ("–", "1 entry")
+
+
+def test_a_part_that_only_one_has_is_told_field_by_field() -> None:
+    a, b = load("resnet50-pipeline-dgx1"), load("resnet50-ring-p100")
+    told = {change.field: change.b for change in differences(a, b)}
+    assert told["cluster.network.bandwidth"] == "25.0 Gbit/s"

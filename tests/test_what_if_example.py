@@ -1,0 +1,19 @@
+"""examples/what_if.py runs, and says what the page shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "what-if.md").read_text()
+
+
+def test_the_example_prints_what_the_page_shows() -> None:
+    done = subprocess.run([sys.executable, "examples/what_if.py"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    shown = re.search(r"examples/what_if\.py\]\(.*?```text\n(.*?)```", PAGE, re.DOTALL)
+    assert shown is not None
+    assert done.stdout.split() == shown[1].split()
