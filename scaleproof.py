@@ -20,17 +20,27 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from simulator.compare import compare
+    from simulator.crossover import crossover
+    from simulator.planner import plan
     from simulator.predict import predict
     from simulator.scenario import Scenario, load
+    from simulator.sensitivity import sensitivity
+    from simulator.study import sweep
     from validator.measure import measure
 
-__all__ = ["Scenario", "load", "main", "measure", "predict"]
+__all__ = ["Scenario", "compare", "crossover", "load", "main", "measure", "plan", "predict", "sensitivity", "sweep"]
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "load": "simulator.scenario",
     "Scenario": "simulator.scenario",
     "predict": "simulator.predict",
+    "compare": "simulator.compare",
+    "sensitivity": "simulator.sensitivity",
+    "crossover": "simulator.crossover",
+    "sweep": "simulator.study",
+    "plan": "simulator.planner",
     "measure": "validator.measure",
 }
 _COMMANDS = ("simulator.commands", "validator.commands", "reports.commands")

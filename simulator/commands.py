@@ -1,4 +1,4 @@
-"""The simulator's commands: predict, collective, cluster, model, schema, list, show. Imports wait until a command runs."""
+"""The simulator's commands, but for those with a module of their own. Imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator import commands_cluster
+from simulator import commands_cluster, commands_plan, commands_study, commands_what_if
 
 if TYPE_CHECKING:
     from simulator.model.table import Ground
@@ -39,6 +39,9 @@ def mount(commands: Any) -> None:
     collective.set_defaults(command=_collective)
 
     commands_cluster.mount(commands)
+    commands_study.mount(commands)
+    commands_what_if.mount(commands)
+    commands_plan.mount(commands)
 
     model = commands.add_parser(
         "model", help="a model's layers: FLOPs, parameters, activations", description="Look at a model."
@@ -62,10 +65,10 @@ def mount(commands: Any) -> None:
     schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
     schema.set_defaults(command=_schema)
 
-    listing = commands.add_parser("list", help="list the scenarios, models and clusters that ship")
+    listing = commands.add_parser("list", help="list the scenarios, studies, models, clusters and devices that ship")
     listing.set_defaults(command=_list)
 
-    show = commands.add_parser("show", help="print a scenario, model or cluster that ships")
+    show = commands.add_parser("show", help="print a scenario, study, model, cluster or device that ships")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(command=_show)
 
@@ -188,7 +191,7 @@ def _schema(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from simulator import library
 
-    parts = ((part, (part,)) for part in ("models", "clusters", "devices"))
+    parts = ((part, (part,)) for part in ("studies", "models", "clusters", "devices"))
     for title, folders in (("scenarios", library.SCENARIO_FOLDERS), *parts):
         print(title)
         for folder in folders:

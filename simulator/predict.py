@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from simulator.accounting import accounted
 from simulator.baseline import STEPS, compared
-from simulator.engine import Variation, simulate_steady
+from simulator.engine import Timeline, Variation, simulate_steady
 from simulator.errors import FieldError, PluginError
 from simulator.fitting import fit_by
 from simulator.memory import memory
@@ -15,6 +16,8 @@ from simulator.program import MAIN_LANE, Program
 from simulator.run import Run, divided
 from simulator.scenario import Scenario
 from simulator.spread import spread
+
+Simulate = Callable[[Program, int, Variation], Timeline]
 
 # Tasks of all steps that are simulated. Static: by replay 2 us and 0.7 kB each, 14 us by events where many share; 4 million are
 # up to a minute and 3 GB. Others: 10 to 30 us each. On a 2-core virtual machine.
@@ -34,7 +37,7 @@ def predict(scenario: Scenario, interval: bool = True) -> Run:
     return replace(accounted(run, scenario), **_memory(scenario))
 
 
-def timed(scenario: Scenario, interval: bool = False) -> Run:
+def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady) -> Run:
     """The part of `predict` that times the step: a Run that compares with nothing, and tells nothing of memory and cost."""
     strategy, unevenness = scenario.strategy, scenario.unevenness
     program = strategy.compile(scenario.job(unevenness=unevenness))
@@ -47,7 +50,7 @@ def timed(scenario: Scenario, interval: bool = False) -> Run:
         message_jitter=unevenness.message_jitter,
         seed=unevenness.seed,
     )
-    timeline = simulate_steady(program, _steps(scenario, program), variation)
+    timeline = simulate(program, _steps(scenario, program), variation)
     run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
     run = divided(run, strategy.program_steps)
     if not interval:

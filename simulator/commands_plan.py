@@ -1,0 +1,60 @@
+"""The command plan: the best way to train a model on so many devices. Imports wait until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final
+
+OBJECTIVES: Final = ("time", "cost", "energy", "tokens-per-dollar")
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    parser = commands.add_parser(
+        "plan",
+        help="the best of all ways to train a model on so many devices",
+        description="Estimate every way to train a scenario's model, and prove the best by replay.",
+    )
+    parser.add_argument("scenario", metavar="SCENARIO", help="a YAML file, or a name from 'scaleproof list'")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as batch=1536"
+    )
+    parser.add_argument("--gpus", type=_positive, metavar="N", help="devices to train on (as many as the scenario has ranks)")
+    parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="what shall be least, or most (time)")
+    parser.add_argument("--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has)")
+    parser.add_argument("--top", type=_positive, default=10, metavar="N", help="how many of the best to tell (10)")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON, in SI units")
+    parser.set_defaults(command=_plan)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    import json
+
+    from simulator.planner import plan
+    from simulator.planner.doubt import doubt
+    from simulator.planner.text import describe, plain
+    from simulator.scenario import load
+    from simulator.units import parse_bytes
+
+    scenario = load(options.scenario, options.overrides)
+    if options.gpus and options.gpus > scenario.cluster.devices:
+        nodes = -(-options.gpus // scenario.cluster.node.devices)
+        scenario = load(options.scenario, [*options.overrides, f"cluster.nodes={nodes}"])
+    memory_bytes = parse_bytes(options.memory) if options.memory else None
+    planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell)
+    doubts = doubt(planned.configurations.take([choice.row for choice in planned.best]))
+    print(json.dumps(plain(planned, doubts), indent=2) if options.json else describe(planned, doubts))
+    return 0
+
+
+def _tell(what: str) -> None:
+    """What is being done, where somebody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{what}"[:120], end="" if what else "\r\033[K", file=sys.stderr, flush=True)

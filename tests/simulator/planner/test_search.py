@@ -1,0 +1,152 @@
+"""The planner's best is the best of all that replay tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaleproof import main
+from simulator.engine import replay
+from simulator.errors import FieldError, InputError
+from simulator.estimate import every, memory_bytes
+from simulator.planner import Planned, plan
+from simulator.planner.doubt import alike, doubt
+from simulator.planner.search import OBJECTIVES
+from simulator.planner.space import space
+from simulator.planner.text import describe, plain
+from simulator.predict import timed
+from simulator.scenario import Scenario, load
+
+SMALL = ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=64")
+
+
+def small(*overrides: str) -> Scenario:
+    return load("resnet50-ring-p100", [*SMALL, *overrides])
+
+
+@lru_cache
+def planned() -> Planned:
+    return plan(small(), 8, top=4)
+
+
+def test_the_best_is_the_best_of_all_replays() -> None:
+    scenario = small()
+    found = every(space(scenario, 8))
+    fitting = np.flatnonzero(memory_bytes(found) <= scenario.cluster.device.memory_bytes)
+    few = found.take(np.random.default_rng(0).choice(fitting, 120, replace=False))
+    fastest_s = min(timed(few.scenario(row), simulate=replay.simulate).step_time_s for row in range(len(few)))
+    assert planned().proved
+    assert planned().best[0].run.step_time_s <= fastest_s * (1 + 1e-9)
+
+
+def test_choices_are_in_order_and_fit() -> None:
+    best = planned().best
+    assert [choice.value for choice in best] == sorted(choice.value for choice in best)
+    assert all(choice.memory_bytes <= planned().capacity_bytes for choice in best)
+    assert len({choice.row for choice in best}) == len(best) == 4
+
+
+def test_nothing_on_the_front_is_beaten_in_both() -> None:
+    found, front = planned(), planned().front
+    seconds, held = found.expected_s[list(front)], found.memory_bytes[list(front)]
+    assert (np.diff(seconds) >= 0).all()
+    assert (np.diff(held) < 0).all()
+
+
+def test_less_memory_is_never_faster() -> None:
+    lean = plan(small(), 8, memory=planned().best[0].memory_bytes * 0.8, top=1)
+    assert lean.best[0].memory_bytes < planned().best[0].memory_bytes
+    assert lean.best[0].run.step_time_s >= planned().best[0].run.step_time_s
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES[1:3])
+def test_other_objectives_need_their_prices(objective: Any) -> None:
+    scenario = small()
+    node = scenario.cluster.node.model_copy(update={"price_USD_per_s": None, "power_W": None})
+    poor = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"node": node})})
+    with pytest.raises(FieldError, match=f"which {objective} follows from; give it"):
+        plan(poor, 8, objective)
+
+
+def test_costs_go_by_time_where_nodes_are_the_same() -> None:
+    cheap = plan(small("cluster.node.price=10 USD/h"), 8, "cost", top=1)
+    assert cheap.best[0].row == planned().best[0].row
+
+
+def test_energy_is_least() -> None:
+    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW"), 8, "energy", top=2)
+    first, second = (choice.run.energy_J for choice in found.best)
+    assert first is not None
+    assert second is not None
+    assert first["per_step"] <= second["per_step"]
+
+
+def test_pictures_have_no_tokens() -> None:
+    with pytest.raises(InputError, match="reads no tokens; plan for cost"):
+        plan(small("cluster.node.price=10 USD/h"), 8, "tokens-per-dollar")
+
+
+def test_what_fits_nowhere_is_told() -> None:
+    with pytest.raises(InputError, match="nothing fits: the leanest"):
+        plan(small(), 8, memory=1e6)
+
+
+def test_ranks_that_divide_no_batch_are_told() -> None:
+    with pytest.raises(InputError, match="no way to train 64 samples"):
+        plan(small("cluster.nodes=100"), 97)
+
+
+def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
+    found = planned()
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    low, high = doubts.interval(0)
+    assert low < 1 < high
+    # of two alike steps neither is sure to be faster
+    assert doubts.faster(0, 0, 1.0, 1.0) == pytest.approx(0.5)
+    assert doubts.faster(0, 1, 10.0, 0.5) > 0.99
+    assert alike(found.best[0].scenario, found.best[0].scenario) == 1.0
+
+
+def test_the_plan_is_told_in_words_and_as_data() -> None:
+    found = planned()
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    text, data = describe(found, doubts), plain(found, doubts)
+    assert "proved: no other that fits beats the best in time by replay" in text
+    assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
+    assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
+
+
+def test_the_best_are_a_table() -> None:
+    table = planned().table()
+    assert table["step_time_s"].is_monotonic_increasing
+    assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
+
+
+def run(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, str, str]:
+    code = main(["plan", "resnet50-ring-p100", *(word for one in SMALL for word in ("--set", one)), *arguments])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, ["--gpus", "8", "--top", "1", "--json"])
+    assert code == 0
+    assert json.loads(out)["proved"] is True
+
+
+def test_the_command_takes_more_nodes_where_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, ["--gpus", "64", "--top", "1", "--set", "batch=256"])
+    assert code == 0
+    assert " on 64 ranks of " in out
+
+
+def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, ["--gpus", "8", "--memory", "1 MiB"])
+    assert code != 0
+    assert out == ""
+    assert err.count("\n") == 1
