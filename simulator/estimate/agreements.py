@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.cluster.algorithms import Group, Op
 from simulator.estimate.wires import Wires
 from simulator.model.layers import Layer
-from simulator.strategy.agreement import ends, units, with_copies
+from simulator.strategy.agreement import units, with_copies
 from simulator.strategy.costs import Job
 from simulator.strategy.plan import Plan
 
@@ -37,7 +37,7 @@ _Sizes = Counter[tuple[str, float]]
 
 class Pattern(NamedTuple):
     """What ranks with a stage of the model sum and gather: bytes by keepers, and how often. first: layers of the unit whose
-    gradients come first. parameters: by keepers; copied: of weights that another stage has too."""
+    gradients come first. parameters: by keepers."""
 
     sums: _Sizes
     last: _Sizes
@@ -46,7 +46,6 @@ class Pattern(NamedTuple):
     after: _Sizes
     first: range
     parameters: tuple[int, int]
-    copied: int
 
     def sizes(self, field: int) -> _Sizes:
         """One of the first five."""
@@ -66,14 +65,9 @@ def pattern(plan: Plan, job: Job, stage: range) -> Pattern:
     ]
     gathers = [Counter(_given(*each, job.element_bytes)) for each in kept] if job.zero == 3 else [Counter()]
     parameters = _parameters(held, stage, plan)
-    copied = (
-        held[-1].parameters - job.layers[-1].parameters
-        if len(job.layers) - 1 in stage and ends(plan)[0] != ends(plan)[1]
-        else 0
-    )
     return Pattern(
         sum(sums, Counter()), sums[-1], sum(gathers, Counter()), gathers[-1], Counter(_given(*parameters, job.element_bytes)),
-        found[0].layers, parameters, copied,
+        found[0].layers, parameters,
     )  # fmt: skip
 
 

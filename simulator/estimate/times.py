@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cluster.algorithms import Op
+from simulator.cluster.algorithms import Group, Op
 from simulator.estimate.agreements import AFTER, GATHERS, LAST, OPENING, SUMS, Agreeing, pattern
 from simulator.estimate.codes import Numbers, distinct
 from simulator.estimate.configurations import Configurations
@@ -23,6 +23,8 @@ from simulator.estimate.passes import Passes, plan_of
 from simulator.estimate.pipelines import Stages, windows
 from simulator.estimate.wires import Wires
 from simulator.model.layers import cut_into_stages
+from simulator.strategy.agreement import ends, with_copies
+from simulator.strategy.costs import Job
 from simulator.strategy.schedule import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
@@ -83,16 +85,18 @@ class _Cut:
 class _Agreed(NamedTuple):
     """What replicas take to agree: `by_field` has a row for each of `_FIELDS`, and columns for combinations of a pattern and a
     group; `place` is the column of a configuration's first kind of stage, of which the others follow. layers: first and last of
-    the unit whose gradients come first, and parameters: by pattern; `own` is that of the first kind of stage."""
+    the unit whose gradients come first, and parameters: by pattern; `own` is that of the first kind of stage. copied_s: of
+    summing the gradients of weights that the first and the last stage have."""
 
     by_field: Times
     place: Numbers
     layers: Numbers
     parameters: Times
     own: Numbers
+    copied_s: Times
 
     def take(self, rows: Numbers) -> _Agreed:
-        return self._replace(place=self.place[rows], own=self.own[rows])
+        return self._replace(place=self.place[rows], own=self.own[rows], copied_s=self.copied_s[rows])
 
 
 # Groups may be a little nearer to one another than the one that is asked for, and times of collectives a little off their line:
@@ -132,6 +136,22 @@ class _Sums:
         for row, group in zip(self.group.first.tolist(), self.groups, strict=True):
             for op in {op for op, _ in self.fields}:
                 self.agreeing[self.shard.code[row]].ask(group, op)
+        self.copying = distinct(self.group.code, c.stages, (c.zero >= 2).astype(np.int64))
+        self.copies = [
+            self._ask_for_copies(row, passes.jobs[passes.key.code[row]], wires) for row in self.copying.first.tolist()
+        ]
+
+    def _ask_for_copies(self, row: int, job: Job, wires: Wires) -> int:
+        """The number of the sum over the first and the last stage; −1 where they have no weights in common."""
+        plan = plan_of(self.c, row)
+        pair, copied = ends(plan), with_copies(job.layers, plan)[-1].parameters - job.layers[-1].parameters
+        if pair[0] == pair[1] or copied == 0:
+            return -1
+        share = plan.sharing * plan.context if self.c.zero[row] >= 2 else 1
+        grid = plan.grid(job.cluster.node.devices)
+        alike = min(plan.classes(job)[0].each * grid.beside(grid.members(0, 0)), grid.devices)
+        group = Group.of([grid.rank(0, rank) for rank in pair], grid.devices)
+        return wires.collective("all_reduce", group, copied * (plan.gradient_bytes or job.element_bytes) / share, alike)
 
     def answered(self, answers: Times) -> _Agreed:
         """A table of all combinations: shard by shard, and group by group, of patterns."""
@@ -154,6 +174,7 @@ class _Sums:
             np.array([(one.first.start, one.first.stop) for one in every]).T,
             np.array([one.parameters for one in every], dtype=np.float64).T,
             (np.cumsum(patterns) - patterns)[shard] + begins,
+            np.append(answers, 0.0)[self.copies][self.copying.code],
         )
 
 
@@ -206,6 +227,7 @@ class _Shape:
         exposed_s, sure_s = self._exposed(own, mine, passes, (sums_s, last_s, after_s))
         optimizer_s = self._optimizer(own, passes)
         expected_s = window_s[self.ranks][:, key.code] + exposed_s + opening_s[self.final] + optimizer_s
+        expected_s[0] += own.copied_s
         # collectives of a rank follow one another; sums begin once a microbatch has come back to it
         lane_s = c.microbatches * (self.has @ ((zero >= 2) * sums_s + again_s + gathers_s))
         lane_s += (zero == 2) * (self._until_back_s(stages)[:, key.code] + self.has @ after_s)
