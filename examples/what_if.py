@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaleproof import compare, crossover, load, predict, sensitivity
+from scaleproof import compare, crossover, load, plan, predict, sensitivity, sweep
 
 SCENARIO = "resnet50-servers-p100"
 
@@ -30,6 +30,15 @@ def main() -> None:
     )
     borders = where.border_table().set_index("strategy.workers")
     print((borders["cluster.network.bandwidth_Bps"] * 8 / 1e9).round(2).rename("the ring overtakes, Gbit/s"))
+
+    # what would faster networks do?
+    axes = {"cluster.network.bandwidth": ["10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]}
+    points = sweep({"scenario": SCENARIO, "axes": axes}).set_index("cluster.network.bandwidth_Bps")
+    print(points[["step_time_s", "samples_per_s"]].round(2))
+
+    # and what is the best way to train something larger, on 32 GPUs?
+    planned = plan(load("llama-2-7b-fsdp-a100"), 32, top=3)
+    print(planned.table()[["step_time_s", "workers", "zero", "samples"]].round(3))
 
 
 if __name__ == "__main__":
