@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -26,11 +27,14 @@ def _overlap(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _update(points: Sequence[Point]) -> Iterator[str]:
-    """Of as many parameters as were measured at most, where what each takes counts."""
-    updates = timed(points, "update")
-    most = max((point.size for point in updates), default=0)
+    """Of as many parameters as were measured of all at most, where what each takes counts; in an order that does not follow
+    from which was measured first."""
+    by_what: dict[str, dict[float, Point]] = defaultdict(dict)
+    for point in timed(points, "update"):
+        by_what[point.what][point.size] = point
+    most = max(set.intersection(*map(set, by_what.values())), default=0) if by_what else 0
     if most:
-        each = (f"{point.what} {1e9 * point.median_s / most:.3g} ns" for point in updates if point.size == most)
+        each = (f"{what} {1e9 * by_what[what][most].median_s / most:.3g} ns" for what in sorted(by_what))
         yield f"a parameter by {', by '.join(each)}"
 
 
