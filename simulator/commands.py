@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator import commands_cluster, commands_plan, commands_study, commands_what_if
+from simulator.arguments import positive
 
 if TYPE_CHECKING:
     from simulator.model.table import Ground
@@ -49,10 +50,10 @@ def mount(commands: Any) -> None:
     model.add_argument(
         "model", metavar="MODEL", help="a name from 'scaleproof list', a YAML file, hf:config.json or python:module:function"
     )
-    model.add_argument("--seq", type=_positive, metavar="N", help="tokens of a sample")
-    model.add_argument("--samples", type=_positive, default=1, metavar="N", help="in one forward pass (1)")
+    model.add_argument("--seq", type=positive, metavar="N", help="tokens of a sample")
+    model.add_argument("--samples", type=positive, default=1, metavar="N", help="in one forward pass (1)")
     model.add_argument(
-        "--tensor", type=_positive, default=1, metavar="N", help="ranks that share the layers; shows one's share (1)"
+        "--tensor", type=positive, default=1, metavar="N", help="ranks that share the layers; shows one's share (1)"
     )
     model.add_argument("--precision", metavar="NAME", help="such as fp32 (bf16, fp16 or fp32, the first that the device has)")
     against = model.add_mutually_exclusive_group()
@@ -107,13 +108,6 @@ def describe(run: Run) -> str:
     from simulator.summary import describe
 
     return describe(run)
-
-
-def _positive(text: str) -> int:
-    """A number of something, for argparse."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def _model(options: argparse.Namespace) -> int:

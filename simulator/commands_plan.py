@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Final
+from typing import Any
 
-OBJECTIVES: Final = ("time", "cost", "energy", "tokens-per-dollar")
+from simulator.arguments import positive
+from simulator.objectives import OBJECTIVES
 
 
 def mount(commands: Any) -> None:
@@ -20,18 +21,12 @@ def mount(commands: Any) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as batch=1536"
     )
-    parser.add_argument("--gpus", type=_positive, metavar="N", help="devices to train on (as many as the scenario has ranks)")
+    parser.add_argument("--gpus", type=positive, metavar="N", help="devices to train on (as many as the scenario has ranks)")
     parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="what shall be least, or most (time)")
     parser.add_argument("--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has)")
-    parser.add_argument("--top", type=_positive, default=10, metavar="N", help="how many of the best to tell (10)")
+    parser.add_argument("--top", type=positive, default=10, metavar="N", help="how many of the best to tell (10)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, in SI units")
     parser.set_defaults(command=_plan)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,13 @@ from simulator.accounting import accounted, tokens_per_sample
 from simulator.engine import replay
 from simulator.errors import FieldError, InputError
 from simulator.estimate import Configurations, every, memory_bytes, step_times
+from simulator.objectives import Objective
 from simulator.planner.space import space
 from simulator.predict import timed
 from simulator.run import Run
 from simulator.scenario import Scenario
 
 Times = NDArray[np.float64]
-Objective = Literal["time", "cost", "energy", "tokens-per-dollar"]
-OBJECTIVES: Final[tuple[Objective, ...]] = ("time", "cost", "energy", "tokens-per-dollar")
-
 # Replays take a tenth of a second to some seconds each: what is left after so many is told as not proved.
 _MOST_REPLAYS: Final = 300
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from simulator.errors import FieldError
 from simulator.estimate import Space
-from simulator.model.layers import Layer, glued_ends
+from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import Recompute
 from simulator.scenario import Scenario
 from simulator.strategy import Hybrid
@@ -62,8 +62,6 @@ def _powers(most: int) -> tuple[int, ...]:
 
 
 def _divides(scenario: Scenario, tensor: int) -> bool:
-    from simulator.model.layers import Shard
-
     try:
         scenario.model.build_layers(Shard(tensor=tensor))
     except FieldError:

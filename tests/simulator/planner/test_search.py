@@ -14,9 +14,9 @@ from scaleproof import main
 from simulator.engine import replay
 from simulator.errors import FieldError, InputError
 from simulator.estimate import every, memory_bytes
+from simulator.objectives import OBJECTIVES
 from simulator.planner import Planned, plan
 from simulator.planner.doubt import alike, doubt
-from simulator.planner.search import OBJECTIVES
 from simulator.planner.space import space
 from simulator.planner.text import describe, plain
 from simulator.predict import timed

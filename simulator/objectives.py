@@ -1,0 +1,8 @@
+"""Objectives: what a plan is the best for."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+Objective = Literal["time", "cost", "energy", "tokens-per-dollar"]
+OBJECTIVES: Final[tuple[Objective, ...]] = get_args(Objective)
