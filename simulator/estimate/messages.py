@@ -42,7 +42,7 @@ class Messages:
         rank_of = {stage: rank for rank, held in enumerate(stage_of) for stage in held}
         alike = self._alike_of(plan, grid)
         ends = [(places[rank_of[stage]], places[rank_of[stage + 1]]) for stage in range(len(rank_of) - 1)]
-        return [self._way(_Way(*end, alike), grid.devices) for end in ends]
+        return [self._way(_Way(*end, alike)) for end in ends]
 
     def _alike_of(self, plan: Plan, grid: Grid) -> int:
         key = plan.tensor, plan.context, plan.workers, plan.stages, plan.order
@@ -50,26 +50,18 @@ class Messages:
             self._alike[key] = plan.classes(self._job)[0].each * grid.beside(grid.members(0, 0))
         return self._alike[key]
 
-    def _way(self, way: _Way, devices: int) -> int:
+    def _way(self, way: _Way) -> int:
         inside = way.source[0] == way.target[0]
         # where any two places are joined like any other two, all that counts is whether a message leaves its node
         key = (inside, way.source == way.target, way.alike) if self._is_uniform else way
         if key not in self._ways:
             self._ways[key] = len(self._asked)
-            self._asked.append([self._message(way, size_bytes, devices) for size_bytes in self._sizes_bytes])
+            paths = (
+                (size_bytes, self._wires.fabric.alike_messages(*way[:2], size_bytes, way.alike))
+                for size_bytes in self._sizes_bytes
+            )
+            self._asked.append([self._wires.message(way, size_bytes, path) for size_bytes, path in paths])
         return self._ways[key]
-
-    def _message(self, way: _Way, size_bytes: float, devices: int) -> int:
-        fabric, ((node, device), (to_node, to_device), alike) = self._wires.fabric, way
-        if alike == 1:
-            path = fabric.message(*way[:2], size_bytes)
-        elif node == to_node:
-            names = f"node {node} device {device}", f"node {node} device {to_device}"
-            path = fabric.inside(node, *names, size_bytes, together=alike, devices=(device, to_device))
-        else:
-            count = min(alike, devices)
-            path = fabric.between(node, to_node, size_bytes, count, count)
-        return self._wires.message(way, size_bytes, path)
 
     def numbers(self) -> Numbers:
         """What to ask the wires' answers for, shape (ways, sizes)."""

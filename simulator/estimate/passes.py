@@ -13,6 +13,7 @@ from simulator.estimate.configurations import Configurations
 from simulator.model.layers import Layer
 from simulator.model.operators import Exchange
 from simulator.strategy.costs import Exchanging, Job
+from simulator.strategy.exchange import crowded_s
 from simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
@@ -21,13 +22,14 @@ Times = NDArray[np.float64]
 @dataclass(frozen=True)
 class Passes:
     """key: the passes of each configuration. Arrays of shape (keys, layers + 1) are running sums over layers, whose differences
-    are those of stages; output_bytes is of each layer, shape (keys, layers). layers: by key."""
+    are those of stages; sent_bytes and joining_s, of shape (keys, layers), what is sent behind each layer, and how long it
+    takes to put together what comes in parts. jobs: by key."""
 
     key: Distinct
     forward_s: Times
     backward_s: Times
-    output_bytes: Times
-    layers: list[list[Layer]]
+    sent_bytes: Times
+    joining_s: Times
     jobs: list[Job]
 
     @classmethod
@@ -42,7 +44,7 @@ class Passes:
         key = distinct(*between, c.samples, c.recompute)
         exchanges: dict[tuple[int, ...], _Remembered] = {}
         base, known = c.space.scenario.job(), {}
-        jobs, rows = [], []
+        jobs, rows, sent = [], [], []
         for row in key.first.tolist():
             plan = plan_of(c, row)
             if plan.shard not in known:
@@ -53,10 +55,21 @@ class Passes:
             exchange = exchanges.setdefault(tuple(int(column[row]) for column in between), _Remembered(job.exchange))
             jobs.append(replace(job, exchange=exchange))
             rows.append(jobs[-1].costs())
+            sent.append(_sent(plan, jobs[-1], rows[-1].output_bytes, bool(c.space.kept.get("split_sends", False))))
         forward_s = np.array([one.forward_s + one.forward_exchange_s for one in rows])
         backward_s = np.array([one.backward_s + one.backward_exchange_s for one in rows])
-        output_bytes = np.array([one.output_bytes for one in rows])
-        return cls(key, _running(forward_s), _running(backward_s), output_bytes, [list(job.layers) for job in jobs], jobs)
+        sent_bytes, joining_s = np.array(sent).transpose(1, 0, 2)
+        return cls(key, _running(forward_s), _running(backward_s), sent_bytes, joining_s, jobs)
+
+
+def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Times, Times]:
+    """Bytes that each of a stage's ranks sends behind each layer, and seconds to put parts together, where there are any."""
+    if not splits or plan.tensor == 1 or plan.sequence_parallel:
+        return output_bytes, np.zeros_like(output_bytes)
+    group = plan.grid(job.cluster.node.devices).along("tensor", plan.tensor)
+    sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
+    joining_s = [crowded_s("all_gather", size_bytes, group, job.cluster) for size_bytes in sizes_bytes.tolist()]
+    return output_bytes / plan.tensor, np.array(joining_s)[layer]
 
 
 class _Remembered:

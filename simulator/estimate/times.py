@@ -47,7 +47,7 @@ def step_times(configurations: Configurations) -> StepTimes:
     shapes = distinct(c.stages, c.chunks, c.schedule)
     rows = np.split(np.argsort(shapes.code, kind="stable"), np.cumsum(np.bincount(shapes.code))[:-1])
     cuts = [_Cut.of(c, int(each[0]), passes) for each in rows]
-    sizes_bytes, size_of = np.unique(passes.output_bytes, return_inverse=True)
+    sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
     messages = Messages(wires, passes.jobs[0], sizes_bytes.tolist())
     shapes_of = [_Shape(c.take(each), passes.key.code[each], cut, messages) for each, cut in zip(rows, cuts, strict=True)]
     sums = _Sums(c, passes, wires, {one.count: one for one in cuts})
@@ -55,7 +55,7 @@ def step_times(configurations: Configurations) -> StepTimes:
     seconds = answers[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
     agreed = sums.answered(answers)
     for each, shape in zip(rows, shapes_of, strict=True):
-        size_of_layer = size_of.reshape(passes.output_bytes.shape)
+        size_of_layer = size_of.reshape(passes.sent_bytes.shape)
         expected_s[each], least_s[each] = shape.times(passes, seconds, size_of_layer, agreed.take(each))
     return StepTimes(expected_s, least_s)
 
@@ -255,7 +255,8 @@ class _Shape:
         lasts = self.cut.stops[:-1, None] - 1
         sends_s = np.zeros((0, len(rows)))
         if self.stages > 1:
-            sends_s = seconds[self.ways[self.placed.code[rows]].T, size_of[self.pass_code[rows], lasts]]
+            code = self.pass_code[rows]
+            sends_s = seconds[self.ways[self.placed.code[rows]].T, size_of[code, lasts]] + passes.joining_s[code, lasts]
         overlap = bool(self.c.space.kept.get("overlap_sends", False))
         return Stages(forward_s, backward_s, sends_s, self.c.microbatches[rows], self.stages, overlap)
 

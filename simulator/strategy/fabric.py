@@ -91,6 +91,17 @@ class Fabric:
             return self.inside(source[0], *names, size_bytes, devices=(source[1], target[1]))
         return self.between(source[0], target[0], size_bytes, devices=(source[1], target[1]))
 
+    def alike_messages(self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, alike: int) -> Path:
+        """Of one of `alike` messages between two places and those beside them, all at once."""
+        (node, device), (to_node, to_device) = source, target
+        if alike == 1:
+            return self.message(source, target, size_bytes)
+        if node == to_node:
+            names = f"node {node} device {device}", f"node {node} device {to_device}"
+            return self.inside(node, *names, size_bytes, together=alike, devices=(device, to_device))
+        count = min(alike, self.cluster.node.devices)
+        return self.between(node, to_node, size_bytes, count, count)
+
     def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
         """Of a message between a rank and a switch that takes part itself: inside its node, or of the network."""
         node, device = place

@@ -77,6 +77,11 @@ class Plan:
         return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by)
 
     @property
+    def splits(self) -> bool:
+        """Whether tensor-parallel ranks send a part each of what all of them have."""
+        return self.split_sends and not self.sequence_parallel
+
+    @property
     def sharing(self) -> int:
         """Workers among which states are shared out, where they are."""
         return self.shard_over or self.workers

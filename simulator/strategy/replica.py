@@ -200,31 +200,18 @@ class Replica:
     def _sent_bytes(self, boundary: int) -> float:
         """What each of a stage's ranks sends, for a microbatch."""
         whole = float(self.costs.output_bytes[self.shop.ranges[boundary][-1]])
-        return whole / self.shop.plan.tensor if self.splits else whole
+        return whole / self.shop.plan.tensor if self.shop.plan.splits else whole
 
     def _path(self, source: int, target: int, size_bytes: float) -> Path:
         """Between two pipeline ranks: of the messages of all alike ranks at once."""
-        (node, device), (to_node, to_device) = self.places[source], self.places[target]
-        plan, fabric = self.shop.plan, self.shop.fabric
-        if self.alike == 1:
-            path = fabric.message((node, device), (to_node, to_device), size_bytes)
-        elif node == to_node:
-            names = f"node {node} device {device}", f"node {node} device {to_device}"
-            path = fabric.inside(node, *names, size_bytes, together=self.alike, devices=(device, to_device))
-        else:
-            count = min(self.alike, self.shop.grid.devices)
-            path = fabric.between(node, to_node, size_bytes, count, count)
-        if self.splits:
+        plan, places = self.shop.plan, self.places
+        path = self.shop.fabric.alike_messages(places[source], places[target], size_bytes, self.alike)
+        if plan.splits:
             # what each has a part of is put together again
             group = self.shop.grid.along("tensor", plan.tensor)
             together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, self.job.cluster)
             path = replace(path, latency_s=path.latency_s + together_s)
         return path
-
-    @property
-    def splits(self) -> bool:
-        """Whether tensor-parallel ranks send a part each of what all of them have."""
-        return self.shop.plan.split_sends and not self.shop.plan.sequence_parallel
 
     def _wait_for_sends(self, sends: Rows) -> None:
         """A rank waits for what it has sent where sends are not overlapped: gpipe when it turns from forward to backward, 1f1b

@@ -95,3 +95,17 @@ def test_nothing_to_estimate_is_no_error() -> None:
 def test_more_ranks_than_devices_are_refused() -> None:
     with pytest.raises(FieldError, match=r"ranks for \d+ devices; give at most"):
         space(load("llama-2-7b-fsdp-a100"), 1_000_000)
+
+
+def test_parts_that_tensor_parallel_ranks_send_are_estimated_so() -> None:
+    overrides = ("batch=512", "strategy.split_sends=true", "strategy.sequence_parallel=false")
+    found = every(space(load("megatron-175b-3d-selene", overrides), 256))
+    times = step_times(found)
+    split = np.flatnonzero((found.tensor > 1) & (found.stages > 1) & (found.sequence_parallel == 0) & (found.zero == 0))
+    rows = [
+        row for row in np.random.default_rng(6).permutation(split).tolist() if found.microbatches[row] * found.chunks[row] < 60
+    ]
+    for row in rows[:6]:
+        replayed_s = timed(found.scenario(row), simulate=replay.simulate).step_time_s
+        assert times.least_s[row] <= replayed_s
+        assert times.expected_s[row] == pytest.approx(replayed_s, rel=0.05)
