@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import OPS, Group, Op, bus_factor, names_for
-from simulator.cluster.cost import collective_cost, modelled_cost
+from simulator.cluster.cost import collective_cost, modelled_costing
 from simulator.errors import FieldError, InputError
 
 _SPELLINGS: Final = {op.replace("_", ""): op for op in OPS}
@@ -113,7 +113,7 @@ def describe_times(
         cost = collective_cost(known, size_bytes, group, cluster, algorithm)
         seconds = cost.seconds
         if messages and group.size > 1:
-            cost = modelled_cost(known, size_bytes, group, cluster, algorithm)
+            cost = modelled_costing(known, group, cluster, algorithm)(size_bytes)
             seconds = message_time(known, size_bytes, group, cluster, cost.algorithm)
         alg_GBps = size_bytes / seconds / 1e9 if seconds else 0.0
         bus_GBps = alg_GBps * bus_factor(known, group.size)

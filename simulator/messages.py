@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import ALGORITHMS, NETWORK_SWITCH, NODE_SWITCH, Group, Op, Round
-from simulator.cluster.cost import modelled_cost, rotates
+from simulator.cluster.cost import modelled_costing, rotates
 from simulator.cluster.traffic import channels_of, node_orders
 from simulator.engine import simulate
 from simulator.errors import InputError
@@ -42,7 +42,7 @@ def _best_pieces(op: Op, size_bytes: float, group: Group, cluster: Cluster, algo
     if op not in ALGORITHMS[algorithm].pipelined:
         return 1
     rounds = sum(step.times for step in ALGORITHMS[algorithm].rounds(op, group))
-    cost = modelled_cost(op, size_bytes, group, cluster, algorithm)
+    cost = modelled_costing(op, group, cluster, algorithm)(size_bytes)
     each_s = max(cost.latency_s / rounds, 1e-9)
     return min(_MOST_PIECES, max(1, round(math.sqrt((rounds - 1) * (cost.seconds - cost.latency_s) / each_s))))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from simulator.cluster.algorithms import ALGORITHMS, Group, Op, names_for
 from simulator.cluster.collectives import Library
-from simulator.cluster.nccl import Nccl, Wires, candidates, channels, facts_of, time_s
+from simulator.cluster.nccl import Curve, Nccl, Wires, candidates, channels, curves, facts_of
 from simulator.cluster.traffic import Traffic, traffic, traffic_by_round
 from simulator.errors import FieldError, InputError
 
@@ -67,26 +67,39 @@ def rotates(cluster: Cluster, algorithm: str) -> bool:
     return library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
 
 
+# What a collective over a group costs, by the bytes of its size.
+Costing = Callable[[float], CollectiveCost]
+
+
 def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
+    """Of one size; see `costing`."""
+    return costing(op, group, cluster, algorithm)(size_bytes)
+
+
+def costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
     """By NCCL's model on the GPUs that it runs on, elsewhere by latency and bytes of the links, or as `calibrate` measured.
 
     algorithm: the one to use; the library's choice if absent. Raises InputError for an algorithm that does not suit, FieldError
     for a link that is missing.
     """
     if group.size == 1:
-        return CollectiveCost("none", 0.0, 0.0)
+        return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
     _check_links(group, cluster)
+    modelled = modelled_costing(op, group, cluster, algorithm)
     if algorithm is not None or not cluster.collectives.measured:
-        return modelled_cost(op, size_bytes, group, cluster, algorithm)
-    measured = cluster.collectives.exactly(op, group.size, group.nodes, size_bytes)
-    if measured is not None:
-        return CollectiveCost("measured", measured.latency_s, measured.seconds(size_bytes))
-    return _corrected_cost(op, size_bytes, group, cluster)
+        return modelled
+
+    def cost(size_bytes: float) -> CollectiveCost:
+        measured = cluster.collectives.exactly(op, group.size, group.nodes, size_bytes)
+        if measured is not None:
+            return CollectiveCost("measured", measured.latency_s, measured.seconds(size_bytes))
+        return _corrected_cost(modelled(size_bytes), op, size_bytes, group, cluster)
+
+    return cost
 
 
-def _corrected_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> CollectiveCost:
+def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Group, cluster: Cluster) -> CollectiveCost:
     """By the links, and as many times that as the nearest group that was measured took: of latency and of the rest apart."""
-    cost = modelled_cost(op, size_bytes, group, cluster)
     measured = cluster.collectives.nearest(op, group.size, group.nodes, size_bytes)
     if measured is None:
         return cost
@@ -95,7 +108,7 @@ def _corrected_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster) -
     if measured.nodes > cluster.nodes or per_node > devices:
         return cost
     ranks = [node * devices + device for node in range(measured.nodes) for device in range(per_node)][: measured.ranks]
-    alike = modelled_cost(op, size_bytes, Group.of(ranks, devices), cluster)
+    alike = modelled_costing(op, Group.of(ranks, devices), cluster)(size_bytes)
     measured_s = size_bytes / measured.bandwidth_Bps
     latency_s, moving_s = cost.latency_s, cost.seconds - cost.latency_s
     if alike.latency_s > 0:
@@ -105,7 +118,7 @@ def _corrected_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster) -
     return CollectiveCost(cost.algorithm, latency_s, latency_s + moving_s)
 
 
-def modelled_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
+def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
     """The same for two ranks or more, whatever was measured."""
     library = library_of(cluster)
     if library == "nccl":
@@ -113,9 +126,9 @@ def modelled_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, alg
         if facts is None:
             message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
             raise FieldError(("cluster", "collectives", "library"), message)
-        return _nccl_cost(op, size_bytes, group, cluster, facts, algorithm)
+        return _nccl_costing(op, group, cluster, facts, algorithm)
     names = [algorithm] if algorithm else [GLOO[op]] if library == "gloo" else _suiting(op, group)
-    return _cheapest([_plain_cost(op, size_bytes, group, cluster, name) for name in names])
+    return _cheapest([_plain_costing(op, group, cluster, name) for name in names])
 
 
 def _check_links(group: Group, cluster: Cluster) -> None:
@@ -129,22 +142,28 @@ def _suiting(op: Op, group: Group) -> list[str]:
     return [name for name in names_for(op, _PLAIN) if name != "hierarchical" or group.is_even]
 
 
-def _cheapest(costs: Sequence[CollectiveCost]) -> CollectiveCost:
-    return min(costs, key=lambda cost: cost.seconds)
+def _cheapest(costings: Sequence[Costing]) -> Costing:
+    if len(costings) == 1:
+        return costings[0]
+    return lambda size_bytes: min((cost(size_bytes) for cost in costings), key=lambda cost: cost.seconds)
 
 
-def _nccl_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> CollectiveCost:
+def _nccl_costing(op: Op, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> Costing:
     """An algorithm that NCCL does not have, but is asked for, goes by the links alone."""
     usable = candidates(op, group, facts)
     wires = Wires(group, cluster.node, cluster.network)
     if names := [name for name in usable if algorithm in (None, name)]:
-        return _cheapest([CollectiveCost(name, *time_s(op, size_bytes, wires, facts, name)) for name in names])
+        return _cheapest([_curve_costing(name, curve) for name in names for curve in curves(op, wires, facts, name)])
     if algorithm is not None and algorithm.startswith("nvls"):
         raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
-    return _plain_cost(op, size_bytes, group, cluster, algorithm or GLOO[op])
+    return _plain_costing(op, group, cluster, algorithm or GLOO[op])
 
 
-def _plain_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str) -> CollectiveCost:
+def _curve_costing(algorithm: str, curve: Curve) -> Costing:
+    return lambda size_bytes: CollectiveCost(algorithm, *curve.seconds(size_bytes))
+
+
+def _plain_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Costing:
     """Latency of the steps that follow one another, plus the time of the busiest wire: of each round, or of all together where
     data is passed on in pieces."""
     if algorithm.startswith("nvls") and library_of(cluster) != "nccl":
@@ -155,8 +174,12 @@ def _plain_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algor
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
     latency_s = sum(_latency_s(part, cluster) for part in parts)
-    moving_s = sum(_moving_s(part, size_bytes, cluster) for part in parts)
-    return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
+
+    def cost(size_bytes: float) -> CollectiveCost:
+        moving_s = sum(_moving_s(part, size_bytes, cluster) for part in parts)
+        return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
+
+    return cost
 
 
 def _latency_s(part: Traffic, cluster: Cluster) -> float:

@@ -89,9 +89,6 @@ class Speed(NamedTuple):
         return self.memory_Bps * self.kernels.memory_share
 
 
-_Touched = tuple[float, float]
-
-
 def products_s(
     speed: Speed, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike, read_bytes: ArrayLike, written_bytes: ArrayLike
 ) -> NDArray[np.float64]:
@@ -148,11 +145,34 @@ def _misalignment(speed: Speed, n: NDArray[np.float64], k: NDArray[np.float64]) 
     return slower
 
 
-def _product_s(speed: Speed, product: Product, touched: _Touched | None = None) -> float:
-    """Seconds of a product; `touched`: elements read and written, where they are not those of three matrices."""
-    m, n, k, batch = product
-    read, written = touched or (batch * (m * k + k * n), batch * m * n)
-    return float(products_s(speed, m, n, k, batch, read * speed.element_bytes, written * speed.element_bytes))
+class _Asked(NamedTuple):
+    """A product whose kernel is to be timed with others'. read, written: elements."""
+
+    product: Product
+    read: float
+    written: float
+
+    @classmethod
+    def of(cls, product: Product) -> _Asked:
+        """Of three matrices, each read or written once."""
+        m, n, k, batch = product
+        return cls(product, batch * (m * k + k * n), batch * m * n)
+
+
+# Seconds of one kernel, or what they follow from.
+_Kernel = float | _Asked
+
+
+def _seconds(kernels: Iterable[_Kernel], speed: Speed) -> list[float]:
+    """Of each kernel; products are timed together, since each by itself takes nearly as long as all."""
+    found = list(kernels)
+    asked = [kernel for kernel in found if isinstance(kernel, _Asked)]
+    if not asked:
+        return [kernel for kernel in found if not isinstance(kernel, _Asked)]
+    m, n, k, batch = np.array([kernel.product for kernel in asked], dtype=np.float64).T
+    read, written = np.array([(kernel.read, kernel.written) for kernel in asked], dtype=np.float64).T
+    timed = iter(products_s(speed, m, n, k, batch, read * speed.element_bytes, written * speed.element_bytes).tolist())
+    return [next(timed) if isinstance(kernel, _Asked) else kernel for kernel in found]
 
 
 def _memory_s(speed: Speed, elements: float) -> float:
@@ -169,12 +189,13 @@ def passes_s(speed: Speed, operators: tuple[Operator, ...], kept: tuple[Kept, ..
     if speed.kernels.serial is not None:
         return _serial_s(speed, forward_work(operators, samples)), _serial_s(speed, backward_work(operators, samples))
     dropped = sum(item.elements for item in kept if item.group == "attention" and item.element_bytes == _MASK_BYTES)
-    forward = [kernel_s for operator in operators for kernel_s in _forward(operator, samples, speed)]
-    backward = [kernel_s for operator in operators for kernel_s in _backward(operator, samples, speed)]
+    forward = [kernel for operator in operators for kernel in _forward(operator, samples, speed)]
+    backward = [kernel for operator in operators for kernel in _backward(operator, samples, speed)]
     if dropped:
         forward.append(_dropout_s(speed, dropped * samples))
         backward.append(_dropout_s(speed, dropped * samples))
-    return _pass_s(forward, speed), _pass_s(backward, speed)
+    both_s = _seconds([*forward, *backward], speed)
+    return _pass_s(both_s[: len(forward)], speed), _pass_s(both_s[len(forward) :], speed)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -182,9 +203,8 @@ def weights_s(speed: Speed, operators: tuple[Operator, ...], samples: float) -> 
     """Seconds of those kernels of the backward pass that make gradients of weights, the last of each weighted operator."""
     if speed.kernels.serial is not None:
         return _serial_s(speed, weights_work(operators, samples))
-    return sum(
-        list(_backward(operator, samples, speed))[-1] for operator in operators if isinstance(operator, Matmul | Convolution)
-    )
+    weighted = (operator for operator in operators if isinstance(operator, Matmul | Convolution))
+    return sum(_seconds([list(_backward(operator, samples, speed))[-1] for operator in weighted], speed))
 
 
 def _serial_s(speed: Speed, work: Work) -> float:
@@ -206,8 +226,8 @@ def _dropout_s(speed: Speed, elements: float) -> float:
     return _memory_s(speed, elements * (2 + _MASK_BYTES / speed.element_bytes))
 
 
-def _forward(operator: Operator, samples: float, speed: Speed) -> Iterator[float]:
-    """Seconds of each kernel."""
+def _forward(operator: Operator, samples: float, speed: Speed) -> Iterator[_Kernel]:
+    """Each kernel."""
     if isinstance(operator, Memory):
         yield _memory_s(speed, (operator.read + operator.written) * samples)
     elif isinstance(operator, Convolution):
@@ -215,12 +235,12 @@ def _forward(operator: Operator, samples: float, speed: Speed) -> Iterator[float
     elif isinstance(operator, Attention) and operator.flash:
         yield _flash_s(operator, samples, speed, 1.0, speed.kernels.flash_forward_share)
     else:
-        yield from (_product_s(speed, product) for product in operator.forward(samples))
+        yield from map(_Asked.of, operator.forward(samples))
         if isinstance(operator, Attention):  # softmax reads the scores and writes as many
             yield _memory_s(speed, 2 * operator.scores * samples)
 
 
-def _backward(operator: Operator, samples: float, speed: Speed) -> Iterator[float]:
+def _backward(operator: Operator, samples: float, speed: Speed) -> Iterator[_Kernel]:
     if isinstance(operator, Memory):
         yield _memory_s(speed, (operator.backward_read + operator.backward_written) * samples)
     elif isinstance(operator, Convolution):
@@ -229,14 +249,14 @@ def _backward(operator: Operator, samples: float, speed: Speed) -> Iterator[floa
     elif isinstance(operator, Attention) and operator.flash:
         yield _flash_s(operator, samples, speed, _FLASH_BACKWARD, speed.kernels.flash_backward_share)
     else:
-        yield from (_product_s(speed, product) for product in operator.backward(samples))
+        yield from map(_Asked.of, operator.backward(samples))
         if isinstance(operator, Attention):  # softmax's gradient from its output and the gradient of that
             yield _memory_s(speed, 3 * operator.scores * samples)
 
 
 def _convolution_s(
     operator: Convolution, samples: float, speed: Speed, products: Iterable[Product], ways: Sequence[str]
-) -> Iterator[float]:
+) -> Iterator[_Kernel]:
     """Each way: what is read, twice, and what is written. A value is read once, however many windows it is in."""
     elements = {
         "input": operator.input_elements * samples,
@@ -248,7 +268,7 @@ def _convolution_s(
         products = [transformed[way] for way in ways]
     for product, way in zip(products, ways, strict=True):
         one, other, written = (elements[name] for name in way.split())
-        yield _product_s(speed, product, (one + other, written))
+        yield _Asked(product, one + other, written)
 
 
 def _is_dense_3x3(operator: Convolution) -> bool:

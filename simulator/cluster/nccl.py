@@ -128,21 +128,39 @@ def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
     return names_for(op, found)
 
 
-def time_s(op: Op, size_bytes: float, wires: Wires, facts: Nccl, algorithm: str) -> tuple[float, float]:
-    """Latency, and seconds in all, of a collective by one of `candidates`, with the protocol that NCCL would choose."""
+@dataclass(frozen=True)
+class Curve:
+    """A collective by one algorithm and protocol, of any size.
+
+    latency_s: before the first byte has come through all steps; from `plateau_bytes` on `plateau` times as long. rate_Bps: of
+    the whole size, of which small sizes reach a share by `fill`, a table for sizes of 64 B · 2^i.
+    """
+
+    latency_s: float
+    rate_Bps: float
+    fill: tuple[float, ...] = ()
+    plateau: float = 1.0
+    plateau_bytes: float = math.inf
+
+    def seconds(self, size_bytes: float) -> tuple[float, float]:
+        """Latency, and seconds in all."""
+        latency_s = self.latency_s * self.plateau if size_bytes >= self.plateau_bytes else self.latency_s
+        return latency_s, latency_s + size_bytes / (self.rate_Bps * _filled(size_bytes, self.fill))
+
+
+def curves(op: Op, wires: Wires, facts: Nccl, algorithm: str) -> tuple[Curve, ...]:
+    """A collective by one of `candidates`: with each protocol that NCCL may choose, of which it takes the fastest."""
     if algorithm == "pairwise":
-        return _pairwise_s(wires.traffic(algorithm, op), size_bytes, facts)
-    case = _Case(op, size_bytes, wires, facts, algorithm)
-    times = ((case.latency_s(protocol), size_bytes / case.rate_Bps(protocol)) for protocol in case.protocols)
-    return min(((latency_s, latency_s + moving_s) for latency_s, moving_s in times), key=lambda time: time[1])
+        return (_pairwise(wires.traffic(algorithm, op), facts),)
+    case = _Case(op, wires, facts, algorithm)
+    return tuple(case.curve(protocol) for protocol in case.protocols)
 
 
 @dataclass(frozen=True)
 class _Case:
-    """One collective by one algorithm; protocols differ in what a step takes and in what of the links they use."""
+    """A collective by one algorithm; protocols differ in what a step takes and in what of the links they use."""
 
     op: Op
-    size_bytes: float
     wires: Wires
     facts: Nccl
     algorithm: str
@@ -158,7 +176,7 @@ class _Case:
             return ("simple",)
         return PROTOCOLS if self.facts.ll128 and self.facts.interconnect == "nvlink" else ("ll", "simple")
 
-    @property
+    @functools.cached_property
     def channels(self) -> int:
         return channels(self.facts, self.group.nodes, min(self.wires.cards, self.group.per_node))
 
@@ -171,7 +189,17 @@ class _Case:
     def traffic(self) -> Traffic:
         return self.wires.traffic(self.algorithm, self.op)
 
-    def latency_s(self, protocol: Protocol) -> float:
+    def curve(self, protocol: Protocol) -> Curve:
+        """By a protocol. NCCL applies its table of filling to trees; NVLS passes chunks through several stages alike."""
+        latency_s, rate_Bps = self._latency_s(protocol), self._rate_Bps(protocol)
+        if self.algorithm != "ring":
+            return Curve(latency_s, rate_Bps, (*_FILL[protocol], 1.0))
+        if self.group.nodes == 1 or (protocol, self.op) != ("simple", "all_reduce"):
+            return Curve(latency_s, rate_Bps)
+        plateau = 1.9 if self.facts.generation == "volta" else 1.4  # tuning.cc, 'plateau effect of ring'
+        return Curve(latency_s, rate_Bps, (), plateau, 64 * self.channels * self.group.size)
+
+    def _latency_s(self, protocol: Protocol) -> float:
         """Seconds before the first byte has come through all steps."""
         traffic, at, several = self.traffic, PROTOCOLS.index(protocol), self.group.nodes > 1
         inside_us, between_us = _STEP_US[self.facts.interconnect][self.algorithm][at], 0.0
@@ -183,13 +211,9 @@ class _Case:
             inside_us = max(inside_us, _POST_US[protocol])
         # NCCL counts both ways over the switch as one step
         inside_steps = min(1, traffic.inside_steps) if self.algorithm.startswith("nvls") else traffic.inside_steps
-        latency_us = _BASE_US[self.algorithm][at] + inside_steps * inside_us + traffic.between_steps * between_us
-        piece_bytes = self.size_bytes / (self.channels * self.group.size)
-        if several and (self.algorithm, protocol, self.op) == ("ring", "simple", "all_reduce") and piece_bytes >= 64:
-            latency_us *= 1.9 if self.facts.generation == "volta" else 1.4  # tuning.cc, 'plateau effect of ring'
-        return latency_us * _US
+        return _US * (_BASE_US[self.algorithm][at] + inside_steps * inside_us + traffic.between_steps * between_us)
 
-    def rate_Bps(self, protocol: Protocol) -> float:
+    def _rate_Bps(self, protocol: Protocol) -> float:
         """Algorithm bandwidth: the wires', less what the protocol spends, within NCCL's limits per channel."""
         port_share = _NVLS_SHARE[self.facts.generation] if self.algorithm.startswith("nvls") else 1.0
         wire_Bps = 1 / _wire_s(self.traffic, self.facts, port_share)
@@ -197,12 +221,11 @@ class _Case:
         if self.algorithm == "ring":
             return self._ring_bus_Bps(wire_Bps * bus, protocol) / bus
         if self.algorithm == "tree":
-            wire_Bps = self._tree_bus_Bps(wire_Bps * 2, protocol) / 2
+            return self._tree_bus_Bps(wire_Bps * 2, protocol) / 2
         if self.algorithm == "nvls_tree":
             channel_Bps = _NVLS_TREE_MAX[self.facts.generation][self.scale] * _GBps
-            wire_Bps = min(wire_Bps, channel_Bps * min(_NVLS_CHANNELS, self.channels) / bus)
-        # NCCL applies this to trees; NVLS passes chunks through several stages in the same way
-        return wire_Bps * _fill(self.size_bytes, protocol)
+            return min(wire_Bps, channel_Bps * min(_NVLS_CHANNELS, self.channels) / bus)
+        return wire_Bps
 
     def _ring_bus_Bps(self, bus_Bps: float, protocol: Protocol) -> float:
         if protocol == "ll":
@@ -227,9 +250,10 @@ class _Case:
         return limit * _GBps
 
 
-def _fill(size_bytes: float, protocol: Protocol) -> float:
+def _filled(size_bytes: float, table: tuple[float, ...]) -> float:
     """Between the table's sizes in proportion, so that a larger size never takes less time; all of it beyond them."""
-    table = (*_FILL[protocol], 1.0)
+    if not table:
+        return 1.0
     step = min(max(0.0, math.log2(max(size_bytes, 1.0) / 64)), len(table) - 1.0)
     below = min(int(step), len(table) - 2)
     return table[below] + (step - below) * (table[below + 1] - table[below])
@@ -241,10 +265,9 @@ def _wire_s(traffic: Traffic, facts: Nccl, port_share: float = 1.0, network_shar
     return max(traffic.inside_s / (link_share * port_share), traffic.between_s / (_NETWORK_SHARE * network_share))
 
 
-def _pairwise_s(traffic: Traffic, size_bytes: float, facts: Nccl) -> tuple[float, float]:
+def _pairwise(traffic: Traffic, facts: Nccl) -> Curve:
     """Messages to all peers at once: one step each way, every remote one posted by the proxy."""
     latency_us = _BASE_US["ring"][2] + traffic.inside_steps * _STEP_US[facts.interconnect]["ring"][2]
     if traffic.between_steps:
         latency_us += _STEP_US["network"]["ring"][2] + facts.network_latency_s / _US + traffic.remote * _POST_US["ll"]
-    moving_s = size_bytes * _wire_s(traffic, facts, network_share=_PAIRWISE_SHARE / _NETWORK_SHARE)
-    return latency_us * _US, latency_us * _US + moving_s
+    return Curve(latency_us * _US, 1 / _wire_s(traffic, facts, network_share=_PAIRWISE_SHARE / _NETWORK_SHARE))

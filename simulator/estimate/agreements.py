@@ -6,6 +6,7 @@ depends on the group of ranks that sum. Each is worked out once, and a product o
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -15,8 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.cluster.algorithms import Group, Op
 from simulator.estimate.wires import Wires
-from simulator.model.layers import Layer
-from simulator.strategy.agreement import units, with_copies
+from simulator.strategy.agreement import ends, units, with_copies
 from simulator.strategy.costs import Job
 from simulator.strategy.plan import Plan
 
@@ -53,33 +53,42 @@ class Pattern(NamedTuple):
         return found
 
 
-def pattern(plan: Plan, job: Job, stage: range) -> Pattern:
+class Held:
+    """A model's layers, as a plan's pipeline ranks have them. pair: those with the first and the last stage; copied: parameters
+    that both have."""
+
+    def __init__(self, plan: Plan, job: Job) -> None:
+        self.layers = layers = with_copies(job.layers, plan)
+        self.pair, self.copied = ends(plan), layers[-1].parameters - job.layers[-1].parameters
+        experts = [layer.expert_parameters if plan.expert > 1 else 0 for layer in layers]
+        replicas = [layer.parameters - kept for layer, kept in zip(layers, experts, strict=True)]
+        self._running = [list(itertools.accumulate(each, initial=0)) for each in (replicas, experts)]
+
+    def parameters(self, stage: range) -> tuple[int, int]:
+        """Of what all workers have, and of experts that some have."""
+        replicas, experts = (running[stage.stop] - running[stage.start] for running in self._running)
+        return replicas, experts
+
+
+def _pattern(held: Held, plan: Plan, job: Job, stage: range) -> Pattern:
     """Of a stage of the model. job: with the ZeRO stage; of 1 and 2 `after` is told, which others leave out."""
-    found = units(job.layers, stage, plan, job)[::-1]
-    held = with_copies(job.layers, plan)
+    found = units(held.layers, stage, plan, job)[::-1]
     size = plan.gradient_bytes or job.element_bytes
-    kept = [_parameters(held, unit.layers, plan) for unit in found]
+    kept = [held.parameters(unit.layers) for unit in found]
     sums = [
-        Counter([*(("replicas", float(sum(one.tensors) * size)) for one in unit.buckets), *_given(0, experts, size)])
+        [*(("replicas", float(sum(one.tensors) * size)) for one in unit.buckets), *_given((0, experts), size)]
         for unit, (_, experts) in zip(found, kept, strict=True)
     ]
-    gathers = [Counter(_given(*each, job.element_bytes)) for each in kept] if job.zero == 3 else [Counter()]
-    parameters = _parameters(held, stage, plan)
+    gathers = [_given(each, job.element_bytes) for each in kept] if job.zero == 3 else [[]]
+    parameters = held.parameters(stage)
     return Pattern(
-        sum(sums, Counter()), sums[-1], sum(gathers, Counter()), gathers[-1], Counter(_given(*parameters, job.element_bytes)),
-        found[0].layers, parameters,
+        Counter(itertools.chain.from_iterable(sums)), Counter(sums[-1]), Counter(itertools.chain.from_iterable(gathers)),
+        Counter(gathers[-1]), Counter(_given(parameters, job.element_bytes)), found[0].layers, parameters,
     )  # fmt: skip
 
 
-def _given(replicas: int, experts: int, size: int) -> list[tuple[str, float]]:
-    return [(name, float(count * size)) for name, count in zip(_KEEPERS, (replicas, experts), strict=True) if count]
-
-
-def _parameters(layers: Sequence[Layer], stage: range, plan: Plan) -> tuple[int, int]:
-    """Of what all workers have, and of experts that some have."""
-    whole = sum(layers[i].parameters for i in stage)
-    experts = sum(layers[i].expert_parameters for i in stage) if plan.expert > 1 else 0
-    return whole - experts, experts
+def _given(parameters: tuple[int, int], size: int) -> list[tuple[str, float]]:
+    return [(name, float(count * size)) for name, count in zip(_KEEPERS, parameters, strict=True) if count]
 
 
 class Agreeing:
@@ -91,15 +100,24 @@ class Agreeing:
     def __init__(self, wires: Wires, algorithm: str | None) -> None:
         self._wires, self._algorithm = wires, algorithm
         self.patterns: list[Pattern] = []
+        self._held: dict[tuple[int, int, str], Held] = {}
         self._groups: list[dict[str, tuple[Group, int]]] = []
         self._group_of: dict[object, int] = {}
         self._asked: dict[tuple[int, Op, str, float], int] = {}
         self._known: dict[tuple[Op, str], tuple[int, list[float]]] = {}
 
-    def add(self, found: Pattern) -> int:
-        """The number of a pattern."""
-        self.patterns.append(found)
-        return len(self.patterns) - 1
+    def add(self, plan: Plan, job: Job, stages: Sequence[range]) -> int:
+        """The number of the first of the patterns of stages, which follow one another."""
+        first = len(self.patterns)
+        self.patterns.extend(_pattern(self.held(plan, job), plan, job, stage) for stage in stages)
+        return first
+
+    def held(self, plan: Plan, job: Job) -> Held:
+        """The layers as a plan's ranks have them."""
+        key = plan.stages, plan.chunks, plan.schedule
+        if key not in self._held:
+            self._held[key] = Held(plan, job)
+        return self._held[key]
 
     def group(self, plan: Plan, devices: int) -> int:
         """The number of the groups that the ranks of a plan are in."""

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from simulator.estimate.codes import Numbers
 from simulator.estimate.wires import Wires
 from simulator.strategy.costs import Job
-from simulator.strategy.grid import Grid
 from simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
@@ -33,26 +32,23 @@ class Messages:
         self._is_uniform = job.cluster.is_uniform
         self._ways: dict[object, int] = {}
         self._asked: list[list[int]] = []
-        self._alike: dict[object, int] = {}
 
-    def ask(self, plan: Plan, stage_of: Sequence[Sequence[int]]) -> list[int]:
-        """The way behind each stage of the model but the last, by number."""
-        grid = plan.grid(self._job.cluster.node.devices)
-        places = [grid.place(0, rank) for rank in range(plan.stages)]
-        rank_of = {stage: rank for rank, held in enumerate(stage_of) for stage in held}
-        alike = self._alike_of(plan, grid)
-        ends = [(places[rank_of[stage]], places[rank_of[stage + 1]]) for stage in range(len(rank_of) - 1)]
-        return [self._way(_Way(*end, alike)) for end in ends]
-
-    def _alike_of(self, plan: Plan, grid: Grid) -> int:
-        key = plan.tensor, plan.context, plan.workers, plan.stages, plan.order
-        if key not in self._alike:
-            self._alike[key] = plan.classes(self._job)[0].each * grid.beside(grid.members(0, 0))
-        return self._alike[key]
+    def ask(self, plan: Plan, rank_of: Numbers) -> Numbers:
+        """The way behind each stage of the model but the last, by number. rank_of: the pipeline rank that has each stage."""
+        grid, alike = plan.grid(self._job.cluster.node.devices), self._wires.alike(plan, self._job)
+        ranks = rank_of * grid.stride("stages")
+        nodes = ranks // grid.devices
+        # where any two places are joined like any other two, all that counts is whether a message leaves its node
+        uniform = np.add(nodes[:-1] == nodes[1:], ranks[:-1] == ranks[1:], dtype=np.int64)
+        told = uniform if self._is_uniform else ranks[:-1] * (ranks.max() + 1) + ranks[1:]
+        _, first, code = np.unique(told, return_index=True, return_inverse=True)
+        places = np.array([nodes, ranks % grid.devices])
+        ends = zip(places[:, first].T.tolist(), places[:, first + 1].T.tolist(), strict=True)
+        ways = [self._way(_Way((a, b), (c, d), alike)) for (a, b), (c, d) in ends]
+        return np.array(ways, dtype=np.int64)[code]
 
     def _way(self, way: _Way) -> int:
         inside = way.source[0] == way.target[0]
-        # where any two places are joined like any other two, all that counts is whether a message leaves its node
         key = (inside, way.source == way.target, way.alike) if self._is_uniform else way
         if key not in self._ways:
             self._ways[key] = len(self._asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.estimate.codes import Distinct, distinct
 from simulator.estimate.configurations import Configurations
-from simulator.model.layers import Layer
-from simulator.model.operators import Exchange
+from simulator.model.layers import Layer, Shard
 from simulator.strategy.costs import Exchanging, Job
 from simulator.strategy.exchange import crowded_s
 from simulator.strategy.plan import Plan
@@ -42,24 +42,49 @@ class Passes:
         degrees = c.tensor, c.context, c.expert, c.sequence_parallel, within.astype(np.int64)
         between = *degrees, *apart
         key = distinct(*between, c.samples, c.recompute)
-        exchanges: dict[tuple[int, ...], _Remembered] = {}
-        base, known = c.space.scenario.job(), {}
-        jobs, rows, sent = [], [], []
+        made = _Making(c)
         for row in key.first.tolist():
-            plan = plan_of(c, row)
-            if plan.shard not in known:
-                known[plan.shard] = c.space.scenario.model.build_layers(plan.shard)
-            recompute, samples = c.space.recompute[c.recompute[row]], int(c.samples[row])
-            job = plan.exchanging(replace(base, layers=known[plan.shard], samples_per_worker=samples, recompute=recompute))
-            assert job.exchange is not None
-            exchange = exchanges.setdefault(tuple(int(column[row]) for column in between), _Remembered(job.exchange))
-            jobs.append(replace(job, exchange=exchange))
-            rows.append(jobs[-1].costs())
-            sent.append(_sent(plan, jobs[-1], rows[-1].output_bytes, bool(c.space.kept.get("split_sends", False))))
-        forward_s = np.array([one.forward_s + one.forward_exchange_s for one in rows])
-        backward_s = np.array([one.backward_s + one.backward_exchange_s for one in rows])
-        sent_bytes, joining_s = np.array(sent).transpose(1, 0, 2)
-        return cls(key, _running(forward_s), _running(backward_s), sent_bytes, joining_s, jobs)
+            made.add(row, tuple(int(column[row]) for column in between))
+        forward_s, backward_s = np.array(made.passes_s).transpose(1, 0, 2)
+        sent_bytes, joining_s = np.array(made.sent).transpose(1, 0, 2)
+        return cls(key, _running(forward_s), _running(backward_s), sent_bytes, joining_s, made.jobs)
+
+
+class _Making:
+    """Works passes out one after the other, and what several have in common once: what is computed does not depend on how far
+    ranks are apart, and what they exchange not on what they make again but for exchanges."""
+
+    def __init__(self, configurations: Configurations) -> None:
+        self._c, self._base = configurations, configurations.space.scenario.job()
+        self._layers: dict[Shard, Sequence[Layer]] = {}
+        self._handed_on: dict[Shard, Times] = {}
+        self._computing: dict[tuple[Shard, int, int], Times] = {}
+        self._exchanges: dict[tuple[int, ...], Exchanging] = {}
+        self._exchanging: dict[tuple[int, ...], Times] = {}
+        self.jobs: list[Job] = []
+        self.passes_s: list[Times] = []
+        self.sent: list[tuple[Times, Times]] = []
+
+    def add(self, row: int, between: tuple[int, ...]) -> None:
+        """The passes of a row, whose ranks exchange as those of all rows that have the same `between`."""
+        c, plan = self._c, plan_of(self._c, row)
+        shard, samples, recompute = plan.shard, int(c.samples[row]), c.space.recompute[c.recompute[row]]
+        if shard not in self._layers:
+            self._layers[shard] = c.space.scenario.model.build_layers(shard)
+            self._handed_on[shard] = replace(self._base, layers=self._layers[shard]).handed_on_bytes(1.0)
+        job = replace(self._base, layers=self._layers[shard], samples_per_worker=samples, recompute=recompute)
+        exchanging = plan.exchanging(job)
+        assert exchanging.exchange is not None
+        job = replace(job, exchange=self._exchanges.setdefault(between, exchanging.exchange))
+        made = shard, samples, int(c.recompute[row])
+        if made not in self._computing:
+            self._computing[made] = job.computing_s(samples)
+        exchanged = *between, samples, int(recompute.kind == "full")
+        if exchanged not in self._exchanging:
+            self._exchanging[exchanged] = job.exchanging_s(samples)
+        self.jobs.append(job)
+        self.passes_s.append(self._computing[made] + self._exchanging[exchanged])
+        self.sent.append(_sent(plan, job, self._handed_on[shard] * samples, bool(c.space.kept.get("split_sends", False))))
 
 
 def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Times, Times]:
@@ -70,20 +95,6 @@ def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Time
     sizes_bytes, layer = np.unique(output_bytes, return_inverse=True)
     joining_s = [crowded_s("all_gather", size_bytes, group, job.cluster) for size_bytes in sizes_bytes.tolist()]
     return output_bytes / plan.tensor, np.array(joining_s)[layer]
-
-
-class _Remembered:
-    """What ranks exchange, worked out once for passes that differ in what they make again."""
-
-    def __init__(self, exchanging: Exchanging) -> None:
-        self._exchanging = exchanging
-        self._known: dict[tuple[Exchange, str, float], float] = {}
-
-    def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        key = exchange, layer.signature, samples
-        if key not in self._known:
-            self._known[key] = self._exchanging.seconds(exchange, layer, samples, job)
-        return self._known[key]
 
 
 def _strides(c: Configurations) -> list[NDArray[np.int64]]:

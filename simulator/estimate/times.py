@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cluster.algorithms import Group, Op
-from simulator.estimate.agreements import AFTER, GATHERS, LAST, OPENING, SUMS, Agreeing, pattern
+from simulator.estimate.agreements import AFTER, GATHERS, LAST, OPENING, SUMS, Agreeing
 from simulator.estimate.codes import Numbers, distinct
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.messages import Messages
@@ -23,7 +23,6 @@ from simulator.estimate.passes import Passes, plan_of
 from simulator.estimate.pipelines import Stages, windows
 from simulator.estimate.wires import Wires
 from simulator.model.layers import cut_into_stages
-from simulator.strategy.agreement import ends, with_copies
 from simulator.strategy.costs import Job
 from simulator.strategy.schedule import ScheduleName, stage_of
 
@@ -127,9 +126,7 @@ class _Sums:
             plan = plan if plan.workers * plan.context > 1 else replace(plan, workers=2 * plan.expert)
             job = replace(passes.jobs[passes.key.code[row]], zero=int(c.zero[row]))
             own, cut = self.agreeing[self.shard.code[row]], cuts[int(counts[row])]
-            self.begins.append(len(own.patterns))
-            for kind in cut.kinds:
-                own.add(pattern(plan, job, cut.ranges[kind]))
+            self.begins.append(own.add(plan, job, [cut.ranges[kind] for kind in cut.kinds]))
         devices = c.space.scenario.cluster.node.devices
         self.groups = [self.agreeing[self.shard.code[row]].group(plan_of(c, row), devices) for row in self.group.first.tolist()]
         self.fields = _FIELDS if c.zero.any() else _FIELDS[:2]
@@ -144,14 +141,14 @@ class _Sums:
     def _ask_for_copies(self, row: int, job: Job, wires: Wires) -> int:
         """The number of the sum over the first and the last stage; −1 where they have no weights in common."""
         plan = plan_of(self.c, row)
-        pair, copied = ends(plan), with_copies(job.layers, plan)[-1].parameters - job.layers[-1].parameters
-        if pair[0] == pair[1] or copied == 0:
+        held = self.agreeing[self.shard.code[row]].held(plan, job)
+        if held.pair[0] == held.pair[1] or held.copied == 0:
             return -1
         share = plan.sharing * plan.context if self.c.zero[row] >= 2 else 1
         grid = plan.grid(job.cluster.node.devices)
-        alike = min(plan.classes(job)[0].each * grid.beside(grid.members(0, 0)), grid.devices)
-        group = Group.of([grid.rank(0, rank) for rank in pair], grid.devices)
-        return wires.collective("all_reduce", group, copied * (plan.gradient_bytes or job.element_bytes) / share, alike)
+        group = Group.of([grid.rank(0, rank) for rank in held.pair], grid.devices)
+        copied_bytes = held.copied * (plan.gradient_bytes or job.element_bytes)
+        return wires.collective("all_reduce", group, copied_bytes / share, min(wires.alike(plan, job), grid.devices))
 
     def answered(self, answers: Times) -> _Agreed:
         """A table of all combinations: shard by shard, and group by group, of patterns."""
@@ -197,7 +194,8 @@ class _Shape:
         self.others = np.array([np.bincount(cut.kind_of[held[1:]], minlength=len(cut.kinds)) for held in self.held])
         self.final = cut.kind_of[self.held[:, 0]]
         self.placed = distinct(c.tensor, c.context, c.workers, c.order)
-        asked = [messages.ask(plan_of(c, row), self.stage_of.tolist()) for row in self.placed.first.tolist()]
+        rank_of = np.argsort(self.stage_of, axis=None) // chunks
+        asked = [messages.ask(plan_of(c, row), rank_of) for row in self.placed.first.tolist()]
         self.ways = np.array(asked, dtype=np.int64).reshape(len(self.placed), cut.count - 1)
 
     def times(self, passes: Passes, seconds: Times, size_of: Numbers, agreed: _Agreed) -> tuple[Times, Times]:

@@ -12,7 +12,9 @@ from simulator.cluster.algorithms import Group, Op
 from simulator.engine import replay
 from simulator.program import Path, ProgramBuilder
 from simulator.run import Phase
+from simulator.strategy.costs import Job
 from simulator.strategy.fabric import Fabric
+from simulator.strategy.plan import Plan
 
 
 class Wires:
@@ -23,6 +25,15 @@ class Wires:
         self.fabric = Fabric(cluster, self._builder)
         self._rank = self._builder.rank("anyone")
         self._known: dict[Hashable, int] = {}
+        self._alike: dict[Hashable, int] = {}
+
+    def alike(self, plan: Plan, job: Job) -> int:
+        """How many ranks on a node have a stage of the model, and send when any of them does."""
+        key = plan.tensor, plan.context, plan.workers, plan.stages, plan.order
+        if key not in self._alike:
+            grid = plan.grid(job.cluster.node.devices)
+            self._alike[key] = plan.classes(job)[0].each * grid.beside(grid.members(0, 0))
+        return self._alike[key]
 
     def message(self, key: Hashable, size_bytes: float, path: Path) -> int:
         """key: equal for messages that take as long."""

@@ -27,11 +27,11 @@ class Unit:
     buckets: tuple[Bucket, ...]
 
 
-def units(layers: Sequence[Layer], stage: range, plan: Plan, job: Job) -> list[Unit]:
-    """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets fill."""
+def units(held: Sequence[Layer], stage: range, plan: Plan, job: Job) -> list[Unit]:
+    """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets fill.
+    held: the layers with copies."""
     if plan.workers * plan.context == 1 or plan.servers:
         return [Unit(stage, ())]
-    held = with_copies(layers, plan)
     everyones = [_without_experts(held[i]) if plan.expert > 1 else held[i] for i in stage]
     if job.zero == 3:
         return [Unit(range(i, i + 1), (Bucket(i, layer.tensors),)) for i, layer in zip(stage, everyones, strict=True)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -85,16 +87,30 @@ class Job:
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
-        forward_s, backward_s = self._of_layers(self._layer_s, samples) * self._scale()
-        forward_exchange_s, backward_exchange_s = self._of_layers(self._exchanges_s, samples)
+        forward_s, backward_s = self.computing_s(samples)
+        forward_exchange_s, backward_exchange_s = self.exchanging_s(samples)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
-            output_bytes=np.array(handed_on(self.layers)) * samples * self.element_bytes,
+            output_bytes=self.handed_on_bytes(samples),
             parameters=np.array([layer.parameters for layer in self.layers], dtype=np.int64),
         )
+
+    def computing_s(self, samples: float) -> NDArray[np.float64]:
+        """Seconds that each layer computes in the forward and in the backward pass, shape (2, layers)."""
+        result: NDArray[np.float64] = self._of_layers(self._layer_s, samples) * self._scale()
+        return result
+
+    def exchanging_s(self, samples: float) -> NDArray[np.float64]:
+        """Seconds that each layer's exchanges hold up either pass, shape (2, layers)."""
+        return self._of_layers(self._exchanges_s, samples)
+
+    def handed_on_bytes(self, samples: float) -> NDArray[np.float64]:
+        """What is handed to the layers behind each layer, shape (layers,)."""
+        result: NDArray[np.float64] = np.array(handed_on(self.layers)) * (samples * self.element_bytes)
+        return result
 
     def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:
         """Seconds of each layer's backward pass that are gradients of weights, shape (layers,)."""
@@ -169,16 +185,13 @@ def buckets(layers: Sequence[Layer], element_bytes: int, first_bytes: float, buc
     Tensors are taken in reverse order; a bucket closes once it holds its limit or more; the first has a limit of its own,
     so that communication starts early.
     """
+    tensors = [tensor for layer in reversed(layers) for tensor in reversed(layer.tensors)]
+    owners = [index for index in reversed(range(len(layers))) for _ in layers[index].tensors]
+    filled = list(itertools.accumulate(tensors))
     result: list[Bucket] = []
-    filled: list[int] = []
-    filled_bytes, limit_bytes = 0.0, first_bytes
-    for index in range(len(layers) - 1, -1, -1):
-        for tensor in reversed(layers[index].tensors):
-            filled.append(tensor)
-            filled_bytes += tensor * element_bytes
-            if filled_bytes >= limit_bytes:
-                result.append(Bucket(index, tuple(filled)))
-                filled, filled_bytes, limit_bytes = [], 0.0, bucket_bytes
-    if filled_bytes > 0:
-        result.append(Bucket(0, tuple(filled)))
+    begin, before, limit_bytes = 0, 0, first_bytes
+    while before < (filled[-1] if filled else 0):
+        end = bisect.bisect_left(filled, before + limit_bytes / element_bytes, begin) + 1
+        result.append(Bucket(owners[end - 1] if end <= len(owners) else 0, tuple(tensors[begin:end])))
+        begin, before, limit_bytes = end, filled[min(end, len(filled)) - 1], bucket_bytes
     return result

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op
-from simulator.cluster.cost import collective_cost, processors_taken
+from simulator.cluster.cost import costing, processors_taken
 from simulator.model.layers import Layer
 from simulator.model.operators import Exchange, Matmul
 from simulator.strategy.costs import Job
@@ -22,6 +22,7 @@ class Exchanges:
     grid: Grid
     expert: int = 1
     overlap_tensor: bool = False
+    _known: dict[tuple[int, Op, str], _Crowd] = field(default_factory=dict, compare=False, repr=False)
 
     def group(self, axis: Literal["tensor", "context", "expert"]) -> Group:
         """The ranks that exchange along an axis, of the groups that set the pace."""
@@ -32,8 +33,9 @@ class Exchanges:
     def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
         """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than its part
         of that, which all have alike that are hidden there."""
-        group = self.group(exchange.axis)
-        moved_s = crowded_s(cast(Op, exchange.op), exchange.elements * samples * job.element_bytes, group, job.cluster)
+        moved_s = self._crowd(cast(Op, exchange.op), exchange.axis, job.cluster).seconds(
+            exchange.elements * samples * job.element_bytes
+        )
         if exchange.hidden:
             beside = [o for o in layer.operators if exchange.beside in ("", o.name)]
             beside_s = job.cluster.device.operators_s(layer, beside, samples, job.precision)[exchange.backward]
@@ -45,8 +47,15 @@ class Exchanges:
             products = [o for o in layer.operators if isinstance(o, Matmul)]
             products_s = job.cluster.device.operators_s(layer, products, samples, job.precision)[exchange.backward]
             alike = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
-            return max(moved_s / group.size, moved_s - products_s / alike)
+            return max(moved_s / self.group(exchange.axis).size, moved_s - products_s / alike)
         return moved_s
+
+    def _crowd(self, op: Op, axis: Literal["tensor", "context", "expert"], cluster: Cluster) -> _Crowd:
+        # by the cluster's id, since hashing all that is in one takes longer; its crowd keeps it
+        key = id(cluster), op, axis
+        if key not in self._known:
+            self._known[key] = _Crowd(op, self.group(axis), cluster)
+        return self._known[key]
 
 
 def _in_pieces(exchange: Exchange) -> bool:
@@ -56,9 +65,19 @@ def _in_pieces(exchange: Exchange) -> bool:
 
 def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
     """Seconds of a collective that all ranks of its nodes take part in, each in a group of its own like `group`."""
-    cost = collective_cost(op, size_bytes, group, cluster)
-    if group.nodes <= 1:
-        return cost.seconds
-    cards, devices = cluster.node.cards_used, cluster.node.devices
-    wanted = devices / group.per_node * min(group.per_node, cards)
-    return cost.latency_s + max(1.0, wanted / cards) * (cost.seconds - cost.latency_s)
+    return _Crowd(op, group, cluster).seconds(size_bytes)
+
+
+class _Crowd:
+    """Such a collective, of any size."""
+
+    def __init__(self, op: Op, group: Group, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._cost = costing(op, group, cluster)
+        cards, devices = cluster.node.cards_used, cluster.node.devices
+        wanted = devices / group.per_node * min(group.per_node, cards)
+        self._crowding = max(1.0, wanted / cards) if group.nodes > 1 else 1.0
+
+    def seconds(self, size_bytes: float) -> float:
+        cost = self._cost(size_bytes)
+        return cost.latency_s + self._crowding * (cost.seconds - cost.latency_s)

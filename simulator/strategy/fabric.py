@@ -10,7 +10,7 @@ from typing import cast
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.collectives import MeasuredCollective
-from simulator.cluster.cost import CollectiveCost, collective_cost, modelled_cost, rotates
+from simulator.cluster.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
 from simulator.cluster.network import Link
 from simulator.cluster.traffic import network_loads
 from simulator.cluster.wiring import Channel, Vertex, Wiring
@@ -32,7 +32,7 @@ class Fabric:
         self._resources: dict[str, int] = {}
         self._nodes_like: dict[int, float] = {}
         self._channels: dict[tuple[str, Channel], int] = {}
-        self._costs: dict[tuple[object, ...], CollectiveCost] = {}
+        self._costings: dict[tuple[object, ...], Costing] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
         self._paths: dict[tuple[object, ...], Path] = {}
 
@@ -285,35 +285,35 @@ class Fabric:
     def _cost(self, op: Op, group: Group, size_bytes: float, algorithm: str | None) -> CollectiveCost:
         """Of groups of one shape, wherever they are, where any two devices and nodes are joined like any other two."""
         at: object = (group.members.tobytes(), group.device_of.tobytes()) if self.cluster.is_uniform else group
-        key = op, size_bytes, algorithm, at
-        if key not in self._costs:
-            self._costs[key] = collective_cost(op, size_bytes, group, self.cluster, algorithm)
-        return self._costs[key]
+        key = op, algorithm, at
+        if key not in self._costings:
+            self._costings[key] = costing(op, group, self.cluster, algorithm)
+        return self._costings[key](size_bytes)
 
     def _algorithm(self, cost: CollectiveCost, op: Op, group: Group, size_bytes: float) -> str:
         """What loads the network: of a measured collective the algorithm that the library is known to choose."""
         measured = cost.algorithm == "measured"
-        return modelled_cost(op, size_bytes, group, self.cluster).algorithm if measured else cost.algorithm
+        return modelled_costing(op, group, self.cluster)(size_bytes).algorithm if measured else cost.algorithm
 
     def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int], alike: int) -> tuple[Use, ...]:
         """The network's channels that a collective and those like it load; of alike nodes those of the modelled."""
-        key = op, group, algorithm, tuple(nodes), alike
+        key = op, group, algorithm, tuple(nodes)
         if key not in self._uses:
             self._uses[key] = self._loaded(*key)
-        return self._uses[key]
+        if _given(self.cluster.network).topology.tells_cards_apart:
+            # groups of other devices have other cards, as far as there are any
+            alike = min(alike, -(-self.cluster.node.devices // self.cluster.node.cards_used))
+        return tuple(Use(use.resource, alike * use.per_unit) for use in self._uses[key])
 
-    def _loaded(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int], alike: int) -> tuple[Use, ...]:
+    def _loaded(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int]) -> tuple[Use, ...]:
+        """The same of one collective, for what moves through a member."""
         link, node = _given(self.cluster.network), self.cluster.node
         wiring = link.wiring(self.cluster.nodes, node.cards_used)
         loads = network_loads(algorithm, op, group, node, link, rotates(self.cluster, algorithm))
-        if link.topology.tells_cards_apart:
-            # groups of other devices have other cards, as far as there are any
-            alike = min(alike, -(-node.devices // node.cards_used))
         if link.is_uniform:
             loads = self._of_modelled(loads, group, nodes, wiring)
-        # of what moves through a member
-        share = alike / bus_factor(op, group.size)
-        return tuple(Use(self._channel("network ", link, wiring, channel), share * load) for channel, load in loads.items())
+        bus = bus_factor(op, group.size)
+        return tuple(Use(self._channel("network ", link, wiring, channel), load / bus) for channel, load in loads.items())
 
     def _of_modelled(
         self, loads: Mapping[Channel, float], group: Group, nodes: Sequence[int], wiring: Wiring

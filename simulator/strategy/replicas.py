@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.errors import FieldError
 from simulator.program import Program, ProgramBuilder
-from simulator.strategy.agreement import Agreement, units
+from simulator.strategy.agreement import Agreement, units, with_copies
 from simulator.strategy.costs import Job
 from simulator.strategy.fabric import Fabric
 from simulator.strategy.feeding import Feeding
@@ -29,7 +29,8 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     job = plan.exchanging(job)
     classes = plan.classes(job)
     check_size(plan, len(classes))
-    found = [units(job.layers, stage, plan, job) for stage in ranges]
+    held = with_copies(job.layers, plan)
+    found = [units(held, stage, plan, job) for stage in ranges]
     tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, plan.pass_times(job))
     shop = Shop(builder, Fabric(job.cluster, builder), Feeding(builder, job), plan, grid, ranges, tasks)
     replicas = [Replica(shop, replace(job, samples_per_worker=plan.samples_of(placed.rank, job)), placed) for placed in classes]

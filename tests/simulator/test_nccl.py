@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator import collective_time, library
 from simulator.cluster import Cluster, Link, Node
 from simulator.cluster.algorithms import OPS, Group, Op
-from simulator.cluster.nccl import Nccl, Wires, candidates, facts_of, time_s
+from simulator.cluster.nccl import Nccl, Wires, candidates, curves, facts_of
 from simulator.errors import InputError
 from simulator.scenario import load_cluster
 
@@ -36,7 +36,7 @@ H100, A100, TWO_A100 = (
 
 
 def seconds(size_bytes: float, links: Wires, facts: Nccl, algorithm: str, op: Op = "all_reduce") -> float:
-    return time_s(op, size_bytes, links, facts, algorithm)[1]
+    return min(curve.seconds(size_bytes)[1] for curve in curves(op, links, facts, algorithm))
 
 
 def cluster(name: str) -> Cluster:
