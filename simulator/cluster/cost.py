@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -153,14 +154,23 @@ def _nccl_costing(op: Op, group: Group, cluster: Cluster, facts: Nccl, algorithm
     usable = candidates(op, group, facts)
     wires = Wires(group, cluster.node, cluster.network)
     if names := [name for name in usable if algorithm in (None, name)]:
-        return _cheapest([_curve_costing(name, curve) for name in names for curve in curves(op, wires, facts, name)])
+        return _fastest([(name, curve) for name in names for curve in curves(op, wires, facts, name)])
     if algorithm is not None and algorithm.startswith("nvls"):
         raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
     return _plain_costing(op, group, cluster, algorithm or GLOO[op])
 
 
-def _curve_costing(algorithm: str, curve: Curve) -> Costing:
-    return lambda size_bytes: CollectiveCost(algorithm, *curve.seconds(size_bytes))
+def _fastest(named: Sequence[tuple[str, Curve]]) -> Costing:
+    def cost(size_bytes: float) -> CollectiveCost:
+        # this is asked for thousands of sizes: only what is chosen becomes a cost
+        latency_s, seconds, chosen = 0.0, math.inf, ""
+        for name, curve in named:
+            found_s, in_all_s = curve.seconds(size_bytes)
+            if in_all_s < seconds:
+                latency_s, seconds, chosen = found_s, in_all_s, name
+        return CollectiveCost(chosen, latency_s, seconds)
+
+    return cost
 
 
 def _plain_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Costing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,10 @@ class Distinct(NamedTuple):
     def __len__(self) -> int:
         return len(self.first)
 
+    def over(self, other: Distinct) -> Distinct:
+        """The codes of all rows, where those of one row each of `other`'s codes are known."""
+        return Distinct(self.code.take(other.code), other.first.take(self.first))
+
 
 def distinct(*columns: Numbers) -> Distinct:
     """The codes of rows of columns that hold whole numbers from 0 on and have one length."""
@@ -31,3 +36,17 @@ def distinct(*columns: Numbers) -> Distinct:
     # the last of alike rows that is written stays
     first[code] = np.arange(len(code))
     return Distinct(code.astype(np.int64, copy=False), first)
+
+
+def combined(halves: Iterable[tuple[Numbers, Numbers]]) -> Distinct:
+    """The codes of rows that are combinations of halves: of each half its own codes, and the place in it that each row has."""
+    code, count = np.zeros(1, dtype=np.int64), 1
+    for codes, places in halves:
+        each = int(codes.max(initial=0)) + 1
+        code, count = code * each + codes.take(places), count * each
+    there = np.zeros(count, dtype=np.bool_)
+    there[code] = True
+    code = (np.cumsum(there) - 1).take(code)
+    first = np.empty(np.count_nonzero(there), dtype=np.int64)
+    first[code] = np.arange(len(code))
+    return Distinct(code, first)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import FieldError
+from simulator.estimate.codes import Distinct, Numbers, combined, distinct
 from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Batch, Scenario
@@ -21,8 +22,6 @@ from simulator.strategy.grid import ORDER, Axis
 from simulator.strategy.plan import Plan
 from simulator.strategy.replicas import check_size
 from simulator.strategy.schedule import ScheduleName
-
-Numbers = NDArray[np.int64]
 
 _KEPT: Final = (
     "overlap", "overlap_sends", "overlap_tensor", "context_by", "split_sends", "overlap_gather", "gradient_bytes", "prefetch",
@@ -79,33 +78,73 @@ class Space:
             return None
 
 
+class _Column:
+    """A column of configurations, of the half that has it."""
+
+    def __set_name__(self, owner: type[Configurations], name: str) -> None:
+        self._name = name
+
+    def __get__(self, found: Configurations, owner: type[Configurations]) -> Numbers:
+        values = found.half(self._name)[self._name].take(found.place(self._name))
+        # from now on the instance itself has it
+        found.__dict__[self._name] = values
+        return values
+
+
 @dataclass(frozen=True)
 class Configurations:
     """Columns of one length. What `schedule`, `recompute`, `bucket` and `order` number is in the space's lists. samples: of a
-    microbatch."""
+    microbatch.
+
+    Millions of configurations are combinations of few halves: `shapes`, how a model and its samples are divided, and `rests`,
+    all that is left to choose. shape, rest: the row of each half's columns that a configuration has.
+    """
 
     space: Space
-    tensor: Numbers
-    context: Numbers
-    expert: Numbers
-    stages: Numbers
-    chunks: Numbers
-    workers: Numbers
-    samples: Numbers
-    microbatches: Numbers
-    schedule: Numbers
-    zero: Numbers
-    recompute: Numbers
-    sequence_parallel: Numbers
-    bucket: Numbers
-    order: Numbers
+    shapes: Mapping[str, Numbers]
+    rests: Mapping[str, Numbers]
+    shape: Numbers
+    rest: Numbers
+
+    tensor = _Column()
+    context = _Column()
+    expert = _Column()
+    stages = _Column()
+    chunks = _Column()
+    workers = _Column()
+    samples = _Column()
+    microbatches = _Column()
+    schedule = _Column()
+    zero = _Column()
+    recompute = _Column()
+    sequence_parallel = _Column()
+    bucket = _Column()
+    order = _Column()
 
     def __len__(self) -> int:
-        return len(self.tensor)
+        return len(self.shape)
+
+    def half(self, name: str) -> Mapping[str, Numbers]:
+        """The half that has a column."""
+        return self.rests if name in _REST else self.shapes
+
+    def place(self, name: str) -> Numbers:
+        """In which row of that half each configuration is."""
+        return self.rest if name in _REST else self.shape
 
     def take(self, rows: Any) -> Configurations:
         """Some of them."""
-        return Configurations(self.space, **{name: getattr(self, name)[rows] for name in COLUMNS})
+        return Configurations(self.space, self.shapes, self.rests, self.shape[rows], self.rest[rows])
+
+    def distinct(self, *names: str) -> Distinct:
+        """Which of them are alike in some columns."""
+        codes = (self._codes(half, [name for name in names if name in half]) for half in (self.shapes, self.rests))
+        return combined(zip(codes, (self.shape, self.rest), strict=True))
+
+    def _codes(self, half: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
+        """Of the rows of a half by some of its columns."""
+        columns = [half[name] for name in names] or [np.zeros(len(half["tensor" if half is self.shapes else "zero"]), np.int64)]
+        return distinct(*columns).code
 
     def row(self, row: int) -> dict[str, Any]:
         """One of them, in the words that scenarios have."""
@@ -137,17 +176,49 @@ class Configurations:
         return Scenario(**given)
 
 
+_NONE: Final = np.empty(0, dtype=np.int64)
 _REST: Final = ("zero", "recompute", "bucket", "order")
-COLUMNS: Final = tuple(one.name for one in fields(Configurations) if one.name != "space")
+_SHAPE: Final = (
+    "tensor", "context", "expert", "stages", "workers", "sequence_parallel", "chunks", "samples", "schedule", "microbatches",
+)  # fmt: skip
+COLUMNS: Final = (*_SHAPE, *_REST)
 
 
 def every(space: Space) -> Configurations:
     """All valid ones. Where gradients are not summed, ZeRO and buckets are not varied; where a schedule has one chunk a rank,
     chunks are not."""
-    parts = [part for degrees in _degrees(space) for part in [_with_rest(space, *degrees)] if part is not None]
-    if not parts:
-        return Configurations(space, **{name: np.empty(0, dtype=np.int64) for name in COLUMNS})
-    return Configurations(space, **{name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
+    rests = np.array(list(itertools.product(*_rest_axes(space))), dtype=np.int64).T
+    shapes, shape, rest = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE], [_NONE]
+    count = 0
+    for degrees, layers in _degrees(space):
+        own = _shapes(space, degrees, layers)
+        suiting = np.flatnonzero(_suit(space, degrees, layers, rests))
+        shapes.append(own)
+        shape.append(np.repeat(np.arange(count, count + len(own)), len(suiting)))
+        rest.append(np.tile(suiting, len(own)))
+        count += len(own)
+    columns = dict(zip(_SHAPE, np.concatenate(shapes).T, strict=True)), dict(zip(_REST, rests, strict=True))
+    return Configurations(space, *columns, np.concatenate(shape), np.concatenate(rest))
+
+
+def _rest_axes(space: Space) -> Iterator[Sequence[int]]:
+    yield space.zero
+    yield from (range(len(choices)) for choices in (space.recompute, space.buckets_bytes, space.orders))
+
+
+def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
+    """Which of all that is left to choose go with some degrees."""
+    zero, recompute, bucket, order = rests
+    selective = [number for number, one in enumerate(space.recompute) if one.kind == "selective"]
+    scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
+    # layers are gathered and scattered one by one in ZeRO's third stage, whatever buckets are; one axis has no order
+    suits = ~((zero == 3) & (bucket > 0))
+    if degrees["stages"] == 1 or degrees["workers"] == 1:
+        suits &= order == 0
+    if degrees["workers"] * degrees["context"] == 1:
+        suits &= (zero == space.zero[0]) & (bucket == 0)
+    result: NDArray[np.bool_] = suits if scores else suits & ~np.isin(recompute, selective)
+    return result
 
 
 def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
@@ -174,43 +245,19 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
         yield degrees, found
 
 
-def _with_rest(space: Space, degrees: dict[str, int], layers: Sequence[Layer]) -> dict[str, Numbers] | None:
-    """All that is left to choose for some degrees; None where nothing is valid."""
+def _shapes(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer]) -> Numbers:
+    """How samples are divided, and in which order they are passed, with some degrees; shape (rows, columns)."""
     first, last = glued_ends(layers)
-    summed = degrees["workers"] * degrees["context"] > 1
-    scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
-    per_worker = space.scenario.total_samples // degrees["workers"]
-    axes = {
-        "chunks": [chunks for chunks in space.chunks if degrees["stages"] * chunks <= last - first],
-        "samples": [samples for samples in space.samples if per_worker % samples == 0],
-        "schedule": range(len(space.schedules)),
-        "zero": space.zero if summed else space.zero[:1],
-        "recompute": [i for i, one in enumerate(space.recompute) if scores or one.kind != "selective"],
-        "bucket": range(len(space.buckets_bytes) if summed else 1),
-        "order": range(len(space.orders)),
-    }
-    suiting = [
-        (chunks, samples, schedule)
-        for chunks, samples, schedule in itertools.product(axes["chunks"], axes["samples"], axes["schedule"])
-        if _is_valid(space.schedules[schedule], degrees["stages"], per_worker // samples, chunks)
+    stages, per_worker = degrees["stages"], space.scenario.total_samples // degrees["workers"]
+    chunks = [chunks for chunks in space.chunks if stages * chunks <= last - first]
+    samples = [samples for samples in space.samples if per_worker % samples == 0]
+    own = [degrees[name] for name in _SHAPE[: len(degrees)]]
+    rows = [
+        [*own, chunk, sample, schedule, per_worker // sample]
+        for chunk, sample, (schedule, name) in itertools.product(chunks, samples, enumerate(space.schedules))
+        if _is_valid(name, stages, per_worker // sample, chunk)
     ]
-    if not suiting:
-        return None
-    alike = degrees["stages"] == 1 or degrees["workers"] == 1
-    rest = np.array(
-        [
-            (zero, recompute, bucket, order)
-            for zero, recompute, bucket, order in itertools.product(*(axes[name] for name in _REST))
-            # layers are gathered and scattered one by one in ZeRO's third stage, whatever buckets are; one axis has no order
-            if not (zero == 3 and bucket) and not (alike and order)
-        ]
-    )
-    chosen = np.repeat(np.array(suiting), len(rest), axis=0)
-    rest = np.tile(rest, (len(suiting), 1))
-    columns = {name: np.full(len(chosen), value) for name, value in degrees.items()}
-    columns |= dict(zip(("chunks", "samples", "schedule"), chosen.T, strict=True))
-    columns |= dict(zip(_REST, rest.T, strict=True))
-    return columns | {"microbatches": per_worker // columns["samples"]}
+    return np.array(rows, dtype=np.int64).reshape(len(rows), len(_SHAPE))
 
 
 @lru_cache(maxsize=100_000)

@@ -29,6 +29,11 @@ from simulator.strategy.schedule import PassTimes, ScheduleName
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
+# Columns from which all follows but how states are shared out, and the order of ranks.
+_TOLD: Final = (
+    "tensor", "context", "expert", "sequence_parallel", "recompute", "schedule", "stages", "chunks", "microbatches", "samples",
+    "zero",
+)  # fmt: skip
 # Schedules whose order depends on what passes take.
 _SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
 
@@ -38,14 +43,20 @@ def memory_bytes(configurations: Configurations) -> Bytes:
     c = configurations
     if not len(c):
         return np.empty(0)
-    divided = distinct(c.tensor, c.context, c.expert, c.sequence_parallel, c.recompute)
-    passed = distinct(c.schedule, c.stages, c.chunks, c.microbatches)
-    alike = distinct(divided.code, passed.code, c.samples, (c.zero == 3).astype(np.int64))
-    shared = distinct(c.zero, np.where(c.zero == 2, c.bucket, 0))
-    first = shared.first
-    fullest = _Fullest(c.take(alike.first), [_Shared(int(c.zero[i]), c.space.buckets_bytes[c.bucket[i]]) for i in first])
+    told = c.distinct(*_TOLD)
+    own = c.take(told.first)
+    divided = distinct(own.tensor, own.context, own.expert, own.sequence_parallel, own.recompute)
+    passed = distinct(own.schedule, own.stages, own.chunks, own.microbatches)
+    alike = distinct(divided.code, passed.code, own.samples, (own.zero == 3).astype(np.int64))
+    sharing = c.distinct("zero", "bucket")
+    ways = c.take(sharing.first)
+    shared = distinct(ways.zero, np.where(ways.zero == 2, ways.bucket, 0))
+    fullest = _Fullest(
+        own.take(alike.first), [_Shared(int(ways.zero[i]), c.space.buckets_bytes[ways.bucket[i]]) for i in shared.first]
+    )
     held, libraries = fullest.bytes(), fullest.libraries_bytes()
-    result: Bytes = held[shared.code, alike.code] + libraries[c.order, alike.code]
+    row = alike.over(told).code
+    result: Bytes = held[shared.over(sharing).code, row] + libraries[c.order, row]
     return result
 
 

@@ -34,8 +34,16 @@ class Passes:
 
     @classmethod
     def of(cls, configurations: Configurations) -> Passes:
+        """Of all configurations."""
+        told = configurations.distinct(
+            "tensor", "context", "expert", "stages", "workers", "sequence_parallel", "order", "samples", "recompute"
+        )
+        found = cls._of(configurations.take(told.first))
+        return replace(found, key=found.key.over(told))
+
+    @classmethod
+    def _of(cls, c: Configurations) -> Passes:
         """What ranks exchange within passes depends on how far apart they are."""
-        c = configurations
         tensor, context, workers = _strides(c)
         apart = tensor, np.where(c.context > 1, context, 0), np.where(c.expert > 1, workers, 0)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices

@@ -43,8 +43,9 @@ def step_times(configurations: Configurations) -> StepTimes:
     if not len(c):
         return StepTimes(expected_s, least_s)
     passes, wires = Passes.of(c), Wires(c.space.scenario.cluster)
-    shapes = distinct(c.stages, c.chunks, c.schedule)
-    rows = np.split(np.argsort(shapes.code, kind="stable"), np.cumsum(np.bincount(shapes.code))[:-1])
+    shapes = c.distinct("stages", "chunks", "schedule")
+    # numpy sorts short integers much faster
+    rows = np.split(np.argsort(shapes.code.astype(np.int16), kind="stable"), np.cumsum(np.bincount(shapes.code))[:-1])
     cuts = [_Cut.of(c, int(each[0]), passes) for each in rows]
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
     messages = Messages(wires, passes.jobs[0], sizes_bytes.tolist())
@@ -112,7 +113,9 @@ class _Sums:
     """Asks what all configurations' replicas take to agree, and tells it once that is answered."""
 
     def __init__(self, c: Configurations, passes: Passes, wires: Wires, cuts: Mapping[int, _Cut]) -> None:
-        self.c = c
+        told = c.distinct("tensor", "context", "expert", "stages", "workers", "chunks", "schedule", "zero", "bucket", "order")
+        self.told, self.c = told.code, c.take(told.first)
+        c, pass_code = self.c, passes.key.code[told.first]
         counts = c.stages * c.chunks
         # with ZeRO's first stage gradients are cut as without, unless parameters are gathered beside the next step
         cut_by = np.where((c.zero == 1) & (not c.space.kept.get("overlap_gather", False)), 0, c.zero)
@@ -124,7 +127,7 @@ class _Sums:
         for row in self.pattern.first.tolist():
             plan = plan_of(c, row)
             plan = plan if plan.workers * plan.context > 1 else replace(plan, workers=2 * plan.expert)
-            job = replace(passes.jobs[passes.key.code[row]], zero=int(c.zero[row]))
+            job = replace(passes.jobs[pass_code[row]], zero=int(c.zero[row]))
             own, cut = self.agreeing[self.shard.code[row]], cuts[int(counts[row])]
             self.begins.append(own.add(plan, job, [cut.ranges[kind] for kind in cut.kinds]))
         devices = c.space.scenario.cluster.node.devices
@@ -134,9 +137,7 @@ class _Sums:
             for op in {op for op, _ in self.fields}:
                 self.agreeing[self.shard.code[row]].ask(group, op)
         self.copying = distinct(self.group.code, c.stages, (c.zero >= 2).astype(np.int64))
-        self.copies = [
-            self._ask_for_copies(row, passes.jobs[passes.key.code[row]], wires) for row in self.copying.first.tolist()
-        ]
+        self.copies = [self._ask_for_copies(row, passes.jobs[pass_code[row]], wires) for row in self.copying.first.tolist()]
 
     def _ask_for_copies(self, row: int, job: Job, wires: Wires) -> int:
         """The number of the sum over the first and the last stage; −1 where they have no weights in common."""
@@ -172,7 +173,7 @@ class _Sums:
             np.array([one.parameters for one in every], dtype=np.float64).T,
             (np.cumsum(patterns) - patterns)[shard] + begins,
             np.append(answers, 0.0)[self.copies][self.copying.code],
-        )
+        ).take(self.told)
 
 
 class _Shape:
