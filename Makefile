@@ -22,15 +22,20 @@ demo: .venv/installed
 	$(BIN)/scaleproof reconcile scenarios/demo/*.yaml --on local --set cluster=out/demo/cluster.yaml --out out/demo
 	$(BIN)/scaleproof report out/demo
 
+# On how many examples properties are tried that do not say so themselves, as tests/conftest.py has them.
+EXAMPLES := few
+
 test: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m 'not nightly and not alone' --numprocesses auto --dist loadfile
+	$(BIN)/pytest -m 'not nightly and not alone' --hypothesis-profile $(EXAMPLES) \
+		--numprocesses auto --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -m alone
 
 # What takes longer, or depends on how quiet the machine is.
+nightly: EXAMPLES := many
 nightly: .venv/installed test benchmarks older-torch
 	$(BIN)/pytest -m nightly
 	$(BIN)/scaleproof prove --on netlab --out out/prove

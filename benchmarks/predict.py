@@ -16,6 +16,7 @@ from simulator.engine import simulate_steady
 from simulator.memory import memory
 from simulator.predict import predict
 from simulator.scenario import load
+from simulator.spread import drawn, responding
 
 _RUNS = 20
 _STRATEGY = "{kind: hybrid, tensor: 8, sequence_parallel: true, stages: 16, workers: 8, microbatches: 32, bucket: 200 MiB}"
@@ -55,13 +56,16 @@ def main() -> None:
 
     program = scenario.strategy.compile(scenario.job())
     timeline = simulate_steady(program, STEPS)
-    run = predict(scenario)
+    run, answer = predict(scenario), responding(scenario, program)
     print(f"{scenario.strategy.ranks:,} GPUs, {len(program):,} tasks, {len(run.spans or ()):,} spans")
     for name, part in {
-        "predict": lambda: predict(scenario),
+        "predict, with its interval": lambda: predict(scenario),
+        "predict without one": lambda: predict(scenario, interval=False),
         "predict, baselines anew": forgetful,
         "  compile": lambda: scenario.strategy.compile(scenario.job()),
         "  simulate": lambda: simulate_steady(program, STEPS),
+        "  what the step follows from": lambda: responding(scenario, program),
+        "  1,000 draws of that": lambda: drawn(answer.step_times, answer.names, scenario.cluster, 1000),
         "  spans, breakdown, communication": lambda: timeline.run(scenario="", strategy="", samples=1),
         "  efficiency": lambda: compared(run, scenario),
         "  tokens, FLOPs, energy, cost": lambda: accounted(run, scenario),

@@ -6,6 +6,7 @@ Run: python benchmarks/studies.py
 
 from __future__ import annotations
 
+import math
 import pickle
 import tempfile
 import time
@@ -48,13 +49,16 @@ def main() -> None:
     print(f"  from the first task to the last: {working_s:.2f} s, {len(study) / working_s:,.0f} points/s")
     blob = pickle.dumps(study)
     some = np.linspace(0, len(study) - 1, _ONE_BY_ONE, dtype=np.int64)
-    for name, parts in {
-        "together": tasks(study, np.arange(len(study)), False, alone=8),
-        "one by one": [Task(some, together=False)],
-    }.items():
+    together, alone = tasks(study, np.arange(len(study)), alone=8), [Task(some, together=False)]
+    for name, parts, intervals in (
+        ("together", together, False),
+        ("together, with intervals", together, True),
+        ("one by one", alone, False),
+        ("one by one, with intervals", alone, True),
+    ):
         begun_s, points = time.process_time(), sum(len(part.points) for part in parts)
         for part in parts:
-            rows(blob, part.points, False, part.together)
+            rows(blob, part.points, intervals, part.together, math.inf)
         print(f"  {name}: {points / (time.process_time() - begun_s):,.0f} points per second of processor")
 
 

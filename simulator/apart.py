@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import DEVIATIONS, QUANTITIES
 from simulator.scenario import Scenario
-from simulator.spread import normal_draws, responding
+from simulator.spread import Response, normal_draws, responding
 
 Times = NDArray[np.float64]
 Slownesses = Mapping[str, Times]
@@ -108,10 +108,10 @@ def _said(name: str, cluster: Cluster) -> Any:
     return cluster.collectives.measured if name == "collectives" else None
 
 
-def apart(a: Scenario, b: Scenario, ratio: float) -> Apart:
+def apart(a: Scenario, b: Scenario, ratio: float, answers: tuple[Response, Response] | None = None) -> Apart:
     """Whether two scenarios can be told apart. ratio: how many times as fast the second is predicted to be, in samples a
-    second."""
-    ours, theirs = (responding(one, least=0.0) for one in (a, b))
+    second. answers: how their step times follow from all that is uncertain, where that is known."""
+    ours, theirs = answers or (responding(a, least=0.0), responding(b, least=0.0))
     together = Together(a, b, (ours.names, theirs.names))
     count = len(together)
 

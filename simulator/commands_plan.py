@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from simulator.arguments import positive
+from simulator.arguments import listed, positive
 from simulator.objectives import OBJECTIVES
 
 
@@ -22,6 +22,12 @@ def mount(commands: Any) -> None:
         "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as batch=1536"
     )
     parser.add_argument("--gpus", type=positive, metavar="N", help="devices to train on (as many as the scenario has ranks)")
+    parser.add_argument(
+        "--servers", type=positive, metavar="N", help="plan parameter servers too, up to so many (with their machines)"
+    )
+    parser.add_argument(
+        "--strategies", type=listed, metavar="KINDS", help="hybrid,parameter_server or either (hybrid, and the scenario's)"
+    )
     parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="what shall be least, or most (time)")
     parser.add_argument("--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has)")
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="how many of the best to tell (10)")
@@ -39,11 +45,13 @@ def _plan(options: argparse.Namespace) -> int:
     from simulator.units import parse_bytes
 
     scenario = load(options.scenario, options.overrides)
-    if options.gpus and options.gpus > scenario.cluster.devices:
-        nodes = -(-options.gpus // scenario.cluster.node.devices)
+    ranks = options.gpus or scenario.strategy.training_ranks
+    nodes = -(-ranks // scenario.cluster.node.devices) + (options.servers or 0)
+    if nodes > scenario.cluster.nodes:
         scenario = load(options.scenario, [*options.overrides, f"cluster.nodes={nodes}"])
     memory_bytes = parse_bytes(options.memory) if options.memory else None
-    planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell)
+    which = options.servers, options.strategies
+    planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell, *which)
     doubts = doubt(planned.configurations.take([choice.row for choice in planned.best]))
     print(json.dumps(plain(planned, doubts), indent=2) if options.json else describe(planned, doubts))
     return 0

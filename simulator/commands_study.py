@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # errors that are told of those that points have
 _TOLD: Final = 3
+_LINE: Final = 80
 
 
 def mount(commands: Any) -> None:
@@ -26,7 +28,7 @@ def mount(commands: Any) -> None:
     sweep.add_argument("study", metavar="STUDY", help="a YAML file with a scenario and axes, or the name of one that ships")
     sweep.add_argument("--out", type=Path, required=True, metavar="DIR", help="where tables are kept as points finish")
     sweep.add_argument("--resume", action="store_true", help="go on with what is there, and compute none of it again")
-    sweep.add_argument("--intervals", action="store_true", help="tell how far each step time may be off; takes longer")
+    sweep.add_argument("--intervals", action="store_true", help="tell how far each step time may be off; takes twice as long")
     sweep.add_argument(
         "--executor", default="local", metavar="NAME", help="who does the work: local (all cores), dask or slurm"
     )
@@ -54,14 +56,15 @@ def _sweep(options: argparse.Namespace) -> int:
 def describe(study: Study, found: pd.DataFrame, out: Path) -> str:
     """What came of a study: how many points there are, the fastest of them, and what was wrong with others."""
     wrong = found["error"].dropna()
-    lines = [f"{len(found):,} points, {len(wrong):,} of them with an error, in {out}"]
+    headline, lines = f"{len(found):,} points, {len(wrong):,} of them with an error, in {out}", []
     for words, some in (("fastest", found), ("fastest that fits its memory", found[found["fits"].eq(True)])):
         done = some.dropna(subset=["samples_per_s"]).sort_values("samples_per_s", kind="stable").tail(1)
         if len(done) and (words == "fastest" or not found["fits"].dropna().all()):
             point, rate = done["point"].tolist()[0], done["samples_per_s"].tolist()[0]
             lines.append(f"{words}: {rate:,.4g} samples/s at {_at(study, point)}")
     lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_TOLD).items()]
-    return "\n".join(lines)
+    wrapper = textwrap.TextWrapper(_LINE, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return "\n".join([headline, *(line for text in lines for line in wrapper.wrap(text))])
 
 
 def _at(study: Study, point: int) -> str:

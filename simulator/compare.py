@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.apart import Apart, Together, apart
-from simulator.baseline import compared
+from simulator.baseline import STEPS, compared
 from simulator.cluster.quantities import slowed
+from simulator.engine import Variation, replay
 from simulator.fields import Change, differences
 from simulator.predict import predict, timed
-from simulator.run import BREAKDOWN, Run
+from simulator.run import BREAKDOWN, Run, divided
 from simulator.scenario import Scenario
-from simulator.spread import normal_draws
+from simulator.spread import Response, normal_draws, of_response, responding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,10 +112,48 @@ class Comparison:
 
 def compare(a: Scenario, b: Scenario) -> Comparison:
     """What sets two scenarios apart: fields, times, memory and cost, and how sure that is. Raises as `predict` does."""
-    runs = predict(a), predict(b)
-    told = apart(a, b, runs[1].samples_per_s / runs[0].samples_per_s)
-    drawn = _drawn((a, b), runs)
+    sides = _Side.of(a), _Side.of(b)
+    runs = sides[0].run, sides[1].run
+    told = apart(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].answer, sides[1].answer))
+    drawn = _drawn(sides)
     return Comparison(*runs, differences(a, b), tuple(_effects(*runs, told, drawn)), tuple(_parts(*runs, drawn)), told)
+
+
+class _Side(NamedTuple):
+    """One of the two. answer: how its step time follows from all that is uncertain."""
+
+    scenario: Scenario
+    run: Run
+    answer: Response
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> _Side:
+        run, answer = predict(scenario, interval=False), responding(scenario, least=0.0)
+        low, high, shares = of_response(answer, scenario.cluster)
+        interval_s = (low * run.step_time_s, high * run.step_time_s)
+        return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), answer)
+
+    def growth(self) -> dict[str, dict[str, float]]:
+        """By how much numbers grow per slowness, by the quantities that matter."""
+        first, found = self._numbers(None), {}
+        for quantity, share in self.run.spread.items():
+            if share >= _LEAST and quantity != "model":
+                numbers = self._numbers(quantity)
+                found[quantity] = {name: (numbers[name] - first[name]) / _SLOWER for name in first}
+        return found
+
+    def _numbers(self, quantity: str | None) -> dict[str, float]:
+        """Seconds of the parts of a step, and efficiencies, where a quantity is slower, or none is."""
+        cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWER})
+        slower = self.scenario.model_copy(update={"cluster": cluster})
+        if quantity in self.answer.whole or not self.answer.program.is_static:
+            return _numbers(compared(timed(slower), slower))
+        more_s = _SLOWER * self.answer.more_s[quantity] if quantity else np.zeros(len(self.answer.program))
+        timeline = replay.simulate_longer(
+            self.answer.program, np.tile(more_s, (STEPS, 1)), Variation(start_s=self.answer.program.ranks.late_s)
+        )
+        run = timeline.run(scenario=self.run.scenario, strategy=self.run.strategy, samples=self.scenario.total_samples)
+        return _numbers(compared(divided(run, self.scenario.strategy.program_steps), slower))
 
 
 def _effects(a: Run, b: Run, told: Apart, drawn: tuple[Drawn, Drawn]) -> Iterator[Effect]:
@@ -161,14 +200,15 @@ def _parts(a: Run, b: Run, drawn: tuple[Drawn, Drawn]) -> Iterator[Part]:
         yield Part(name, a_s, b_s, low_s, high_s)
 
 
-def _drawn(scenarios: tuple[Scenario, Scenario], runs: tuple[Run, Run]) -> tuple[Drawn, Drawn]:
+def _drawn(sides: tuple[_Side, _Side]) -> tuple[Drawn, Drawn]:
     """Parts of a step, all of it, and efficiencies, by name: as predicted, and then for each draw of the clusters' numbers, to
     first order. What the simulator leaves out slows a step as a whole, and not what its efficiency is against."""
-    together = Together(*scenarios, (tuple(runs[0].spread), tuple(runs[1].spread)))
+    a, b = sides
+    together = Together(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
     found = together.slownesses(normal_draws(_DRAWS, np.zeros(len(together)))) if len(together) else ({}, {})
     result = []
-    for scenario, run, slownesses in zip(scenarios, runs, found, strict=True):
-        first, growth = _numbers(run), _growth(scenario, run)
+    for side, slownesses in zip(sides, found, strict=True):
+        first, growth = _numbers(side.run), side.growth()
         beyond = {name: np.append(0.0, slownesses[name] - 1) for name in growth}
         drawn = {
             name: value + sum((more[name] * beyond[quantity] for quantity, more in growth.items()), np.zeros(1 + _DRAWS))
@@ -178,18 +218,6 @@ def _drawn(scenarios: tuple[Scenario, Scenario], runs: tuple[Run, Run]) -> tuple
         drawn |= {name: drawn[name] * whole for name in BREAKDOWN} | {name: drawn[name] / whole for name in _SCALINGS}
         result.append(drawn | {"step time": sum((drawn[name] for name in BREAKDOWN), np.zeros(1))})
     return result[0], result[1]
-
-
-def _growth(scenario: Scenario, run: Run) -> dict[str, dict[str, float]]:
-    """By how much numbers grow per slowness, by the quantities that matter."""
-    found, first = {}, _numbers(run)
-    for quantity, share in run.spread.items():
-        if share >= _LEAST and quantity != "model":
-            cluster = slowed(scenario.cluster, {quantity: 1 + _SLOWER})
-            slower = scenario.model_copy(update={"cluster": cluster})
-            numbers = _numbers(compared(timed(slower), slower))
-            found[quantity] = {name: (numbers[name] - first[name]) / _SLOWER for name in first}
-    return found
 
 
 def _numbers(run: Run) -> dict[str, float]:

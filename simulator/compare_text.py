@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -10,13 +11,16 @@ from simulator.run import Run
 from simulator.units import format_bytes, format_energy_J, format_number, format_time_s, format_USD
 
 _MOST_CHANGES: Final = 24
-_LONGEST: Final = 34
+_LINE: Final = 80
+_LONGEST: Final = 22
+# from so many times as much on a change is told as a factor
+_MANY: Final = 3.0
 # the share of either step from which on a part of it is told
 _NOTICED: Final = 5e-4
 _FORMS: Final[dict[str, Callable[[float], str]]] = {
     "s": format_time_s,
-    "samples/s": lambda rate: f"{format_number(rate)} samples/s",
-    "tokens/s": lambda rate: f"{format_number(rate)} tokens/s",
+    "samples/s": format_number,
+    "tokens/s": format_number,
     "bytes": format_bytes,
     "J": format_energy_J,
     "USD": format_USD,
@@ -38,7 +42,7 @@ def describe(comparison: Comparison) -> str:
     lines += ["", *_table(("what it did", "A", "B", "change", "90 % between"), list(map(_effect, comparison.effects)))]
     parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _NOTICED]
     lines += ["", *_table(("where the time goes", "A", "B", "change", "90 % between"), list(map(_part, parts)))]
-    return "\n".join([*lines, "", *_verdict(comparison)])
+    return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in textwrap.wrap(text, _LINE))])
 
 
 def _headline(label: str, run: Run) -> str:
@@ -47,13 +51,17 @@ def _headline(label: str, run: Run) -> str:
 
 def _effect(effect: Effect) -> tuple[str, ...]:
     a, b = ("–" if value is None else _FORMS[effect.unit](value) for value in (effect.a, effect.b))
-    change = "" if effect.change is None else _percent(effect.change)
-    between = "" if effect.low is None or effect.high is None else f"{_percent(effect.low)} and {_percent(effect.high)}"
-    return effect.name, a, b, change, between
+    # where it is many times as much, all of the line tells factors
+    many = max(1 + (told or 0.0) for told in (effect.change, effect.high)) >= _MANY
+    form = _factor if many else _percent
+    change = "" if effect.change is None else form(effect.change)
+    between = "" if effect.low is None or effect.high is None else _between(form(effect.low), form(effect.high))
+    # a rate is named by what it counts
+    return effect.unit if "/" in effect.unit else effect.name, a, b, change, between
 
 
 def _part(part: Part) -> tuple[str, ...]:
-    between = f"{_seconds(part.low_s)} and {_seconds(part.high_s)}"
+    between = _between(_seconds(part.low_s), _seconds(part.high_s))
     seconds = (format_time_s(part.a_s) if part.a_s else "none", format_time_s(part.b_s) if part.b_s else "none")
     return part.name.replace("_", " "), *seconds, _seconds(part.change_s), between
 
@@ -77,10 +85,21 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
 
 
+def _between(low: str, high: str) -> str:
+    """'-2.9 to +14.6 %': a unit that both have is told once."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number if number and high.endswith(f' {unit}') else low} to {high}"
+
+
 def _percent(change: float) -> str:
     """'+12.3 %', '0 %'."""
     text = f"{100 * change:+.1f}"
     return "0 %" if float(text) == 0 else f"{text} %"
+
+
+def _factor(change: float) -> str:
+    """'8.61 x'."""
+    return f"{1 + change:.3g} x"
 
 
 def _seconds(change_s: float) -> str:

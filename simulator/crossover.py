@@ -15,6 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from simulator.apart import apart
 from simulator.contenders import Contender, contenders
 from simulator.crossover_axes import Axis, x_axis, y_axis
@@ -23,6 +25,7 @@ from simulator.memory import memory
 from simulator.predict import timed
 from simulator.scenario import Scenario, load
 from simulator.sensitivity import rebuilt, with_nodes
+from simulator.study.together import NUMBERS, step_times_s, with_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,6 +147,9 @@ def crossover(
         raise InputError(f"--y {y}: the same field as x; give another")
     found = contenders(base, strategies)
     ground = _Ground(base, reference, tuple(overrides), *axes, found)
+    for y_value in axes[1].values:
+        for one in found:
+            ground.predict_row(one, y_value)
     places = [(one, each, y_value) for y_value in axes[1].values for each in axes[0].values for one in found]
     table = tuple(ground.point(*place) for place in places)
     if all(point.problem for point in table):
@@ -167,6 +173,8 @@ class _Ground:
         self.base, self.reference, self.overrides, self.x, self.y, self.contenders = base, reference, overrides, x, y, found
         self._points: dict[tuple[str, float, float], Point] = {}
         self._loaded: dict[tuple[str, ...], Scenario] = {}
+        self._rows: dict[tuple[str, float], Scenario] = {}
+        self._fits: dict[tuple[str, float, float | None], bool | None] = {}
 
     def point(self, contender: Contender, x: float, y: float) -> Point:
         """One strategy at one place."""
@@ -178,13 +186,48 @@ class _Ground:
     def _predicted(self, contender: Contender, x: float, y: float) -> Point:
         try:
             scenario = self.scenario(contender, x, y)
-            run = timed(scenario)
+            return self._told(contender, x, y, timed(scenario).step_time_s, scenario)
         except InputError as error:
             return Point(x, y, contender.name, problem=one_line(error))
-        return Point(x, y, contender.name, run.samples_per_s, run.step_time_s, memory(scenario).fits)
+
+    def _told(self, contender: Contender, x: float, y: float, step_s: float, scenario: Scenario) -> Point:
+        """What there is to tell of a step time."""
+        # what a rank holds does not follow from numbers of links
+        key = (contender.name, y, None if self._is_number else x)
+        if key not in self._fits:
+            self._fits[key] = memory(scenario).fits
+        return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key])
+
+    def predict_row(self, contender: Contender, y: float) -> None:
+        """One strategy at all values of x together, where that is a number of links and can be."""
+        if not self._is_number:
+            return
+        try:
+            scenario = self.scenario(contender, self.x.values[0], y)
+            times_s = step_times_s(scenario, {self.x.field: np.array(self.x.values)}).tolist()
+            found = {x: self._told(contender, x, y, step_s, scenario) for x, step_s in zip(self.x.values, times_s, strict=True)
+                     if math.isfinite(step_s)}  # fmt: skip
+        except InputError:
+            # each says what is wrong with it by itself
+            return
+        self._points |= {(contender.name, x, y): point for x, point in found.items()}
+
+    @property
+    def _is_number(self) -> bool:
+        """Whether nothing but times follows from x."""
+        return self.x.field in NUMBERS
 
     def scenario(self, contender: Contender, x: float, y: float) -> Scenario:
         """What is predicted there, with nodes added where it needs more than there are. Raises InputError."""
+        if not self._is_number:
+            return self._built(contender, x, y)
+        key = (contender.name, y)
+        if key not in self._rows:
+            self._rows[key] = self._built(contender, self.x.values[0], y)
+        row = self._rows[key]
+        return row.model_copy(update={"cluster": with_numbers(row.cluster, {self.x.field: x})})
+
+    def _built(self, contender: Contender, x: float, y: float) -> Scenario:
         values = ((self.x, x), (self.y, y))
         ours = tuple(f"{axis.field}={axis.exactly(value)}" for axis, value in values if not axis.is_of_strategy)
         if ours not in self._loaded:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulator.errors import InputError, UnitError
-from simulator.fields import Unit, Value, value_at
+from simulator.fields import Unit, Value, field_at, value_at
 from simulator.scenario import Scenario
 from simulator.spec import Spec
 
@@ -45,7 +45,7 @@ class Axis:
     @property
     def column(self) -> str:
         """The name of its column, which ends in its unit."""
-        return f"{self.field}_{self.unit.suffix}" if self.unit else self.field
+        return field_at(self.field).column
 
     def text(self, value: float) -> str:
         """For people."""

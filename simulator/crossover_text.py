@@ -11,8 +11,8 @@ from typing import Final
 
 from simulator.crossover import TIE, TOLERANCE, Border, Crossover, Point
 
-_WIDTH: Final = 72
-_LINE: Final = 110
+_WIDTH: Final = 64
+_LINE: Final = 80
 _NONE: Final = "."
 _TICKS: Final = 3
 
@@ -22,11 +22,12 @@ def describe(found: Crossover) -> str:
     letters = dict(zip(found.strategies, ascii_uppercase, strict=False)) | {"": _NONE}
     longest = max(map(len, found.strategies))
     texts = [found.y.text(value) for value in found.y.values]
-    margin = max(map(len, (*texts, found.y.field)))
+    margin = max(map(len, texts))
     rows = {text: _row(found, value, letters) for value, text in zip(found.y.values, texts, strict=True)}
-    lines = [f"{found.scenario}: the fastest strategy, by {found.x.field} and {found.y.field}"]
+    headline = f"{found.scenario}: the fastest strategy, by {found.x.field} and {found.y.field}"
+    lines = textwrap.wrap(headline, _LINE, subsequent_indent="  ", break_on_hyphens=False)
     lines += [f"  {letters[name]}  {name:<{longest}}  {words}" for name, words in found.strategies.items()]
-    lines += [*_left_out(found, letters), "", f"  {found.y.field:>{margin}}"]
+    lines += [*_left_out(found, letters), "", f"  {found.y.field}"]
     lines += [f"  {text:>{margin}} │{rows[text]}" for text in reversed(texts)]
     lines += [f"  {'':>{margin}} └{'─' * _WIDTH}", *_scale(found, margin), *_key("".join(rows.values())), ""]
     return "\n".join([*lines, *_borders(found)])
@@ -115,6 +116,9 @@ def _doubt(found: Crossover, border: Border) -> str:
         return ""
     low = f"{found.x.text(border.low)}" if border.low else "below the map"
     high = f"{found.x.text(border.high)}" if math.isfinite(border.high) else "beyond it"
+    number, _, unit = low.rpartition(" ")
+    # a unit that both have is told once
+    low = number if border.low and number and high.endswith(f" {unit}") else low
     if not border.low and not math.isfinite(border.high):
         return "; too close to tell where, all along the row"
     return f"; 90 % between {low} and {high}"

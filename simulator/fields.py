@@ -1,11 +1,11 @@
-"""Fields: what a scenario says in each of its fields, by the path that `--set` takes, and in which two scenarios differ."""
+"""Fields: which there are, by the path that `--set` takes, what a scenario says in each, and in which two scenarios differ."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
@@ -14,6 +14,7 @@ from simulator import units
 from simulator.errors import InputError
 from simulator.scenario import Scenario
 from simulator.spec import Spec
+from simulator.strategy import KINDS, Strategy
 
 # Words about a part that say nothing of how it works.
 _WORDS: Final = ("description", "source", "provenance")
@@ -21,11 +22,9 @@ _NONE: Final = "–"
 
 
 class Unit(NamedTuple):
-    """What a field's number counts, in SI. symbol: as YAML has it; suffix: as names of columns have it. per: how many of the
-    symbol's units one SI unit is."""
+    """What a field's number counts, in SI. symbol: as YAML has it. per: how many of the symbol's units one SI unit is."""
 
     symbol: str
-    suffix: str
     parse: Callable[[object], float]
     format: Callable[[float], str]
     per: float = 1.0
@@ -42,16 +41,16 @@ def _counted(symbol: str) -> Callable[[float], str]:
 _UNITS: Final[Mapping[Callable[[object], float], Unit]] = {
     unit.parse: unit
     for unit in (
-        Unit("s", "s", units.parse_time_s, units.format_time_s),
-        Unit("B", "bytes", units.parse_bytes, units.format_bytes),
-        Unit("B/s", "Bps", units.parse_Bps, units.format_Bps),
-        Unit("FLOP/s", "flops", units.parse_flops, _counted("FLOP/s")),
-        Unit("W", "W", units.parse_W, "{:g} W".format),
-        Unit("USD/h", "USD_per_s", units.parse_USD_per_s, lambda price: f"{price * 3600:g} USD/h", per=3600.0),
+        Unit("s", units.parse_time_s, units.format_time_s),
+        Unit("B", units.parse_bytes, units.format_bytes),
+        Unit("B/s", units.parse_Bps, units.format_Bps),
+        Unit("FLOP/s", units.parse_flops, _counted("FLOP/s")),
+        Unit("W", units.parse_W, "{:g} W".format),
+        Unit("USD/h", units.parse_USD_per_s, lambda price: f"{price * 3600:g} USD/h", per=3600.0),
     )
 }
 # memory is sold in bytes, links in bits
-_MEMORY: Final = Unit("B/s", "Bps", units.parse_Bps, _counted("B/s"))
+_MEMORY: Final = Unit("B/s", units.parse_Bps, _counted("B/s"))
 
 
 class Value(NamedTuple):
@@ -92,11 +91,55 @@ def value_at(scenario: Scenario, path: str) -> Value:
             where = ".".join(path.split(".")[:at]) or "scenario"
             if found.value is None:
                 raise InputError(f"{path}: the scenario says nothing of {where}; set it first")
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known) or 'nothing'}"
-            raise InputError(f"{path}: {where} has no {key!r}; {hint}")
+            raise InputError(f"{path}: {_unknown(where, key, known)}")
         found = known[key]
     return found
+
+
+class Field(NamedTuple):
+    """A field that scenarios may have. column: what tables call it: its path, with the unit."""
+
+    info: FieldInfo
+    column: str
+
+
+def field_at(path: str) -> Field:
+    """The field at a path, of any kind of part that may be there. Raises InputError for one that no scenario has."""
+    specs: list[type[Spec]] = [Scenario]
+    info: FieldInfo | None = None
+    names: list[str] = []
+    keys = path.split(".")
+    for at, key in enumerate(keys):
+        known = {_name(name, info): (name, info) for spec in specs for name, info in spec.model_fields.items()}
+        if key in known:
+            name, info = known[key]
+            names.append(name.rstrip("_"))
+            specs = list(_specs(info.annotation))
+        elif not specs and info is not None and get_origin(info.annotation) is dict:
+            names.append(key)
+            _, value = get_args(info.annotation)
+            info, specs = FieldInfo.from_annotation(value), list(_specs(value))
+        else:
+            raise InputError(_unknown(".".join(keys[:at]) or "a scenario", key, known))
+    assert info is not None
+    return Field(info, ".".join(names))
+
+
+def _specs(annotation: Any) -> Iterator[type[Spec]]:
+    """All parts that a field may hold; nothing of a mapping's values."""
+    if annotation is Strategy:
+        yield from (found for name in KINDS.names() if (found := KINDS.find(name)) is not None)
+    elif isinstance(annotation, type) and issubclass(annotation, Spec):
+        yield annotation
+    elif get_origin(annotation) is not dict:
+        for argument in get_args(annotation):
+            yield from _specs(argument)
+
+
+def _unknown(where: str, key: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known there: {', '.join(sorted(known)) or 'nothing'}"
+    return f"{where} has no field {key!r}; {hint}"
 
 
 def differences(a: Scenario, b: Scenario) -> tuple[Change, ...]:

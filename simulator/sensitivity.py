@@ -11,38 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from simulator.apart import Together
 from simulator.cluster import Cluster
 from simulator.errors import FieldError
 from simulator.knobs import KNOBS, Knob
-from simulator.predict import timed
 from simulator.run import Run
 from simulator.scenario import Batch, Scenario
+from simulator.sensitivity_turns import STEP, Turns
 from simulator.spec import Spec
-from simulator.spread import Response, grown_s, normal_draws, replayed_s, responding
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Times = NDArray[np.float64]
 S = TypeVar("S", bound=Spec)
-
-# A number is taken so much lower and higher, as a share of it; where events time the steps, whose order changes with it, by
-# more. Whole numbers by one, or as many as make about that share.
-STEP: Final = 0.02
-_EVENTS_STEP: Final = 0.1
-_DRAWS: Final = 24
-_QUANTILES: Final = (0.05, 0.95)
-# Replay leaves out what tasks share: where it tells another elasticity than events do, it tells no interval either.
-_CLOSE: Final = 0.03
-# Seconds of tasks that are replayed for intervals: each takes 0.2 us on a 2-core virtual machine.
-_MOST_REPLAYED: Final = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -103,29 +85,25 @@ class Sensitivity:
 
 def sensitivity(scenario: Scenario) -> Sensitivity:
     """How much the scenario's throughput follows from each number. Raises as `predict` does."""
-    doubt = _Doubt(scenario)
-    found = [_of_knob(scenario, knob, doubt) for knob in KNOBS if knob.is_told(scenario)]
-    return Sensitivity(timed(scenario), tuple(found), (_of_batch(scenario), _of_servers(scenario)))
+    turns = Turns(scenario)
+    found = [_of_knob(knob, turns) for knob in KNOBS if knob.is_told(scenario)]
+    return Sensitivity(turns.run, tuple(found), (_of_batch(turns), _of_servers(turns)))
 
 
-def _of_knob(scenario: Scenario, knob: Knob, doubt: _Doubt) -> Elasticity:
-    """By central differences of the logarithms."""
+def _of_knob(knob: Knob, turns: Turns) -> Elasticity:
+    scenario = turns.scenario
+    told = (knob.name, knob.field(scenario), knob.says(scenario))
     reason = knob.idle(scenario)
     if reason:
-        return Elasticity(knob.name, knob.field(scenario), knob.says(scenario), None, reason)
-    step = STEP if doubt.program.is_static else _EVENTS_STEP
-    slower, faster = (
-        math.log(timed(_on(scenario, knob.slowed(scenario.cluster, slowness))).samples_per_s)
-        for slowness in (math.exp(step), math.exp(-step))
-    )
-    # what does not follow from it follows from it by no more than rounding
-    value = round(knob.sign * (faster - slower) / (2 * step), 9) + 0.0
-    how = f"{step:.0%} less and more".replace("%", " %")
-    return Elasticity(knob.name, knob.field(scenario), knob.says(scenario), value, how, *doubt.interval(knob, value))
+        return Elasticity(*told, None, reason)
+    found = turns.turned(knob)
+    how = f"{turns.step:.0%} less and more".replace("%", " %")
+    return Elasticity(*told, found.value, how, found.low, found.high)
 
 
-def _of_batch(scenario: Scenario) -> Elasticity:
+def _of_batch(turns: Turns) -> Elasticity:
     """By a few samples less and more for each worker, as many as its microbatches allow."""
+    scenario = turns.scenario
     workers, samples = scenario.strategy.workers, scenario.samples_per_worker
     unit = scenario.strategy.microbatches
     by = unit * max(1, round(STEP * samples / unit))
@@ -136,14 +114,15 @@ def _of_batch(scenario: Scenario) -> Elasticity:
     told = (name, f"batch.{field}", f"{said:,}")
     try:
         few, many = (rebuilt(scenario, batch=Batch(**{field: number * each})) for number in (low, high))
-        value = _slope(timed(few).samples_per_s, timed(many).samples_per_s, low, high)
+        value = _slope(turns.samples_per_s(few), turns.samples_per_s(many), low, high)
     except FieldError as error:
         return Elasticity(*told, None, f"another batch is not valid: {error}")
     return Elasticity(*told, value, f"from {low * each:,} to {high * each:,}")
 
 
-def _of_servers(scenario: Scenario) -> Elasticity:
+def _of_servers(turns: Turns) -> Elasticity:
     """By one more, on a node of its own where the cluster has none left for it."""
+    scenario = turns.scenario
     strategy, servers = scenario.strategy, scenario.strategy.servers
     told = ("servers", "strategy.servers", str(servers) if servers else "–")
     if not servers or "servers_" not in type(strategy).model_fields:
@@ -151,12 +130,8 @@ def _of_servers(scenario: Scenario) -> Elasticity:
     more = strategy.model_copy(update={"servers_": servers + 1})
     try:
         cluster = with_nodes(scenario.cluster, more.nodes_needed(scenario.cluster))
-        value = _slope(
-            timed(scenario).samples_per_s,
-            timed(rebuilt(scenario, strategy=more, cluster=cluster)).samples_per_s,
-            servers,
-            servers + 1,
-        )
+        larger = rebuilt(scenario, strategy=more, cluster=cluster)
+        value = _slope(turns.own_samples_per_s, turns.samples_per_s(larger), servers, servers + 1)
     except FieldError as error:
         return Elasticity(*told, None, f"one more is not valid: {error}")
     grown = f", on {cluster.nodes} nodes" if cluster.nodes > scenario.cluster.nodes else ""
@@ -177,57 +152,5 @@ def _rebuilt(spec: S, parts: Mapping[str, Any]) -> S:
     return type(spec).model_validate({name: getattr(spec, name) for name in spec.model_fields_set} | dict(parts))
 
 
-def _on(scenario: Scenario, cluster: Cluster) -> Scenario:
-    return scenario.model_copy(update={"cluster": cluster})
-
-
 def _slope(few: float, many: float, low: float, high: float) -> float:
     return math.log(many / few) / math.log(high / low)
-
-
-class _Doubt:
-    """How elasticities vary with what is uncertain of the cluster: by replay of draws, where the order of tasks is fixed."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.program = scenario.strategy.compile(scenario.job(unevenness=scenario.unevenness))
-        replayed = 2 * _DRAWS * len(self.program) * len(KNOBS)
-        self.is_cheap = self.program.is_static and not scenario.unevenness.is_random and replayed <= _MOST_REPLAYED
-
-    def interval(self, knob: Knob, value: float) -> tuple[float | None, float | None]:
-        """Where an elasticity of that value is with a probability of 90 %; None where it is not cheap to tell."""
-        longer_s = self._longer_s(knob) if self.is_cheap else None
-        if longer_s is None:
-            return None, None
-        change = STEP * longer_s[:, None] * self._slownesses.get(knob.quantity, np.ones(1 + _DRAWS))
-        slower_s, faster_s = np.split(replayed_s(self.program, np.hstack([self._seconds + change, self._seconds - change])), 2)
-        predicted, *drawn = knob.sign * np.log(slower_s / faster_s) / (2 * STEP)
-        if abs(predicted - value) > _CLOSE:
-            return None, None
-        low, high = (np.quantile(drawn, _QUANTILES, method="hazen") + value - predicted).tolist()
-        return low, high
-
-    def _longer_s(self, knob: Knob) -> Times | None:
-        """How much longer each task takes per slowness of the knob."""
-        slower = _on(self.scenario, knob.slowed(self.scenario.cluster, 1 + STEP))
-        longer_s = grown_s(self.program, slower.strategy.compile(slower.job(unevenness=slower.unevenness)))
-        return None if longer_s is None else longer_s / STEP
-
-    @cached_property
-    def _answer(self) -> Response:
-        return responding(self.scenario, self.program, least=0.0)
-
-    @cached_property
-    def _slownesses(self) -> Mapping[str, Times]:
-        """By quantity: as the cluster says, and then of each draw."""
-        together = Together(self.scenario, self.scenario, (self._answer.names, ()))
-        drawn, _ = together.slownesses(normal_draws(_DRAWS, np.zeros(len(together))))
-        return {name: np.append(1.0, slownesses) for name, slownesses in drawn.items()}
-
-    @cached_property
-    def _seconds(self) -> Times:
-        """Of each task, as predicted, and then for each draw."""
-        seconds = np.repeat(self._answer.seconds[:, None], 1 + _DRAWS, axis=1)
-        for name, more_s in self._answer.more_s.items():
-            seconds += np.outer(more_s, self._slownesses[name] - 1)
-        return seconds

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Final
 
 from simulator.sensitivity import Elasticity, Sensitivity
 from simulator.units import format_number
 
-_BAR_WIDTH: Final = 20
+_LINE: Final = 80
+_BAR_WIDTH: Final = 10
 # from here on what is left over is told, and that there is more than the whole
 _NOTICED: Final = 0.01
 _TOO_MUCH: Final = 0.05
@@ -25,16 +27,17 @@ def describe(found: Sensitivity) -> str:
     for name, says, value, between, rest in rows:
         cells = f"{name:<{widths[0]}}  {says:>{widths[1]}}  {value:>{widths[2]}}  {between:>{widths[3]}}  {rest}"
         lines.append(f"  {cells}".rstrip())
-    return "\n".join([*lines, *_verdict(found)])
+    return "\n".join([*lines, *(line for text in _verdict(found) for line in textwrap.wrap(text, _LINE))])
 
 
 def _row(one: Elasticity) -> tuple[str, str, str, str, str]:
     if one.value is None:
         return one.name, one.says, "–", "", one.how
-    between = "" if one.low is None or one.high is None else f"{_percent(one.low)} and {_percent(one.high)}"
+    between = "" if one.low is None or one.high is None else _between(_percent(one.low), _percent(one.high))
+    if not one.field.startswith("cluster."):
+        between = f"({one.how.removeprefix('from ')})"
     bar = "█" * round(min(1.0, abs(one.value)) * _BAR_WIDTH)
-    way = "" if one.field.startswith("cluster.") else f" {one.how}"
-    return one.name, one.says, f"{_percent(one.value)} %", between, f"{bar}{way}".strip()
+    return one.name, one.says, f"{_percent(one.value)} %", between, bar
 
 
 def _verdict(found: Sensitivity) -> Iterator[str]:
@@ -48,6 +51,10 @@ def _verdict(found: Sensitivity) -> Iterator[str]:
         yield f"{found.rest:.0%} of the step follows from none of the cluster's numbers above".replace("%", " %")
     if found.rest <= -_TOO_MUCH:
         yield "these add up to more than the step: the order of messages changes with each, and throughput to and fro with it"
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 def _percent(value: float) -> str:

@@ -22,9 +22,10 @@ from simulator.baseline import STEPS
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed, uncertain
 from simulator.engine import Variation, events, replay
-from simulator.program import MAIN_LANE, Program
+from simulator.program import MAIN_LANE, Kind, Program
 from simulator.run import slopes
 from simulator.scenario import Scenario
+from simulator.straight import Straight, straight
 from simulator.strategy import Strategy
 from simulator.strategy.costs import Job
 
@@ -32,8 +33,8 @@ Times = NDArray[np.float64]
 
 # It slows the step as a whole, and no task.
 _WHOLE: Final = "model"
-# The one that nearly always matters. The others are looked at one by one, until those left bring less than this share of the
-# deviation together, of the variance a hundredth.
+# The one that nearly always matters. Others are halved, those that deviate most apart from the rest, until each half is one of
+# them or brings less than this share of the deviation, of the variance a hundredth.
 _MAIN: Final = "device"
 _LEAST: Final = 0.1
 # By how much a quantity is slowed to see what follows from it. Seconds of tasks are linear, so that little suffices; the order
@@ -43,12 +44,18 @@ _MORE: Final = 0.05
 # Where events time the steps, one of so many is simulated for each quantity, and so many at least.
 _ONE_IN: Final = 4
 _FEWEST_STEPS: Final = 6
-# Draws, fewer where tasks are so many: each takes 0.2 us and 50 bytes a task, on a 2-core virtual machine.
-_DRAWS: Final = 32
+# Draws, and fewer where tasks have to be replayed for each: 0.2 us and 50 bytes a task on a 2-core virtual machine.
+_DRAWS: Final = 1000
 _FEWEST_DRAWS: Final = 12
-_MOST_DRAWN: Final = 500_000
+_MOST_REPLAYED: Final = 500_000
+# Standard deviations to either side in which times are taken to be linear, if they are, and the quantities up to which it is
+# less to find out than to time the draws.
+_REACH: Final = 3.3
+_MOST_STRAIGHT: Final = 6
 _QUANTILES: Final = (0.05, 0.95)
 _NEGLIGIBLE: Final = 1e-4
+# By so little, as a share, seconds differ by rounding.
+_NOTHING: Final = 1e-9
 # Of two vectors of length 1: how far apart their ends are.
 _SAME_DIRECTION: Final = 1e-9
 
@@ -67,13 +74,15 @@ class Response:
     """How a program's step time follows from slownesses, to first order.
 
     seconds: of each task, shape (tasks,). more_s: by quantity, how much longer each task takes per slowness. whole: by
-    quantity, how much longer the step takes per slowness, as a share of it, where the tasks do not tell.
+    quantity, how much longer the step takes per slowness, as a share of it, where the tasks do not tell. reach: by quantity,
+    between which slownesses nearly all draws are.
     """
 
     program: Program
     seconds: Times
     more_s: Mapping[str, Times]
     whole: Mapping[str, float]
+    reach: Mapping[str, tuple[float, float]]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,21 +93,47 @@ class Response:
         """The step time for each draw of slownesses of all quantities that matter, as a multiple of the predicted one."""
         times: Times = np.ones(1)
         if self.more_s:
-            beyond = {name: np.append(0.0, slownesses[name] - 1) for name in self.more_s}
-            seconds = self.seconds[:, None] + sum(more_s[:, None] * beyond[name] for name, more_s in self.more_s.items())
-            each_s = replayed_s(self.program, seconds)
+            each_s = slopes(self._ends_s(np.array([np.append(0.0, slownesses[name] - 1) for name in self.more_s])).T)
             times = each_s[1:] / each_s[0]
         for name, share in self.whole.items():
             times = times * (1 + (slownesses[name] - 1) * share)
         return times
 
+    def _ends_s(self, beyond: Times) -> Times:
+        """When each step ends, shape (steps, draws); for what slownesses are beyond 1, shape (quantities, draws)."""
+        if self.straight is None:
+            return self._replayed_s(beyond)
+        ends_s, outside = self.straight.at(beyond), self.straight.outside(beyond)
+        if outside.any():
+            ends_s[:, outside] = self._replayed_s(beyond[:, outside])
+        return ends_s
+
+    @functools.cached_property
+    def straight(self) -> Straight | None:
+        """When steps end, by what slownesses are beyond 1, where that is linear: where steps end after the longest of paths, as
+        they do where nothing waits its turn at a server or on a connection, and that path is one and the same."""
+        program = self.program
+        waits = (program.kind == Kind.SERVE) | (program.partner >= 0) | (program.told_after >= 0)
+        if waits.any() or not 0 < len(self.more_s) <= _MOST_STRAIGHT:
+            return None
+        low, high = (np.array([self.reach[name][side] - 1 for name in self.more_s]) for side in (0, 1))
+        return straight(self._replayed_s, low, high)
+
+    def _replayed_s(self, beyond: Times) -> Times:
+        return _ends_s(self.program, self.seconds[:, None] + np.stack(list(self.more_s.values()), axis=1) @ beyond)
+
 
 def spread(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Spread:
     """How far the scenario's step time may be off. program: what it compiles to, where that is there and nothing is random.
     least: as `response` has it."""
-    answer = responding(scenario, program, least)
-    draws = min(_DRAWS, max(_FEWEST_DRAWS, _MOST_DRAWN // len(answer.program)))
-    return drawn(answer.step_times, answer.names, scenario.cluster, draws)
+    return of_response(responding(scenario, program, least), scenario.cluster)
+
+
+def of_response(answer: Response, cluster: Cluster) -> Spread:
+    """How far a step time that follows so from quantities may be off on this cluster."""
+    few = max(_FEWEST_DRAWS, _MOST_REPLAYED // len(answer.program))
+    draws = _DRAWS if answer.straight or not answer.more_s else min(_DRAWS, few)
+    return drawn(answer.step_times, answer.names, cluster, draws)
 
 
 def responding(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Response:
@@ -106,10 +141,10 @@ def responding(scenario: Scenario, program: Program | None = None, least: float 
     even = scenario.unevenness.model_copy(update={"compute_jitter": 0.0, "message_jitter": 0.0})
     job = scenario.job(unevenness=even)
     program = program or scenario.strategy.compile(job)
-    return response(scenario.strategy, job, program, _doubtful(scenario), scenario.steps, least)
+    return response(scenario.strategy, job, program, doubtful(scenario), scenario.steps, least)
 
 
-def _doubtful(scenario: Scenario) -> dict[str, float]:
+def doubtful(scenario: Scenario) -> dict[str, float]:
     """The quantities that the step time may follow from and that are not exact: standard deviations of their logarithms."""
     cluster, strategy = scenario.cluster, scenario.strategy
     # paced runs compute for as long as is predicted
@@ -128,24 +163,36 @@ def response(
 ) -> Response:
     """How the step time of `program`, which the job compiles to, follows from quantities, of which the logarithms deviate so
     much; those that it does not follow from are left out, and those beside the device that bring less than `least` of the
-    deviation together with all that deviate less. steps: that were simulated, where events time them."""
+    deviation together. steps: that were simulated, where events time them."""
     slower = _Slower(strategy, job, program, max(_FEWEST_STEPS, steps // _ONE_IN))
-    effects = {name: slower.effect(name) for name in deviations if name == _MAIN}
-    rest = sorted((name for name in deviations if name not in (_MAIN, _WHOLE)), key=lambda name: deviations[name])
-    if len(rest) > 1:
-        found = math.hypot(deviations.get(_WHOLE, 0.0), *(slower.share(effects[name]) * deviations[name] for name in effects))
-        left = slower.share(slower.effect(*rest))
-        # compiling is what takes time: those that deviate most come first, until the others cannot matter
-        while rest and max(0.0, left) * deviations[rest[-1]] >= least * found:
-            name = rest.pop()
-            effects[name] = slower.effect(name)
-            share = slower.share(effects[name])
-            left, found = left - share, math.hypot(found, share * deviations[name])
-    else:
-        effects |= {name: slower.effect(name) for name in rest}
+    effects: dict[str, Times | float] = {}
+    found = deviations.get(_WHOLE, 0.0)
+    rest = sorted((name for name in deviations if name not in (_MAIN, _WHOLE)), key=lambda name: -deviations[name])
+    # the last comes first: compiling is what takes time, so that those are looked at together that may not matter
+    groups = [(names, slower.effect(*names)) for names in (rest, [name for name in deviations if name == _MAIN]) if names]
+    while groups:
+        names, effect = groups.pop()
+        # nothing that is left asks what the last brings
+        share = max(0.0, slower.share(effect)) if groups or len(names) > 1 else 0.0
+        if len(names) == 1:
+            effects[names[0]] = effect
+            found = math.hypot(found, share * deviations[names[0]])
+        elif share > 0 and share * deviations[names[0]] >= least * found:
+            some, others = names[: len(names) // 2], names[len(names) // 2 :]
+            of_some = slower.effect(*some)
+            groups += [(others, slower.without(effect, of_some, others)), (some, of_some)]
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > _NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
-    return Response(program, slower.seconds, more_s, whole | ({_WHOLE: 1.0} if _WHOLE in deviations else {}))
+    whole |= {_WHOLE: 1.0} if _WHOLE in deviations else {}
+    reach = {name: _reach(QUANTITIES[name].slownesses(job.cluster)) for name in more_s}
+    return Response(program, slower.seconds, more_s, whole, reach)
+
+
+def _reach(slownesses: tuple[float, float]) -> tuple[float, float]:
+    """Wider than a 90 % interval, so that hardly any draw is outside; the prediction is inside."""
+    low, high = np.log(slownesses)
+    middle, reach = (low + high) / 2, _REACH * (high - low) / (2 * DEVIATIONS)
+    return math.exp(min(0.0, middle - reach)), math.exp(max(0.0, middle + reach))
 
 
 class _Slower:
@@ -169,6 +216,13 @@ class _Slower:
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
             return longer_s / self.beyond
         return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.beyond)
+
+    def without(self, effect: Times | float, of_some: Times | float, others: Sequence[str]) -> Times | float:
+        """The effect of the others, where that of all and that of some are known: seconds of tasks add up."""
+        if isinstance(effect, float) or isinstance(of_some, float):
+            return self.effect(*others)
+        more_s = effect - of_some
+        return np.where(np.abs(more_s) > _NOTHING * self.seconds, more_s, 0.0)
 
     def share(self, effect: Times | float) -> float:
         """How much longer the step takes per slowness, as a share of it."""
@@ -272,7 +326,11 @@ def _step_s(program: Program, steps: int) -> float:
 
 def replayed_s(program: Program, seconds: Times) -> Times:
     """Seconds of a steady step for seconds of tasks of shape (tasks, draws), shape (draws,)."""
+    return slopes(_ends_s(program, seconds).T)
+
+
+def _ends_s(program: Program, seconds: Times) -> Times:
+    """When each step ends, shape (steps, draws)."""
     training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
     variation = Variation(start_s=program.ranks.late_s, samples=seconds.shape[1])
-    ends_s = [end_s[training].max(axis=0) for _, end_s in replay.replay(program, STEPS, seconds, variation)]
-    return slopes(np.stack(ends_s, axis=-1))
+    return np.stack([end_s[training].max(axis=0) for _, end_s in replay.replay(program, STEPS, seconds, variation)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from hypothesis import settings
 
 from simulator.scenario import Scenario, load
 
+# what a shell starts in its background ignores Ctrl-C, and with it all that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # how long an example takes says how busy the machine is
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("few", deadline=None, max_examples=25)
+settings.register_profile("many", deadline=None, max_examples=300)
+settings.load_profile("few")
 
 SMALL = """\
 model: {kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32}

@@ -6,11 +6,12 @@ near to it where the paths are the right ones. Arrays have configurations last, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.estimate.recurrence import Collectives
 from simulator.strategy.schedule import ScheduleName
 
 Times = NDArray[np.float64]
@@ -19,7 +20,8 @@ Times = NDArray[np.float64]
 @dataclass(frozen=True)
 class Stages:
     """Seconds of passes over each stage of the model, shape (stages, configurations); of the messages behind each but the last,
-    shape (stages − 1, configurations). microbatches: shape (configurations,). ranks: that have the stages, in a ring."""
+    shape (stages − 1, configurations). microbatches: shape (configurations,). ranks: that have the stages, in a ring.
+    forward_more_s, backward_more_s: how much longer a pass takes that follows another on its rank at once."""
 
     forward_s: Times
     backward_s: Times
@@ -27,13 +29,21 @@ class Stages:
     microbatches: NDArray[np.int64]
     ranks: int
     overlap_sends: bool
+    forward_more_s: Times | float = 0.0
+    backward_more_s: Times | float = 0.0
+
+    def take(self, at: NDArray[np.int64]) -> Stages:
+        """Of some configurations, in which no pass takes longer after another."""
+        passes_s = self.forward_s[:, at], self.backward_s[:, at]
+        return Stages(*passes_s, self.sends_s[:, at], self.microbatches[at], self.ranks, self.overlap_sends)
 
 
 def windows(schedule: ScheduleName, stages: Stages) -> tuple[Times, Times]:
     """What is expected, and what it takes at least: seconds from each rank's first pass to the end of its last, shape
     (ranks, configurations)."""
     if stages.ranks == 1:
-        total = stages.microbatches * (stages.forward_s + stages.backward_s).sum(axis=0, keepdims=True)
+        forward_s, backward_s, _ = received(stages)
+        total = stages.microbatches * (forward_s + backward_s).sum(axis=0, keepdims=True)
         return total, total
     if schedule == "gpipe":
         return _gpipe(stages)
@@ -42,10 +52,37 @@ def windows(schedule: ScheduleName, stages: Stages) -> tuple[Times, Times]:
     return _interleaved(stages)
 
 
+def per_round(stages: Stages) -> NDArray[np.int64]:
+    """Microbatches that go through one chunk after another together, shape (configurations,)."""
+    result: NDArray[np.int64] = stages.microbatches // np.maximum(1, stages.microbatches // stages.ranks)
+    return result
+
+
+def gathering(stages: Stages, given: Collectives) -> Stages:
+    """Stages whose parameters are gathered layer by layer: for two layers while a rank waits. Where passes follow one another,
+    either they take all the time or what is gathered and summed does; a rank with fewer layers than others gathers for none
+    before it has summed the gradients of the pass before."""
+    forward_s, backward_s, layers = stages.forward_s, stages.backward_s, given.layers
+    ahead = np.minimum(1.0, 2 / layers)
+    gathers_s, moved_s = given.gathers_s, given.again_s + given.sums_s
+    way_forward_s = np.maximum(forward_s, ahead * forward_s + (1 - ahead) * gathers_s)
+    way_backward_s = np.maximum(backward_s, ahead * backward_s + (1 - ahead) * moved_s)
+    between_s = (layers < layers.max()) * (given.last_s + given.again_s / layers)
+    return replace(
+        stages, forward_s=way_forward_s, backward_s=way_backward_s,
+        forward_more_s=np.maximum(0.0, gathers_s - way_forward_s),
+        backward_more_s=np.maximum(0.0, np.maximum(moved_s, backward_s + between_s) - way_backward_s),
+    )  # fmt: skip
+
+
 def _behind(values: Times) -> Times:
     """Sums of each and all behind it."""
     result: Times = np.cumsum(values[::-1], axis=0)[::-1]
     return result
+
+
+def _more(more_s: Times | float, shape: tuple[int, int, int]) -> Times | float:
+    return more_s.reshape(shape) if isinstance(more_s, np.ndarray) else more_s
 
 
 def _slowest_behind(values: Times) -> Times:
@@ -60,12 +97,12 @@ def _through(stages: Stages) -> Times:
     return _behind(both)
 
 
-def _received(stages: Stages) -> tuple[Times, Times, Times]:
+def received(stages: Stages) -> tuple[Times, Times, Times]:
     """Seconds of passes with the message that each begins with, and of messages beside them: all, where they move beside
     passes; otherwise a rank that is ready for a message only then gets it."""
+    forward_s, backward_s = stages.forward_s + stages.forward_more_s, stages.backward_s + stages.backward_more_s
     if stages.overlap_sends:
-        return stages.forward_s, stages.backward_s, stages.sends_s
-    forward_s, backward_s = stages.forward_s.copy(), stages.backward_s.copy()
+        return forward_s, backward_s, stages.sends_s
     forward_s[1:] += stages.sends_s
     backward_s[:-1] += stages.sends_s
     return forward_s, backward_s, np.zeros_like(stages.sends_s)
@@ -73,7 +110,7 @@ def _received(stages: Stages) -> tuple[Times, Times, Times]:
 
 def _gpipe(stages: Stages) -> tuple[Times, Times]:
     """The slowest stage sets the pace of all forward passes, and that of all backward passes."""
-    forward_s, backward_s, _ = _received(stages)
+    forward_s, backward_s, _ = received(stages)
     pace_s = _slowest_behind(forward_s) + _slowest_behind(backward_s)
     expected = _through(stages) + (stages.microbatches - 1) * pace_s
     return expected, expected
@@ -81,21 +118,28 @@ def _gpipe(stages: Stages) -> tuple[Times, Times]:
 
 def _1f1b(stages: Stages) -> tuple[Times, Times]:
     """Once the pipeline is full, each rank has a forward and a backward pass in turn, and waits for what it sends in between;
-    where it does not, the way to the next rank and back sets the pace if it takes longer."""
-    both, more, sends_s = stages.forward_s + stages.backward_s, stages.microbatches - 1, stages.sends_s
+    where sends move beside passes, the way to the next rank and back sets the pace if it takes longer."""
+    forward_s, backward_s = stages.forward_s + stages.forward_more_s, stages.backward_s + stages.backward_more_s
+    both, more, sends_s = forward_s + backward_s, stages.microbatches - 1, stages.sends_s
     ahead = np.arange(stages.ranks)[::-1, None]
     steady = np.maximum(more - ahead, 0)
     through = _through(stages)
-    own_s = more * stages.backward_s + steady * stages.forward_s
-    if not stages.overlap_sends:
+    paced_s = both.copy()
+    if stages.overlap_sends:
+        paced_s[:-1] = np.maximum(both[:-1], (both[:-1] + both[1:]) / 2 + sends_s)
+        paced_s[0] = np.maximum(paced_s[0], through[0] / stages.ranks)
+        own_s = more * backward_s + steady * forward_s
+    else:
+        paced_s[:-1] += sends_s
+        paced_s[1:] += sends_s
+        own_s = more * backward_s + steady * forward_s
         own_s[:-1] += more * sends_s
         own_s[1:] += steady[1:] * sends_s
-        least = through + _slowest_behind(own_s)
-        return least, least
-    pace_s = both.copy()
-    pace_s[:-1] = np.maximum(both[:-1], (both[:-1] + both[1:]) / 2 + sends_s)
-    pace_s[0] = np.maximum(pace_s[0], through[0] / stages.ranks)
-    return through + _slowest_behind(own_s + steady * (pace_s - both)), through + _slowest_behind(own_s)
+        both = paced_s
+    least = through + _slowest_behind(own_s)
+    # a rank is no faster than those before it either, once these are as far ahead as they may be
+    expected = _slowest_behind(own_s + steady * (paced_s - both))
+    return through + np.maximum(expected, np.maximum.accumulate(steady * paced_s, axis=0)), least
 
 
 def _interleaved(stages: Stages) -> tuple[Times, Times]:
@@ -103,19 +147,23 @@ def _interleaved(stages: Stages) -> tuple[Times, Times]:
     its first microbatch has come round from the last, the first rank waits, as long as there are no backward passes to do
     meanwhile: before the first of them, and likewise after the last forward pass."""
     ranks, count, microbatches = stages.ranks, len(stages.forward_s), stages.microbatches
-    forward_s, backward_s, beside_s = _received(stages)
+    forward_s, backward_s, beside_s = received(stages)
     shape = count // ranks, ranks, -1
     forward, backward, sends = (values.reshape(shape) for values in (forward_s, backward_s, np.pad(beside_s, [(0, 1), (0, 0)])))
     work = microbatches * (forward.sum(axis=0) + backward.sum(axis=0))
     # ranks go from chunk to chunk together: the slowest has to be waited for in each, as far as nobody is ahead
     together = microbatches * (forward.max(axis=1).sum(axis=0) + backward.max(axis=1).sum(axis=0))
     pace = (together + _slowest_behind(work)) / 2
+    way_forward, way_backward = forward - _more(stages.forward_more_s, shape), backward - _more(stages.backward_more_s, shape)
     bubble = np.zeros_like(work)
-    bubble[:-1] = _behind(forward[-1, 1:] + backward[0, 1:] + sends[0, :-1] + sends[-1, :-1])
-    of_round = microbatches // np.maximum(1, microbatches // ranks)
+    bubble[:-1] = _behind(way_forward[-1, 1:] + way_backward[0, 1:] + sends[0, :-1] + sends[-1, :-1])
+    of_round = per_round(stages)
     waits = sum(
-        np.maximum(0.0, passes.sum(axis=1) + beside.sum(axis=1) - of_round * passes.max(axis=1)).sum(axis=0)
-        for passes, beside in ((forward[:-1], sends[:-1]), (backward[1:], sends[1:]))
+        np.maximum(0.0, way.sum(axis=1) + beside.sum(axis=1) - of_round * passes.max(axis=1)).sum(axis=0)
+        for way, passes, beside in (
+            (way_forward[:-1], forward[:-1], sends[:-1]),
+            (way_backward[1:], backward[1:], sends[1:]),
+        )
     )
     if not stages.overlap_sends:
         # what a rank's first pass begins with is on the way there
@@ -126,3 +174,12 @@ def _interleaved(stages: Stages) -> tuple[Times, Times]:
     there[1:] = np.cumsum(first, axis=0)
     least = np.maximum(_slowest_behind(there + work) - there, _through(stages)[:ranks])
     return bubble + waits + pace, least
+
+
+def unlike_s(stages: Stages) -> Times:
+    """How much longer ranks with several stages take in step, stage by stage, than the slowest takes alone, shape (ranks,
+    configurations): half of that is what is expected to be lost."""
+    each_s = (stages.forward_s + stages.backward_s).reshape(-1, stages.ranks, len(stages.microbatches))
+    together_s = each_s.max(axis=1).sum(axis=0)
+    result: Times = stages.microbatches * (together_s - _slowest_behind(each_s.sum(axis=0)))
+    return result / 2

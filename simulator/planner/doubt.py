@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.apart import common
 from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed, uncertain
-from simulator.estimate import Configurations, step_times
+from simulator.planner.candidates import Candidates
 from simulator.scenario import Scenario
 
 Times = NDArray[np.float64]
@@ -54,18 +54,17 @@ class Doubt:
         return NormalDist().cdf(middle / reach)
 
 
-def doubt(configurations: Configurations) -> Doubt:
+def doubt(configurations: Candidates) -> Doubt:
     """Of a few configurations."""
-    scenario = configurations.space.scenario
-    expected_s = step_times(configurations).expected_s
+    scenario = configurations.base
+    expected_s = configurations.times().expected_s
     shares: dict[str, Times] = {}
     for name in uncertain(scenario.cluster):
         if name == _WHOLE:
             shares[name] = np.ones(len(configurations))
             continue
         slower = scenario.model_copy(update={"cluster": slowed(scenario.cluster, {name: _SLOWER})})
-        space = replace(configurations.space, scenario=slower)
-        share = (step_times(replace(configurations, space=space)).expected_s / expected_s - 1) / (_SLOWER - 1)
+        share = (configurations.on(slower).times().expected_s / expected_s - 1) / (_SLOWER - 1)
         if share.any():
             shares[name] = share
     bounds = {name: np.log(QUANTITIES[name].slownesses(scenario.cluster)) for name in shares}

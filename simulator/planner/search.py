@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,14 +14,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simulator.accounting import accounted, tokens_per_sample
-from simulator.engine import replay
 from simulator.errors import FieldError, InputError
-from simulator.estimate import Configurations, every, memory_bytes, step_times
+from simulator.estimate import every
+from simulator.estimate.servers import every_served
 from simulator.objectives import Objective
-from simulator.planner.space import space
+from simulator.planner.candidates import Candidates
+from simulator.planner.space import STRATEGIES, server_space, space
 from simulator.predict import timed
 from simulator.run import Run
 from simulator.scenario import Scenario
+from simulator.strategy import ParameterServer
 
 Times = NDArray[np.float64]
 # Replays take a tenth of a second to some seconds each: what is left after so many is told as not proved.
@@ -46,7 +48,7 @@ class Planned:
     rows that nothing beats in estimated time and memory. Seconds that estimating and replaying took."""
 
     objective: Objective
-    configurations: Configurations
+    configurations: Candidates
     expected_s: Times
     memory_bytes: Times
     capacity_bytes: float
@@ -78,20 +80,24 @@ def plan(
     memory: float | None = None,
     top: int = 10,
     tell: Callable[[str], None] = lambda _: None,
+    servers: int | None = None,
+    strategies: Collection[str] | None = None,
 ) -> Planned:
     """The best ways to train the scenario's model on so many devices; as many as its strategy has, if None. memory: bytes that
-    a rank may hold; what its device has, if None. tell: is called with what is being done.
+    a rank may hold; what its device has, if None. tell: is called with what is being done. servers: at most so many.
+    strategies: which of `STRATEGIES`; hybrid, if None, and with servers where their number is given or the scenario has some.
 
     Raises FieldError or InputError for what cannot be planned: an objective that the cluster says nothing of, no configuration
     that is valid or fits.
     """
-    _check(scenario, objective, top)
+    kinds = _kinds(scenario, servers, strategies)
+    _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
-    found = every(space(scenario, gpus or scenario.strategy.training_ranks))
+    found = _candidates(scenario, gpus or scenario.strategy.training_ranks, servers, kinds)
     if not len(found):
         raise InputError(f"there is no way to train {scenario.total_samples} samples a step on so many ranks; change batch")
     tell(f"estimating {len(found):,} configurations")
-    times, held_bytes = step_times(found), memory_bytes(found)
+    times, held_bytes = found.times(), found.memory_bytes()
     estimate_s = time.perf_counter() - began_s
     capacity_bytes = memory or scenario.cluster.device.memory_bytes
     fits = held_bytes <= capacity_bytes
@@ -107,7 +113,21 @@ def plan(
     )  # fmt: skip
 
 
-def _check(scenario: Scenario, objective: Objective, top: int) -> None:
+def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] | None) -> Collection[str]:
+    if strategies is not None:
+        return strategies
+    asked = servers is not None or isinstance(scenario.strategy, ParameterServer)
+    return STRATEGIES if asked else STRATEGIES[:1]
+
+
+def _candidates(scenario: Scenario, ranks: int, servers: int | None, kinds: Collection[str]) -> Candidates:
+    hybrid = space(scenario, ranks)
+    hybrid = hybrid if "hybrid" in kinds else replace(hybrid, ranks=())
+    served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0)
+    return Candidates.all_of(every(hybrid), every_served(served))
+
+
+def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection[str]) -> None:
     node = scenario.cluster.node
     if objective in ("cost", "tokens-per-dollar") and node.price_USD_per_s is None:
         raise FieldError(("cluster", "node", "price"), f"the cluster names no price, which {objective} follows from; give it")
@@ -115,6 +135,8 @@ def _check(scenario: Scenario, objective: Objective, top: int) -> None:
         raise FieldError(("cluster", "node", "power"), "the cluster names no power, which energy follows from; give it")
     if objective == "tokens-per-dollar" and tokens_per_sample(scenario.model) is None:
         raise InputError(f"a {scenario.model.kind} reads no tokens; plan for cost")
+    if not kinds or not set(kinds) <= set(STRATEGIES):
+        raise InputError(f"--strategies {','.join(kinds)}: give some of {','.join(STRATEGIES)}")
     if top < 1:
         raise InputError(f"--top {top}: give at least 1")
 
@@ -123,20 +145,22 @@ class _Search:
     """Replays configurations, and keeps the `top` best."""
 
     def __init__(
-        self, found: Configurations, objective: Objective, held_bytes: Times, top: int, tell: Callable[[str], None]
+        self, found: Candidates, objective: Objective, held_bytes: Times, top: int, tell: Callable[[str], None]
     ) -> None:
         self._found, self._objective, self._held_bytes, self._top, self._tell = found, objective, held_bytes, top, tell
         self._kept: list[tuple[float, int, Choice]] = []
+        self._nodes = found.nodes()
         self.replayed = 0
 
     def run(self, rows: NDArray[np.int64], expected_s: Times, least_s: Times) -> bool:
         """Whether all were replayed that may be the best. Those that are expected to be among the best come first, so that
         there is something to beat; then all in the order of what they take at least."""
-        likely = rows[np.argsort(expected_s[rows], kind="stable")[: self._top]].tolist()
+        likely = rows[np.argsort(self._values(expected_s)[rows], kind="stable")[: self._top]].tolist()
         for row in likely:
             self._replay(row)
-        for row in rows[np.argsort(least_s[rows], kind="stable")].tolist():
-            if self._least_value(float(least_s[row])) >= self.best()[0].value:
+        least = self._values(least_s)
+        for row in rows[np.argsort(least[rows], kind="stable")].tolist():
+            if least[row] >= self.best()[0].value:
                 return True
             if self.replayed == _MOST_REPLAYS:
                 return False
@@ -144,32 +168,35 @@ class _Search:
                 self._replay(row)
         return True
 
-    def _least_value(self, least_s: float) -> float:
-        """Of the objective: what a step that takes at least so long comes to at least."""
+    def _values(self, seconds: Times) -> Times:
+        """Of the objective: what steps that take so long come to at least."""
+        if self._objective == "time":
+            return seconds
+        node = self._found.base.cluster.node
         if self._objective != "energy":
-            return least_s
-        node = self._found.space.scenario.cluster.node
+            return seconds * self._nodes
         assert node.power_W is not None
-        return least_s * (node.idle_power_W if node.idle_power_W is not None else node.power_W)
+        return seconds * self._nodes * (node.idle_power_W if node.idle_power_W is not None else node.power_W)
 
     def _replay(self, row: int) -> None:
-        scenario = self._found.scenario(row)
         self._tell(f"replaying {label(self._found, row)}")
-        run = accounted(timed(scenario, simulate=replay.simulate), scenario)
+        scenario = self._found.scenario(row)
+        run = accounted(timed(scenario, simulate=self._found.simulate(row)), scenario)
         self.replayed += 1
-        choice = Choice(row, scenario, run, self._value(run), float(self._held_bytes[row]))
+        value = self._value(run, int(self._nodes[row]))
+        choice = Choice(row, scenario, run, value, float(self._held_bytes[row]))
         heapq.heappush(self._kept, (-choice.value, -row, choice))
         if len(self._kept) > self._top:
             heapq.heappop(self._kept)
 
-    def _value(self, run: Run) -> float:
-        """All run on as many nodes, so that what they cost goes by their time."""
-        if self._objective != "energy":
+    def _value(self, run: Run, nodes: int) -> float:
+        """What nodes cost goes by the time for which they are taken."""
+        if self._objective == "time":
             return run.step_time_s
-        scenario = self._found.space.scenario
-        nodes = -(-run.ranks // scenario.cluster.node.devices)
+        if self._objective != "energy":
+            return run.step_time_s * nodes
         assert run.energy_J is not None
-        return run.energy_J["per_step"] / (nodes * scenario.cluster.pue)
+        return run.energy_J["per_step"] / self._found.base.cluster.pue
 
     def best(self) -> tuple[Choice, ...]:
         return tuple(choice for *_, choice in sorted(self._kept, key=lambda one: (-one[0], -one[1])))
@@ -183,8 +210,10 @@ def _front(rows: NDArray[np.int64], expected_s: Times, held_bytes: Times) -> tup
     return tuple(order[better].tolist())
 
 
-def label(found: Configurations, row: int) -> str:
+def label(found: Candidates, row: int) -> str:
     """'8 tensor × 8 stages × 16 workers, interleaved_1f1b over 3 chunks, …' of a configuration."""
     one = found.row(row)
+    if found.is_served(row):
+        return f"{one['workers']} workers, {one['servers']} {one['placement']} servers"
     degrees = " × ".join(f"{one[name]} {name}" for name in ("tensor", "context", "stages", "workers") if one[name] > 1)
     return f"{degrees or '1 rank'}, {one['microbatches']} × {one['samples']} samples, {one['schedule']}, zero {one['zero']}"

@@ -7,13 +7,16 @@ from typing import Final
 
 from simulator.errors import FieldError
 from simulator.estimate import Space
+from simulator.estimate.servers import PLACEMENTS, ServerSpace
 from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import Recompute
 from simulator.scenario import Scenario
-from simulator.strategy import Hybrid
+from simulator.strategy import Hybrid, ParameterServer
 from simulator.strategy.grid import ORDER
 
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
+# Kinds of strategies that are planned.
+STRATEGIES: Final = ("hybrid", "parameter_server")
 _BUCKETS_BYTES: Final = (25 * 2.0**20, 100 * 2.0**20, 400 * 2.0**20)
 # Pipelines inside nodes and replicas across them, where tensor-parallel ranks leave room.
 _STAGES_FIRST: Final = ("tensor", "context", "stages", "workers")
@@ -55,6 +58,26 @@ def space(scenario: Scenario, ranks: int) -> Space:
         orders=(ORDER, _STAGES_FIRST),
     )
     return whole if _keeps(layers) else replace(whole, recompute=whole.recompute[:1])
+
+
+def server_space(scenario: Scenario, workers: int, most: int | None) -> ServerSpace:
+    """Servers from one up to as many as the cluster has machines for, or `most`; where they stand, whether gradients are summed
+    inside machines first, recomputation and buckets."""
+    cluster, own = scenario.cluster, scenario.strategy
+    taken = -(-workers // cluster.node.devices)
+    machines = max(cluster.nodes - taken, taken, min(workers, cluster.node.devices))
+    most = machines if most is None else min(most, machines)
+    servers = {*_powers(most), *(3 * power for power in _powers(most // 3)), taken, most, own.servers}
+    bucket_bytes = own.bucket_bytes if isinstance(own, ParameterServer) else _BUCKETS_BYTES[0]
+    recompute = tuple(Recompute(kind=kind) for kind in ("none", "selective", "full"))
+    return ServerSpace(
+        scenario,
+        (workers,),
+        tuple(sorted(number for number in servers if 0 < number <= most)),
+        PLACEMENTS,
+        recompute=recompute if _keeps(scenario.model.build_layers()) else recompute[:1],
+        buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
+    )
 
 
 def _powers(most: int) -> tuple[int, ...]:

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import yaml
 
 from simulator.apart import SURE
 from simulator.planner.doubt import Doubt, alike
 from simulator.planner.search import Choice, Planned
+from simulator.strategy import ParameterServer
 from simulator.units import format_bytes, format_energy_J, format_time_s, format_USD
 
 # Rows of the front that are printed, and the share of a step from which on a cause is told.
 _MOST_OF_FRONT: Final = 6
 _NOTICED: Final = 0.001
+# A scenario file has a part on a line.
+_WIDE: Final = 1000
+_NONE: Final = "–"
 _DEGREES: Final = ("tensor", "context", "expert", "stages", "chunks", "workers")
 
 
 def describe(planned: Planned, doubt: Doubt) -> str:
     """For people to read."""
-    lines = [*_headline(planned), "", *_table(_rows(planned, doubt)), ""]
-    lines += [*_behind(planned, doubt), *_front(planned), "", "the best, for a scenario file:", *_yaml(planned.best[0])]
+    lines = [*_headline(planned), "", *_table(_columns(planned, doubt)), ""]
+    lines += [
+        *_behind(planned, doubt),
+        *_front(planned),
+        *_by_servers(planned),
+        "",
+        "the best, for a scenario file:",
+        *_yaml(planned.best[0]),
+    ]
     return "\n".join(lines)
 
 
@@ -50,7 +62,7 @@ def _choice(planned: Planned, doubt: Doubt, number: int) -> dict[str, Any]:
     choice = planned.best[number]
     low, high = doubt.interval(number)
     step_s = choice.run.step_time_s
-    told: dict[str, Any] = planned.configurations.row(choice.row)
+    told: dict[str, Any] = {"strategy": choice.scenario.strategy.kind} | planned.configurations.row(choice.row)
     told |= {
         "step_time_s": step_s, "low_s": low * step_s, "high_s": high * step_s, "samples_per_s": choice.run.samples_per_s,
         "memory_bytes": choice.memory_bytes, "cost_USD": choice.run.cost_USD, "energy_J": choice.run.energy_J,
@@ -65,36 +77,55 @@ def _faster(planned: Planned, doubt: Doubt, number: int) -> float:
 
 
 def _headline(planned: Planned) -> Iterator[str]:
-    scenario, count = planned.configurations.space.scenario, len(planned.configurations)
-    ranks = planned.best[0].run.ranks
+    scenario, count = planned.configurations.base, len(planned.configurations)
+    ranks = planned.best[0].scenario.strategy.training_ranks
     yield f"{scenario.model.name} on {ranks:,} ranks of {scenario.cluster.name}, {scenario.total_samples:,} samples a step"
     yield (
         f"{count:,} configurations estimated in {format_time_s(planned.estimate_s)}, of which {planned.fitting:,} fit into "
         f"{format_bytes(planned.capacity_bytes)}; {planned.replayed} replayed in {format_time_s(planned.replay_s)}"
     )
     if planned.proved:
-        yield f"proved: no other that fits beats the best in {planned.objective} by replay"
+        with_servers = ", or with servers by prediction" if planned.configurations.has_servers().any() else ""
+        yield f"proved: no other that fits beats the best in {planned.objective} by replay{with_servers}"
     else:
         yield f"not proved: after {planned.replayed} replays others may still beat the best"
 
 
-def _rows(planned: Planned, doubt: Doubt) -> Iterator[list[str]]:
-    degrees = [name for name in _DEGREES if any(planned.configurations.row(one.row)[name] > 1 for one in planned.best)]
-    told = _objective(planned.best[0], planned)
-    head = ["", "step", "90 % between", *([planned.objective] if told else []), "memory", *degrees, "microbatches"]
-    rows = [planned.configurations.row(choice.row) for choice in planned.best]
-    orders = [" ".join(axis for axis in row["order"] if row.get(axis, 1) > 1) for row in rows]
-    shared, ordered = any(row["sequence_parallel"] for row in rows), any(" " in order for order in orders)
-    last = [*(["sequence"] if shared else []), "bucket", *(["innermost first"] if ordered else [])]
-    yield [*head, "schedule", "zero", "recompute", *last]
-    for number, (choice, row) in enumerate(zip(planned.best, rows, strict=True)):
-        step_s, (low, high) = choice.run.step_time_s, doubt.interval(number)
-        between = f"{format_time_s(low * step_s)} and {format_time_s(high * step_s)}"
-        cells = [f"{number + 1}", format_time_s(step_s), between, *([_objective(choice, planned)] if told else [])]
-        cells += [format_bytes(choice.memory_bytes), *(str(row[name]) for name in degrees)]
-        cells += [f"{row['microbatches']} of {row['samples']}", row["schedule"], str(row["zero"]), row["recompute"]]
-        cells += ["parallel" if row["sequence_parallel"] else "whole"] if shared else []
-        yield [*cells, format_bytes(row["bucket_bytes"]), *([orders[number]] if ordered else [])]
+def _columns(planned: Planned, doubt: Doubt) -> dict[str, list[str]]:
+    """The table, by the heads of its columns."""
+    best, rows = planned.best, [planned.configurations.row(choice.row) for choice in planned.best]
+    intervals = [doubt.interval(number) for number in range(len(best))]
+    columns = {
+        "": [f"{number}" for number in range(1, len(best) + 1)],
+        "step": [format_time_s(one.run.step_time_s) for one in best],
+        "90 % between": [
+            f"{format_time_s(low * one.run.step_time_s)} and {format_time_s(high * one.run.step_time_s)}"
+            for one, (low, high) in zip(best, intervals, strict=True)
+        ],
+    }
+    if _objective(best[0], planned):
+        columns[planned.objective] = [_objective(one, planned) for one in best]
+    columns["memory"] = [format_bytes(one.memory_bytes) for one in best]
+    columns |= {name: [str(row.get(name, 1)) for row in rows] for name in _DEGREES if any(row.get(name, 1) > 1 for row in rows)}
+    if any("servers" in row for row in rows):
+        columns["servers"] = [_servers(row) for row in rows]
+    columns["microbatches"] = [f"{row.get('microbatches', 1)} of {row['samples']}" for row in rows]
+    if any("servers" not in row for row in rows):
+        columns |= {name: [str(row.get(name, _NONE)) for row in rows] for name in ("schedule", "zero")}
+    columns["recompute"] = [row["recompute"] for row in rows]
+    if any(row.get("sequence_parallel") for row in rows):
+        columns["sequence"] = ["parallel" if row.get("sequence_parallel") else "whole" for row in rows]
+    if any("bucket_bytes" in row for row in rows):
+        columns["bucket"] = [format_bytes(row["bucket_bytes"]) if "bucket_bytes" in row else _NONE for row in rows]
+    orders = [" ".join(axis for axis in row.get("order", ()) if row.get(axis, 1) > 1) for row in rows]
+    return columns | ({"innermost first": orders} if any(" " in order for order in orders) else {})
+
+
+def _servers(row: Mapping[str, Any]) -> str:
+    """'8 dedicated, by node' of servers to which machines' workers push as one."""
+    if "servers" not in row:
+        return _NONE
+    return f"{row['servers']} {row['placement']}" + (", by node" if row["two_level"] else "")
 
 
 def _objective(choice: Choice, planned: Planned) -> str:
@@ -109,10 +140,10 @@ def _objective(choice: Choice, planned: Planned) -> str:
     return ""
 
 
-def _table(rows: Iterator[list[str]]) -> Iterator[str]:
-    cells = list(rows)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
+def _table(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    cells = [[head, *column] for head, column in columns.items()]
+    widths = [max(map(len, column)) for column in cells]
+    for row in zip(*cells, strict=True):
         yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row[:-1], widths[:-1], strict=True)) + f"  {row[-1]}"
 
 
@@ -154,14 +185,34 @@ def _front(planned: Planned) -> Iterator[str]:
     yield f"nothing is both faster and leaner than (estimated, {len(front)} in all): {', '.join(parts)}"
 
 
+def _by_servers(planned: Planned) -> Iterator[str]:
+    """What more servers bring, where they stand: the least that is expected of each number."""
+    found = planned.configurations
+    least_s: dict[tuple[str, int], float] = {}
+    for row in np.flatnonzero(found.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
+        one, expected_s = found.row(row), float(planned.expected_s[row])
+        key = one["placement"], one["servers"]
+        least_s[key] = min(expected_s, least_s.get(key, expected_s))
+    for placement in sorted({placement for placement, _ in least_s}, reverse=True):
+        steps = [
+            f"{count}: {format_time_s(least_s[placement, count])}" for where, count in sorted(least_s) if where == placement
+        ]
+        yield f"a step by number of {placement} servers (estimated): {', '.join(steps)}"
+
+
 def _yaml(choice: Choice) -> Iterator[str]:
     """Its strategy and what of training was chosen."""
     scenario = choice.scenario
-    strategy = scenario.strategy.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    text = {key: value for key, value in strategy.items() if key not in ("kind", "bucket")}
-    strategy = {"kind": "hybrid", **text, "bucket": format_bytes(scenario.strategy.plan.bucket_bytes)}
+    strategy = scenario.strategy
+    text = strategy.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"kind": strategy.kind}
+    if isinstance(strategy, ParameterServer):
+        sizes = {"bucket": format_bytes(strategy.bucket_bytes), "rollout": format_time_s(strategy.rollout_s)}
+        text |= {name: size for name, size in sizes.items() if name in text}
+    else:
+        text["bucket"] = format_bytes(strategy.plan.bucket_bytes)
+    first = {"kind": text.pop("kind")}
     training = {"zero": scenario.training.zero, "recompute": str(scenario.training.recompute)}
     for line in yaml.safe_dump(
-        {"strategy": strategy, "training": training}, sort_keys=False, default_flow_style=None
+        {"strategy": first | text, "training": training}, sort_keys=False, default_flow_style=None, width=_WIDE
     ).splitlines():
         yield f"  {line}"

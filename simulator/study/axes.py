@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from simulator.errors import FieldError, InputError
-from simulator.scenario import Scenario
-from simulator.spec import Spec
-from simulator.strategy import KINDS, Strategy
+from simulator.fields import field_at
 
 _RANGE: Final = ("from", "to", "points", "factor", "log")
 # of a range's values, which people read
@@ -44,7 +40,10 @@ class Axis:
     @classmethod
     def of(cls, field: str, given: Any) -> Axis:
         """given: a list, {name: value}, or a range {from, to, points or factor, log}. Raises FieldError, by field."""
-        info, column = _found(field)
+        try:
+            info, column = field_at(field)
+        except InputError as error:
+            raise FieldError(("axes", field), str(error)) from None
         annotation: Any = info.annotation
         adapter: TypeAdapter[Any] = TypeAdapter(Annotated[annotation, *info.metadata] if info.metadata else annotation)
         try:
@@ -174,48 +173,3 @@ def _ratio(one: Any, other: Any, adapter: TypeAdapter[Any]) -> float:
     except (ValidationError, InputError, TypeError, ZeroDivisionError):
         raise InputError(f"{other!r} and {one!r} are no two such quantities; give both in one unit") from None
     return ratio
-
-
-def _found(field: str) -> tuple[FieldInfo, str]:
-    """The schema's field at a path, and its name with units. Raises FieldError for one that no scenario has."""
-    specs: list[type[Spec]] = [Scenario]
-    info: FieldInfo | None = None
-    names: list[str] = []
-    keys = field.split(".")
-    for at, key in enumerate(keys):
-        known = {info.alias or name: (name, info) for spec in specs for name, info in spec.model_fields.items()}
-        if key in known:
-            name, info = known[key]
-            names.append(name.rstrip("_"))
-            specs = list(_specs(info.annotation))
-        elif not specs and info is not None and _is_mapping(info.annotation):
-            names.append(key)
-            value = _value_of(info.annotation)
-            info, specs = FieldInfo.from_annotation(value), list(_specs(value))
-        else:
-            where = ".".join(keys[:at]) or "a scenario"
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known there: {', '.join(sorted(known)) or 'nothing'}"
-            raise FieldError(("axes", field), f"{where} has no field {key!r}; {hint}")
-    assert info is not None
-    return info, ".".join(names)
-
-
-def _specs(annotation: Any) -> Iterator[type[Spec]]:
-    """All that a field may hold; nothing of a mapping's values."""
-    if annotation is Strategy:
-        yield from (found for name in KINDS.names() if (found := KINDS.find(name)) is not None)
-    elif isinstance(annotation, type) and issubclass(annotation, Spec):
-        yield annotation
-    elif not _is_mapping(annotation):
-        for argument in get_args(annotation):
-            yield from _specs(argument)
-
-
-def _is_mapping(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) is dict
-
-
-def _value_of(annotation: Any) -> Any:
-    """What a mapping's values are."""
-    return get_args(annotation)[1]

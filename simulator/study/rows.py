@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from simulator.predict import predict
 from simulator.run import Run
 from simulator.scenario import Scenario
 from simulator.study.study import Numbers, Study
-from simulator.study.together import NUMBERS, step_times_s, with_numbers
+from simulator.study.together import NUMBERS, Points, timed_together, with_numbers
 
 Row = dict[str, Any]
 
@@ -60,7 +61,7 @@ def rows(blob: bytes, points: Numbers, intervals: bool, together: bool, enough_s
     """
     study, begun_s, first_s = _unpickled(blob), time.monotonic(), 0.0
     places = study.places(points)
-    found = _Alike(study, places).rows() if together else (_row(study, place, intervals) for place in places)
+    found = _Alike(study, places, intervals).rows() if together else (_row(study, place, intervals) for place in places)
     done: list[Row] = []
     alone: list[int] = []
     for point, row in zip(points.tolist(), found, strict=True):
@@ -122,9 +123,10 @@ def told(run: Run) -> Row:
 class _Alike:
     """Points that differ in numbers of links alone."""
 
-    def __init__(self, study: Study, places: Numbers) -> None:
+    def __init__(self, study: Study, places: Numbers, intervals: bool) -> None:
         self.study = study
         self.places = places
+        self.intervals = intervals
 
     def rows(self) -> Iterator[Row | None]:
         """In the order of the points; None for those that are not told together."""
@@ -142,18 +144,20 @@ class _Alike:
         scenario, first = self._valid()
         numbers, problems = self._numbers(first)
         good = np.array([problem is None for problem in problems])
-        times_s = np.full(len(self.places), np.nan)
-        times_s[good] = step_times_s(scenario, {field: values[good] for field, values in numbers.items()})
+        times_s = np.full((len(Points._fields), len(self.places)), np.nan)
+        times_s[:, good] = timed_together(scenario, {field: values[good] for field, values in numbers.items()}, self.intervals)
         run = predict(scenario, interval=False)
         baseline = _Baseline(run, scenario)
         of_one = told(run)
-        for problem, step_s, *its in zip(problems, times_s.tolist(), *numbers.values(), strict=True):
+        for problem, of_point, *its in zip(problems, times_s.T.tolist(), *numbers.values(), strict=True):
+            step_s, low_s, high_s = of_point
             if problem is not None:
                 yield problem
-            elif step_s != step_s:
+            elif math.isnan(low_s if self.intervals else step_s):
                 yield None
             else:
-                yield _scaled(of_one, step_s) | baseline.efficiency(step_s, dict(zip(numbers, its, strict=True)))
+                row = _scaled(of_one, step_s) | baseline.efficiency(step_s, dict(zip(numbers, its, strict=True)))
+                yield row | {"low_s": low_s, "high_s": high_s} if self.intervals else row
 
     def _valid(self) -> tuple[Scenario, Numbers]:
         """The scenario of one of the points that is valid, and where that stands. Raises ScenarioError where neither of the two

@@ -45,7 +45,7 @@ def sweep(
 
     study: a file, the name of one that ships, or what a file would hold. out: where tables are kept as points finish; with
     resume what is there is not computed again. intervals: tell where each step time is with a probability of 90 %, which takes
-    several times as long. told: hears how many points are done, at first and after each task.
+    about twice as long. told: hears how many points are done, at first and after each task.
     """
     asked = study if isinstance(study, Study) else read(study, overrides)
     folder = None if out is None else Path(out)
@@ -54,7 +54,7 @@ def sweep(
         told(len(asked) - len(todo))
         if len(todo):
             at_work = executors.workers(executor, scheduler, folder or Path("."))
-            for found in done(asked, tasks(asked, todo, intervals, at_work.alone), intervals, at_work):
+            for found in done(asked, tasks(asked, todo, at_work.alone), intervals, at_work):
                 kept.add(found)
                 told(len(found))
         return kept.frame()
@@ -69,9 +69,9 @@ class Task:
     deaths: int = 0
 
 
-def tasks(study: Study, points: Numbers, intervals: bool, alone: int) -> list[Task]:
+def tasks(study: Study, points: Numbers, alone: int) -> list[Task]:
     """All of the points: those that may be replayed together, and `alone` of the others at a time."""
-    if intervals or not study.numbers or len(points) == 0:
+    if not study.numbers or len(points) == 0:
         return _cut(points, alone)
     others = [axis for axis in range(len(study.axes)) if axis not in study.numbers]
     _, kind = np.unique(study.places(points)[:, others], axis=0, return_inverse=True)

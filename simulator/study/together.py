@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.baseline import STEPS
 from simulator.cluster import Cluster, Link
+from simulator.cluster.quantities import slowed
 from simulator.engine import Variation, replay, simulate_steady
 from simulator.program import MAIN_LANE, Kind, Program
 from simulator.run import slope, slopes
 from simulator.scenario import Scenario
 from simulator.strategy.costs import Job
+from simulator.study.doubt import LITTLE, around
 from simulator.varying import Crowd, NotVaryingError
 
 Times = NDArray[np.float64]
@@ -41,15 +43,31 @@ _MOST_TASKS: Final = 2_000_000
 _ROUNDING: Final = 1e-9
 
 
+class Points(NamedTuple):
+    """Points that were timed together, each of shape (points,). step_s: not a number where points have to be predicted one by
+    one. low_s, high_s: between them the step time is with a probability of 90 %, where that was asked for."""
+
+    step_s: Times
+    low_s: Times
+    high_s: Times
+
+
 def step_times_s(scenario: Scenario, numbers: Mapping[str, Times]) -> Times:
     """The step time of each point, shape (points,); not a number where points have to be predicted one by one.
 
     numbers: by field of NUMBERS, what it is at each point. The scenario stands for all points in all else.
     """
+    return timed_together(scenario, numbers, intervals=False).step_s
+
+
+def timed_together(scenario: Scenario, numbers: Mapping[str, Times], intervals: bool) -> Points:
+    """The same, with an interval around each, if asked for."""
     points = len(next(iter(numbers.values())))
-    result = np.full(points, np.nan)
-    if scenario.unevenness.is_random:
-        return result
+    result = np.full((len(Points._fields), points), np.nan)
+    # an interval in which a number was measured is none of another number
+    own = {field.removeprefix("cluster.") for field in numbers} & set(scenario.cluster.uncertainty)
+    if scenario.unevenness.is_random or (intervals and own):
+        return Points(*result)
     job, left = scenario.job(unevenness=scenario.unevenness), np.arange(points)
     program = scenario.strategy.compile(job)
     most = max(_FEW, _MOST_TASKS // len(program))
@@ -57,21 +75,53 @@ def step_times_s(scenario: Scenario, numbers: Mapping[str, Times]) -> Times:
     try:
         while program.is_static and len(left) and misses < _MOST_MISSES:
             some = left[:most]
-            crowd = Crowd(len(some))
-            program = _compiled(scenario, job, {field: values[some] for field, values in numbers.items()}, crowd)
-            alike = crowd.agrees
-            result[some[alike]] = _steps_s(_of_points(program, alike)) / scenario.strategy.program_steps
+            compiled = _Compiled(scenario, job, {field: values[some] for field, values in numbers.items()})
+            alike = compiled.crowd.agrees
+            program = _of_points(compiled.program, alike)
+            result[:, some[alike]] = _steps_s(program) / scenario.strategy.program_steps
+            if intervals:
+                result[:, some[alike]] *= compiled.around(program)
             left = np.concatenate([some[~alike], left[most:]])
             misses += int(alike.sum() < _FEW)
     except NotVaryingError:
         # one of them has to be timed by itself, and is told apart there
         pass
-    return result
+    return Points(*result)
 
 
-def _compiled(scenario: Scenario, job: Job, numbers: Mapping[str, Times], crowd: Crowd) -> Program:
-    varying = {field: crowd.number(values) for field, values in numbers.items()}
-    return scenario.strategy.compile(replace(job, cluster=with_numbers(scenario.cluster, varying)))
+class _Compiled:
+    """Points that are compiled together. crowd: which of them the program holds for."""
+
+    def __init__(self, scenario: Scenario, job: Job, numbers: Mapping[str, Times]) -> None:
+        self.scenario, self.job, self.numbers = scenario, job, numbers
+        self.crowd = Crowd(len(next(iter(numbers.values()))))
+        self.program = self._program(self.crowd, self.numbers, {})
+
+    def _program(self, crowd: Crowd, numbers: Mapping[str, Times], slownesses: Mapping[str, float]) -> Program:
+        varying = {field: crowd.number(values) for field, values in numbers.items()}
+        cluster = slowed(with_numbers(self.scenario.cluster, varying), slownesses)
+        return self.scenario.strategy.compile(replace(self.job, cluster=cluster))
+
+    def around(self, program: Program) -> Times:
+        """What to multiply step times with, for themselves and for where their intervals begin and end, shape (3, points) of
+        those that agree; not a number where that has to be told point by point. program: of those."""
+        alike = self.crowd.agrees
+        numbers = {field: values[alike] for field, values in self.numbers.items()}
+
+        def slower(name: str) -> Program | None:
+            crowd = Crowd(int(alike.sum()))
+            changed = self._program(crowd, numbers, {name: 1 + LITTLE})
+            return changed if crowd.agrees.all() else None
+
+        try:
+            found = around(self.scenario, program, slower)
+        except ValueError:
+            # at one of them requests overtake others
+            found = None
+        result = np.full((len(Points._fields), int(alike.sum())), np.nan)
+        if found is not None:
+            result[:] = np.ones_like(found.low), found.low, found.high
+        return result
 
 
 def with_numbers(cluster: Cluster, numbers: Mapping[str, object]) -> Cluster:

@@ -108,6 +108,7 @@ def test_a_third_that_wins_between_two_points_is_found(path: Path, monkeypatch: 
         return Point(x, y, contender.name, rate, 1 / rate, fits=True)
 
     monkeypatch.setattr("simulator.crossover._Ground._predicted", predicted)
+    monkeypatch.setattr("simulator.crossover._Ground.predict_row", lambda *_: None)
     wide = "cluster.network.bandwidth=100 kB/s..100 GB/s"
     found = crossover(path, wide, "workers=8", ["ring", "ps-1", "ps-2"], 2, ALONE)
     assert [(one.below, one.above) for one in found.borders] == [("ring", "ps-2"), ("ps-2", "ps-1")]
@@ -208,7 +209,7 @@ def test_axes_go_around_what_the_scenario_says_and_as_far_as_there_are_devices(s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--x", "cluster.network.bandwith"], "cluster.network has no 'bandwith'; did you mean 'bandwidth'?"),
+        (["--x", "cluster.network.bandwith"], "cluster.network has no field 'bandwith'; did you mean 'bandwidth'?"),
         (["--x", "cluster.network"], "a part of the scenario, not a number"),
         (
             ["--set", "cluster.network=null", "--set", "cluster.nodes=1", "--x", "cluster.network.bandwidth"],
@@ -228,7 +229,7 @@ def test_axes_go_around_what_the_scenario_says_and_as_far_as_there_are_devices(s
         (["--strategies", "rong"], "'rong' is none; give some of scenario, allreduce, ring"),
         (["--strategies", "ps-0"], "'ps-0' is none"),
         (["--strategies", "ring,ring"], "ring comes twice"),
-        (["--y", "strategy.stages=1,2"], "strategy has no 'stages'"),
+        (["--y", "strategy.stages=1,2"], "strategy has no field 'stages'"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,7 +119,8 @@ def test_an_algorithm_that_is_not_there_is_refused_and_one_that_nccl_lacks_costs
     assert collective_time("allreduce", 2**30, 16, cluster("dgx-h100"), "hierarchical") > 0
 
 
-@pytest.mark.parametrize("name", library.names("clusters"))
+# of a torus of 4,096 places, which takes a dozen seconds, test_shipped_clusters.py asks nearly the same
+@pytest.mark.parametrize("name", [name for name in library.names("clusters") if name != "tpu-v4-pod"])
 def test_every_cluster_that_ships_answers(name: str) -> None:
     known = cluster(name)
     assert known.source or known.provenance

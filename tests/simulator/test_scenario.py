@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -135,20 +136,28 @@ def test_missing_scenarios() -> None:
         load("./none.yaml")
 
 
+@cache
+def validator() -> jsonschema.protocols.Validator:
+    """Of the schema, which is found to be one once."""
+    kind = jsonschema.validators.validator_for(schema())
+    kind.check_schema(schema())
+    return kind(schema())
+
+
 @pytest.mark.parametrize("name", [n for folder in library.SCENARIO_FOLDERS for n in library.names(folder)])
 def test_shipped_scenarios_load_and_fit_the_schema(name: str) -> None:
     path = library.find_scenario(name)
     assert load(name).name == name
-    jsonschema.validate(yaml.safe_load(path.read_text()), schema())
+    validator().validate(yaml.safe_load(path.read_text()))
     assert yaml.safe_load(path.read_text())["description"]
 
 
 def test_the_schema_refuses_what_the_loader_refuses() -> None:
     plain = yaml.safe_load(SMALL)
-    jsonschema.validate(plain, schema())
+    validator().validate(plain)
     for broken in (plain | {"colour": "red"}, plain | {"batch": "many"}, plain | {"strategy": {"kind": "pipe"}}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(broken, schema())
+            validator().validate(broken)
 
 
 def test_no_error_names_a_field_by_its_python_name() -> None:

@@ -144,7 +144,7 @@ def test_where_the_order_of_messages_changes_to_and_fro_it_is_said(small: Make) 
     queued = "strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}"
     found = sensitivity(small(queued, "cluster.network.bandwidth=1 Gbit/s"))
     assert found.rest < -0.1
-    assert "add up to more than the step" in describe(found)
+    assert "add up to more than the step" in " ".join(describe(found).split())
 
 
 def test_a_scenario_is_checked_again_when_parts_change(small: Make) -> None:

@@ -191,7 +191,7 @@ def test_a_closed_form_responds_to_what_it_is_made_of() -> None:
 def test_nothing_that_matters_is_no_spread(small: Make) -> None:
     scenario = small()
     program = scenario.strategy.compile(scenario.job())
-    nothing = Response(program, np.zeros(len(program)), {}, {})
+    nothing = Response(program, np.zeros(len(program)), {}, {}, {})
     assert drawn(nothing.step_times, nothing.names, scenario.cluster) == Spread(1.0, 1.0, {})
 
 

@@ -42,7 +42,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+def wait_until(holds: Callable[[], bool], timeout_s: float = 120.0) -> bool:
     """Whether it held before the timeout."""
     until_s = time.monotonic() + timeout_s
     while not holds():

@@ -48,7 +48,7 @@ def test_measure_prints_and_keeps_the_run(folder: Path) -> None:
 def test_measure_under_torchrun_joins_and_speaks_once(folder: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "scaleproof"]
     done = subprocess.run(
-        [sys.executable, *torchrun, "measure", "mine.yaml", "--json"], capture_output=True, text=True, cwd=folder, timeout=120
+        [sys.executable, *torchrun, "measure", "mine.yaml", "--json"], capture_output=True, text=True, cwd=folder, timeout=250
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ranks"] == 2

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.predict import predict
-from simulator.run import Phase, Stream
+from simulator.run import COMPUTE_PHASES, Phase, Run, Stream
 from simulator.scenario import Scenario
 from tests.validator.conftest import CLUSTER, GPT
 from validator import lateness, paced, train
+from validator.lateness import MOST_LATE_S
 from validator.measure import Watch, measure, train_here
 from validator.paced import Pace
 
@@ -29,6 +31,7 @@ SLOW = {
 }
 FAST = CLUSTER["device"] | {"peak": {"fp32": "50 TFLOP/s", "fp64": "1 TFLOP/s"}}  # type: ignore[operator]
 RING = {"kind": "data_parallel", "workers": 2}
+EITHER = [RING, {"kind": "pipeline", "stages": 2, "microbatches": 2}]
 
 
 def scenario(
@@ -45,17 +48,34 @@ def scenario(
     return Scenario.model_validate(plain | {"compute": "paced", "training": {"warmup_steps": 2, **training}})
 
 
-@pytest.mark.parametrize("strategy", [RING, {"kind": "pipeline", "stages": 2, "microbatches": 2}])
-def test_passes_take_as_long_as_predicted(strategy: dict[str, Any]) -> None:
+def predicted_s(one: Scenario) -> float:
+    """Of a step, in which a rank computes."""
+    told = predict(one).phase_s
+    return sum(told[phase.label] for phase in COMPUTE_PHASES)
+
+
+def waited_s(run: Run) -> float:
+    """Of a step, in which a rank waits out what computing takes: the mean, where a run tells of its median step."""
+    assert run.spans is not None
+    waits = run.spans.where(np.isin(run.spans.phase, COMPUTE_PHASES))
+    return float((waits.end_s - waits.arrival_s).sum()) / run.ranks / len(run.step_times_s)
+
+
+@pytest.mark.parametrize("strategy", EITHER)
+def test_passes_take_no_less_than_predicted(strategy: dict[str, Any]) -> None:
     one = scenario(strategy)
-    predicted, run = predict(one), measure(one)
+    run = measure(one)
 
     assert run.compute == "paced"
-    for phase in ("forward", "backward"):
-        # a loaded machine wakes sleepers late, never early
-        assert run.phase_s[phase] > 0.97 * predicted.phase_s[phase]
-        late = float(run.provenance["compute_overrun"].partition("%")[0]) / 100
-        assert run.phase_s[phase] < (1.2 + 2 * late) * predicted.phase_s[phase]
+    # what was late before the first step is made up for in some phase of it; a loaded machine wakes sleepers late, never early
+    assert waited_s(run) > predicted_s(one) - MOST_LATE_S / one.steps
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", EITHER)
+def test_on_a_quiet_machine_they_take_no_longer(strategy: dict[str, Any]) -> None:
+    one = scenario(strategy, steps=20)
+    assert waited_s(measure(one)) < 1.2 * predicted_s(one)
 
 
 def test_messages_have_the_sizes_of_the_scenario() -> None:
@@ -122,6 +142,20 @@ def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     for module in (paced, lateness):
         monkeypatch.setattr(module, "time", fake)
     return fake
+
+
+def test_passes_take_as_long_as_predicted(fake_time: FakeTime) -> None:
+    """To the last digit, where a machine wakes sleepers in time."""
+    one = scenario()
+    layers = torch.nn.Sequential(*paced.build(one, range(6), Pace(one)))
+
+    outputs = layers(torch.randn(2, 4))
+    forward_s = fake_time.now_s
+    outputs.square().sum().backward()
+
+    phase_s = predict(one).phase_s
+    assert forward_s == pytest.approx(phase_s["forward"])
+    assert fake_time.now_s - forward_s == pytest.approx(phase_s["backward"])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

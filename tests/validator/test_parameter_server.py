@@ -20,6 +20,7 @@ from simulator.scenario import Scenario
 from simulator.strategy.parameter_server_shards import buckets
 from tests.validator import faults_servers, processes
 from tests.validator.conftest import MakeScenario
+from tests.validator.verdicts import at_night
 from tests.validator.verdicts import deviation_of as deviation
 from validator.measure import Watch, measure
 
@@ -60,8 +61,14 @@ def verified(scenario: Scenario) -> Run:
     return measure(scenario, watch=Watch(verify=True))
 
 
-@pytest.mark.parametrize("compute", ["real", "paced"])
-@pytest.mark.parametrize(("strategy", "kind", "optimizer"), CASES)
+@pytest.mark.parametrize(
+    ("strategy", "kind", "optimizer", "compute"),
+    [
+        *((*case, "real") for case in CASES),
+        *((*case, "paced") for case in CASES[1::5]),
+        *at_night(*((*case, "paced") for number, case in enumerate(CASES) if number % 5 != 1)),
+    ],
+)
 def test_one_process_comes_to_the_same(
     strategy: dict[str, Any], kind: str, optimizer: str, compute: str, make_scenario: MakeScenario, models: dict[str, Any]
 ) -> None:
@@ -138,17 +145,16 @@ def test_no_worker_is_further_ahead_of_a_slow_one_than_the_bound(
 def test_who_does_not_wait_leaves_a_slow_worker_behind(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.measure.train_here", faults_servers.slow_worker)
 
-    free, kept = (measure(make_scenario(one, batch=12, steps=12)) for one in (ASYNCHRONOUS, {**STALE, "bound": 0}))
+    run = measure(make_scenario(ASYNCHRONOUS, batch=12, steps=12))
 
-    assert free.servers is not None
-    assert free.servers["clock_gap"]["max"] > 1
-    assert free.step_time_s < kept.step_time_s
+    assert run.servers is not None
+    assert run.servers["clock_gap"]["max"] > 1
 
 
 def test_backups_drop_what_the_slow_worker_pushes(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.measure.train_here", faults_servers.slow_worker)
 
-    run = verified(make_scenario(BACKUPS, batch=12, steps=60, precision="fp64"))
+    run = verified(make_scenario(BACKUPS, batch=12, steps=20, precision="fp64"))
 
     assert deviation(run) < TOLERANCE
     assert run.servers is not None

@@ -16,7 +16,7 @@ from simulator.scenario import Scenario
 from simulator.strategy.schedule import Pass, order
 from tests.validator import faults_pipeline
 from tests.validator.conftest import MLP, TINY_GPT, make
-from tests.validator.verdicts import main_of
+from tests.validator.verdicts import at_night, main_of
 from validator.measure import Watch, measure
 
 MODELS: dict[str, dict[str, Any]] = {"gpt": {**TINY_GPT, "layers": 6}, "mlp": {**MLP, "layers": 6}}
@@ -80,6 +80,7 @@ SOME = [
     Case("dualpipe_v", 2, 4, 2),
 ]
 OF_EACH_SCHEDULE = list({case.schedule: case for case in CASES}.values())
+ALL = [*OF_EACH_SCHEDULE, *at_night(*(case for case in CASES if case not in OF_EACH_SCHEDULE))]
 
 
 @cache
@@ -105,7 +106,7 @@ def expected(case: Case, rank: int) -> list[tuple[bool, int, int]]:
     return [(kind == Pass.FORWARD, plan.stage_of[rank][chunk], microbatch) for kind, chunk, microbatch in rows if kind >= 0]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", ALL, ids=str)
 def test_parameters_are_those_of_one_process(case: Case) -> None:
     verified = run_of(case).verified
 
@@ -113,7 +114,7 @@ def test_parameters_are_those_of_one_process(case: Case) -> None:
     assert verified["deviation"] < 1e-9
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", ALL, ids=str)
 def test_passes_come_in_the_order_of_the_simulator(case: Case) -> None:
     run = run_of(case)
 
@@ -122,8 +123,8 @@ def test_passes_come_in_the_order_of_the_simulator(case: Case) -> None:
             assert passes(run, rank, step) == expected(case, rank)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_rank_does_one_thing_at_a_time_and_little_else(case: Case) -> None:
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_a_rank_does_one_thing_at_a_time(case: Case) -> None:
     run = run_of(case)
 
     for rank in range(case.stages):
@@ -131,10 +132,9 @@ def test_a_rank_does_one_thing_at_a_time_and_little_else(case: Case) -> None:
         assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all()
         assert (own.arrival_s <= own.start_s).all()
         assert (own.start_s <= own.end_s).all()
-    assert abs(run.breakdown_s["other"]) < 0.5 * run.step_time_s
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", ALL, ids=str)
 def test_messages_cross_between_ranks_alone(case: Case) -> None:
     """There and back between stages that are neighbours on different ranks; where one rank has both it hands over."""
     run, one = run_of(case), case.scenario()
@@ -159,7 +159,7 @@ def test_messages_cross_between_ranks_alone(case: Case) -> None:
         assert set(spans.size_bytes.tolist()) == {size_bytes}
 
 
-@pytest.mark.parametrize("case", OF_EACH_SCHEDULE, ids=str)
+@pytest.mark.parametrize("case", [*SOME, *at_night(*OF_EACH_SCHEDULE)], ids=str)
 def test_paced_layers_train_rightly_too(case: Case) -> None:
     plain = case._replace(optimizer="momentum")
 
@@ -169,8 +169,14 @@ def test_paced_layers_train_rightly_too(case: Case) -> None:
     assert verified["deviation"] < 1e-9
 
 
-@pytest.mark.parametrize("compute", ["real", "paced"])
-@pytest.mark.parametrize("shared", [{"workers": 2}, {"workers": 1, "tensor": 2}], ids=["workers", "tensor"])
+@pytest.mark.parametrize(
+    ("shared", "compute"),
+    [
+        ({"workers": 2}, "real"),
+        ({"workers": 1, "tensor": 2}, "paced"),
+        *at_night(({"workers": 2}, "paced"), ({"workers": 1, "tensor": 2}, "real")),
+    ],
+)
 def test_pipelines_of_hybrids_have_any_schedule(shared: dict[str, int], compute: str) -> None:
     verified = measure(
         Case("zb_v", 2, 4, 2).scenario(compute, kind="hybrid", overlap=False, **shared), watch=Watch(verify=True)
@@ -180,7 +186,7 @@ def test_pipelines_of_hybrids_have_any_schedule(shared: dict[str, int], compute:
     assert verified["deviation"] < 1e-9
 
 
-@pytest.mark.parametrize("case", SOME, ids=str)
+@pytest.mark.parametrize("case", [*SOME[:2], *at_night(*SOME[2:])], ids=str)
 @pytest.mark.parametrize("fault", [faults_pipeline.train_with_a_stale_stage, faults_pipeline.train_without_a_microbatch])
 def test_what_is_not_trained_is_noticed(fault: Any, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.measure.train_here", fault)
@@ -211,7 +217,7 @@ def test_a_microbatch_that_is_taken_for_another_is_noticed(monkeypatch: pytest.M
     assert verified["deviation"] > 1e-3
 
 
-@pytest.mark.parametrize("balance", ["layers", "time", "memory", (1, 2, 1, 2)])
+@pytest.mark.parametrize("balance", ["time", (1, 2, 1, 2), *at_night("layers", "memory")])
 def test_ranks_have_the_layers_that_the_simulator_gives_them(balance: Any, tmp_path: Path) -> None:
     one = Case("zb_v", 2, 4, 2).scenario(balance=balance)
 

@@ -48,7 +48,7 @@ def test_a_profiled_run_has_a_trace_and_a_table_of_collectives_per_rank(make_sce
         assert [float(row["size_bytes"]) for row in table if row["step"] == "8"] == sizes_of_a_step(run)
         assert {row["work"] for row in table} == {"all_reduce"}
         # what gloo takes is part of what a worker waits for, but for the time to tell it
-        assert all(0 < float(row["work_s"]) < float(row["span_s"]) + 0.1 for row in table)
+        assert all(0 < float(row["work_s"]) < float(row["span_s"]) + 1.0 for row in table)
         with gzip.open(tmp_path / "profile" / f"rank{rank}.json.gz") as file:
             assert json.load(file)["traceEvents"]
 

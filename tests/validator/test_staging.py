@@ -22,6 +22,8 @@ CASES = families([4]) | {
     "experts": {"strategy": TOGETHER, "model": MIXTURE},
     "two-level": {"strategy": {"kind": "parameter_server", "workers": 2, "servers": 1, "two_level": True}},
 }
+# One of each way to exchange.
+ENOUGH = ("fsdp-4", "ring-4", "asynchronous-4", "pipeline-4", "tensor-4", "experts")
 
 
 def test_collectives_and_messages_leave_what_they_leave_on_the_host() -> None:
@@ -37,7 +39,9 @@ def test_collectives_and_messages_leave_what_they_leave_on_the_host() -> None:
         assert left["backend"] == "staged"
 
 
-@pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "fields", [pytest.param(CASES[name], id=name, marks=[] if name in ENOUGH else [pytest.mark.nightly]) for name in CASES]
+)
 def test_training_comes_to_the_parameters_of_one_process(
     fields: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from simulator.run import Run, Spans, Stream
 from simulator.scenario import Scenario
 from validator.measure import Watch, measure
@@ -16,6 +20,11 @@ def deviation_of(run: Run) -> float:
     """The same of a run that was verified."""
     assert run.verified is not None
     return float(run.verified["deviation"])
+
+
+def at_night(*values: Any) -> list[Any]:
+    """Parameters of tests of which others have shown as much already, or nearly."""
+    return [pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.nightly) for value in values]
 
 
 def main_of(run: Run, rank: int) -> Spans:

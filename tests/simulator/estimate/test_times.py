@@ -39,16 +39,17 @@ def compared(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Errors of what is expected, and of what is told at least, as shares of what replay tells."""
     found = spaces(name)
     rows = drawn(found, count, seed)
-    times = step_times(found)
+    times = step_times(found.take(np.array(rows)))
     replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
-    return times.expected_s[rows] / replayed_s - 1, times.least_s[rows] / replayed_s - 1
+    return times.expected_s / replayed_s - 1, times.least_s / replayed_s - 1
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_replay_beats_what_is_told_at_least_and_estimates_are_near(name: str) -> None:
     errors, least = compared(name, 16, seed=1)
     assert (least <= 1e-9).all()
-    assert np.median(np.abs(errors)) <= 0.05
+    assert np.median(np.abs(errors)) <= 0.03
+    assert np.abs(errors).max() <= 0.10
     assert (errors >= least).all()
 
 
@@ -59,7 +60,8 @@ def test_many_estimates_are_near(name: str) -> None:
     errors, least = compared(name, 2000, seed=2)
     assert (least <= 1e-9).all()
     assert np.median(np.abs(errors)) <= 0.03
-    assert np.quantile(np.abs(errors), 0.95) <= 0.20
+    assert np.quantile(np.abs(errors), 0.95) <= 0.05
+    assert np.quantile(np.abs(errors), 0.99) <= 0.10
 
 
 def test_one_rank_takes_what_replay_says() -> None:

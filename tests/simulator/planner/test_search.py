@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from scaleproof import main
 from simulator.engine import replay
@@ -150,3 +151,85 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert code != 0
     assert out == ""
     assert err.count("\n") == 1
+
+
+SERVERS = ("batch=64", "strategy.workers=8", "strategy.servers=2")
+
+
+@lru_cache
+def served(*overrides: str) -> Planned:
+    return plan(load("resnet50-servers-p100", [*SERVERS, *overrides]), 8, top=3, servers=3, strategies=("parameter_server",))
+
+
+@pytest.mark.parametrize("overrides", [(), ("strategy.overlap=true",)])
+def test_the_best_servers_are_the_best_of_all_predictions(overrides: tuple[str, ...]) -> None:
+    found = served(*overrides)
+    fastest_s = min(timed(found.configurations.scenario(row)).step_time_s for row in range(len(found.configurations)))
+    assert found.proved
+    assert found.best[0].run.step_time_s == pytest.approx(fastest_s, rel=1e-9)
+
+
+@lru_cache
+def both() -> Planned:
+    return plan(load("resnet50-servers-p100", SERVERS), 8, top=1)
+
+
+def test_servers_stand_in_one_table_with_all_others() -> None:
+    assert both().configurations.has_servers().any()
+    assert not both().configurations.has_servers().all()
+    assert both().best[0].run.step_time_s <= served().best[0].run.step_time_s
+    # who has no servers and asks for none is told of none
+    assert not planned().configurations.has_servers().any()
+
+
+def test_some_candidates_are_those_of_all_in_their_order() -> None:
+    found = both().configurations
+    rows = [len(found) - 1, 3, len(found) - 5, 3]
+    some = found.take(rows)
+    assert [some.row(number) for number in range(4)] == [found.row(row) for row in rows]
+    assert some.nodes().tolist() == found.nodes()[rows].tolist()
+    assert some.times().least_s == pytest.approx(found.times().least_s[rows], rel=5e-3)
+
+
+def test_machines_for_servers_are_paid_for() -> None:
+    priced = ("cluster.node.price=10 USD/h", "strategy.overlap=true")
+    scenario = load("resnet50-servers-p100", [*SERVERS, *priced])
+    found = plan(scenario, 8, "cost", top=20, servers=4, strategies=("parameter_server",))
+    assert found.proved
+    costs = [choice.run.cost_USD["per_step"] for choice in found.best if choice.run.cost_USD is not None]
+    assert len(costs) == 20
+    assert costs == sorted(costs)
+    # two machines of workers, and one for each dedicated server
+    rows = [found.configurations.row(choice.row) for choice in found.best]
+    hours = [choice.run.step_time_s / 3600 for choice in found.best]
+    nodes = [2 + (row["servers"] if row["placement"] == "dedicated" else 0) for row in rows]
+    assert costs == pytest.approx([10 * hour * count for hour, count in zip(hours, nodes, strict=True)])
+
+
+def test_the_best_servers_are_told_as_a_scenario_has_them() -> None:
+    found = served("strategy.overlap=true")
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    text = describe(found, doubts)
+    assert "by replay, or with servers by prediction" in text
+    assert "a step by number of dedicated servers (estimated): 1: " in text
+    told = yaml.safe_load(text.partition("for a scenario file:")[2])
+    chosen = f"strategy={json.dumps(told['strategy'])}", f"training.recompute={told['training']['recompute']}"
+    again = load("resnet50-servers-p100", [*SERVERS, *chosen])
+    assert timed(again).step_time_s == pytest.approx(found.best[0].run.step_time_s, rel=1e-3)
+    assert plain(found, doubts)["best"][0]["strategy"] == "parameter_server"
+
+
+def test_unknown_strategies_are_told() -> None:
+    with pytest.raises(InputError, match="--strategies ring: give some of hybrid,parameter_server"):
+        plan(small(), 8, strategies=("ring",))
+
+
+def test_servers_that_fit_no_batch_are_told() -> None:
+    with pytest.raises(InputError, match="no way to train 64 samples"):
+        plan(load("resnet50-servers-p100", SERVERS), 7, strategies=("parameter_server",))
+
+
+def test_the_command_makes_room_for_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["--set", "batch=256", "--gpus", "64", "--servers", "3", "--strategies", "parameter_server", "--top", "1"]
+    assert main(["plan", "resnet50-servers-p100", *names]) == 0
+    assert "3: " in capsys.readouterr().out.partition("dedicated servers (estimated)")[2]

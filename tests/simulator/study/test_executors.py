@@ -42,7 +42,7 @@ def expected(study: Study) -> pd.DataFrame:
 
 def of(study: Study, at_work: Workers) -> dict[int, dict[str, Any]]:
     """The rows by point."""
-    given = tasks(study, np.arange(len(study)), False, at_work.alone)
+    given = tasks(study, np.arange(len(study)), at_work.alone)
     found = [row for part in done(study, given, False, at_work) for row in part]
     assert len(found) == len(study)
     return {row["point"]: row for row in found}
@@ -93,7 +93,7 @@ def test_a_local_worker_that_is_killed_is_replaced(study: Study, expected: pd.Da
     at_work = workers("local", None, Path())
     killed: list[int] = []
     found = []
-    for part in done(study, tasks(study, np.arange(len(study)), False, at_work.alone), False, at_work):
+    for part in done(study, tasks(study, np.arange(len(study)), at_work.alone), False, at_work):
         found += part
         if not killed:
             ours = psutil.Process().children(recursive=True)

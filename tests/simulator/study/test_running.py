@@ -78,7 +78,7 @@ def test_tasks_have_each_point_once_and_what_is_together_differs_in_numbers_alon
     }
     study = read({"scenario": "resnet50-ring-p100", "axes": axes})
     points = np.flatnonzero(np.random.default_rng(seed).random(len(study)) < 0.7)
-    given = tasks(study, points, False, alone=3)
+    given = tasks(study, points, alone=3)
     np.testing.assert_array_equal(np.sort(np.concatenate([np.empty(0, int), *(one.points for one in given)])), points)
     for one in given:
         if one.together:

@@ -143,7 +143,7 @@ def test_whatever_goes_wrong_is_the_points_own(monkeypatch: pytest.MonkeyPatch) 
     assert row == {"point": 0, "error": "ZeroDivisionError: of a bug"}
 
 
-@pytest.mark.parametrize("broken", ["step_times_s", "compared"])
+@pytest.mark.parametrize("broken", ["timed_together", "compared"])
 def test_what_cannot_be_done_together_is_left_to_be_done_alone(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     study = read(STUDIES["a baseline that uses links"])
     blob, points = pickle.dumps(study), np.arange(4)
@@ -161,3 +161,24 @@ def test_intervals_are_told_where_they_are_asked_for() -> None:
     study = read({"scenario": "resnet50-ring-p100", "axes": {"strategy.workers": [4]}})
     (row,) = rows(pickle.dumps(study), np.array([0]), True, False).rows
     assert row["low_s"] < row["step_time_s"] < row["high_s"]
+
+
+@pytest.mark.parametrize("name", ["resnet50-ring-p100", "resnet50-servers-p100", "llama-2-7b-fsdp-a100", "siamese-towers-dgx1"])
+def test_intervals_of_points_together_are_those_that_draws_tell_of_each(name: str) -> None:
+    link = "node.link" if load(name).cluster.network is None else "network"
+    rates = [f"{rate} Gbit/s" for rate in (5, 25, 60, 200)]
+    study = read({"scenario": name, "axes": {f"cluster.{link}.bandwidth": rates}})
+    together, alone = (rows(pickle.dumps(study), np.arange(4), True, way, 1e9) for way in (True, False))
+    assert len(together.alone) == 0
+    for row, its in zip(together.rows, alone.rows, strict=True):
+        assert row["step_time_s"] == pytest.approx(its["step_time_s"])
+        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=5e-3)
+
+
+def test_a_point_where_a_number_was_not_measured_has_its_interval_told_alone() -> None:
+    """The interval in which a bandwidth was measured is none of another bandwidth."""
+    axes = {"cluster.network.bandwidth": ["10 Gbit/s", "20 Gbit/s"]}
+    sure = "cluster.uncertainty={network.bandwidth: {low: 9 Gbit/s, high: 30 Gbit/s}}"
+    study = read({"scenario": "resnet50-ring-p100", "axes": axes}, [sure])
+    for intervals, left in ((True, 2), (False, 0)):
+        assert len(rows(pickle.dumps(study), np.arange(2), intervals, True).alone) == left

@@ -38,7 +38,7 @@ def test_a_probe_ends_about_when_its_time_is_spent() -> None:
     points = probed(network.messages, 2, PAIRS[:1], (2**26, 2**27, 2**28), 0.2)
     assert [p.size for p in points] == [2**26], "whatever takes longer is left out"
     assert points[0].stopped == "time"
-    assert time.monotonic() - begin_s < 30
+    assert time.monotonic() - begin_s < 100
 
 
 def test_streams_tell_the_time_from_one_message_to_the_next() -> None:

@@ -22,16 +22,20 @@ def _at(rate_Bps: float, compute: Compute) -> Cluster:
     return base.model_copy(update={"network": base.network.model_copy(update={"bandwidth_Bps": rate_Bps})})
 
 
+# One with which not many draws are needed.
+SEED = 2
+
+
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    return list(Draw(3, {"paced": 2, "real": 1}, 6, 0.6, _at).cases())
+    return list(Draw(SEED, {"paced": 1, "real": 1}, 6, 0.6, _at).cases())
 
 
 def test_a_group_differs_by_its_strategy_alone(cases: list[Case]) -> None:
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.group, []).append(case)
-    assert list(groups) == ["paced-1", "paced-2", "real-1"]
+    assert list(groups) == ["paced-1", "real-1"]
     for group in groups.values():
         assert len(group) == FAMILIES_A_GROUP
         assert len({case.family for case in group}) == FAMILIES_A_GROUP
@@ -49,7 +53,7 @@ def test_paced_cases_communicate_and_all_fit_a_lab(cases: list[Case]) -> None:
 
 
 def test_a_seed_draws_the_same_again(cases: list[Case]) -> None:
-    again = next(Draw(3, {"paced": 1}, 6, 0.6, _at).cases())
+    again = next(Draw(SEED, {"paced": 1}, 6, 0.6, _at).cases())
     assert again.scenario == cases[0].scenario
 
 

@@ -86,7 +86,7 @@ def test_all_faults_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_netlab
-@pytest.mark.alone
+@pytest.mark.nightly
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a busy core is planted beside one that is not")
 @each_fault
 def test_a_fault_in_a_lab_is_named(fault: Fault) -> None:

@@ -126,7 +126,6 @@ def test_the_short_form_proves_sixteen_cases(tmp_path: Path) -> None:
     assert told["paced"]["cases"] + told["real"]["cases"] == 16
     assert told["ranking"]["groups"] == 4
     # how far off it is depends on what else the machine does, but not where nothing else does much
-    assert told["paced"]["median"] < 1.0
     if told["undisturbed"]["paced"]["cases"] >= 6:
         assert told["undisturbed"]["paced"]["median"] < 0.1
     assert (tmp_path / "out" / "calibrated.yaml").exists()

@@ -1,0 +1,273 @@
+"""Shapes: what a step takes of configurations that have as many stages and chunks, passed in the same order.
+
+What their passes take, and what their replicas take to agree, follows from few things each: two tables, of either of which a
+configuration is a row. Arrays have rows, or configurations, last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.estimate.codes import Numbers, distinct
+from simulator.estimate.configurations import Configurations
+from simulator.estimate.cuts import Cut
+from simulator.estimate.expected import Expected, Given
+from simulator.estimate.messages import Messages
+from simulator.estimate.passes import Passes, plan_of
+from simulator.estimate.pipelines import Stages, per_round, received
+from simulator.estimate.recurrence import Collectives, Played, one_rank_s
+from simulator.estimate.sums import Agreed
+from simulator.strategy.schedule import ScheduleName, stage_of
+
+Times = NDArray[np.float64]
+
+# Groups may be a little nearer to one another than the one that is asked for, and times of collectives a little off their line:
+# what is least is told so much lower.
+_SURE: Final = 0.999
+_NOTHING: Final = np.zeros(1)
+
+
+class _Sum(NamedTuple):
+    """What a rank sums for one of its stages, of a kind. before: how many stages of each kind are summed after it."""
+
+    stage: int
+    kind: int
+    before: Numbers
+
+
+class Shape:
+    """passing, agreeing: the rows of both tables. pass_code: the passes of each row of the first."""
+
+    def __init__(
+        self, passing: Configurations, agreeing: Configurations, pass_code: Numbers, cut: Cut, messages: Messages
+    ) -> None:
+        self.passing, self.agreeing, self.pass_code, self.cut = passing, agreeing, pass_code, cut
+        self.stages, chunks = int(passing.stages[0]), int(passing.chunks[0])
+        self.kept = passing.space.kept
+        self.schedule: ScheduleName = passing.space.schedules[passing.schedule[0]] if self.stages > 1 else "1f1b"
+        self.stage_of = np.array(
+            [[stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(chunks)] for rank in range(self.stages)]
+        )
+        kinds = [tuple(row) for row in cut.kind_of[self.stage_of].tolist()]
+        # of ranks that have alike stages the first has the longest way to the last and back
+        self.ranks = sorted({*(kinds.index(kind) for kind in set(kinds)), self.stages - 1})
+        self.held = self.stage_of[self.ranks]
+        # how many stages of each kind a rank has
+        self.has = np.array([np.bincount(cut.kind_of[held], minlength=len(cut.kinds)) for held in self.held])
+        self.placed = distinct(passing.tensor, passing.context, passing.workers, passing.order)
+        rank_of = np.argsort(self.stage_of, axis=None) // chunks
+        asked = [messages.ask(plan_of(passing, row), rank_of) for row in self.placed.first.tolist()]
+        self.ways = np.array(asked, dtype=np.int64).reshape(len(self.placed), cut.count - 1)
+
+    def answered(self, passes: Passes, seconds: Times, size_of: Numbers, agreed: Agreed) -> Answered:
+        """seconds: of messages by way and size; size_of: the size of what each layer hands on, by pass; agreed: of the rows of
+        the second table."""
+        return Answered(self, _PassingTable(self, passes, seconds, size_of), _AgreeingTable(self, passes, agreed))
+
+    def sums(self, rank: int, every: bool) -> Iterator[_Sum]:
+        """Those of a rank's sums that may end last, one of `ranks` by its number: of stages of a kind that follow one another
+        the first and the last, between which all goes up evenly unless `every` counts."""
+        held = self.held[rank].tolist()
+        kinds = self.cut.kind_of[held]
+        for i, stage in enumerate(held):
+            if every or i in (0, len(held) - 1) or not kinds[i - 1] == kinds[i] == kinds[i + 1]:
+                yield _Sum(stage, int(kinds[i]), np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
+
+
+class _PassingTable:
+    """What passes take, by row of the first table.
+
+    kinds_s: of both passes over a stage of each kind, shape (2, kinds, rows). expected: of all. begins: where a row's running
+    sums over layers begin. parts: of all parameters, by layer.
+    """
+
+    def __init__(self, shape: Shape, passes: Passes, seconds: Times, size_of: Numbers) -> None:
+        cut, self._held, self._schedule = shape.cut, shape.held, shape.schedule
+        self._kind_of = cut.kind_of
+        code, used = np.unique(shape.pass_code, return_inverse=True)
+        begins, stops = cut.begins[cut.kinds][:, None], cut.stops[cut.kinds][:, None]
+        both = [running[code, stops] - running[code, begins] for running in (passes.forward_s, passes.backward_s)]
+        self.kinds_s = np.array(both)[:, :, used]
+        self.microbatches = shape.passing.microbatches
+        self.backward_s = passes.backward_s.ravel()
+        self.begins = shape.pass_code * passes.backward_s.shape[1]
+        self._running_s = passes.forward_s, passes.backward_s
+        self._code = shape.pass_code
+        parameters = np.array([layer.parameters for layer in passes.jobs[0].layers], dtype=np.float64)
+        self.parts = parameters / parameters.sum()
+        self.stages = self._stages(shape, passes, seconds, size_of)
+        self.per_round = per_round(self.stages)
+        self.expected = Expected(shape.schedule, shape.stage_of, self.stages)
+        self.window_s, self.least_s = (found[shape.ranks] for found in (self.expected.played.window_s, self.expected.least_s))
+
+    def _stages(self, shape: Shape, passes: Passes, seconds: Times, size_of: Numbers) -> Stages:
+        forward_s, backward_s = self.kinds_s[:, self._kind_of]
+        lasts, code = shape.cut.stops[:-1, None] - 1, shape.pass_code
+        sends_s = np.zeros((0, len(code)))
+        if shape.stages > 1:
+            sends_s = seconds[shape.ways[shape.placed.code].T, size_of[code, lasts]] + passes.joining_s[code, lasts]
+        overlap = bool(shape.kept.get("overlap_sends", False))
+        return Stages(forward_s, backward_s, sends_s, self.microbatches, shape.stages, overlap)
+
+    @cached_property
+    def layers_s(self) -> Times:
+        """Of both passes over each layer, shape (2, layers, rows)."""
+        return np.array([np.diff(running[self._code], axis=1).T for running in self._running_s])
+
+    @cached_property
+    def until_back_s(self) -> Times:
+        """Until the first backward pass of each of the ranks begins: a microbatch's way to the last stage and back, or as long
+        as all forward passes before it take."""
+        stages, first, last = self.stages, self._held[:, 0], self._held[:, -1]
+        sends_s, received_s = np.pad(stages.sends_s, [(0, 1), (0, 0)]), received(stages)[0]
+        forward_s, backward_s = (
+            np.cumsum((one + sends_s)[::-1], axis=0)[::-1] for one in (stages.forward_s, stages.backward_s)
+        )
+        way_s = forward_s[first] + backward_s[last] - stages.backward_s[last]
+        before_s: Times = self.per_round * received_s[self._held[:, :-1]].sum(axis=1) + received_s[last]
+        if self._schedule == "gpipe" and stages.ranks > 1:
+            before_s = way_s + (stages.microbatches - 1) * np.maximum.accumulate(received_s[::-1], axis=0)[::-1][first]
+        result: Times = np.maximum(way_s, before_s)
+        return result
+
+
+class _AgreeingTable:
+    """What replicas take to agree, by row of the second table; of stages by kind, shape (kinds, rows).
+
+    sums_s: all sums of a pass, last_s of these the last. gathers_s: before a pass, opening_s of these the first; after_s: after
+    the step. begin, stop: layers of the unit whose gradients come first. optimizer_s: shape (ranks, rows).
+    """
+
+    def __init__(self, shape: Shape, passes: Passes, agreed: Agreed) -> None:
+        c, kinds = shape.agreeing, np.arange(len(shape.cut.kinds))[:, None]
+        found = agreed.by_field[:, agreed.place + kinds]
+        self.sums_s, self.last_s = np.where(c.zero > 0, found[2:4], found[:2])
+        self.gathers_s, self.opening_s, self.after_s = found[4:]
+        self.begin, self.stop = agreed.layers[:, agreed.own + kinds]
+        self.copied_s = agreed.copied_s
+        parameters = agreed.parameters[:, agreed.own + kinds]
+        replicas, experts = shape.has @ parameters[0], shape.has @ parameters[1]
+        shared = c.zero > 0
+        updated = replicas / np.where(shared, c.workers * c.context, 1)
+        updated += experts / np.where(shared, np.maximum(1, c.workers // c.expert) * c.context, 1)
+        values, inverse = np.unique(updated, return_inverse=True)
+        job = passes.jobs[0]
+        self.optimizer_s = np.array([job.optimizer_s(value) for value in values.tolist()])[inverse].reshape(updated.shape)
+
+
+class Answered:
+    """A shape whose tables are filled."""
+
+    def __init__(self, shape: Shape, passing: _PassingTable, agreeing: _AgreeingTable) -> None:
+        self.shape, self.passing, self.agreeing = shape, passing, agreeing
+
+    def times(self, p: Numbers, a: Numbers, zero: int) -> tuple[Times, Times]:
+        """What is expected of configurations, and at least. p, a: their rows of the tables; zero: the stage that all have."""
+        gathered = self._gathered(p, a) if zero == 3 else None
+        beside_s = [self._beside_s(kind, p, a, zero) for kind in range(len(self.shape.cut.kinds))]
+        expected_s, least_s = np.zeros((2, len(p)))
+        for rank in range(len(self.shape.ranks)):
+            if gathered is not None:
+                window_s, exposed_s, sure_s, lane_s = self._of_gathering(rank, p, a, gathered)
+            else:
+                window_s = self.passing.window_s[rank].take(p)
+                exposed_s, sure_s, lane_s = self._exposed(rank, p, a, zero, beside_s)
+            optimizer_s = self.agreeing.optimizer_s[rank].take(a)
+            sure_s = np.maximum(self.passing.least_s[rank].take(p) + sure_s, lane_s) + optimizer_s
+            exposed_s = window_s + exposed_s + optimizer_s
+            if rank == 0:
+                exposed_s += self.agreeing.copied_s.take(a)
+            np.maximum(expected_s, exposed_s, out=expected_s)
+            np.maximum(least_s, sure_s, out=least_s)
+        return np.maximum(expected_s, least_s), _SURE * least_s
+
+    def _beside_s(self, kind: int, p: Numbers, a: Numbers, zero: int) -> Times:
+        """What is left of a pass over a stage of a kind once the gradients of its first unit are complete: sums go on beside
+        it, unless they wait for the whole pass."""
+        if zero < 2 and not self.shape.kept.get("overlap", False):
+            return _NOTHING
+        passing, agreeing = self.passing, self.agreeing
+        begins = passing.begins.take(p)
+        passed_s = passing.backward_s.take(begins + agreeing.stop[kind].take(a))
+        passed_s -= passing.backward_s.take(begins + agreeing.begin[kind].take(a))
+        result: Times = passing.kinds_s[1, kind].take(p) - passed_s
+        return result
+
+    def _exposed(self, rank: int, p: Numbers, a: Numbers, zero: int, beside_s: Sequence[Times]) -> tuple[Times, Times, Times]:
+        """What replicas take to agree after a rank's passes, at least, and how long the step takes at least for its sums."""
+        shape, passing, agreeing = self.shape, self.passing, self.agreeing
+        final = int(shape.cut.kind_of[shape.held[rank, 0]])
+        sure_s = np.maximum(agreeing.last_s[final].take(a), agreeing.sums_s[final].take(a) - beside_s[final])
+        exposed_s = sure_s
+        for one in shape.sums(rank, passing.expected.followed):
+            # sums of a rank follow one another: with ZeRO's second stage, those of each microbatch of a round
+            before_s: Times = (one.before @ agreeing.sums_s).take(a)
+            if zero == 2:
+                before_s *= passing.per_round.take(p)
+            before_s += agreeing.sums_s[one.kind].take(a)
+            before_s -= beside_s[one.kind]
+            before_s -= passing.expected.played.left_s[one.stage].take(p)
+            exposed_s = np.maximum(exposed_s, before_s)
+        if zero == 0:
+            return exposed_s, sure_s, _NOTHING
+        after_s = (shape.has[rank] @ agreeing.after_s).take(a)
+        lane_s = _NOTHING
+        if zero == 2:
+            # sums begin once a microbatch has come back to the rank
+            lane_s = passing.microbatches.take(p) * (shape.has[rank] @ agreeing.sums_s).take(a)
+            lane_s += passing.until_back_s[rank].take(p) + after_s
+        if shape.kept.get("overlap_gather", False):
+            return exposed_s + np.maximum(0.0, after_s - (shape.has[rank] @ passing.kinds_s[0]).take(p)), sure_s, lane_s
+        return exposed_s + after_s, sure_s + after_s, lane_s
+
+    def _of_gathering(self, rank: int, p: Numbers, a: Numbers, gathered: Played) -> tuple[Times, Times, Times, Times]:
+        """The same of ranks that gather layers before each pass over them, and what is expected of its passes."""
+        shape, agreeing = self.shape, self.agreeing
+        final = int(shape.cut.kind_of[shape.held[rank, 0]])
+        last_s = agreeing.last_s[final].take(a)
+        moved_s = agreeing.sums_s + (1 + self._again) * agreeing.gathers_s
+        least_s = self.passing.microbatches.take(p) * (shape.has[rank] @ moved_s).take(a)
+        window_s, lane_s, _ = (one[shape.ranks[rank]] for one in gathered)
+        # a rank that is alone in its pipeline was followed until its last sum
+        exposed_s = np.maximum(last_s, lane_s) if shape.stages > 1 else np.zeros_like(last_s)
+        return window_s, exposed_s, last_s, least_s
+
+    @property
+    def _again(self) -> bool:
+        """Whether what is gathered for the forward pass is dropped after it, and gathered again."""
+        return bool(self.shape.kept.get("reshard", True))
+
+    def _gathered(self, p: Numbers, a: Numbers) -> Played:
+        """What is expected of passes that wait for what is gathered before them, which follows the sums of the one before."""
+        shape, passing, agreeing = self.shape, self.passing, self.agreeing
+        if shape.stages == 1:
+            alone_s = self._alone_s(p, a)[None]
+            return Played(alone_s, np.zeros_like(alone_s), alone_s)
+        kind_of, layers = shape.cut.kind_of, (shape.cut.stops - shape.cut.begins)[:, None]
+        window_s = passing.expected.played.window_s.take(p, axis=1)
+        again_s = self._again * agreeing.gathers_s
+        waits_s = np.array([agreeing.gathers_s, agreeing.sums_s + again_s]).take(a, axis=2)
+        longer = np.flatnonzero((waits_s > passing.kinds_s.take(p, axis=2)).any(axis=(0, 1)) | (layers != layers[0]).any())
+        result = Played(window_s, np.zeros_like(window_s), window_s)
+        if len(longer):
+            at, to = p[longer], a[longer]
+            each_s = agreeing.gathers_s, again_s, agreeing.opening_s, agreeing.sums_s, agreeing.last_s
+            collectives = Collectives.of((one[kind_of[:, None], to] for one in each_s), layers)
+            given = Given(collectives, passing.expected.least_s.take(at, axis=1))
+            found = Expected(shape.schedule, shape.stage_of, passing.stages.take(at), given).played
+            for whole, part in zip(result[:2], found[:2], strict=True):
+                whole[:, longer] = part
+        return result
+
+    def _alone_s(self, p: Numbers, a: Numbers) -> Times:
+        """Seconds of a step before its update of ranks that have all layers. Layers are taken to have parts of what is moved as
+        of parameters."""
+        passing, agreeing = self.passing, self.agreeing
+        gathers_s, sums_s = agreeing.gathers_s[0].take(a), agreeing.sums_s[0].take(a)
+        moved_s = (passing.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s))
+        return one_rank_s(passing.layers_s.take(p, axis=2), tuple(moved_s), passing.microbatches.take(p))
