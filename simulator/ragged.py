@@ -42,13 +42,18 @@ class Ragged:
         """The number of the list that each value is in."""
         return np.repeat(np.arange(len(self)), self.counts)
 
+    @classmethod
+    def slices(cls, values: NDArray[np.int64], begins: NDArray[np.integer], stops: NDArray[np.integer]) -> Ragged:
+        """Lists that are parts of `values`: from each of `begins` to before each of `stops`, where that is behind it."""
+        counts = np.maximum(0, stops - begins)
+        offsets = np.zeros(len(begins) + 1, dtype=np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        moved = np.repeat(begins - offsets[:-1], counts)
+        return cls(offsets, values[np.arange(len(moved)) + moved])
+
     def take(self, which: NDArray[np.integer]) -> Ragged:
         """The lists of these numbers, in this order."""
-        counts = self.counts[which]
-        offsets = np.zeros(len(which) + 1, dtype=np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        moved = np.repeat(self.offsets[which] - offsets[:-1], counts)
-        return Ragged(offsets, self.values[np.arange(len(moved)) + moved])
+        return Ragged.slices(self.values, self.offsets[which], self.offsets[1:][which])
 
     def extended(self, values: NDArray[np.int64]) -> Ragged:
         """With one value more at the end of every list for which `values` has none below zero."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class Timeline:
         waits = start_s > free_s
         tasks, free_s, start_s = lanes.tasks[waits], free_s[waits], start_s[waits]
         wait, before, began_s, ended_s = self._before(step, tasks)
-        queue, queued_s, left_s = self._queued(step, tasks, wait, before)
+        queue, queued_s, left_s = self._queued(step, tasks, np.unique(wait[self._is_collective[before]]), free_s, start_s)
         owner = np.concatenate([wait, queue])
         moved_s, stopped_s = np.concatenate([began_s, queued_s]), np.concatenate([ended_s, left_s])
         moving = Stretches(owner, np.maximum(moved_s, free_s[owner]), np.minimum(stopped_s, start_s[owner])).union()
@@ -122,15 +123,29 @@ class Timeline:
         wait, before = np.concatenate([now.keys(), earlier.keys()]), np.concatenate([now.values, earlier.values])
         return wait, before, start_s, end_s
 
-    def _queued(self, step: int, tasks: Rows, wait: Rows, before: Rows) -> tuple[Rows, Times, Times]:
-        """Of waits for a collective all of the rank's collectives of the step: index of the task, start and end."""
-        program = self.program
-        collectives = np.flatnonzero(program.kind == Kind.COLLECTIVE)
+    def _queued(self, step: int, tasks: Rows, waits: Rows, free_s: Times, start_s: Times) -> tuple[Rows, Times, Times]:
+        """Of waits for a collective the rank's collectives meanwhile: index of the task, start and end. waits: which of the
+        tasks wait for one; free_s, start_s: since when, until when."""
+        program, begin_s, end_s = self.program, self.start_s[step], self.end_s[step]
+        collectives = np.flatnonzero(self._is_collective)
         members = program.members.take(collectives)
-        of_rank = Ragged.grouped(members.values, collectives[members.keys()], len(program.ranks.names))
-        waits = np.unique(wait[program.kind[before] == Kind.COLLECTIVE])
-        own = of_rank.take(program.rank[tasks[waits]])
-        return waits[own.keys()], self.start_s[step, own.values], self.end_s[step, own.values]
+        in_turn = np.argsort(begin_s[collectives[members.keys()]], kind="stable")
+        rows, ranks = collectives[members.keys()][in_turn], members.values[in_turn]
+        of_rank = Ragged.grouped(ranks, rows, len(program.ranks.names))
+        first, stop = np.zeros((2, len(waits)), dtype=np.int64)
+        rank_of = program.rank[tasks[waits]]
+        for rank in np.unique(rank_of).tolist():
+            mine, offset = np.flatnonzero(rank_of == rank), of_rank.offsets[rank]
+            own = of_rank.values[offset : of_rank.offsets[rank + 1]]
+            # of collectives that end before an earlier one does, none is left out
+            first[mine] = offset + np.searchsorted(np.maximum.accumulate(end_s[own]), free_s[waits[mine]], side="right")
+            stop[mine] = offset + np.searchsorted(begin_s[own], start_s[waits[mine]], side="left")
+        found = Ragged.slices(of_rank.values, first, stop)
+        return waits[found.keys()], begin_s[found.values], end_s[found.values]
+
+    @cached_property
+    def _is_collective(self) -> NDArray[np.bool_]:
+        return np.asarray(self.program.kind == Kind.COLLECTIVE)
 
     def _named(self, tasks: Rows, wait: Rows, before: Rows, ended_s: Times) -> NDArray[np.int64]:
         """The phase after which waits before work are named: that of what they wait for, the last to end. Shape (tasks,)."""

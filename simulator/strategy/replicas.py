@@ -20,6 +20,8 @@ from simulator.strategy.served import add_servers
 # stages · microbatches of all replicas that are simulated; as many take 10 s and 1.5 GB on a 2-core virtual machine by replay,
 # and minutes by events, where jitter makes messages of hundreds of replicas share noticeably with what all of them agree on
 _MOST_PASSES: Final = 200_000
+# units of layers · microbatches, of about five tasks each: as many take 6 GB
+_MOST_UNITS: Final = 800_000
 
 
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
@@ -31,6 +33,8 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     check_size(plan, len(classes))
     held = with_copies(job.layers, plan)
     found = [units(held, stage, plan, job) for stage in ranges]
+    if job.zero >= 2:
+        _check_units(len(classes) * sum(map(len, found)), plan.microbatches)
     tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, plan.pass_times(job))
     shop = Shop(builder, Fabric(job.cluster, builder), Feeding(builder, job), plan, grid, ranges, tasks)
     replicas = [Replica(shop, replace(job, samples_per_worker=plan.samples_of(placed.rank, job)), placed) for placed in classes]
@@ -39,6 +43,13 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     else:
         Agreement(shop, job, found, replicas).add()
     return builder.build()
+
+
+def _check_units(units: int, microbatches: int) -> None:
+    """Raises FieldError where units whose gradients are shared out are too many to be passed one by one."""
+    if units * microbatches > _MOST_UNITS:
+        message = f"{units * microbatches} passes over layers that share their gradients out are too many to simulate"
+        raise FieldError(("strategy", "microbatches"), f"{message}; give at most {_MOST_UNITS // units}, or training.zero=1")
 
 
 def check_size(plan: Plan, replicas: int = 1) -> None:

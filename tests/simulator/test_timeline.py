@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from simulator.engine import simulate
+from simulator.errors import FieldError
+from simulator.predict import timed
 from simulator.program import Path, ProgramBuilder
 from simulator.run import Phase, Run, Stream
+from simulator.scenario import load
 
 
 def run(builder: ProgramBuilder) -> Run:
@@ -66,3 +71,24 @@ def test_a_wait_for_what_the_step_before_did_is_named_after_it() -> None:
     assert result.step_time_s == pytest.approx(5.0)
     assert result.communication_s == pytest.approx({"exposed": 3.0, "hidden": 0.0})
     assert result.phase_s["synchronise"] == pytest.approx(3.0)
+
+
+def gathering(microbatches: int) -> tuple[str, ...]:
+    """Eight ranks that gather the layers of a model before every pass over them."""
+    strategy = f"strategy={{kind: hybrid, workers: 8, microbatches: {microbatches}}}"
+    return strategy, f"batch={8 * microbatches}", "training.zero=3"
+
+
+def test_waits_among_many_collectives_take_no_more_memory_than_they_are_many() -> None:
+    tracemalloc.start()
+    run = timed(load("llama-2-7b-fsdp-a100", gathering(48)))
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert run.spans is not None
+    assert most_bytes < 3_000 * len(run.spans), "not every collective of a rank for every wait"
+
+
+def test_more_gathered_layers_than_can_be_simulated_are_refused() -> None:
+    with pytest.raises(FieldError, match="too many to simulate; give at most"):
+        timed(load("llama-2-7b-fsdp-a100", gathering(100_000)))
