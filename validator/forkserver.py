@@ -137,6 +137,8 @@ def serve(descriptor: int, folders: str) -> None:
 
     for module in _PRELOAD:
         importlib.import_module(module)
+    # nothing else that runs here is to keep the launcher waiting
+    os.set_inheritable(descriptor, False)
     _Server(socket.socket(fileno=descriptor), folders).run()
     # torch takes its time to be taken down, and there is nothing to save
     os._exit(0)
