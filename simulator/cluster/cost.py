@@ -166,7 +166,8 @@ def _fastest(named: Sequence[tuple[str, Curve]]) -> Costing:
         latency_s, seconds, chosen = 0.0, math.inf, ""
         for name, curve in named:
             found_s, in_all_s = curve.seconds(size_bytes)
-            if in_all_s < seconds:
+            # a link may be so slow that all take for ever
+            if not chosen or in_all_s < seconds:
                 latency_s, seconds, chosen = found_s, in_all_s, name
         return CollectiveCost(chosen, latency_s, seconds)
 
