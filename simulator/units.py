@@ -107,9 +107,14 @@ def _field(parse: Any, dimension: str) -> tuple[BeforeValidator, WithJsonSchema]
     return BeforeValidator(parse), WithJsonSchema(schema)
 
 
+# with less, times are no longer numbers
+_LEAST_BPS: Final = 1 / 3600
+
+
 def _positive(bandwidth_Bps: float) -> float:
-    if bandwidth_Bps <= 0:
-        raise UnitError("the bandwidth is zero; give a positive one such as '25 Gbit/s'")
+    if bandwidth_Bps < _LEAST_BPS:
+        what = "zero" if bandwidth_Bps <= 0 else "less than a byte an hour"
+        raise UnitError(f"the bandwidth is {what}; give a positive one such as '25 Gbit/s'")
     return bandwidth_Bps
 
 
