@@ -8,7 +8,7 @@ GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly older-torch benchmarks measured gpu-check gpu-wheels clean
+.PHONY: demo test nightly older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt
@@ -58,7 +58,11 @@ benchmarks: .venv/installed
 measured: .venv/installed
 	$(BIN)/python docs/measured.py
 
-# Uses $(PYTHON) as it is, with its own torch; docs/gpu-check.md says more.
+# Takes the pictures of pages that docs show again. Needs Chromium.
+screenshots: .venv/installed
+	$(BIN)/python docs/screenshots.py
+
+# Uses $(PYTHON) as it is, with its own torch; docs/guides/gpu-check.md says more.
 gpu-check:
 	$(PYTHON) -m validator.gpucheck --out out/gpu-check
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario, load
     from simulator.sensitivity import sensitivity
     from simulator.study import sweep
-    from validator.measure import measure
+    from validator.measure import Watch, measure
 
-__all__ = ["Scenario", "compare", "crossover", "load", "main", "measure", "plan", "predict", "sensitivity", "sweep"]
+__all__ = ["Scenario", "Watch", "compare", "crossover", "load", "main", "measure", "plan", "predict", "sensitivity", "sweep"]
 __version__ = "0.1.0"
 
 _PUBLIC = {
@@ -42,8 +42,9 @@ _PUBLIC = {
     "sweep": "simulator.study",
     "plan": "simulator.planner",
     "measure": "validator.measure",
+    "Watch": "validator.measure",
 }
-_COMMANDS = ("simulator.commands", "validator.commands", "reports.commands")
+_COMMANDS = ("simulator.commands", "validator.commands", "reports.commands", "reports.commands_claims")
 
 
 def __getattr__(name: str) -> Any:

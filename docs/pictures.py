@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/strategies.md again, by the commands that stand below them: `python docs/pictures.py`."""
+"""Draws the pictures of docs/reference/strategies.md again, by the commands below them: `python docs/pictures.py`."""
 
 from __future__ import annotations
 

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from reports import commands_crossover, commands_history
+from reports import commands_crossover, commands_explore, commands_history
 from simulator.commands import add_scenario_arguments
 
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
     report = commands.add_parser("report", help="write a results folder as one page with figures and tables")
-    report.add_argument("folder", type=Path, metavar="DIR", help="what predict, measure or reconcile wrote with --out")
+    report.add_argument("folder", type=Path, metavar="DIR", help="what sweep, predict, measure or reconcile wrote with --out")
     report.set_defaults(command=_report)
 
     timeline = commands.add_parser(
@@ -25,14 +25,16 @@ def mount(commands: Any) -> None:
     timeline.add_argument("--out", type=Path, metavar="FILE", required=True, help="an .svg or .png")
     timeline.set_defaults(command=_timeline)
     commands_crossover.mount(commands)
+    commands_explore.mount(commands)
     commands_history.mount(commands)
 
 
 def _report(options: argparse.Namespace) -> int:
     from reports.page import build
 
-    print(build(options.folder))
-    return 0
+    built = build(options.folder)
+    print(built.path)
+    return 1 if built.is_empty else 0
 
 
 def _timeline(options: argparse.Namespace) -> int:

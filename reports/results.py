@@ -62,7 +62,8 @@ class Explanation(BaseModel):
 class Case:
     """One scenario, predicted and measured; either side may be missing. failure: why there is no measurement.
 
-    inside: whether what was measured is in the prediction's 90 % interval, None where there is none.
+    inside: whether what was measured is in the prediction's 90 % interval, None where there is none. scenario_yaml: what it was
+    predicted from, where that was kept.
     """
 
     scenario: str
@@ -76,6 +77,7 @@ class Case:
     folder: str = ""
     inside: bool | None = None
     explanation: Explanation | None = None
+    scenario_yaml: str = ""
 
     @property
     def error(self) -> float | None:
@@ -125,6 +127,8 @@ class _SummaryFile(BaseModel):
     baseline: dict[str, str | None] | None = None
     prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None
     memory_bytes_per_rank: FiniteFloat | None = None
+    memory_bytes: dict[str, FiniteFloat] | None = None
+    capacity_bytes: FiniteFloat | None = None
     provenance: dict[str, str] = {}
     rank_names: tuple[str, ...] = ()
 
@@ -166,11 +170,27 @@ def read(folder: Path) -> Results:
         raise InputError(f"{folder}: no such folder; give the --out folder of scaleproof reconcile, predict or measure")
     if (folder / "reconcile.json").is_file():
         return _Reader(folder).reconciled()
+    if has_runs(folder):
+        return _Reader(folder).unreconciled(_case_folders(folder))
+    if _is_bare(folder):
+        return Results(notes=("the folder is empty",))
+    raise InputError(f"{folder}: no results here; scaleproof reconcile, predict, measure or sweep --out {folder} leaves some")
+
+
+def has_runs(folder: Path) -> bool:
+    """Whether there is a run that is predicted or measured."""
+    return (folder / "reconcile.json").is_file() or any(_holds_run(case_folder) for case_folder in _case_folders(folder))
+
+
+def _case_folders(folder: Path) -> list[Path]:
     measured = (file.parents[1] for file in folder.glob("*/measured/run.json"))
-    case_folders = [folder, *sorted(folder.glob("runs/*")), *sorted(measured)]
-    if any(_holds_run(case_folder) for case_folder in case_folders):
-        return _Reader(folder).unreconciled(case_folders)
-    raise InputError(f"{folder}: no results here; scaleproof reconcile, predict or measure --out {folder} leaves some")
+    return [folder, *sorted(folder.glob("runs/*")), *sorted(measured)]
+
+
+def _is_bare(folder: Path) -> bool:
+    """Whether nothing is in it but a page that said so before, and what is hidden."""
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return not names or names == {"index.html", "tables"}
 
 
 def _holds_run(folder: Path) -> bool:
@@ -228,7 +248,16 @@ class _Reader:
         told = None
         if file.explanation is not None:
             told = self._validated(Explanation, file.explanation, f"{file.scenario}: explanation")
-        return Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, told)
+        case = Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, told)
+        return replace(case, scenario_yaml=self._scenario_yaml(file.folder))
+
+    def _scenario_yaml(self, name: str) -> str:
+        """What stands beside the runs of a case; "" where there is none that can be read."""
+        path = self._folder / name / "scenario.yaml"
+        try:
+            return path.read_text(encoding="utf-8") if name and _is_within(path, self._folder) else ""
+        except _UNREADABLE:
+            return ""
 
     def _side(self, file: _CaseFile, origin: str, plain: Any) -> Run | None:
         """The summary in reconcile.json, with the spans in the case's folder when they belong to it."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from reports.results import Case, Parting
 from reports.step import Step, typical_step
-from reports.style import INK, Format, render
+from reports.style import INK, Drawn, render_both
 from reports.text import milliseconds
 from reports.timeline import draw, height, rank_name, shown
 from simulator.run import Phase, Stream
@@ -27,7 +27,7 @@ _TOUCHING: Final = 1e-4
 _ROOM: Final = 0.012
 
 
-def side_by_side(case: Case, form: Format) -> bytes | None:
+def side_by_side(case: Case) -> Drawn | None:
     """A typical steady step of both sides, or of the one there is; None when neither has spans of one."""
     found = [typical_step(run) for run in case.runs]
     steps = [step for step in found if step is not None]
@@ -42,7 +42,7 @@ def side_by_side(case: Case, form: Format) -> bytes | None:
         panels = draw(figure, steps, titles)
         _mark(figure, panels, steps, marked)
 
-    return render(height(steps) + _LINE_IN * len(marked), fill, form)
+    return render_both(height(steps) + _LINE_IN * len(marked), fill)
 
 
 def _mark(

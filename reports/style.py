@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,11 +64,27 @@ _PARAMETERS: Final[Any] = {
 }
 
 
+class Drawn(NamedTuple):
+    """A figure in both forms."""
+
+    png: bytes
+    svg: bytes
+
+
 def render(height_in: float, draw: Callable[[Figure], object], form: Format = "png", description: str = "") -> bytes:
     """The figure that `draw` fills, WIDTH_IN wide and `height_in` high; the same figure is always the same bytes.
 
     description: kept in the file, for programs.
     """
+    return _rendered(height_in, draw, (form,), description)[0]
+
+
+def render_both(height_in: float, draw: Callable[[Figure], object]) -> Drawn:
+    """The same in both forms."""
+    return Drawn(*_rendered(height_in, draw, ("png", "svg"), ""))
+
+
+def _rendered(height_in: float, draw: Callable[[Figure], object], forms: Sequence[Format], description: str) -> list[bytes]:
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -77,11 +93,20 @@ def render(height_in: float, draw: Callable[[Figure], object], form: Format = "p
         warnings.filterwarnings("ignore", message="Glyph")
         figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         draw(figure)
-        buffer = io.BytesIO()
-        if form == "svg":
-            figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Description": description})
-            return buffer.getvalue()
-        figure.savefig(buffer, format="png", dpi=_DPI)
+        result = []
+        for form in forms:
+            result.append(_saved(figure, form, description))
+            # once it is laid out it stays so
+            figure.set_layout_engine("none")
+    return result
+
+
+def _saved(figure: Figure, form: Format, description: str) -> bytes:
+    buffer = io.BytesIO()
+    if form == "svg":
+        figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Description": description})
+        return buffer.getvalue()
+    figure.savefig(buffer, format="png", dpi=_DPI)
     return _smaller(buffer, description)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reports.results import Case
 from simulator.run import BREAKDOWN, Phase, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _Cell = str | float | int | None
 
@@ -54,7 +58,7 @@ def breakdown_csv(cases: Sequence[Case]) -> str:
 
 
 def _parts_csv(cases: Sequence[Case], part: str, parts: Sequence[str], field: str) -> str:
-    def rows() -> Iterator[list[_Cell]]:
+    def rows() -> Iterable[list[_Cell]]:
         for case in cases:
             sides = [getattr(run, field) if run else {} for run in (case.predicted, case.measured)]
             for name in parts:
@@ -65,10 +69,28 @@ def _parts_csv(cases: Sequence[Case], part: str, parts: Sequence[str], field: st
     return _csv(["scenario", part, "predicted_s", "measured_s", "difference_s"], rows())
 
 
-def _csv(header: Sequence[str], rows: Iterator[list[_Cell]]) -> str:
+def runs_csv(runs: Sequence[tuple[str, Run]], field: str) -> str:
+    """One row per run and part of one of its mappings, such as `breakdown_s`."""
+    unit = field.rpartition("_")[2]
+    rows = ([name, part, value] for name, run in runs for part, value in (getattr(run, field) or {}).items())
+    return _csv(["line", "part", unit], rows)
+
+
+def frame_csv(frame: pd.DataFrame) -> str:
+    """A table, numbers with nine digits; what is not there is left empty."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    rows = ([_shorter(cell) for cell in row] for row in plain.itertuples(index=False, name=None))
+    return _csv([str(name) for name in plain.columns], rows)
+
+
+def _shorter(cell: _Cell) -> _Cell:
+    return float(f"{cell:.9g}") if isinstance(cell, float) else cell
+
+
+def _csv(header: Sequence[str], rows: Iterable[list[_Cell]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
+    writer.writerow([_inert(name) for name in header])
     writer.writerows([_inert(cell) for cell in row] for row in rows)
     return text.getvalue()
 

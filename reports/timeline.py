@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # a kind beside a step's: a wait for other ranks
 _WAITING: Final = -1
 _WAITING_COLOUR: Final = "#E3E5E9"
-_COLOURS: Final = {
+COLOURS: Final = {
     Phase.FORWARD: style.SKY,
     Phase.BACKWARD: style.BLUE,
     WEIGHT: style.GREEN,
@@ -42,7 +42,7 @@ _COLOURS: Final = {
 }
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
 _DARK: Final = (Phase.BACKWARD, WEIGHT)
-_NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
+NAMES: Final = {WEIGHT: "gradients of weights", Phase.WAIT: "waiting for server or workers", Phase.INPUT: "waiting for input"}
 # how much paler the last of a rank's stages is than its first
 _PALEST: Final = 0.6
 # Lanes of a row, by how far below its middle they are and their height: what holds the rank up, and below it what moves
@@ -145,7 +145,7 @@ def _draw_step(panel: Axes, step: Step, longest_ms: float) -> int:
         row, height = _place(lane)
         mine = (places == place[:, None]).all(axis=0)
         share = _PALEST * chunk / (step.chunks - 1) if chunk and kind in _PASSES else 0.0
-        look: dict[str, Any] = {"facecolor": _WAITING_COLOUR if kind == _WAITING else paler(_COLOURS[kind], share)}
+        look: dict[str, Any] = {"facecolor": _WAITING_COLOUR if kind == _WAITING else paler(COLOURS[kind], share)}
         # what is narrower than a pixel is not made as wide as one
         look |= {"edgecolor": "white", "linewidth": 0.4} if has_edge else {"linewidth": 0, "snap": False}
         bars = zip(boxes.start_ms[mine].tolist(), (boxes.end_ms - boxes.start_ms)[mine].tolist(), strict=True)
@@ -209,7 +209,7 @@ def _legend(steps: Sequence[Step]) -> list[Patch]:
 
     present = {int(kind) for step in steps for kind in np.unique(step.kind[step.end_ms > step.arrival_ms])}
     patches = [
-        Patch(color=colour, label=_NAMES.get(kind) or Phase(kind).label) for kind, colour in _COLOURS.items() if kind in present
+        Patch(color=colour, label=NAMES.get(kind) or Phase(kind).label) for kind, colour in COLOURS.items() if kind in present
     ]
     if any(_waits(step).any() for step in steps):
         patches.append(Patch(color=_WAITING_COLOUR, label="waiting for other ranks"))

@@ -28,6 +28,12 @@ def mount(commands: Any) -> None:
     parser.add_argument(
         "--strategies", type=listed, metavar="KINDS", help="hybrid,parameter_server or either (hybrid, and the scenario's)"
     )
+    parser.add_argument(
+        "--schedules",
+        type=listed,
+        metavar="NAMES",
+        help="of pipelines beside 1f1b, or all (1f1b,interleaved_1f1b,gpipe)",
+    )
     parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="what shall be least, or most (time)")
     parser.add_argument("--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has)")
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="how many of the best to tell (10)")
@@ -50,7 +56,7 @@ def _plan(options: argparse.Namespace) -> int:
     if nodes > scenario.cluster.nodes:
         scenario = load(options.scenario, [*options.overrides, f"cluster.nodes={nodes}"])
     memory_bytes = parse_bytes(options.memory) if options.memory else None
-    which = options.servers, options.strategies
+    which = options.servers, options.strategies, options.schedules
     planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell, *which)
     doubts = doubt(planned.configurations.take([choice.row for choice in planned.best]))
     print(json.dumps(plain(planned, doubts), indent=2) if options.json else describe(planned, doubts))

@@ -11,8 +11,8 @@ from simulator.errors import NotFoundError
 ROOT: Final = Path(__file__).resolve().parent.parent / "scenarios"
 PARTS: Final = {"model": "models", "cluster": "clusters"}
 # Parts of a scenario, what is part of a cluster, and what varies scenarios.
-_FOLDERS: Final = PARTS | {"device": "devices", "study": "studies"}
-SCENARIO_FOLDERS: Final = ("what-if", "demo", "netlab")
+_FOLDERS: Final = PARTS | {"device": "devices", "study": "studies", "claim": "claims"}
+SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab")
 
 
 def names(folder: str) -> list[str]:

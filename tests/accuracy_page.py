@@ -1,4 +1,4 @@
-"""What docs/accuracy.md shows of the score; tests/test_readme.py holds it to be what is printed today, to the letter."""
+"""What docs/background/accuracy.md shows of the score; tests/test_readme.py holds it to what is printed today."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parent.parent / "docs" / "accuracy.md"
+PAGE = Path(__file__).parent.parent / "docs" / "background" / "accuracy.md"
 ALL = "scaleproof score"
 CALIBRATED = "scaleproof score scenarios/published/transformer_training.csv --calibrated"
 

@@ -1,4 +1,4 @@
-"""docs/accuracy.md: what it says in words is what the commands that it shows print."""
+"""docs/background/accuracy.md: what it says in words is what the commands that it shows print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walk through docs/add-a-strategy.md: what it quotes is what is in the example, which is built, installed and run."""
+"""The walk through docs/guides/add-a-strategy.md: what it quotes is in the example, which is built, installed and run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "add-a-strategy.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "add-a-strategy.md").read_text()
 EXAMPLE = ROOT / "examples" / "gossip-strategy"
 
 

@@ -1,4 +1,4 @@
-"""docs/measure.md names every kind of strategy that is measured, with every field that is followed, and all options."""
+"""docs/guides/measure.md names every kind of strategy that is measured, with every field that is followed, and all options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.strategy import KINDS
 from validator.twins import MEASURED
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "measure.md").read_text()
+PAGE = (DOCS / "guides" / "measure.md").read_text()
 ROWS: dict[str, str] = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (.*) \|$", PAGE, re.MULTILINE))
 
 

@@ -20,7 +20,7 @@ from simulator.errors import ScenarioError
 from simulator.scenario import load
 
 README = Path(__file__).parent.parent / "README.md"
-PAGES = [README, *sorted((README.parent / "docs").glob("*.md"))]
+PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]
 
 
 def commands() -> list[tuple[str, str, bool]]:

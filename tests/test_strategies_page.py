@@ -1,4 +1,4 @@
-"""docs/strategies.md: its pictures show what is forecast today, its tables name every field, its schedules are all of them."""
+"""docs/reference/strategies.md: its pictures are of today, its tables name every field, its schedules are all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulator.strategy import KINDS
 from simulator.strategy.schedule import ScheduleName
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "strategies.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "strategies.md").read_text()
 PICTURES = ROOT / "docs" / "pictures"
 COMMANDS: list[list[str]] = runpy.run_path(str(ROOT / "docs" / "pictures.py"))["commands"]()
 SECTIONS: dict[str, str] = dict(re.findall(r"^## [^\n]*`(\w+)`\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))

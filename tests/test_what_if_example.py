@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "what-if.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "what-if.md").read_text()
 
 
 def test_the_example_prints_what_the_page_shows() -> None:

@@ -34,18 +34,22 @@ class Messages:
         self._asked: list[list[int]] = []
 
     def ask(self, plan: Plan, rank_of: Numbers) -> Numbers:
-        """The way behind each stage of the model but the last, by number. rank_of: the pipeline rank that has each stage."""
+        """The way behind each stage of the model but the last, by number, any where the next is on the same rank. rank_of: the
+        pipeline rank that has each stage."""
         grid, alike = plan.grid(self._job.cluster.node.devices), self._wires.alike(plan, self._job)
         ranks = rank_of * grid.stride("stages")
         nodes = ranks // grid.devices
         # where any two places are joined like any other two, all that counts is whether a message leaves its node
         uniform = np.add(nodes[:-1] == nodes[1:], ranks[:-1] == ranks[1:], dtype=np.int64)
         told = uniform if self._is_uniform else ranks[:-1] * (ranks.max() + 1) + ranks[1:]
-        _, first, code = np.unique(told, return_index=True, return_inverse=True)
-        places = np.array([nodes, ranks % grid.devices])
+        crossing = np.flatnonzero(ranks[:-1] != ranks[1:])
+        _, first, code = np.unique(told[crossing], return_index=True, return_inverse=True)
+        places, first = np.array([nodes, ranks % grid.devices]), crossing[first]
         ends = zip(places[:, first].T.tolist(), places[:, first + 1].T.tolist(), strict=True)
         ways = [self._way(_Way((a, b), (c, d), alike)) for (a, b), (c, d) in ends]
-        return np.array(ways, dtype=np.int64)[code]
+        result = np.zeros(len(told), dtype=np.int64)
+        result[crossing] = np.array(ways, dtype=np.int64)[code]
+        return result
 
     def _way(self, way: _Way) -> int:
         inside = way.source[0] == way.target[0]

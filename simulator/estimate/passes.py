@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.estimate.codes import Distinct, distinct
 from simulator.estimate.configurations import Configurations
+from simulator.memory.flight import WHOLE
 from simulator.model.layers import Layer, Shard
 from simulator.strategy.costs import Exchanging, Job
 from simulator.strategy.exchange import crowded_s
@@ -22,12 +23,14 @@ Times = NDArray[np.float64]
 @dataclass(frozen=True)
 class Passes:
     """key: the passes of each configuration. Arrays of shape (keys, layers + 1) are running sums over layers, whose differences
-    are those of stages; sent_bytes and joining_s, of shape (keys, layers), what is sent behind each layer, and how long it
-    takes to put together what comes in parts. jobs: by key."""
+    are those of stages; weights_s: of gradients of weights, which are among backward_s, where some schedule makes them apart,
+    else 0. sent_bytes and joining_s, of shape (keys, layers), what is sent behind each layer, and how long it takes to put
+    together what comes in parts. jobs: by key."""
 
     key: Distinct
     forward_s: Times
     backward_s: Times
+    weights_s: Times
     sent_bytes: Times
     joining_s: Times
     jobs: list[Job]
@@ -55,7 +58,8 @@ class Passes:
             made.add(row, tuple(int(column[row]) for column in between))
         forward_s, backward_s = np.array(made.passes_s).transpose(1, 0, 2)
         sent_bytes, joining_s = np.array(made.sent).transpose(1, 0, 2)
-        return cls(key, _running(forward_s), _running(backward_s), sent_bytes, joining_s, made.jobs)
+        running = _running(forward_s), _running(backward_s), _running(np.array(made.weights_s))
+        return cls(key, *running, sent_bytes, joining_s, made.jobs)
 
 
 class _Making:
@@ -64,13 +68,16 @@ class _Making:
 
     def __init__(self, configurations: Configurations) -> None:
         self._c, self._base = configurations, configurations.space.scenario.job()
+        self._splits = not WHOLE.issuperset(configurations.space.schedules)
         self._layers: dict[Shard, Sequence[Layer]] = {}
         self._handed_on: dict[Shard, Times] = {}
         self._computing: dict[tuple[Shard, int, int], Times] = {}
+        self._weights: dict[tuple[Shard, int], Times] = {}
         self._exchanges: dict[tuple[int, ...], Exchanging] = {}
         self._exchanging: dict[tuple[int, ...], Times] = {}
         self.jobs: list[Job] = []
         self.passes_s: list[Times] = []
+        self.weights_s: list[Times] = []
         self.sent: list[tuple[Times, Times]] = []
 
     def add(self, row: int, between: tuple[int, ...]) -> None:
@@ -87,11 +94,14 @@ class _Making:
         made = shard, samples, int(c.recompute[row])
         if made not in self._computing:
             self._computing[made] = job.computing_s(samples)
+        if (shard, samples) not in self._weights:
+            self._weights[shard, samples] = job.weights_s() if self._splits else np.zeros(len(job.layers))
         exchanged = *between, samples, int(recompute.kind == "full")
         if exchanged not in self._exchanging:
             self._exchanging[exchanged] = job.exchanging_s(samples)
         self.jobs.append(job)
         self.passes_s.append(self._computing[made] + self._exchanging[exchanged])
+        self.weights_s.append(self._weights[shard, samples])
         self.sent.append(_sent(plan, job, self._handed_on[shard] * samples, bool(c.space.kept.get("split_sends", False))))
 
 

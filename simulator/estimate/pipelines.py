@@ -7,6 +7,7 @@ near to it where the paths are the right ones. Arrays have configurations last, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,19 @@ from simulator.strategy.schedule import ScheduleName
 
 Times = NDArray[np.float64]
 
+# Schedules that have a closed form, and others whose passes are followed; not those whose orders are searched for, which are
+# other ones for all times of passes.
+CLOSED: Final[tuple[ScheduleName, ...]] = ("1f1b", "interleaved_1f1b", "gpipe")
+FOLLOWED: Final[tuple[ScheduleName, ...]] = (
+    "looped_bfs", "zb_h1", "zb_h2", "interleaved_zero_bubble", "zb_v", "dualpipe_v",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Stages:
     """Seconds of passes over each stage of the model, shape (stages, configurations); of the messages behind each but the last,
-    shape (stages − 1, configurations). microbatches: shape (configurations,). ranks: that have the stages, in a ring.
+    shape (stages − 1, configurations). microbatches: shape (configurations,). ranks: that have the stages, in a ring or a V.
+    weights_s: of backward_s, gradients of weights, where they are made apart.
     forward_more_s, backward_more_s: how much longer a pass takes that follows another on its rank at once."""
 
     forward_s: Times
@@ -29,13 +38,21 @@ class Stages:
     microbatches: NDArray[np.int64]
     ranks: int
     overlap_sends: bool
+    weights_s: Times | float = 0.0
     forward_more_s: Times | float = 0.0
     backward_more_s: Times | float = 0.0
 
     def take(self, at: NDArray[np.int64]) -> Stages:
         """Of some configurations, in which no pass takes longer after another."""
-        passes_s = self.forward_s[:, at], self.backward_s[:, at]
-        return Stages(*passes_s, self.sends_s[:, at], self.microbatches[at], self.ranks, self.overlap_sends)
+        passes_s = self.forward_s[:, at], self.backward_s[:, at], self.sends_s[:, at]
+        weights_s = self.weights_s[:, at] if isinstance(self.weights_s, np.ndarray) else self.weights_s
+        return Stages(*passes_s, self.microbatches[at], self.ranks, self.overlap_sends, weights_s)
+
+    @property
+    def inputs_s(self) -> Times:
+        """Of the least that a backward pass does before the next stage may begin its own."""
+        result: Times = self.backward_s - self.weights_s
+        return result
 
 
 def windows(schedule: ScheduleName, stages: Stages) -> tuple[Times, Times]:

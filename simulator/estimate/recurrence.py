@@ -71,7 +71,8 @@ class Played(NamedTuple):
 @dataclass(frozen=True)
 class Passing:
     """Seconds of passes, shape (kinds of passes, stages of the model, configurations), and of the messages behind each stage
-    but the last, shape (stages − 1, configurations). times: what orders that are searched for weigh."""
+    but the last, shape (stages − 1, configurations). sums_s: of what is summed beside after each pass that makes gradients of a
+    stage's weights, shape (stages, configurations). times: what orders that are searched for weigh."""
 
     schedule: ScheduleName
     ranks: int
@@ -80,6 +81,7 @@ class Passing:
     work_s: Times
     sends_s: Times
     collectives: Collectives | None = None
+    sums_s: Times | None = None
     times: PassTimes = EQUAL
 
     def play(self, microbatches: Numbers) -> Played:
@@ -94,15 +96,16 @@ class Passing:
             if more.any():
                 # of as many more microbatches each takes as long as of the last that were followed
                 before, steps = self._take(at)._play(_FEW * self.ranks), more / (number - _FEW * self.ranks)
-                window_s, lane_s = (last + steps * (last - one) for one, last in zip(before[:2], found[:2], strict=True))
-                found = Played(window_s, np.maximum(0.0, lane_s), found.left_s)
+                window_s, *rests_s = (last + steps * (last - one) for one, last in zip(before, found, strict=True))
+                found = Played(window_s, *(np.maximum(0.0, rest_s) for rest_s in rests_s))
             for whole, part in zip(result, found, strict=True):
                 whole[:, at] = part
         return result
 
     def _take(self, at: Numbers) -> Passing:
         given = self.collectives.take(at) if self.collectives is not None else None
-        return replace(self, work_s=self.work_s[:, :, at], sends_s=self.sends_s[:, at], collectives=given)
+        sums_s = self.sums_s[:, at] if self.sums_s is not None else None
+        return replace(self, work_s=self.work_s[:, :, at], sends_s=self.sends_s[:, at], collectives=given, sums_s=sums_s)
 
     def _play(self, microbatches: int) -> Played:
         graph = _graph(self.schedule, self.ranks, microbatches, self.chunks, self.overlap_sends, self.times)
@@ -128,7 +131,7 @@ class _Graph(NamedTuple):
     boundary over which that is sent, the last for none. stream: the pass for which the rank got the message before. turn,
     turn_link: of the message that the rank waits for first, sent by the pass before: what its receiver does before it gets it.
     slot: of its order. first, last: passes of each rank; sent: for which the last messages are that each rank sends. makes:
-    the last that makes gradients of each stage, and its rank.
+    the last that makes gradients of each stage, and its rank. making: all that do, by rank, and beyond them none.
     """
 
     code: Numbers
@@ -145,6 +148,7 @@ class _Graph(NamedTuple):
     sent: Numbers
     makes: Numbers
     makes_rank: Numbers
+    making: Numbers
 
 
 @lru_cache(maxsize=1024)
@@ -186,11 +190,15 @@ def _graph(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, o
     makes = np.zeros(boundaries + 1, dtype=np.int64)
     gradients = np.flatnonzero(np.isin(kind, (Pass.BACKWARD, Pass.WEIGHT)))
     np.maximum.at(makes, stage[gradients], gradients)
+    making = np.full((ranks, np.bincount(rank[gradients]).max()), nothing)
+    for one in range(ranks):
+        own = gradients[rank[gradients] == one]
+        making[one, : len(own)] = own
     last = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(last, rank, np.arange(nothing))
     levels = [*np.flatnonzero(np.diff(slot, prepend=-1)).tolist(), nothing]
     code = kind * (boundaries + 1) + stage
-    found = before, made, link, stream, turn, turn_link, slot, levels, number[:, 0], last, sent, makes, rank[makes]
+    found = before, made, link, stream, turn, turn_link, slot, levels, number[:, 0], last, sent, makes, rank[makes], making
     return _Graph(code, *found)
 
 
@@ -206,6 +214,7 @@ class _Run:
         # one row more, which holds nothing up
         self.end_s, self.got_s = np.zeros((2, len(graph.code) + 1, count))
         self.lane = None
+        self.sums_s = passing.sums_s[:, columns] if passing.sums_s is not None else None
         if passing.collectives is not None:
             self.lane = _Lane(graph, passing.collectives.take(columns), self.work_s, len(work_s))
 
@@ -215,9 +224,21 @@ class _Run:
         for begin, end in itertools.pairwise(graph.levels):
             self._level(slice(begin, end), turns)
         last_s = end_s[graph.last]
-        lane_s = np.zeros_like(last_s) if self.lane is None else self.lane.rest_s(end_s)
+        lane_s = self._summed_s() - last_s if self.lane is None else self.lane.rest_s(end_s)
         window_s = np.maximum(last_s, self.got_s[graph.sent].max(axis=0)) - self.got_s[graph.first]
         return Played(window_s, lane_s, last_s[graph.makes_rank] - end_s[graph.makes])
+
+    def _summed_s(self) -> Times:
+        """When each rank has summed all that it sums beside its passes, one after another, and has ended them."""
+        graph, result = self.graph, self.end_s[self.graph.last]
+        if self.sums_s is None:
+            return result
+        stage = np.append(graph.code, 0) % len(self.sums_s)
+        summed_s = np.zeros_like(result)
+        for making in graph.making.T:
+            sum_s = self.sums_s[stage[making]] * (making < len(graph.code))[:, None]
+            summed_s = np.maximum(summed_s, self.end_s[making]) + sum_s
+        return np.maximum(result, summed_s)
 
     def _level(self, at: slice, turns: bool) -> None:
         graph, end_s = self.graph, self.end_s
@@ -243,7 +264,7 @@ class _Lane:
     one before its own, each sum for its layer. Layers of a stage are taken to be alike but for what comes first or last.
 
     Of each pass: what is gathered first, and then; what else is gathered, and summed beside; what is summed with the last layer
-    but one, and with the last.
+    but one, and with the last. Nothing is gathered for gradients of weights that are made apart, and all is summed after them.
     """
 
     def __init__(self, graph: _Graph, given: Collectives, work_s: Times, kinds: int) -> None:
@@ -254,33 +275,46 @@ class _Lane:
         sum_s, several = (given.sums_s - given.last_s) / others, layers > 1
         forward = given.opening_s, gather_s * several, between * gather_s, none, none
         backward = again_s, again_s * several, between * (again_s + sum_s), sum_s * several, given.last_s
-        tables = [np.concatenate(each)[graph.code] for each in zip(forward, backward, strict=True)]
+        inputs = again_s, again_s * several, between * again_s, none, none
+        weights = none, none, none, none, given.sums_s
+        tables = [np.concatenate(each[:kinds])[graph.code] for each in zip(forward, backward, inputs, weights, strict=True)]
         self.first_s, self.second_s, self.other_s, self.sum_s, last_s = tables
         self.last_s = np.pad(last_s, [(0, 1), (0, 0)])
-        self.layers = np.tile(layers, (kinds, 1))[graph.code]
+        passed = np.tile(layers, (kinds, 1))
+        passed[Pass.WEIGHT * len(layers) :] = 1
+        self.layers = passed[graph.code]
+        self.is_apart = (graph.code >= Pass.WEIGHT * len(layers))[:, None]
         self.work_s = work_s[graph.code]
         self.layer_s = self.work_s / self.layers
         # hints of an order have as many places for each pass as any has layers: where some are left, sums come before gathers
         slot, before_layers = np.append(graph.slot, 0)[graph.before], np.append(self.layers[:, 0], 1)[graph.before]
         self.sums_first = ((graph.slot - slot) * layers.max() > before_layers)[:, None]
-        # when the collectives of a pass have ended but for the last sum, and when its last layer but one has
-        self.moved_s, self.free_s = np.zeros((2, nothing + 1, work_s.shape[1]))
+        # when the collectives of a pass have ended but for the last sum; of the last pass for which anything was gathered, when
+        # its last layer but one was passed, and its last
+        self.moved_s, self.free_s, self.passed_last_s = np.zeros((3, nothing + 1, work_s.shape[1]))
 
     def passed_s(self, at: slice, before_s: Times, begin_s: Times) -> Times:
         """When passes end that could begin at `begin_s`, on ranks whose passes before ended at `before_s`."""
         before, layers, layer_s = self.graph.before[at], self.layers[at], self.layer_s[at]
-        moved_s, last_s = self.moved_s[before], self.last_s[before]
+        moved_s, last_s, passed_last_s = self.moved_s[before], self.last_s[before], self.passed_last_s[before]
         sums_first = self.sums_first[at] & (last_s > 0)
         moved_s = np.where(sums_first, np.maximum(moved_s, before_s) + last_s, moved_s)
         first_s = np.maximum(moved_s, self.free_s[before]) + self.first_s[at]
         summed_s = np.where(sums_first, first_s, np.maximum(first_s, before_s) + last_s)
         start_s = np.maximum(begin_s, first_s)
-        second_s = np.maximum(summed_s, before_s) + self.second_s[at]
+        second_s = np.maximum(summed_s, passed_last_s) + self.second_s[at]
         other_s = np.where(layers > 2, np.maximum(second_s, start_s + layer_s), second_s) + self.other_s[at]
         end_s: Times = np.maximum(start_s + self.work_s[at], np.where(layers > 1, other_s + layer_s, 0.0))
         sum_s, ready_s = self.sum_s[at], end_s - layer_s
         self.moved_s[at] = np.where(layers > 1, np.maximum(other_s, ready_s * (sum_s > 0)) + sum_s, summed_s)
-        self.free_s[at] = np.where(layers > 1, ready_s, before_s)
+        self.free_s[at] = np.where(layers > 1, ready_s, passed_last_s)
+        self.passed_last_s[at] = end_s
+        is_apart = self.is_apart[at]
+        if is_apart.any():
+            end_s = np.where(is_apart, begin_s + self.work_s[at], end_s)
+            self.moved_s[at] = np.where(is_apart, moved_s, self.moved_s[at])
+            self.free_s[at] = np.where(is_apart, self.free_s[before], self.free_s[at])
+            self.passed_last_s[at] = np.where(is_apart, passed_last_s, end_s)
         return end_s
 
     def rest_s(self, end_s: Times) -> Times:

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from simulator.estimate.codes import Numbers, distinct
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
-from simulator.estimate.expected import Expected, Given
+from simulator.estimate.expected import Expected, Given, passing_of
 from simulator.estimate.messages import Messages
 from simulator.estimate.passes import Passes, plan_of
-from simulator.estimate.pipelines import Stages, per_round, received
+from simulator.estimate.pipelines import CLOSED, Stages, per_round, received
 from simulator.estimate.recurrence import Collectives, Played, one_rank_s
 from simulator.estimate.sums import Agreed
+from simulator.memory.flight import WHOLE
 from simulator.strategy.schedule import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
@@ -49,6 +50,7 @@ class Shape:
         self.passing, self.agreeing, self.pass_code, self.cut = passing, agreeing, pass_code, cut
         self.stages, chunks = int(passing.stages[0]), int(passing.chunks[0])
         self.kept = passing.space.kept
+        self.is_uniform = passing.space.scenario.cluster.is_uniform
         self.schedule: ScheduleName = passing.space.schedules[passing.schedule[0]] if self.stages > 1 else "1f1b"
         self.stage_of = np.array(
             [[stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(chunks)] for rank in range(self.stages)]
@@ -56,6 +58,12 @@ class Shape:
         kinds = [tuple(row) for row in cut.kind_of[self.stage_of].tolist()]
         # of ranks that have alike stages the first has the longest way to the last and back
         self.ranks = sorted({*(kinds.index(kind) for kind in set(kinds)), self.stages - 1})
+        self.splits = self.schedule not in WHOLE
+        if self.schedule not in CLOSED:
+            # of alike ranks each may be the slowest, and sums of the last be followed by least
+            self.ranks = sorted({*self.ranks, *(self.stages - 1 - kinds[::-1].index(kind) for kind in set(kinds))})
+        own = {kind: [rank for rank, one in enumerate(kinds) if one == kind] for kind in set(kinds)}
+        self.alike = [[rank] if self.schedule in CLOSED else own[kinds[rank]] for rank in self.ranks]
         self.held = self.stage_of[self.ranks]
         # how many stages of each kind a rank has
         self.has = np.array([np.bincount(cut.kind_of[held], minlength=len(cut.kinds)) for held in self.held])
@@ -63,6 +71,7 @@ class Shape:
         rank_of = np.argsort(self.stage_of, axis=None) // chunks
         asked = [messages.ask(plan_of(passing, row), rank_of) for row in self.placed.first.tolist()]
         self.ways = np.array(asked, dtype=np.int64).reshape(len(self.placed), cut.count - 1)
+        self.crosses = rank_of[:-1] != rank_of[1:]
 
     def answered(self, passes: Passes, seconds: Times, size_of: Numbers, agreed: Agreed) -> Answered:
         """seconds: of messages by way and size; size_of: the size of what each layer hands on, by pass; agreed: of the rows of
@@ -103,7 +112,8 @@ class _PassingTable:
         self.stages = self._stages(shape, passes, seconds, size_of)
         self.per_round = per_round(self.stages)
         self.expected = Expected(shape.schedule, shape.stage_of, self.stages)
-        self.window_s, self.least_s = (found[shape.ranks] for found in (self.expected.played.window_s, self.expected.least_s))
+        self.least_s = self.expected.least_s[shape.ranks]
+        self.window_s = np.array([self.expected.played.window_s[alike].max(axis=0) for alike in shape.alike])
 
     def _stages(self, shape: Shape, passes: Passes, seconds: Times, size_of: Numbers) -> Stages:
         forward_s, backward_s = self.kinds_s[:, self._kind_of]
@@ -111,8 +121,12 @@ class _PassingTable:
         sends_s = np.zeros((0, len(code)))
         if shape.stages > 1:
             sends_s = seconds[shape.ways[shape.placed.code].T, size_of[code, lasts]] + passes.joining_s[code, lasts]
+            sends_s *= shape.crosses[:, None]
         overlap = bool(shape.kept.get("overlap_sends", False))
-        return Stages(forward_s, backward_s, sends_s, self.microbatches, shape.stages, overlap)
+        weights_s: Times | float = 0.0
+        if shape.splits:
+            weights_s = passes.weights_s[code, shape.cut.stops[:, None]] - passes.weights_s[code, shape.cut.begins[:, None]]
+        return Stages(forward_s, backward_s, sends_s, self.microbatches, shape.stages, overlap, weights_s)
 
     @cached_property
     def layers_s(self) -> Times:
@@ -125,10 +139,12 @@ class _PassingTable:
         as all forward passes before it take."""
         stages, first, last = self.stages, self._held[:, 0], self._held[:, -1]
         sends_s, received_s = np.pad(stages.sends_s, [(0, 1), (0, 0)]), received(stages)[0]
-        forward_s, backward_s = (
-            np.cumsum((one + sends_s)[::-1], axis=0)[::-1] for one in (stages.forward_s, stages.backward_s)
-        )
-        way_s = forward_s[first] + backward_s[last] - stages.backward_s[last]
+        forward_s, backward_s = (np.cumsum((one + sends_s)[::-1], axis=0)[::-1] for one in (stages.forward_s, stages.inputs_s))
+        way_s = forward_s[first] + backward_s[last] - stages.inputs_s[last]
+        if self._schedule not in CLOSED:
+            all_s = stages.microbatches * received_s[self._held].sum(axis=1) * (self._schedule == "looped_bfs")
+            longest_s: Times = np.maximum(way_s, all_s)
+            return longest_s
         before_s: Times = self.per_round * received_s[self._held[:, :-1]].sum(axis=1) + received_s[last]
         if self._schedule == "gpipe" and stages.ranks > 1:
             before_s = way_s + (stages.microbatches - 1) * np.maximum.accumulate(received_s[::-1], axis=0)[::-1][first]
@@ -169,6 +185,7 @@ class Answered:
     def times(self, p: Numbers, a: Numbers, zero: int) -> tuple[Times, Times]:
         """What is expected of configurations, and at least. p, a: their rows of the tables; zero: the stage that all have."""
         gathered = self._gathered(p, a) if zero == 3 else None
+        summed_s = self._summed_s(p, a) if zero == 2 and self.shape.schedule not in CLOSED else None
         beside_s = [self._beside_s(kind, p, a, zero) for kind in range(len(self.shape.cut.kinds))]
         expected_s, least_s = np.zeros((2, len(p)))
         for rank in range(len(self.shape.ranks)):
@@ -176,7 +193,10 @@ class Answered:
                 window_s, exposed_s, sure_s, lane_s = self._of_gathering(rank, p, a, gathered)
             else:
                 window_s = self.passing.window_s[rank].take(p)
-                exposed_s, sure_s, lane_s = self._exposed(rank, p, a, zero, beside_s)
+                exposed_s, sure_s, lane_s = self._exposed(rank, p, a, zero, beside_s, summed_s)
+            if rank > 0 and not self.shape.is_uniform:
+                # its group may be nearer to one another than rank 0's, of which all sums are told
+                sure_s, lane_s = _NOTHING, _NOTHING
             optimizer_s = self.agreeing.optimizer_s[rank].take(a)
             sure_s = np.maximum(self.passing.least_s[rank].take(p) + sure_s, lane_s) + optimizer_s
             exposed_s = window_s + exposed_s + optimizer_s
@@ -188,8 +208,8 @@ class Answered:
 
     def _beside_s(self, kind: int, p: Numbers, a: Numbers, zero: int) -> Times:
         """What is left of a pass over a stage of a kind once the gradients of its first unit are complete: sums go on beside
-        it, unless they wait for the whole pass."""
-        if zero < 2 and not self.shape.kept.get("overlap", False):
+        it, unless they wait for the whole pass, as they do where gradients of weights are made apart."""
+        if self.shape.splits or (zero < 2 and not self.shape.kept.get("overlap", False)):
             return _NOTHING
         passing, agreeing = self.passing, self.agreeing
         begins = passing.begins.take(p)
@@ -198,13 +218,16 @@ class Answered:
         result: Times = passing.kinds_s[1, kind].take(p) - passed_s
         return result
 
-    def _exposed(self, rank: int, p: Numbers, a: Numbers, zero: int, beside_s: Sequence[Times]) -> tuple[Times, Times, Times]:
-        """What replicas take to agree after a rank's passes, at least, and how long the step takes at least for its sums."""
+    def _exposed(
+        self, rank: int, p: Numbers, a: Numbers, zero: int, beside_s: Sequence[Times], summed_s: Times | None
+    ) -> tuple[Times, Times, Times]:
+        """What replicas take to agree after a rank's passes, at least, and how long the step takes at least for its sums.
+        summed_s: the first of all ranks where that was followed, else 0."""
         shape, passing, agreeing = self.shape, self.passing, self.agreeing
         final = int(shape.cut.kind_of[shape.held[rank, 0]])
         sure_s = np.maximum(agreeing.last_s[final].take(a), agreeing.sums_s[final].take(a) - beside_s[final])
         exposed_s = sure_s
-        for one in shape.sums(rank, passing.expected.followed):
+        for one in shape.sums(rank, bool(passing.expected.followed.any())):
             # sums of a rank follow one another: with ZeRO's second stage, those of each microbatch of a round
             before_s: Times = (one.before @ agreeing.sums_s).take(a)
             if zero == 2:
@@ -213,6 +236,9 @@ class Answered:
             before_s -= beside_s[one.kind]
             before_s -= passing.expected.played.left_s[one.stage].take(p)
             exposed_s = np.maximum(exposed_s, before_s)
+        if summed_s is not None:
+            own_s = summed_s[shape.alike[rank]].max(axis=0)
+            exposed_s = np.where(own_s > 0, np.maximum(sure_s, own_s), exposed_s)
         if zero == 0:
             return exposed_s, sure_s, _NOTHING
         after_s = (shape.has[rank] @ agreeing.after_s).take(a)
@@ -225,6 +251,20 @@ class Answered:
             return exposed_s + np.maximum(0.0, after_s - (shape.has[rank] @ passing.kinds_s[0]).take(p)), sure_s, lane_s
         return exposed_s + after_s, sure_s + after_s, lane_s
 
+    def _summed_s(self, p: Numbers, a: Numbers) -> Times:
+        """How long ranks sum after their passes what they sum beside each, followed where sums may take longer than what is
+        between them, shape (ranks, configurations)."""
+        shape, stages, expected = self.shape, self.passing.stages, self.passing.expected
+        sums_s = self.agreeing.sums_s[shape.cut.kind_of][:, a]
+        between_s = np.broadcast_to(stages.weights_s if shape.splits else stages.backward_s, stages.backward_s.shape)
+        at = np.flatnonzero((sums_s > between_s.take(p, axis=1)).any(axis=0) & expected.followed.take(p))
+        result: Times = np.zeros((shape.stages, len(p)))
+        if len(at):
+            some = stages.take(p[at])
+            found = passing_of(shape.schedule, shape.stage_of.shape[1], some, sums_s=sums_s[:, at]).play(some.microbatches)
+            result[:, at] = found.lane_s
+        return result
+
     def _of_gathering(self, rank: int, p: Numbers, a: Numbers, gathered: Played) -> tuple[Times, Times, Times, Times]:
         """The same of ranks that gather layers before each pass over them, and what is expected of its passes."""
         shape, agreeing = self.shape, self.agreeing
@@ -232,7 +272,7 @@ class Answered:
         last_s = agreeing.last_s[final].take(a)
         moved_s = agreeing.sums_s + (1 + self._again) * agreeing.gathers_s
         least_s = self.passing.microbatches.take(p) * (shape.has[rank] @ moved_s).take(a)
-        window_s, lane_s, _ = (one[shape.ranks[rank]] for one in gathered)
+        window_s, lane_s = (one[shape.alike[rank]].max(axis=0) for one in gathered[:2])
         # a rank that is alone in its pipeline was followed until its last sum
         exposed_s = np.maximum(last_s, lane_s) if shape.stages > 1 else np.zeros_like(last_s)
         return window_s, exposed_s, last_s, least_s
@@ -251,8 +291,12 @@ class Answered:
         kind_of, layers = shape.cut.kind_of, (shape.cut.stops - shape.cut.begins)[:, None]
         window_s = passing.expected.played.window_s.take(p, axis=1)
         again_s = self._again * agreeing.gathers_s
-        waits_s = np.array([agreeing.gathers_s, agreeing.sums_s + again_s]).take(a, axis=2)
-        longer = np.flatnonzero((waits_s > passing.kinds_s.take(p, axis=2)).any(axis=(0, 1)) | (layers != layers[0]).any())
+        if shape.splits:
+            longer = np.arange(len(p))
+        else:
+            waits_s = np.array([agreeing.gathers_s, agreeing.sums_s + again_s]).take(a, axis=2)
+            unhidden = (waits_s > passing.kinds_s.take(p, axis=2)).any(axis=(0, 1))
+            longer = np.flatnonzero(unhidden | (layers != layers[0]).any())
         result = Played(window_s, np.zeros_like(window_s), window_s)
         if len(longer):
             at, to = p[longer], a[longer]

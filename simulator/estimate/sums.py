@@ -17,6 +17,7 @@ from simulator.estimate.cuts import Cut
 from simulator.estimate.passes import Passes, plan_of
 from simulator.estimate.wires import Wires
 from simulator.strategy.costs import Job
+from simulator.strategy.schedules.passes import V_SHAPED
 
 Times = NDArray[np.float64]
 
@@ -54,7 +55,10 @@ class Sums:
         # with ZeRO's first stage gradients are cut as without, unless parameters are gathered beside the next step
         cut_by = np.where((c.zero == 1) & (not c.space.kept.get("overlap_gather", False)), 0, c.zero)
         self.shard = distinct(c.tensor, c.expert)
-        self.pattern = distinct(self.shard.code, counts, (c.stages > 1).astype(np.int64), c.bucket, cut_by)
+        # where the first and the last stage are on ranks apart, both have the weights that they share
+        shaped = np.array([schedule in V_SHAPED for schedule in c.space.schedules], dtype=np.bool_)[c.schedule]
+        apart = ((c.stages > 1) & ~shaped).astype(np.int64)
+        self.pattern = distinct(self.shard.code, counts, apart, c.bucket, cut_by)
         self.group = distinct(self.shard.code, c.context, c.workers, c.order, np.where(c.order > 0, c.stages, 0))
         self.agreeing = [Agreeing(wires, c.space.kept.get("algorithm")) for _ in range(len(self.shard))]
         self.begins: list[int] = []
@@ -70,7 +74,7 @@ class Sums:
         for row, group in zip(self.group.first.tolist(), self.groups, strict=True):
             for op in {op for op, _ in self.fields}:
                 self.agreeing[self.shard.code[row]].ask(group, op)
-        self.copying = distinct(self.group.code, c.stages, (c.zero >= 2).astype(np.int64))
+        self.copying = distinct(self.group.code, c.stages, apart, (c.zero >= 2).astype(np.int64))
         self.copies = [self._ask_for_copies(row, passes.jobs[pass_code[row]], wires) for row in self.copying.first.tolist()]
 
     def _ask_for_copies(self, row: int, job: Job, wires: Wires) -> int:

@@ -7,20 +7,23 @@ their programs, and put together in arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import FieldError
 from simulator.estimate.codes import Numbers
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
 from simulator.estimate.messages import Messages
 from simulator.estimate.passes import Passes
+from simulator.estimate.pipelines import CLOSED, FOLLOWED
 from simulator.estimate.shapes import Shape
 from simulator.estimate.sums import Sums
 from simulator.estimate.wires import Wires
+from simulator.strategy.schedule import ScheduleName
 
 Times = NDArray[np.float64]
 
@@ -42,8 +45,9 @@ class StepTimes(NamedTuple):
 
 
 def step_times(configurations: Configurations) -> StepTimes:
-    """Of all configurations. Raises FieldError where one is not valid after all."""
+    """Of all configurations. Raises FieldError where one is not valid after all, or passed in an order that is searched for."""
     c = configurations
+    _check(c.space.schedules)
     expected_s, least_s = np.empty((2, len(c)))
     if not len(c):
         return StepTimes(expected_s, least_s)
@@ -70,6 +74,15 @@ def step_times(configurations: Configurations) -> StepTimes:
             some = rows[begin : begin + _AT_ONCE]
             expected_s[some], least_s[some] = tables[key].times(p.take(some), a.take(some), zero)
     return StepTimes(expected_s, least_s)
+
+
+def _check(schedules: Sequence[ScheduleName]) -> None:
+    for schedule in schedules:
+        if schedule not in (*CLOSED, *FOLLOWED):
+            message = (
+                f"what {schedule} takes is not estimated, as its order is searched for; give {', '.join((*CLOSED, *FOLLOWED))}"
+            )
+            raise FieldError(("strategy", "schedule"), message)
 
 
 _Key = tuple[int, int, int]

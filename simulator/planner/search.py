@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simulator.accounting import accounted, tokens_per_sample
 from simulator.errors import FieldError, InputError
 from simulator.estimate import every
+from simulator.estimate.pipelines import CLOSED, FOLLOWED
 from simulator.estimate.servers import every_served
 from simulator.objectives import Objective
 from simulator.planner.candidates import Candidates
@@ -24,6 +25,7 @@ from simulator.predict import timed
 from simulator.run import Run
 from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
+from simulator.strategy.schedule import ScheduleName
 
 Times = NDArray[np.float64]
 # Replays take a tenth of a second to some seconds each: what is left after so many is told as not proved.
@@ -82,10 +84,12 @@ def plan(
     tell: Callable[[str], None] = lambda _: None,
     servers: int | None = None,
     strategies: Collection[str] | None = None,
+    schedules: Collection[str] | None = None,
 ) -> Planned:
     """The best ways to train the scenario's model on so many devices; as many as its strategy has, if None. memory: bytes that
     a rank may hold; what its device has, if None. tell: is called with what is being done. servers: at most so many.
     strategies: which of `STRATEGIES`; hybrid, if None, and with servers where their number is given or the scenario has some.
+    schedules: of pipelines beside 1F1B, or "all"; those that have a closed form, if None.
 
     Raises FieldError or InputError for what cannot be planned: an objective that the cluster says nothing of, no configuration
     that is valid or fits.
@@ -93,7 +97,7 @@ def plan(
     kinds = _kinds(scenario, servers, strategies)
     _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
-    found = _candidates(scenario, gpus or scenario.strategy.training_ranks, servers, kinds)
+    found = _candidates(scenario, gpus or scenario.strategy.training_ranks, servers, kinds, _schedules(schedules))
     if not len(found):
         raise InputError(f"there is no way to train {scenario.total_samples} samples a step on so many ranks; change batch")
     tell(f"estimating {len(found):,} configurations")
@@ -120,8 +124,21 @@ def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] 
     return STRATEGIES if asked else STRATEGIES[:1]
 
 
-def _candidates(scenario: Scenario, ranks: int, servers: int | None, kinds: Collection[str]) -> Candidates:
-    hybrid = space(scenario, ranks)
+def _schedules(names: Collection[str] | None) -> Sequence[ScheduleName]:
+    every_one = *CLOSED, *FOLLOWED
+    if names is None:
+        return CLOSED
+    if set(names) == {"all"}:
+        return every_one
+    if not names or not set(names) <= set(every_one):
+        raise InputError(f"--schedules {','.join(names)}: give all, or some of {','.join(every_one)}")
+    return [schedule for schedule in every_one if schedule in names]
+
+
+def _candidates(
+    scenario: Scenario, ranks: int, servers: int | None, kinds: Collection[str], schedules: Sequence[ScheduleName]
+) -> Candidates:
+    hybrid = space(scenario, ranks, schedules)
     hybrid = hybrid if "hybrid" in kinds else replace(hybrid, ranks=())
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0)
     return Candidates.all_of(every(hybrid), every_served(served))

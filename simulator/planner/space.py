@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from simulator.errors import FieldError
 from simulator.estimate import Space
+from simulator.estimate.pipelines import CLOSED
 from simulator.estimate.servers import PLACEMENTS, ServerSpace
 from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import Recompute
 from simulator.scenario import Scenario
 from simulator.strategy import Hybrid, ParameterServer
 from simulator.strategy.grid import ORDER
+from simulator.strategy.schedule import ScheduleName
 
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 # Kinds of strategies that are planned.
@@ -28,7 +31,7 @@ _LONG: Final = 16_384
 _MOST_CONTEXT: Final = 16
 
 
-def space(scenario: Scenario, ranks: int) -> Space:
+def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED) -> Space:
     """All degrees that divide `ranks`, microbatches of all sizes, schedules, ZeRO's stages, recomputation, buckets, and orders
     of axes. Raises FieldError where the model's layers, or so many ranks, are too few or too many."""
     cluster = scenario.cluster
@@ -50,7 +53,8 @@ def space(scenario: Scenario, ranks: int) -> Space:
         stages=tuple(stages for stages in range(1, last - first + 1) if ranks % stages == 0),
         chunks=_CHUNKS,
         samples=tuple(samples for samples in range(1, min(total, _MOST_SAMPLES) + 1) if total % samples == 0),
-        schedules=("1f1b", "interleaved_1f1b", "gpipe"),
+        # the one that ranks have which are alone in their pipelines comes with all
+        schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
         zero=(0, 1, 2, 3),
         recompute=tuple(Recompute(kind=kind) for kind in ("none", "selective", "full")),
         sequence_parallel=(False, True),

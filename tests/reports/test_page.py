@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import base64
+import copy
+import hashlib
 import html
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import scaleproof
 from reports.page import build
 from simulator.errors import InputError, RunError
 from simulator.run import save
 
-from .example import CASES, edit, failed_case, make_run, write_results
-from .test_figures import size_px
+from .example import CASES, edit, make_run, write_results
+from .sized import size_px
+from .studies import STUDY, without_pictures, write_study
 
 _VOID = {"meta", "img", "br", "link", "hr", "input"}
 
@@ -53,52 +58,78 @@ class _Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of eight scenarios and a failed one, with its page."""
-    folder = write_results(tmp_path_factory.mktemp("built"))
-    edit(folder, lambda plain: plain["cases"].append(failed_case()))
-    assert build(folder) == folder / "index.html"
-    return folder
+@pytest.fixture
+def not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_pictures(monkeypatch)
 
 
-def test_the_page_refers_to_nothing_outside_itself(built: Path) -> None:
-    page = _Page(built / "index.html")
-    assert len(page.references) == 3 + 8 + 3
-    assert all(reference.startswith("data:") for reference in page.references)
-    source = (built / "index.html").read_text(encoding="utf-8")
-    assert not re.search(r"https?://|url\(|@import|<script|<link", source)
+@pytest.mark.parametrize("kind", ["built_results", "built_study"])
+def test_a_page_refers_to_nothing_outside_itself(kind: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(kind)
+    page = _Page(folder / "index.html")
+    assert all(reference.startswith(("data:", "#")) for reference in page.references)
+    links = [reference[1:] for reference in page.references if reference.startswith("#")]
+    source = (folder / "index.html").read_text(encoding="utf-8")
+    assert all(f'id="{link}"' in source for link in links)
+    assert "link" not in page.tags
+    assert "default-src 'none'" in html.unescape(source[:2000])
 
 
-def test_headline_and_cases_are_on_the_page(built: Path) -> None:
-    text = _Page(built / "index.html").text
+def test_only_scripts_of_ours_may_run(built_study: Path) -> None:
+    source = (built_study / "index.html").read_text(encoding="utf-8")
+    scripts = re.findall(r"<script>(.*?)</script>", source, re.DOTALL)
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts]
+    assert len(hashes) == 3
+    assert f"script-src {' '.join(hashes)}" in html.unescape(source[:2000])
+
+
+def test_headline_and_cases_are_on_the_page(built_results: Path) -> None:
+    text = _Page(built_results / "index.html").text
     assert "agree within 6.7 % at the median over 8 runs; the worst, server-4, is off by 14 %." in text.replace("\u202f", " ")
     for case in CASES:
         assert case[0] in text
     assert "rank 3 (stage 3) was killed by signal 9 in backward of step 4" in text
-    for made_from in ("workstation", "this-machine", "2026-01-31 12:00 UTC", "2.13.0", "runs/hybrid-4"):
+    for made_from in ("workstation", "this-machine", "2026-01-31 12:00 UTC", "2.13.0"):
         assert made_from in text
 
 
-def test_figures_are_pictures_with_something_on_them(built: Path) -> None:
-    names = sorted(path.name for path in (built / "figures").glob("*.png"))
-    assert names[:3] == ["accuracy.png", "breakdown.png", "scaling.png"]
-    assert len(names) == 3 + 8
-    assert len(list((built / "figures").glob("timeline-*.svg"))) == 8
-    for path in (built / "figures").glob("*.png"):
+def test_a_study_s_page_has_all_sections_and_what_to_run_it_again(built_study: Path) -> None:
+    page = _Page(built_study / "index.html")
+    for heading in (
+        "How it scales", "Where the time goes", "Which strategy wins where", "What fits", "What would help most",
+        "Time, memory and money", "One step, rank by rank", "What this was made from",
+    ):  # fmt: skip
+        assert heading in page.text
+    for made_from in ("made up for tests", "scaleproof sweep study.yaml --intervals --out again", "pandas"):
+        assert made_from in page.text
+    sheets = {path.name for path in (built_study / "tables").iterdir()}
+    assert sheets == {"points.csv", "breakdown.csv", "memory.csv", "sensitivity.csv"}
+
+
+def test_figures_are_pictures_with_something_on_them(built_results: Path, built_study: Path) -> None:
+    names = {path.name for path in (built_results / "figures").glob("*.png")}
+    assert {"accuracy.png", "errors.png", "scaling.png", "breakdown.png"} < names
+    assert len(names) == 4 + 8
+    names = {path.stem for path in (built_study / "figures").glob("*.png")}
+    assert names == {path.stem for path in (built_study / "figures").glob("*.svg")}
+    told = ("throughput", "efficiency", "breakdown", "crossover", "memory", "memory-scaling", "sensitivity", "pareto")
+    assert names == {*told, "timeline-01-ring", "timeline-02-servers"}
+    for path in [*(built_results / "figures").glob("*.png"), *(built_study / "figures").glob("*.png")]:
         width, height = size_px(path.read_bytes())
         assert width == 1600
-        assert height > 300
-        assert path.stat().st_size > 20_000
+        assert height > 200
+        assert path.stat().st_size > 5_000
 
 
-def test_tables_on_the_page_are_the_files(built: Path) -> None:
-    sheets = [reference for reference in _Page(built / "index.html").references if reference.startswith("data:text/csv")]
-    written = {path.read_bytes() for path in (built / "tables").iterdir()}
+def test_tables_on_the_page_are_the_files(built_results: Path) -> None:
+    page = _Page(built_results / "index.html")
+    sheets = [reference for reference in page.references if reference.startswith("data:text/csv")]
+    written = {path.read_bytes() for path in (built_results / "tables").iterdir()}
     assert {base64.b64decode(sheet.partition(",")[2]) for sheet in sheets} == written
     assert len(written) == 3
 
 
+@pytest.mark.usefixtures("not_drawn")
 def test_building_twice_gives_the_same_and_leaves_no_parts(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:2])
     build(tmp_path)
@@ -108,6 +139,7 @@ def test_building_twice_gives_the_same_and_leaves_no_parts(tmp_path: Path) -> No
     assert not list(tmp_path.rglob("*.part"))
 
 
+@pytest.mark.usefixtures("not_drawn")
 def test_markup_in_the_folder_is_text_everywhere(tmp_path: Path) -> None:
     evil = "<script>alert('1')</script><img src=x onerror=alert(1)>\"'&{{ 7*7 }}"
     names = dict.fromkeys(("created", "host", "cluster"), evil)
@@ -120,24 +152,27 @@ def test_markup_in_the_folder_is_text_everywhere(tmp_path: Path) -> None:
         plain["cases"] += [{"scenario": evil, "predicted": {"origin": evil}, "folder": evil}, evil]
 
     edit(tmp_path, poison)
-    page = _Page(build(tmp_path))
-    assert "script" not in page.tags
-    assert page.tags.count("img") == len(list((tmp_path / "figures").glob("*.png")))
+    page = _Page(build(tmp_path).path)
+    figures = len(list((tmp_path / "figures").glob("*.png")))
+    assert page.tags.count("img") == figures
+    assert page.tags.count("script") == 3 + figures
     assert evil in page.text
     assert html.escape(evil, quote=False)[:8] in (tmp_path / "index.html").read_text()
     for path in (tmp_path / "figures").iterdir():
         assert re.fullmatch(r"[a-z0-9-]+\.(png|svg)", path.name)
 
 
+@pytest.mark.usefixtures("not_drawn")
 def test_a_name_that_is_no_unicode_is_written_as_far_as_it_goes(tmp_path: Path) -> None:
     write_results(tmp_path, CASES[:1])
     edit(tmp_path, lambda plain: plain["cases"][0].update(scenario="half \ud800"))
-    assert "half ?" in _Page(build(tmp_path)).text
+    assert "half ?" in _Page(build(tmp_path).path).text
 
 
+@pytest.mark.usefixtures("not_drawn")
 def test_a_single_prediction_has_a_page(tmp_path: Path) -> None:
     save(make_run("predicted", CASES[4]), tmp_path / "predicted")
-    text = _Page(build(tmp_path)).text
+    text = _Page(build(tmp_path).path).text
     assert "pipeline-2 is predicted to train at" in text
     assert "not measured" in text
     assert not (tmp_path / "figures/accuracy.png").exists()
@@ -145,17 +180,77 @@ def test_a_single_prediction_has_a_page(tmp_path: Path) -> None:
 
 def test_a_folder_without_readable_cases_has_a_page_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "reconcile.json").write_text('{"version": 1, "ca')
-    text = _Page(build(tmp_path)).text
+    built = build(tmp_path)
+    assert built.is_empty
+    text = _Page(built.path).text
     assert "Nothing to show: no run in this folder could be read." in text
     assert "reconcile.json cannot be read" in text
     (tmp_path / "reconcile.json").write_text(json.dumps({"version": 1, "cases": []}))
-    assert "Nothing to show" in _Page(build(tmp_path)).text
+    assert "Nothing to show" in _Page(build(tmp_path).path).text
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_an_empty_folder_has_a_page_that_says_so_and_may_be_filled_later(tmp_path: Path) -> None:
+    for _ in range(2):
+        built = build(tmp_path)
+        assert built.is_empty
+        assert "the folder is empty" in _Page(built.path).text
+    write_study(tmp_path, intervals=False)
+    assert not build(tmp_path).is_empty
+
+
+def test_a_study_that_was_cut_short_has_a_page_that_says_so(swept: Path, tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_bytes((swept / "study.json").read_bytes())
+    built = build(tmp_path)
+    assert built.is_empty
+    text = _Page(built.path).text
+    assert "Nothing to show yet: this folder holds no point of a study" in text
+    assert "0 of 12 points are there" in text
+    (tmp_path / "part-000001.parquet").write_bytes(b"PAR1half")
+    assert "part-000001.parquet cannot be read" in _Page(build(tmp_path).path).text
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_markup_in_a_study_is_text_everywhere(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script><b>=&"
+    study = copy.deepcopy(dict(STUDY))
+    study["scenario"]["name"] = "x<script>y"
+    study["scenario"]["model"]["name"] = study["scenario"]["cluster"]["name"] = evil
+    study["scenario"]["cluster"]["source"] = evil
+    study["axes"]["strategy"] = {evil: {"kind": "data_parallel"}, "=1+1": {"kind": "parameter_server", "servers": 2}}
+    study["axes"]["strategy.workers"] = [2, 4]
+    page = _Page(build(write_study(tmp_path, study, intervals=False)).path)
+    figures = len(list((tmp_path / "figures").glob("*.png")))
+    assert page.tags.count("script") == 3 + figures
+    assert "b" not in page.tags
+    assert evil in page.text
+    assert "'=1+1" in (tmp_path / "tables" / "points.csv").read_text()
 
 
 def test_a_folder_of_something_else_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("somebody's own")
     with pytest.raises(InputError, match="no results here"):
         build(tmp_path)
-    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="no such folder"):
+        build(tmp_path / "nowhere")
+    assert (tmp_path / "index.html").read_text() == "somebody's own"
+
+
+def test_the_exit_status_tells_whether_there_is_anything(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert scaleproof.main(["report", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == f"{tmp_path / 'index.html'}\n"
+    assert scaleproof.main(["report", str(tmp_path / "index.html")]) == 2
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_a_page_of_both_has_the_study_s_curves_with_what_was_measured(swept: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "both"
+    shutil.copytree(swept, folder)
+    text = _Page(build(write_results(folder, CASES[:2])).path).text
+    assert "Which strategy wins where" in text
+    assert "Predicted against measured" in text
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
@@ -166,6 +261,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "index.html").exists()
 
 
+@pytest.mark.usefixtures("not_drawn")
 def test_what_explains_a_difference_stands_above_its_timelines(tmp_path: Path) -> None:
     folder = write_results(tmp_path, CASES[:1])
     parting = {"rank": 0, "measured_ranks": [0, 1], "phase": "backward", "predicted_s": 0.01, "measured_s": 0.02}
@@ -176,8 +272,8 @@ def test_what_explains_a_difference_stands_above_its_timelines(tmp_path: Path) -
         plain["cases"][0]["predicted"]["prediction_interval_s"] = [0.031, 0.0357]
 
     edit(folder, explained)
-    text = _Page(build(folder)).text
+    text = _Page(build(folder).path).text
     assert "backward takes <twice> as long" in text
     assert "measured inside the forecast's 90 % interval 0 of 1" in text
     assert "31.0 to 35.7" in text
-    assert (folder / "figures" / "timeline-01-ring-2.svg").stat().st_size > 10_000
+    assert (folder / "figures" / "timeline-01-ring-2.svg").is_file()

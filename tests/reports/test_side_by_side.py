@@ -15,7 +15,7 @@ from reports.step import Step, typical_step
 from reports.timeline import draw
 
 from .example import CASES, make_run
-from .test_figures import size_px
+from .sized import size_px
 
 PIPELINE = CASES[4]
 
@@ -38,17 +38,17 @@ def case(*partings: Parting) -> Case:
 
 
 def test_each_mark_makes_room_for_its_words() -> None:
-    plain, marked = side_by_side(case(), "png"), side_by_side(case(parting(), parting(rank=0, stage=0)), "png")
+    plain, marked = side_by_side(case()), side_by_side(case(parting(), parting(rank=0, stage=0)))
     assert plain is not None
     assert marked is not None
-    assert size_px(marked)[1] > size_px(plain)[1]
+    assert size_px(marked.png)[1] > size_px(plain.png)[1]
 
 
 def test_as_svg_it_is_the_same_each_time_and_says_what_parts() -> None:
-    first, second = (side_by_side(case(parting()), "svg") for _ in range(2))
+    first, second = (side_by_side(case(parting())) for _ in range(2))
     assert first == second
     assert first is not None
-    assert first.startswith(b"<?xml")
+    assert first.svg.startswith(b"<?xml")
 
 
 def test_a_mark_frames_its_spans_on_both_sides() -> None:
@@ -65,7 +65,7 @@ def test_a_mark_frames_its_spans_on_both_sides() -> None:
 @pytest.mark.parametrize("changes", [{"rank": 9}, {"phase": "sleep"}, {"microbatch": 77}, {"measured_ranks": ()}])
 def test_what_a_side_does_not_show_is_not_marked(changes: dict[str, object]) -> None:
     assert module._places(steps(), parting(**changes)) is None
-    assert side_by_side(case(parting(**changes)), "png") == side_by_side(case(), "png")
+    assert side_by_side(case(parting(**changes))) == side_by_side(case())
 
 
 def test_of_several_stretches_the_one_that_differs_the_most_is_framed() -> None:
@@ -79,7 +79,7 @@ def test_of_several_stretches_the_one_that_differs_the_most_is_framed() -> None:
 
 def test_one_side_alone_has_no_marks() -> None:
     one = replace(case(parting()), predicted=None)
-    assert side_by_side(one, "png") == side_by_side(replace(one, explanation=None), "png")
+    assert side_by_side(one) == side_by_side(replace(one, explanation=None))
 
 
 def test_marks_are_numbered_and_joined() -> None:

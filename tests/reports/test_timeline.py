@@ -24,7 +24,7 @@ from simulator.run import Phase, Run, Spans, Stream
 from simulator.scenario import Scenario
 
 from .example import CASES, make_run
-from .test_figures import size_px
+from .sized import size_px
 
 
 def _case(*runs: Run) -> Case:
@@ -41,19 +41,19 @@ def _many_ranks(ranks: int) -> Run:
 
 @pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case[1])
 def test_every_family_has_a_timeline(case: tuple[str, str, int, int, float, float]) -> None:
-    one = side_by_side(_case(make_run("measured", case)), "png")
-    both = side_by_side(_case(make_run("predicted", case), make_run("measured", case)), "png")
+    one = side_by_side(_case(make_run("measured", case)))
+    both = side_by_side(_case(make_run("predicted", case), make_run("measured", case)))
     assert one is not None
     assert both is not None
-    assert size_px(both)[1] > size_px(one)[1]
+    assert size_px(both.png)[1] > size_px(one.png)[1]
 
 
 def test_no_timeline_without_spans_of_a_steady_step() -> None:
     run = make_run("measured", CASES[0])
     assert run.spans is not None
-    assert side_by_side(_case(replace(run, spans=None)), "png") is None
-    assert side_by_side(_case(replace(run, spans=run.spans.where(run.spans.step == 0))), "png") is None
-    assert side_by_side(_case(), "png") is None
+    assert side_by_side(_case(replace(run, spans=None))) is None
+    assert side_by_side(_case(replace(run, spans=run.spans.where(run.spans.step == 0)))) is None
+    assert side_by_side(_case()) is None
 
 
 def test_the_step_closest_to_the_run_s_step_time_is_shown() -> None:
@@ -69,10 +69,10 @@ def test_only_the_first_ranks_are_drawn() -> None:
     step = typical_step(_many_ranks(40))
     assert step is not None
     assert (step.ranks, step.of) == (list(range(16)), 40)
-    drawn, most = (side_by_side(_case(_many_ranks(ranks)), "png") for ranks in (16, 40))
+    drawn, most = (side_by_side(_case(_many_ranks(ranks))) for ranks in (16, 40))
     assert drawn is not None
     assert most is not None
-    assert size_px(drawn) == size_px(most)
+    assert size_px(drawn.png) == size_px(most.png)
 
 
 def test_ranks_without_a_name_are_numbered() -> None:
@@ -93,7 +93,7 @@ def test_a_step_without_length_is_drawn() -> None:
     empty = _many_ranks(2)
     assert empty.spans is not None
     no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
-    assert side_by_side(_case(replace(empty, spans=no_time)), "png")
+    assert side_by_side(_case(replace(empty, spans=no_time)))
 
 
 Make = Callable[..., Scenario]

@@ -46,11 +46,12 @@ SPACES = {
     ),
     "llama": space(
         "llama-2-7b-fsdp-a100", "batch=96", ranks=(8, 32, 64), tensor=(1, 2), context=(1, 2), stages=(1, 2, 8), samples=(1, 2),
-        zero=(3,), recompute=(NO_RECOMPUTE, FULL), schedules=("1f1b", "zb_h1"),
+        zero=(3,), recompute=(NO_RECOMPUTE, FULL), schedules=("1f1b", "zb_h1", "zb_h2"),
     ),
     "mixture": space(
         "mixtral-8x7b-experts-h100", MIXTURE, "strategy.gradient_bytes=4", "batch=64", ranks=(16, 32), tensor=(1, 2),
-        expert=(1, 2, 8), stages=(1, 2, 3), chunks=(1, 2), samples=(1, 2, 4), schedules=("1f1b", "interleaved_1f1b"),
+        expert=(1, 2, 8), stages=(1, 2, 3), chunks=(1, 2), samples=(1, 2, 4),
+        schedules=("1f1b", "interleaved_1f1b", "zb_v", "dualpipe_v", "interleaved_zero_bubble"),
         zero=ALL_ZERO, recompute=(NO_RECOMPUTE, FULL),
     ),
     "convolutions": space(

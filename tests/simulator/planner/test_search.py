@@ -30,6 +30,15 @@ def small(*overrides: str) -> Scenario:
     return load("resnet50-ring-p100", [*SMALL, *overrides])
 
 
+def test_other_schedules_are_planned_where_they_are_named() -> None:
+    """1F1B comes along, which ranks have that are alone in their pipelines."""
+    found = plan(small(), 8, top=2, schedules=("zb_v",)).configurations
+    assert {found.row(row)["schedule"] for row in range(len(found))} == {"1f1b", "zb_v"}
+    assert len(plan(small(), 8, top=1, schedules=("all",)).configurations) > len(planned().configurations)
+    with pytest.raises(InputError, match="--schedules zb_1p: give all, or some of 1f1b,interleaved_1f1b"):
+        plan(small(), 8, schedules=("zb_1p",))
+
+
 @lru_cache
 def planned() -> Planned:
     return plan(small(), 8, top=4)

@@ -1,0 +1,58 @@
+"""Takes pictures of pages as readers see them, for README.md: `python docs/screenshots.py`. Needs Chromium."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Browser, sync_playwright
+
+import scaleproof
+
+IMAGES: Final = Path(__file__).with_name("images")
+STUDY: Final = "resnet50-ring-or-servers"
+FLAGS: Final = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+                "--disable-background-networking", "--disable-component-update"]  # fmt: skip
+# name, width and height in pixels, theme, and the section that is at the top, of a page
+VIEWS: Final = (
+    ("report.png", 1280, 1340, "light", ""),
+    ("report-dark.png", 1280, 1340, "dark", ""),
+    ("report-phone.png", 390, 1340, "dark", ""),
+)
+
+
+def made(folder: Path) -> Path:
+    """The page of a study that ships."""
+    commands: Sequence[Sequence[str]] = (["sweep", STUDY, "--intervals", "--out", str(folder)], ["report", str(folder)])
+    for command in commands:
+        if scaleproof.main(command):
+            raise SystemExit(f"scaleproof {' '.join(command)} has failed")
+    return folder / "index.html"
+
+
+def taken(browser: Browser, page: Path, view: tuple[str, int, int, str, str]) -> None:
+    name, width_px, height_px, theme, section = view
+    context = browser.new_context(viewport={"width": width_px, "height": height_px}, color_scheme=theme)
+    opened = context.new_page()
+    opened.goto(page.as_uri() + (f"#{section}" if section else ""))
+    opened.locator("figure[data-drawn]").first.wait_for()
+    # what comes into sight is drawn by and by
+    opened.wait_for_timeout(2000)
+    opened.screenshot(path=IMAGES / name)
+    context.close()
+    print(IMAGES / name)
+
+
+if __name__ == "__main__":
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        raise SystemExit("no Chromium found; install it")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page = made(Path(folder))
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        for view in VIEWS:
+            taken(browser, page, view)
+        browser.close()

@@ -1,0 +1,36 @@
+"""Prints the table of docs/guides/systems.md, as it is forecast today: `python docs/systems.py`."""
+
+from __future__ import annotations
+
+from simulator import library
+from simulator.predict import predict
+from simulator.scenario import load
+from simulator.units import format_time_s
+
+HEAD = "| scenario | asks | strategy | ranks | step | samples/s | efficiency |\n|---|---|---|---|---|---|---|"
+
+
+def row(name: str) -> str:
+    """One system. Efficiency is that of weak scaling."""
+    scenario = load(name)
+    run = predict(scenario, interval=False)
+    weak = (run.efficiency or {}).get("weak")
+    cells = (
+        f"`{name}`",
+        library.summary("systems", name),
+        f"`{run.strategy}`",
+        str(run.ranks),
+        format_time_s(run.step_time_s),
+        f"{run.samples_per_s:,.0f}" if run.samples_per_s >= 100 else f"{run.samples_per_s:.3g}",
+        "–" if weak is None else f"{weak:.0%}".replace("%", " %"),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def table() -> str:
+    """All that ship."""
+    return "\n".join([HEAD, *map(row, library.names("systems"))])
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,214 @@
+"""Evaluates claims: forecasts an experiment's lines along its axis, and finds where what the claim says is so.
+
+Whether it is so is known at the axis' values; where it changes between two of them, the border is bisected.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Literal
+
+from reports.claims.claim import Axis, Claim, Experiment, Place, number_text
+from reports.claims.quantities import KINDS
+from simulator import library, yamlfile
+from simulator.errors import InputError
+from simulator.predict import timed
+from simulator.run import Run
+from simulator.scenario import Scenario, build
+from simulator.yamlfile import Located
+
+Verdict = Literal["holds", "holds when", "does not hold"]
+Forecast = Callable[[Scenario], Run]
+
+# borders are found to this share of the axis' value
+TOLERANCE: Final = 0.01
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place of the axis. values: of each line, what was read of it. says: whether the claim says something there."""
+
+    x: Place
+    values: Mapping[str, float]
+    says: bool
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """From one place of the axis to another the claim holds; None where that is an end of the axis."""
+
+    begin: float | None
+    end: float | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of an experiment. points: in the order of the axis. borders: in the same order, where what the claim says
+    begins or ceases to be so; None where they were not looked for."""
+
+    experiment: Experiment
+    points: tuple[Point, ...]
+    borders: tuple[float, ...] | None
+
+    @cached_property
+    def telling(self) -> tuple[Point, ...]:
+        """The points of which the claim says something."""
+        return tuple(point for point in self.points if point.says)
+
+    @property
+    def verdict(self) -> Verdict:
+        holding = [point.holds for point in self.telling]
+        if self.borders or len(set(holding)) == 2:
+            return "holds when"
+        return "holds" if all(holding) else "does not hold"
+
+    @property
+    def condition(self) -> str:
+        """Where it holds, for people; empty where that is everywhere or nowhere."""
+        axis = self.experiment.axis
+        if self.verdict != "holds when":
+            return ""
+        if self.borders is None:
+            return f"{axis.name} {self._where(True)}; not {self._where(False)}"
+        return " or ".join(_words(axis, stretch) for stretch in self.stretches)
+
+    def _where(self, holds: bool) -> str:
+        return listed([self.experiment.axis.text(one.x) for one in self.telling if one.holds == holds])
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """Where it holds along the axis."""
+        assert self.borders is not None, "measured points have no borders between them"
+        edges: list[float | None] = [None, *self.borders, None]
+        first = self.telling[0].holds
+        pairs = [pair for number, pair in enumerate(pairwise(edges)) if (number % 2 == 0) == first]
+        return tuple(Stretch(begin, end) for begin, end in pairs)
+
+    def tested(self, point: Point) -> float:
+        """What is held against the bound."""
+        return self.experiment.test.value(point.values)
+
+
+def listed(texts: Sequence[str]) -> str:
+    """'1, 2 or 4'."""
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
+
+
+def _words(axis: Axis, stretch: Stretch) -> str:
+    """'workers ≥ 8', for people."""
+    begin, end = stretch.begin, stretch.end
+    if axis.whole and end is not None:
+        end -= 1
+    if begin is None:
+        assert end is not None, "else it holds everywhere"
+        return f"{axis.name} ≤ {axis.text(end)}"
+    if end is None:
+        return f"{axis.name} ≥ {axis.text(begin)}"
+    return f"{axis.name} {axis.text(end)}" if begin == end else f"{axis.name} {number_text(begin)} to {axis.text(end)}"
+
+
+class Ground:
+    """An experiment's scenarios, and what is read of them; each is forecast once."""
+
+    def __init__(self, claim: Claim, experiment: Experiment, forecast: Forecast = timed) -> None:
+        self._claim, self._experiment, self._forecast = claim, experiment, forecast
+        self._runs: dict[tuple[str, ...], tuple[Scenario, list[Run]]] = {}
+        self._base, self._path = _base(claim, experiment)
+
+    def scenario(self, line: str, place: Place) -> Scenario:
+        """Of a line at a place. Raises ScenarioError."""
+        return build(copy.deepcopy(self._base), self._path, self._experiment.overrides(line, place))
+
+    def value(self, line: str, place: Place) -> float:
+        """What is read of a line at a place."""
+        key = tuple(self._experiment.overrides(line, place))
+        if key not in self._runs:
+            self._runs[key] = (self.scenario(line, place), [])
+        scenario, made = self._runs[key]
+
+        def run() -> Run:
+            if not made:
+                made.append(self._forecast(scenario))
+            return made[0]
+
+        return read(self._experiment, line, place, scenario, run)
+
+    def point(self, place: Place, lines: Sequence[str]) -> Point:
+        """Of some of the lines, among them those that decide."""
+        return point_of(self._experiment, place, {line: self.value(line, place) for line in lines})
+
+
+def read(experiment: Experiment, line: str, place: Place, scenario: Scenario, run: Callable[[], Run]) -> float:
+    """What the experiment reads of a line's run."""
+    quantity = KINDS[experiment.quantity_of(line)]
+    return quantity.read(scenario, run) * experiment.lines[line].rounds(place)
+
+
+def point_of(experiment: Experiment, place: Place, values: Mapping[str, float]) -> Point:
+    """With what the test says of it."""
+    test = experiment.test
+    return Point(place, values, test.says(values), test.holds(values))
+
+
+def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forecast = timed) -> Found:
+    """What is predicted to come of a claim's experiment, or of another of its own.
+
+    Raises ScenarioError where a scenario is none, InputError where the claim says nothing anywhere on the axis.
+    """
+    experiment = experiment or claim
+    ground = Ground(claim, experiment, forecast)
+    points = tuple(ground.point(place, list(experiment.lines)) for place in experiment.axis.places)
+    found = Found(experiment, points, None)
+    if not found.telling:
+        raise InputError(f"{claim.path}: test: nowhere on the axis is what it asks for in where; give another axis or bound")
+    if not experiment.axis.is_number or experiment.axis.values is not None:
+        return found
+    return replace(found, borders=tuple(_borders(ground, experiment, found.telling)))
+
+
+def _borders(ground: Ground, experiment: Experiment, points: Sequence[Point]) -> Iterator[float]:
+    """Where the bound's ends are crossed: both between two points of which one is below what holds and one above."""
+    for left, right in pairwise(points):
+        assert isinstance(left.x, int | float), "a range is one of numbers"
+        assert isinstance(right.x, int | float), "as above"
+        ends = [_bisected(ground, experiment, left.x, right.x, side) for side in _crossed(experiment, left, right)]
+        # between whole numbers a value may step over what holds
+        yield from ends if len(set(ends)) == len(ends) else ()
+
+
+def _crossed(experiment: Experiment, left: Point, right: Point) -> list[int]:
+    """Sides that are left on the way from one point to the next, but for the last."""
+    first, last = (experiment.test.side(point.values) for point in (left, right))
+    return list(range(first, last, 1 if first < last else -1))
+
+
+def _bisected(ground: Ground, experiment: Experiment, left: float, right: float, side: int) -> float:
+    """Where this side is left: the first whole number that is beyond it, or between two numbers that are close enough."""
+    test = experiment.test
+    rises = side < test.side(ground.point(right, test.needed).values)
+
+    def is_left(x: float) -> bool:
+        here = test.side(ground.point(x, test.needed).values)
+        return here > side if rises else here < side
+
+    while (right - left > 1) if experiment.axis.whole else (right > left * (1 + TOLERANCE)):
+        middle = (left + right) // 2 if experiment.axis.whole else math.sqrt(left * right)
+        left, right = (left, middle) if is_left(middle) else (middle, right)
+    return right if experiment.axis.whole else math.sqrt(left * right)
+
+
+def _base(claim: Claim, experiment: Experiment) -> tuple[Located, Path]:
+    """The scenario that all lines start from, unread, and where paths in it start."""
+    given = experiment.scenario
+    if isinstance(given, str):
+        path = claim.path.parent / given if "/" in given else library.find_scenario(given)
+        return yamlfile.read(path), path
+    fields = {"name": claim.name} | dict(given)
+    return Located(copy.deepcopy(fields), {(): f"{claim.path}: scenario"}), claim.path

@@ -1,0 +1,164 @@
+"""A claim as a picture: what is compared, the bound that decides, and what was measured."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from reports import style
+from reports.claims.claim import Experiment, number_text
+from reports.claims.evaluate import Found
+from reports.claims.quantities import KINDS, ratio
+from reports.claims.result import Result
+from reports.claims.text import day, verdict
+from reports.style import Format, label, render
+from simulator.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS: Final = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.INK, style.GREY)
+_SHAPES: Final = "os^DvPX*"
+_HOLDS: Final = "#DCEFE6"
+_PANEL_IN: Final = 3.1
+_LONGEST: Final = 90
+_LINE: Final = 32
+
+
+def figure(result: Result, form: Format) -> bytes:
+    """Panels from above: the lines; what is tested, where that is a ratio; what was measured. Green is where it holds."""
+    panels = 1 + (result.predicted.experiment.test.against is not None) + (result.measured is not None)
+    return render(_PANEL_IN * panels, lambda canvas: _draw(canvas, result, panels), form, result.claim.claim)
+
+
+def _draw(canvas: Figure, result: Result, panels: int) -> None:
+    canvas.suptitle(f"{label(result.claim.claim, 100)}", x=0.01, ha="left", fontsize=11, fontweight="bold")
+    columns = iter(canvas.subplots(panels, 1, squeeze=False)[:, 0])
+    predicted = result.predicted
+    axes = next(columns)
+    _lines(axes, predicted)
+    if predicted.experiment.test.against is None:
+        _bounds(axes, predicted.experiment)
+    style.title(axes, f"predicted: {label(verdict(predicted), 100)}")
+    if predicted.experiment.test.against is not None:
+        axes = next(columns)
+        _tested(axes, {"predicted": predicted})
+        _bounds(axes, predicted.experiment)
+    if result.measured and result.foretold and result.record:
+        axes = next(columns)
+        _tested(axes, {"predicted": result.foretold, "measured": result.measured})
+        _bounds(axes, result.measured.experiment)
+        axes.legend(loc="best")
+        when = f"measured on netlab, {day(result.record.date)}"
+        style.title(axes, f"{when}: {label(verdict(result.measured), 80)}")
+
+
+def _lines(axes: Axes, found: Found) -> None:
+    """What was read of each line."""
+    experiment = found.experiment
+    places = _places(axes, found)
+    for number, name in enumerate(experiment.lines):
+        values = np.array([point.values[name] for point in found.points])
+        # what does not fit has no throughput, which a logarithm cannot show
+        values = np.where(values > 0, values, np.nan) if experiment.quantity == "fitting_throughput" else values
+        axes.plot(places, values, color=_COLOURS[number], marker=_SHAPES[number], markersize=5, label=label(name))
+    quantity = KINDS[experiment.quantity]
+    limits = [] if experiment.test.against else _limits(experiment)
+    _scaled(axes, quantity.text, [*limits, *(value for point in found.points for value in point.values.values())])
+    axes.set_ylabel(_wrapped(quantity.words))
+    _shaded(axes, found, places)
+    axes.legend(loc="best")
+
+
+def _tested(axes: Axes, sides: Mapping[str, Found]) -> None:
+    """What is held against the bound: a line with hollow marks of what was predicted, full ones of what was measured."""
+    last = list(sides.values())[-1]
+    test, experiment = last.experiment.test, last.experiment
+    places, drawn = _places(axes, last), _limits(experiment)
+    for name, found in sides.items():
+        values = [found.tested(point) if np.isfinite(found.tested(point)) else np.nan for point in found.points]
+        looks: dict[str, Any] = {"linestyle": "none"} if name == "measured" else {"markerfacecolor": "white"}
+        axes.plot(places, values, color=style.BLUE, marker="o", markersize=7, label=name, **looks)
+        drawn += values
+    quantity = KINDS[experiment.quantity_of(test.of)]
+    words = f"{test.of}: {quantity.words}" if test.against is None else f"{test.of}, times that of {test.against}"
+    axes.set_ylabel(_wrapped(words))
+    _scaled(axes, ratio if test.against else quantity.text, drawn)
+    _shaded(axes, last, places)
+
+
+def _scaled(axes: Axes, text: Callable[[float], str], values: Sequence[float]) -> None:
+    """Values as people read them: by their logarithms where they are far apart, from zero where they are not."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    known = [value for value in values if np.isfinite(value)]
+    least, most = min(known), max(known)
+    is_share = text(1.0) == "100 %"
+    if least > 0 and most > 20 * least and not is_share:
+        axes.set_yscale("log", base=2 if text is format_bytes else 10)
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, most * 1.1 or 1)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+
+
+def _wrapped(words: str) -> str:
+    return "\n".join(textwrap.wrap(label(words, _LONGEST), _LINE))
+
+
+def _limits(experiment: Experiment) -> list[float]:
+    """The numbers of the bound."""
+    return [limit for limit in (experiment.test.at_least, experiment.test.at_most) if limit is not None]
+
+
+def _bounds(axes: Axes, experiment: Experiment) -> None:
+    """The bound as lines across."""
+    test = experiment.test
+    text = ratio if test.against else KINDS[experiment.quantity_of(test.of)].text
+    for name, value in (("at least", test.at_least), ("at most", test.at_most)):
+        if value is not None:
+            axes.axhline(value, color=style.INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+            place = axes.get_yaxis_transform()
+            axes.annotate(
+                f"{name} {text(value)}",
+                (1, value),
+                xycoords=place,
+                xytext=(-2, 3),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+            )
+
+
+def _places(axes: Axes, found: Found) -> list[float]:
+    """Where the axis' values are drawn: numbers by their logarithms, others one beside the other."""
+    axis = found.experiment.axis
+    places = [point.x for point in found.points]
+    if axis.is_number:
+        axes.set_xscale("log")
+    at = [float(place) if isinstance(place, int | float) else float(number) for number, place in enumerate(places)]
+    axes.set_xticks(at, [number_text(place) for place in places])
+    axes.minorticks_off()
+    axes.set_xlabel(f"{axis.name}, {axis.unit}" if axis.unit else axis.name)
+    return at
+
+
+def _shaded(axes: Axes, found: Found, places: list[float]) -> None:
+    """Green where the claim holds: between borders where they are known, else around the points."""
+    if found.borders is not None:
+        if found.verdict == "does not hold":
+            return
+        for stretch in found.stretches:
+            axes.axvspan(stretch.begin or places[0], stretch.end or places[-1], color=_HOLDS, zorder=0, linewidth=0)
+        return
+    is_log = axes.get_xscale() == "log"
+    at = np.log(places) if is_log else np.array(places)
+    edges = np.concatenate([at[:1] - 0.2, (at[1:] + at[:-1]) / 2, at[-1:] + 0.2])
+    edges = np.exp(edges) if is_log else edges
+    for number, point in enumerate(found.points):
+        if point.holds and point.says:
+            axes.axvspan(edges[number], edges[number + 1], color=_HOLDS, zorder=0, linewidth=0)

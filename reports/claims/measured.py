@@ -1,0 +1,106 @@
+"""What came of claims when they were measured: kept beside them in a file, with when, on what, and all numbers.
+
+Verdicts are not kept: they follow from the numbers and the claim's test, whenever they are told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from reports.claims.claim import Claim, Place
+from reports.claims.evaluate import Found, evaluate, point_of
+from simulator.errors import InputError
+from simulator.run import Run, write_aside
+from simulator.scenario import Scenario
+
+FILE: Final = "measured.json"
+# of a run's provenance, what the numbers may depend on and what is nobody's secret
+_MACHINE: Final = ("cpu", "cores", "system", "python", "torch", "backend")
+
+
+@dataclass(frozen=True)
+class Record:
+    """date: of the first run. machine: what they ran on and with. points: by place of the axis, what was read of each line.
+    runs: of each scenario its strategy, its step time with the interval of that, and what it warned of."""
+
+    date: str
+    machine: Mapping[str, str]
+    points: tuple[Mapping[str, Any], ...]
+    runs: tuple[Mapping[str, Any], ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What runs warned of, each once."""
+        return tuple(dict.fromkeys(line for run in self.runs for line in run["warnings"]))
+
+    def found(self, claim: Claim) -> Found | None:
+        """What came of the claim's experiment; None where these are numbers of another one."""
+        experiment = claim.netlab
+        if experiment is None or [_plain(place) for place in experiment.axis.places] != [point["x"] for point in self.points]:
+            return None
+        if any(set(point["values"]) != set(experiment.lines) for point in self.points):
+            return None
+        points = zip(experiment.axis.places, self.points, strict=True)
+        return Found(experiment, tuple(point_of(experiment, place, point["values"]) for place, point in points), None)
+
+
+def _plain(place: Place) -> Any:
+    """As JSON has it."""
+    return list(place) if isinstance(place, tuple) else place
+
+
+def read_all(folder: Path) -> dict[str, Record]:
+    """What was measured of the claims in a folder, by name. Raises InputError for a file that says something else."""
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            name: Record(one["date"], one["machine"], tuple(one["points"]), tuple(one["runs"])) for name, one in plain.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{path}: no record of measured claims; remove it, and measure again with --on netlab") from None
+
+
+def keep(folder: Path, name: str, record: Record) -> None:
+    """Puts a claim's record beside those of the others."""
+    records = read_all(folder) | {name: record}
+    plain = {one: asdict(records[one]) for one in sorted(records)}
+    write_aside(folder / FILE, (json.dumps(plain, indent=1) + "\n").encode())
+
+
+def measured(claim: Claim, measure: Callable[[Scenario], Run]) -> Record:
+    """Runs all scenarios of the claim's experiment, each once. measure: trains one. Raises InputError where it has none."""
+    if claim.netlab is None:
+        raise InputError(f"{claim.name}: there is nothing to measure; give the claim an experiment called netlab")
+    runs: list[tuple[Scenario, Run]] = []
+
+    def train(scenario: Scenario) -> Run:
+        runs.append((scenario, measure(scenario)))
+        return runs[-1][1]
+
+    found = evaluate(claim, claim.netlab, train)
+    first = runs[0][1].provenance
+    return Record(
+        date=first["date"],
+        machine={name: first[name] for name in _MACHINE if name in first},
+        points=tuple({"x": _plain(point.x), "values": dict(point.values)} for point in found.points),
+        runs=tuple(_told(scenario, run) for scenario, run in runs),
+    )
+
+
+def _told(scenario: Scenario, run: Run) -> dict[str, Any]:
+    """What is kept of a run beside what is read of it."""
+    strategy = scenario.strategy.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {
+        "strategy": {"kind": run.strategy} | strategy,
+        "samples": run.samples,
+        "step_time_s": run.step_time_s,
+        "step_time_interval_s": run.step_time_interval_s,
+        "warnings": list(run.warnings),
+    }

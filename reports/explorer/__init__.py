@@ -1,0 +1,1 @@
+"""The explorer: a page on loopback on which a scenario is changed by hand while its forecast follows."""

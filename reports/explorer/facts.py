@@ -1,0 +1,106 @@
+"""Facts: what of the clusters and models that ship a page has to know before one is chosen."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from simulator import library, yamlfile
+from simulator.device_part import resolve_device
+from simulator.model import T5
+
+# the first that a device has is taken where the chosen one is not among them
+_USUAL: Final = ("bf16", "fp16", "tf32", "fp32", "fp64")
+# models whose layers can be divided among ranks
+_TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
+# that every other model has
+_FEW_BLOCKS: Final = 4
+
+
+class ClusterFacts(NamedTuple):
+    """A cluster that ships."""
+
+    name: str
+    description: str
+    nodes: int
+    devices: int
+    has_network: bool
+    precisions: tuple[str, ...]
+
+    @property
+    def precision(self) -> str:
+        """The usual one of those that its device has."""
+        return next(name for name in (*_USUAL, *self.precisions) if name in self.precisions)
+
+
+class ModelFacts(NamedTuple):
+    """A model that ships. heads: None where ranks cannot share its layers. sequences: tokens that it reads and writes. experts:
+    whether it has some; scores: whether attention keeps its scores. blocks: layers that may be cut apart.
+    """
+
+    name: str
+    description: str
+    heads: int | None
+    sequences: tuple[int, ...]
+    experts: bool
+    scores: bool
+    blocks: int
+
+    def divides(self, ranks: int, sequences_too: bool) -> bool:
+        """Whether so many ranks can share its layers."""
+        if ranks == 1 or self.heads is None:
+            return ranks == 1
+        return not any(number % ranks for number in (self.heads, *(self.sequences if sequences_too else ())))
+
+
+@functools.cache
+def clusters() -> Mapping[str, ClusterFacts]:
+    """By name."""
+    return {name: _cluster(name, _read("cluster", name)) for name in library.names("clusters")}
+
+
+@functools.cache
+def models() -> Mapping[str, ModelFacts]:
+    """By name."""
+    found = {}
+    for name in library.names("models"):
+        data = _read("model", name)
+        heads = data["heads"] if data["kind"] in _TRANSFORMERS else None
+        usual = {"target_sequence": T5.model_fields["target_sequence"].default} if data["kind"] == "t5" else {}
+        sequences = tuple((usual | data)[field] for field in ("sequence", "target_sequence") if field in usual | data)
+        scores = heads is not None and data.get("flash") is False
+        experts = bool(data.get("experts"))
+        found[name] = ModelFacts(name, _said(data), heads, sequences, experts, scores, data.get("layers", _FEW_BLOCKS))
+    return found
+
+
+def _read(part: str, name: str) -> dict[str, Any]:
+    path = library.find_part(part, name, Path())
+    found = yamlfile.read(path)
+    if part == "cluster":
+        resolve_device(found, (), path.parent)
+    assert isinstance(found.data, dict), "what ships is a mapping"
+    return found.data
+
+
+def _cluster(name: str, data: dict[str, Any]) -> ClusterFacts:
+    device = data["device"]
+    return ClusterFacts(
+        name, _said(data), data.get("nodes", 1), data["node"].get("devices", 1), "network" in data,
+        tuple(device["peak"]),
+    )  # fmt: skip
+
+
+def _said(data: dict[str, Any]) -> str:
+    return " ".join(str(data.get("description", "")).split())
+
+
+def same_as_shipped(part: str, data: Any) -> str | None:
+    """The name of the part that ships and says the same."""
+    name = data.get("name") if isinstance(data, dict) else None
+    if not isinstance(name, str) or name not in library.names(library.PARTS[part]):
+        return None
+    shipped = _read(part, name)
+    return name if {"name": name, **shipped} == data else None

@@ -1,0 +1,121 @@
+"""Questions: what a page may ask. A query is a command line's scenario and `--set`s, but may read no file that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import yaml
+
+from simulator import library
+from simulator.errors import InputError
+
+DEFAULT: Final = "resnet50-ring-p100"
+_MOST_SETS: Final = 64
+_LONGEST_SET: Final = 2000
+# levels of lists and mappings within one value; reading them is recursive
+_DEEPEST: Final = 20
+# what of a scenario is read from a file of that name
+_NAMED: Final = {("model",): "models", ("cluster",): "clusters", ("cluster", "device"): "devices"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A scenario and what is set in it; first: whether a first look is enough, which is quicker and may be off a little."""
+
+    reference: str
+    sets: tuple[str, ...] = ()
+    first: bool = False
+
+    def query(self) -> str:
+        """'?scenario=…&set=…', as the page's address has it."""
+        return "?" + urlencode([("scenario", self.reference), *(("set", one) for one in self.sets)])
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """What may be asked about: all that ships, and what the command line named. own_sets: its `--set`s, which may read files,
+    since they are its owner's."""
+
+    own: str | None = None
+    own_sets: tuple[str, ...] = ()
+
+    @property
+    def begin(self) -> Question:
+        """What the page shows first."""
+        return Question(self.own or DEFAULT, self.own_sets)
+
+    def scenarios(self) -> list[str]:
+        """Names that ship, the command line's own first."""
+        shipped = [name for folder in library.SCENARIO_FOLDERS for name in library.names(folder)]
+        return [self.own, *shipped] if self.own and self.own not in shipped else shipped
+
+    def question(self, parameters: Sequence[tuple[str, str]]) -> Question:
+        """What a query asks. Raises InputError for what is not to be asked."""
+        known = ("scenario", "set", "look")
+        unknown = sorted({name for name, _ in parameters if name not in known})
+        if unknown:
+            raise InputError(f"the address has a part {unknown[0][:40]!r} that is not known; leave it out")
+        references = [value for name, value in parameters if name == "scenario"] or [self.begin.reference]
+        if len(references) > 1:
+            raise InputError("the address names several scenarios; give one")
+        if references[0] not in self.scenarios():
+            raise InputError(f"no scenario here is called {references[0][:80]!r}; choose one of the list")
+        sets = tuple(value for name, value in parameters if name == "set")
+        if len(sets) > _MOST_SETS:
+            raise InputError(f"{len(sets)} settings; the page takes {_MOST_SETS} at most")
+        for one in sets:
+            if one not in self.own_sets:
+                _check(one)
+        return Question(references[0], sets, ("look", "first") in parameters)
+
+
+def _check(override: str) -> None:
+    """Raises InputError for a setting that would read a file, or that is meant to keep its reader busy."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"{override[:80]}: expected field=value, such as strategy.workers=8")
+    if len(override) > _LONGEST_SET:
+        raise InputError(f"{key[:80]}: a setting has {_LONGEST_SET} characters at most")
+    path = tuple(key.split("."))
+    for inner, value in _leaves(_value(key, text)):
+        _check_leaf(path + inner, value)
+
+
+def _value(key: str, text: str) -> Any:
+    """What YAML makes of it, as the scenario's reader will. Raises InputError."""
+    depth = 0
+    try:
+        for token in yaml.scan(text):
+            if isinstance(token, yaml.AnchorToken | yaml.AliasToken | yaml.TagToken):
+                raise InputError(f"{key[:80]}: the page takes plain values; write them out")
+            opens = isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken | yaml.BlockMappingStartToken)
+            closes = isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken | yaml.BlockEndToken)
+            depth += opens - closes
+            if depth > _DEEPEST:
+                raise InputError(f"{key[:80]}: nested too deeply")
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise InputError(f"{key[:80]}: {text[:80]!r} is not a value") from None
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def _check_leaf(path: tuple[str, ...], value: Any) -> None:
+    """Raises InputError where the scenario's reader would open a file, or run code, by this value."""
+    part = path[:-1] if path[-1] == "base" else path
+    field = ".".join(path)
+    if part in _NAMED and value is not None and value not in library.names(_NAMED[part]):
+        raise InputError(f"{field[:80]}: the page knows no {part[-1]} {str(value)[:80]!r}; give the name of one that ships")
+    if path[0] == "model" and (path[-1] == "source" or (path[-1] == "kind" and value == "traced")):
+        raise InputError(f"{field}: the page runs nobody's code; give the name of a model that ships")
+    if path[:2] == ("training", "data"):
+        raise InputError(f"{field}: the page reads no files; leave it out, a forecast does not depend on it")

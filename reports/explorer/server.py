@@ -1,0 +1,207 @@
+"""The server: a page, its scripts and styles, answers and exports, to whoever asks by an address that is this server's own."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reports import style
+from reports.explorer.answer import as_yaml
+from reports.explorer.question import Question, Shelf
+from reports.explorer.worker import UnansweredError
+from simulator.errors import ScaleproofError
+
+Ask = Callable[[Question], bytes]
+
+_STATIC: Final = Path(__file__).parent / "static"
+_TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_LONGEST_QUERY: Final = 16_000
+# answers that are kept, for going back and forward
+_KEPT: Final = 64
+# questions that may wait for an answer
+_MOST_WAITING: Final = 32
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Desk:
+    """Where questions wait for a worker, one at a time; those whose asker has gone are dropped before they begin."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._kept: OrderedDict[Question, bytes] = OrderedDict()
+
+    async def answer(self, question: Question, gone: Callable[[], Awaitable[bool]]) -> bytes:
+        """Raises UnansweredError; also where too many wait, and where nobody waits for this answer any longer."""
+        if question in self._kept:
+            self._kept.move_to_end(question)
+            return self._kept[question]
+        if self._waiting >= _MOST_WAITING:
+            raise UnansweredError("Too many questions wait for an answer; try again in a moment.")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if await gone():
+                    raise UnansweredError("Nobody waits for this answer any longer.")
+                found = await run_in_threadpool(self._ask, question)
+        finally:
+            self._waiting -= 1
+        self._kept[question] = found
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return found
+
+
+def app(shelf: Shelf, first: Ask, full: Ask, hosts: Callable[[str], bool]) -> ASGIApp:
+    """The page and what it asks for. first, full: who gives first and full looks. hosts: which Host headers are ours."""
+    desks = {True: Desk(first), False: Desk(full)}
+
+    async def answer(request: Request) -> Response:
+        try:
+            question = shelf.question(request.query_params.multi_items())
+            return _json(await desks[question.first].answer(question, request.is_disconnected))
+        except (ScaleproofError, UnansweredError) as error:
+            return _json(_refusal(str(error)), 400 if isinstance(error, ScaleproofError) else 503)
+
+    async def scenario_yaml(request: Request) -> Response:
+        try:
+            question = shelf.question(request.query_params.multi_items())
+            text = await run_in_threadpool(as_yaml, question)
+        except ScaleproofError as error:
+            return _text(f"{error}\n", 400)
+        return _text(text, 200, {"content-disposition": 'attachment; filename="scenario.yaml"'})
+
+    async def library(request: Request) -> Response:
+        begin = shelf.begin
+        return _json(json.dumps({"scenarios": shelf.scenarios(), "query": begin.query()}).encode())
+
+    routes = [Route(f"/{path.name}", _file(path)) for path in _STATIC.iterdir() if path.suffix in _TYPES]
+    inner = Starlette(
+        routes=[
+            Route("/", _file(_STATIC / "page.html")),
+            Route("/colours.css", _colours),
+            Route("/api/answer", answer),
+            Route("/api/library", library),
+            Route("/scenario.yaml", scenario_yaml),
+            *routes,
+        ],
+        exception_handlers={404: _missing, 405: _missing},
+    )
+    # what is not there is not looked for elsewhere
+    inner.router.redirect_slashes = False
+    return _guarded(inner, hosts)
+
+
+def _guarded(inner: ASGIApp, hosts: Callable[[str], bool]) -> ASGIApp:
+    """What asks in another's name, or at too great a length, is refused; all answers get headers that keep the page alone."""
+
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await inner(scope, receive, send)
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [(name, value) for name, value in message["headers"] if name.decode("latin-1") not in _HEADERS]
+                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": kept + added}
+            await send(message)
+
+        refused = _refused(scope, hosts)
+        await (refused or inner)(scope, receive, sent)
+
+    return guard
+
+
+def _refused(scope: Scope, hosts: Callable[[str], bool]) -> Response | None:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if not hosts(headers.get("host", "")):
+        return _text("This server is not called that; use the address that it printed.\n", 421)
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and scope["path"] != "/":
+        return _text("Other sites' pages may not ask here.\n", 403)
+    if len(scope["query_string"]) > _LONGEST_QUERY:
+        return _text(f"The address is too long; it has {_LONGEST_QUERY:,} characters at most.\n", 414)
+    return None
+
+
+def own_hosts(host: str, port: int) -> Callable[[str], bool]:
+    """Which Host headers name a server on this address and port. A page that another name leads to (DNS rebinding) is not ours.
+
+    A server on all addresses cannot know its names: it answers to numbers, which nobody rebinds, and to localhost.
+    """
+    known = {host, "localhost"}
+    try:
+        is_any = ipaddress.ip_address(host).is_unspecified
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_any, is_loopback = False, host == "localhost"
+    if is_loopback:
+        known |= {"127.0.0.1", "::1"}
+
+    def is_own(header: str) -> bool:
+        name, colon, number = header.rpartition(":")
+        if not colon or not number.isdecimal() or header.endswith("]"):
+            name, number = header, "80"
+        name = name.removeprefix("[").removesuffix("]").lower()
+        return number == str(port) and (name in known or (is_any and _is_number(name)))
+
+    return is_own
+
+
+def _is_number(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _file(path: Path) -> Callable[[Request], Awaitable[Response]]:
+    async def send(request: Request) -> Response:
+        # read each time: a file of some kB, and a page that is being written is seen at once
+        return Response(path.read_bytes(), media_type=f"{_TYPES[path.suffix]}; charset=utf-8")
+
+    return send
+
+
+async def _colours(request: Request) -> Response:
+    """The palette that all reports share, as variables of CSS."""
+    names = ("orange", "sky", "green", "yellow", "blue", "vermillion", "purple", "grey")
+    lines = "".join(f"  --{name}: {getattr(style, name.upper())};\n" for name in names)
+    return Response(f":root {{\n{lines}}}\n", media_type="text/css; charset=utf-8")
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    return _text("There is nothing here; the page is at /.\n", getattr(error, "status_code", 404))
+
+
+def _refusal(message: str) -> bytes:
+    return json.dumps({"error": {"field": "", "message": message, "remedies": []}}).encode()
+
+
+def _json(content: bytes, status: int = 200) -> Response:
+    return Response(content, status, media_type="application/json")
+
+
+def _text(content: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    return Response(content, status, headers, media_type="text/plain; charset=utf-8")

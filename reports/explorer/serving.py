@@ -1,0 +1,78 @@
+"""Serving: the explorer on an address of this machine until it is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import webbrowser
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from reports.explorer.answer import answer, asked
+from reports.explorer.question import Shelf
+from reports.explorer.server import app, own_hosts
+from reports.explorer.worker import Worker
+from simulator.errors import RunError
+
+
+def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], None] = print) -> None:
+    """Serves the page until Ctrl-C. opens: it in a browser.
+
+    Raises RunError where the address is not to be had, InputError for a scenario that cannot be read at all.
+    """
+    asked(shelf.begin)
+    listening = listen(host, port)
+    port = listening.getsockname()[1]
+    where = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    with _workers() as (first, full):
+        config = uvicorn.Config(
+            app(shelf, first.ask, full.ask, own_hosts(host, port)),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        say(f"{where}{shelf.begin.query()}\nCtrl-C ends it")
+        if not _is_loopback(host):
+            say(f"whoever reaches {host} can use it; leave --host out to keep it to this machine")
+        if opens:
+            webbrowser.open(where + shelf.begin.query())
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _workers() -> Iterator[tuple[Worker, Worker]]:
+    """One for first looks, and one for full ones, which take longer and hold nobody up."""
+    first, full = Worker(answer), Worker(answer, yields=True)
+    try:
+        yield first, full
+    finally:
+        first.close()
+        full.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises RunError where the address is taken, or is not this machine's."""
+    if not 0 <= port < 2**16:
+        raise RunError(f"--port {port}: ports go up to 65535; give another, or 0 for any that is free")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(address)
+            # who comes before the server is up waits
+            listening.listen()
+        except OSError:
+            listening.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RunError(f"--host {host} --port {port}: {reason}; give another --port, or 0 for any that is free") from None
+    return listening
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -1,0 +1,306 @@
+// A timeline on a canvas: rows of ranks, boxes of what they do, with zoom, hover and keys.
+// Times come in whole parts of the step, columns packed; see reports/explorer/lanes.py.
+
+/** @typedef {{length_ms: number, parts: number, rows: string[], of: number, merged: boolean,
+ *   kinds: Object<string, {name: string, colour: string, help: string}>, row: Int32Array, lane: Int32Array, kind: Int32Array,
+ *   chunk: Int32Array, stage: Int32Array, microbatch: Int32Array, start: Int32Array, end: Int32Array, number: Int32Array}} Lanes */
+
+const ROW = 30;
+const AXIS = 24;
+// top and height in a row, in pixels, of: what holds the rank up, what moves beside it, what is sent, what is received
+const LANES = [[2, 18], [22, 6], [22, 3], [25, 3]];
+const MARGIN = 10;
+const COLUMNS = ["row", "lane", "kind", "chunk", "stage", "microbatch", "start", "end", "number"];
+
+/** @param {string} name @returns {string} the value of a colour that styles name */
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#888";
+}
+
+/** @param {number} ms @param {number} [whole] of what the unit is @returns {string} such as '12.3 ms' */
+export function time(ms, whole = ms) {
+  const [size, unit] = whole >= 600e3 ? [60e3, "min"] : whole >= 1e3 ? [1e3, "s"] : whole >= 1 ? [1, "ms"] : [1e-3, "us"];
+  return `${Number((ms / size).toPrecision(4))} ${unit}`;
+}
+
+/** @param {string} text base64 of whole numbers of 32 bits, the lowest byte first @returns {Int32Array} */
+function unpacked(text) {
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  return new Int32Array(bytes.buffer);
+}
+
+export class Timeline {
+  /** @param {HTMLCanvasElement} canvas @param {HTMLElement} reading */
+  constructor(canvas, reading) {
+    this.canvas = canvas;
+    this.reading = reading;
+    /** @type {Lanes | null} */
+    this.lanes = null;
+    this.from = 0;
+    this.to = 1;
+    this.chosen = -1;
+    // pixels: of the names, of the boxes beside them
+    this.gutter = 0;
+    this.plot = 1;
+    /** @type {number | null} */
+    this.dragged = null;
+    this.isSeen = false;
+    new IntersectionObserver(([entry]) => {
+      this.isSeen = entry.isIntersecting;
+      this.draw();
+    }).observe(canvas);
+    new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", (event) => this.grab(event));
+    canvas.addEventListener("pointermove", (event) => this.move(event));
+    for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => this.drop());
+    canvas.addEventListener("pointerleave", () => this.choose(-1));
+  }
+
+  /** Shows another step; the part of it that is looked at stays.
+   * @param {any} packed @param {boolean} always also where it is out of sight, as it is when a page is printed */
+  show(packed, always) {
+    const columns = COLUMNS.map((name) => [name, unpacked(packed[name])]);
+    /** @type {Lanes} */
+    const lanes = { ...packed, ...Object.fromEntries(columns) };
+    const alike = this.lanes && this.lanes.rows.length === lanes.rows.length && this.lanes.row.length === lanes.row.length;
+    this.lanes = lanes;
+    if (!alike) {
+      this.from = 0;
+      this.to = 1;
+      this.chosen = -1;
+    }
+    this.canvas.style.height = `${lanes.rows.length * ROW + AXIS}px`;
+    if (always || this.isSeen) this.draw();
+  }
+
+  /** @param {number} times @param {number} at the share of the view that stays where it is */
+  zoom(times, at = 0.5) {
+    const width = Math.min(1, Math.max(1e-4, (this.to - this.from) / times));
+    const from = this.from + at * (this.to - this.from - width);
+    this.look(from, width);
+  }
+
+  whole() {
+    this.look(0, 1);
+  }
+
+  /** @param {number} from @param {number} width shares of the step */
+  look(from, width) {
+    this.from = Math.min(Math.max(0, from), 1 - width);
+    this.to = this.from + width;
+    this.draw();
+  }
+
+  /** @param {number} part @returns {number} pixels from the left */
+  x(part) {
+    return this.gutter + ((part / this.lanes.parts - this.from) / (this.to - this.from)) * this.plot;
+  }
+
+  draw() {
+    const { canvas, lanes } = this;
+    if (!lanes || !canvas.clientWidth) return;
+    this.gutter = Math.min(150, Math.max(88, canvas.clientWidth * 0.17));
+    this.plot = Math.max(1, canvas.clientWidth - this.gutter - MARGIN);
+    const scale = devicePixelRatio || 1;
+    canvas.width = Math.round(canvas.clientWidth * scale);
+    canvas.height = Math.round(canvas.clientHeight * scale);
+    const context = canvas.getContext("2d");
+    context.scale(scale, scale);
+    context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
+    const inks = { ink: colour("ink"), soft: colour("soft"), line: colour("line"), card: colour("card") };
+    this.drawAxis(context, inks);
+    context.save();
+    context.beginPath();
+    context.rect(this.gutter, 0, this.plot, canvas.clientHeight);
+    context.clip();
+    this.drawBoxes(context, inks);
+    context.restore();
+    this.drawNames(context, inks);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Object<string, string>} inks */
+  drawAxis(context, inks) {
+    const { lanes, from, to } = this;
+    const bottom = lanes.rows.length * ROW;
+    const shownMs = (to - from) * lanes.length_ms;
+    const rough = shownMs / Math.max(2, Math.floor(this.plot / 90));
+    const decade = 10 ** Math.floor(Math.log10(rough));
+    const step = decade * ([1, 2, 5, 10].find((one) => one * decade >= rough) || 10);
+    context.font = "11px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.textBaseline = "top";
+    for (let ms = Math.ceil((from * lanes.length_ms) / step) * step; ms <= to * lanes.length_ms * 1.0001; ms += step) {
+      const x = this.x((ms / lanes.length_ms) * lanes.parts);
+      context.fillStyle = inks.line;
+      context.fillRect(x, 0, 1, bottom + 4);
+      context.fillStyle = inks.soft;
+      context.fillText(ms === 0 ? "0" : time(ms, to * lanes.length_ms), Math.min(x, this.gutter + this.plot - 14), bottom + 7);
+    }
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Object<string, string>} inks */
+  drawBoxes(context, inks) {
+    const { lanes } = this;
+    const fills = Object.fromEntries(Object.entries(lanes.kinds).map(([kind, one]) => [kind, colour(one.colour)]));
+    const right = this.gutter + this.plot;
+    context.font = "10px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    for (let i = 0; i < lanes.row.length; i++) {
+      const x = this.x(lanes.start[i]);
+      const end = this.x(lanes.end[i]);
+      if (end < this.gutter || x > right) continue;
+      const [top, height] = LANES[lanes.lane[i]];
+      const y = lanes.row[i] * ROW + top;
+      const width = end - x;
+      context.globalAlpha = lanes.chunk[i] ? Math.max(0.45, 1 - 0.22 * lanes.chunk[i]) : 1;
+      context.fillStyle = fills[lanes.kind[i]];
+      context.fillRect(x, y, width, height);
+      context.globalAlpha = 1;
+      if (lanes.lane[i] === 0 && width > 3) {
+        context.fillStyle = inks.card;
+        context.fillRect(end - 0.75, y, 0.75, height);
+      }
+      if (lanes.lane[i] === 0 && lanes.microbatch[i] >= 0 && width > 15 && (lanes.kind[i] < 2 || lanes.kind[i] === 8)) {
+        context.fillStyle = lanes.kind[i] === 0 || lanes.chunk[i] ? "#10222e" : "#fff";
+        context.fillText(String(lanes.microbatch[i]), Math.max(x, this.gutter) / 2 + Math.min(end, right) / 2, y + height / 2 + 0.5);
+      }
+      if (i === this.chosen) {
+        context.strokeStyle = inks.ink;
+        context.lineWidth = 2;
+        context.strokeRect(x, y, Math.max(2, width), height);
+      }
+    }
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Object<string, string>} inks */
+  drawNames(context, inks) {
+    context.font = "12px system-ui, sans-serif";
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    context.fillStyle = inks.ink;
+    this.lanes.rows.forEach((name, row) => context.fillText(name, this.gutter - 8, row * ROW + 12, this.gutter - 10));
+  }
+
+  /** Outlines a box and tells of it. @param {number} i −1 for none */
+  choose(i) {
+    if (i === this.chosen) return;
+    this.chosen = i;
+    this.reading.textContent = i < 0 ? "\u00a0" : this.words(i);
+    this.draw();
+  }
+
+  /** @param {number} i @returns {string} */
+  words(i) {
+    const { lanes } = this;
+    const ms = (part) => (part / lanes.parts) * lanes.length_ms;
+    const kind = lanes.kinds[lanes.kind[i]];
+    const parts = [lanes.rows[lanes.row[i]], kind.name];
+    if (lanes.stage[i] >= 0) parts.push(`stage ${lanes.stage[i]}`);
+    if (lanes.microbatch[i] >= 0) parts.push(`microbatch ${lanes.microbatch[i]}`);
+    const several = lanes.number[i] > 1 ? `${lanes.number[i]} of them, ` : "";
+    return `${parts.join(", ")}: ${several}${time(ms(lanes.end[i] - lanes.start[i]))}, from ${time(ms(lanes.start[i]))} on (${kind.help})`;
+  }
+
+  /** @param {PointerEvent} event @returns {number} the box below the pointer */
+  under(event) {
+    const { lanes } = this;
+    if (!lanes) return -1;
+    const row = Math.floor(event.offsetY / ROW);
+    let found = -1;
+    for (let i = 0; i < lanes.row.length; i++) {
+      if (lanes.row[i] !== row) continue;
+      const [top, height] = LANES[lanes.lane[i]];
+      const within = event.offsetY >= row * ROW + top - 1 && event.offsetY <= row * ROW + top + height + 1;
+      if (within && this.x(lanes.start[i]) - 1 <= event.offsetX && event.offsetX <= this.x(lanes.end[i]) + 1) found = i;
+    }
+    return found;
+  }
+
+  /** @param {PointerEvent} event */
+  grab(event) {
+    this.dragged = event.offsetX;
+    this.canvas.classList.add("dragging");
+    this.canvas.setPointerCapture(event.pointerId);
+    this.choose(this.under(event));
+  }
+
+  /** @param {PointerEvent} event */
+  move(event) {
+    if (this.dragged === null) {
+      this.choose(this.under(event));
+      return;
+    }
+    const width = this.to - this.from;
+    const by = ((event.offsetX - this.dragged) / this.plot) * width;
+    this.dragged = event.offsetX;
+    this.look(this.from - by, width);
+  }
+
+  drop() {
+    this.dragged = null;
+    this.canvas.classList.remove("dragging");
+  }
+
+  /** @param {WheelEvent} event */
+  wheel(event) {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    this.zoom(event.deltaY < 0 ? 1.25 : 0.8, Math.min(1, Math.max(0, (event.offsetX - this.gutter) / this.plot)));
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const keys = {
+      "+": () => this.zoom(1.5),
+      "=": () => this.zoom(1.5),
+      "-": () => this.zoom(1 / 1.5),
+      0: () => this.whole(),
+      ArrowRight: () => this.step(1),
+      ArrowLeft: () => this.step(-1),
+      ArrowDown: () => this.rowStep(1),
+      ArrowUp: () => this.rowStep(-1),
+    };
+    if (!this.lanes || event.ctrlKey || event.metaKey || !(event.key in keys)) return;
+    event.preventDefault();
+    keys[event.key]();
+  }
+
+  /** Goes to the next box of a row, in time. @param {number} by 1 or −1 */
+  step(by) {
+    const { lanes } = this;
+    const row = this.chosen < 0 ? 0 : lanes.row[this.chosen];
+    const order = [...lanes.row.keys()].filter((i) => lanes.row[i] === row).sort((a, b) => lanes.start[a] - lanes.start[b] || a - b);
+    const place = this.chosen < 0 ? (by > 0 ? -1 : order.length) : order.indexOf(this.chosen);
+    this.reach(order[Math.min(order.length - 1, Math.max(0, place + by))]);
+  }
+
+  /** Goes to what another row does at the same time. @param {number} by 1 or −1 */
+  rowStep(by) {
+    const { lanes } = this;
+    if (this.chosen < 0) return this.step(1);
+    const row = Math.min(lanes.rows.length - 1, Math.max(0, lanes.row[this.chosen] + by));
+    const when = lanes.start[this.chosen];
+    let nearest = this.chosen;
+    let least = Infinity;
+    for (let i = 0; i < lanes.row.length; i++) {
+      const away = Math.abs(lanes.start[i] - when) + (lanes.lane[i] ? 0.5 : 0);
+      if (lanes.row[i] === row && away < least) [least, nearest] = [away, i];
+    }
+    return this.reach(nearest);
+  }
+
+  /** Chooses a box and brings it into view. @param {number} i */
+  reach(i) {
+    const width = this.to - this.from;
+    const begin = this.lanes.start[i] / this.lanes.parts;
+    const end = this.lanes.end[i] / this.lanes.parts;
+    if (begin < this.from || end > this.to) this.look((begin + end) / 2 - width / 2, width);
+    this.choose(i);
+  }
+}

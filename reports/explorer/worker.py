@@ -1,0 +1,101 @@
+"""Workers: processes that answer questions, so that the page stays alive whatever is asked.
+
+One that takes too long, or dies, is replaced.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Final
+
+from reports.explorer.question import Question
+
+# seconds after which nobody waits any longer in front of a page
+LIMIT_S: Final = 15.0
+# to import what predicts, on a busy machine
+_READY_S: Final = 60.0
+_NICE: Final = 10
+_LEAST_MEMORY_BYTES: Final = 4 * 2**30
+
+Answer = Callable[[Question], bytes]
+
+
+class UnansweredError(Exception):
+    """A question that was not answered, and why, as a sentence."""
+
+
+class Worker:
+    """A process that answers one question after another, by `answer`. yields: the processor to others that want it."""
+
+    def __init__(self, answer: Answer, limit_s: float = LIMIT_S, yields: bool = False) -> None:
+        self._answer = answer
+        self._limit_s = limit_s
+        self._yields = yields
+        self._lock = threading.Lock()
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._answer, self._yields), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._is_ready = False
+
+    def ask(self, question: Question) -> bytes:
+        """The answer to a question; one at a time. Raises UnansweredError."""
+        with self._lock:
+            try:
+                if not self._is_ready:
+                    self._is_ready = self._connection.poll(_READY_S) and self._connection.recv() is None
+                self._connection.send(question)
+                if self._connection.poll(self._limit_s):
+                    found: bytes = self._connection.recv_bytes()
+                    return found
+            except (EOFError, OSError):
+                self._replace()
+                raise UnansweredError(
+                    "That takes more memory than this page may use; make something smaller, such as workers or steps."
+                ) from None
+            self._replace()
+        raise UnansweredError(
+            f"That takes longer than {self._limit_s:g} s to predict, too long for this page; make something smaller, such as "
+            "microbatches, workers or steps, or run the command below in a terminal."
+        )
+
+    def _replace(self) -> None:
+        self.close()
+        self._start()
+
+    def close(self) -> None:
+        """Ends the process, whatever it is at."""
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+
+def _serve(connection: Connection, answer: Answer, yields: bool) -> None:
+    """What the process does: says that it is ready, then answers until the other end is gone."""
+    import gc
+    import os
+    import resource
+    import signal
+
+    # the terminal's Ctrl-C is for the server, which ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICE if yields else 0)
+    has_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    resource.setrlimit(resource.RLIMIT_AS, (max(_LEAST_MEMORY_BYTES, has_bytes // 2), resource.RLIM_INFINITY))
+    answer(Question("gpt3-1.3b-diloco-wan"))
+    # what was imported stays: looking through it again and again is time lost
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
+    try:
+        connection.send(None)
+        while True:
+            connection.send_bytes(answer(connection.recv()))
+    except (EOFError, BrokenPipeError):
+        pass

@@ -1,0 +1,59 @@
+"""A claim's figure has what decides in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.claims.evaluate import evaluate
+from reports.claims.figure import figure
+from reports.claims.measured import measured
+from reports.claims.result import Result
+from tests.reports.claims.example import claim
+from tests.reports.claims.test_measured import NETLAB, train
+
+
+def drawn(folder: Path, **changes: Any) -> str:
+    found = claim(folder, **changes)
+    record = measured(found, train) if found.netlab else None
+    return figure(Result(found, evaluate(found), record), "svg").decode()
+
+
+def has(svg: str, *texts: str) -> bool:
+    """Text is drawn as paths, with what it says in a comment before them."""
+    return all(f"<!-- {text} -->" in svg for text in texts)
+
+
+def test_lines_the_bound_and_the_verdict_are_drawn(tmp_path: Path) -> None:
+    svg = drawn(tmp_path)
+    assert has(svg, "ring", "one worker", "at least 50 %", "Rings are fast.", "bandwidth, Gbit/s")
+    assert not has(svg, "measured")
+
+
+def test_what_was_measured_has_a_panel_with_what_was_predicted_of_it(tmp_path: Path) -> None:
+    svg = drawn(tmp_path, netlab=NETLAB)
+    assert has(svg, "measured", "predicted")
+    assert "measured on netlab, 22 November 2026: " in svg
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test": {"of": "one worker", "against": "ring", "at_most": 1e6}},
+        {"test": {"of": "ring", "at_most": 1e-12}},
+        {"axis": {"name": "shards", "values": [[1, 2], [3, 4]]}},
+        {"axis": {"name": "model", "set": {}, "values": ["one", "<script>$two</script>"]}},
+        {"axis": {"name": "alone", "values": [1]}},
+        {"quantity": "fitting_throughput", "lines": {"ring": {"cluster.device.memory": "1 MiB"}, "one worker": {}}},
+    ],
+)
+def test_odd_axes_and_numbers_are_drawn(tmp_path: Path, changes: dict[str, Any]) -> None:
+    svg = drawn(tmp_path, **changes)
+    assert svg.rstrip().endswith("</svg>")
+    assert "<script>" not in svg
+
+
+def test_the_same_claim_is_the_same_figure(tmp_path: Path) -> None:
+    assert drawn(tmp_path) == drawn(tmp_path)

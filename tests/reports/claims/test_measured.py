@@ -1,0 +1,85 @@
+"""What was measured is kept with its numbers; verdicts follow from these whenever they are told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reports.claims.claim import names, read
+from reports.claims.measured import FILE, Record, keep, measured, read_all
+from simulator import library
+from simulator.errors import InputError
+from simulator.predict import timed
+from simulator.run import Run
+from simulator.scenario import Scenario
+from tests.reports.claims.example import SCENARIO, claim
+
+NETLAB = {
+    "scenario": SCENARIO,
+    "axis": {"name": "bandwidth", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 100]},
+    "lines": {"ring": {}},
+}
+TOLD = {"host": "secret", "date": "2026-11-22T12:00:00+00:00", "torch": "2.13", "warnings": "a busy machine"}
+
+
+def train(scenario: Scenario) -> Run:
+    """A forecast, told as if it had been measured."""
+    return replace(timed(scenario), origin="measured", provenance=TOLD, step_time_interval_s=(0.1, 0.2))
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return measured(claim(tmp_path, netlab=NETLAB), train)
+
+
+def test_what_is_measured_comes_back_as_it_was_kept(tmp_path: Path, record: Record) -> None:
+    keep(tmp_path, "one", record)
+    keep(tmp_path, "two", replace(record, date="2026-11-23T12:00:00+00:00"))
+    again = read_all(tmp_path)
+    assert list(again) == ["one", "two"]
+    assert json.loads(json.dumps(again["one"].points)) == [dict(point) for point in record.points]
+    assert (again["one"].date, again["one"].warnings) == (TOLD["date"], ("a busy machine",))
+
+
+def test_hosts_are_nobodys_business(tmp_path: Path, record: Record) -> None:
+    keep(tmp_path, "one", record)
+    assert "secret" not in (tmp_path / FILE).read_text()
+    assert record.machine == {"torch": "2.13"}
+
+
+def test_the_verdict_follows_from_the_numbers_and_the_test(tmp_path: Path, record: Record) -> None:
+    ring = [point["values"]["ring"] for point in record.points]
+    assert ring == sorted(ring)
+    for bound, verdict in ((ring[0] / 2, "holds"), (ring[1], "holds when"), (1.0, "does not hold")):
+        found = record.found(claim(tmp_path, netlab=NETLAB | {"test": {"of": "ring", "at_least": bound}}))
+        assert found is not None
+        assert found.verdict == verdict
+
+
+def test_numbers_of_another_experiment_are_not_told(tmp_path: Path, record: Record) -> None:
+    assert record.found(claim(tmp_path)) is None
+    axis = NETLAB["axis"] | {"values": [1, 10]}  # type: ignore[operator]
+    assert record.found(claim(tmp_path, netlab=NETLAB | {"axis": axis})) is None
+    assert record.found(claim(tmp_path, netlab=NETLAB | {"lines": {"ring": {}, "tree": {}}})) is None
+
+
+def test_a_claim_without_an_experiment_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is nothing to measure"):
+        measured(claim(tmp_path), train)
+
+
+@pytest.mark.parametrize("text", ["[", "[]", '{"a": 1}', '{"a": {"date": 1}}'])
+def test_a_damaged_record_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(InputError, match="no record of measured claims; remove it"):
+        read_all(tmp_path)
+
+
+def test_records_that_ship_are_of_the_claims_that_ship() -> None:
+    records = read_all(library.ROOT / "claims")
+    assert set(records) <= set(names())
+    for name, record in records.items():
+        assert record.found(read(name)) is not None, f"{name} has changed; measure it again with --on netlab"

@@ -1,0 +1,38 @@
+"""Verdicts in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reports.claims.claim import Bound
+from reports.claims.evaluate import evaluate
+from reports.claims.result import Result
+from reports.claims.text import bound, day, describe, verdict
+from tests.reports.claims.example import claim
+
+
+def test_bounds_in_words(tmp_path: Path) -> None:
+    found = claim(tmp_path)
+    assert bound(Bound(of="ring", at_least=0.4, at_most=0.5), found) == "ring at least 40 % and at most 50 %"
+    assert bound(Bound(of="ring", against="one worker", at_most=0.5), found) == "ring at most 0.5× that of one worker"
+
+
+def test_dates_in_words() -> None:
+    assert day("2026-11-02T12:00:00+00:00") == "2 November 2026"
+
+
+def test_where_it_says_nothing_is_told(tmp_path: Path) -> None:
+    axis = {"name": "bandwidth", "unit": "Gbit/s", "set": {"cluster.network.bandwidth": "$x Gbit/s"}, "values": [1, 1000]}
+    slow, fast = (point.values["ring"] for point in evaluate(claim(tmp_path, axis=axis)).points)
+    where = {"of": "ring", "at_most": (slow + fast) / 2}
+    found = evaluate(claim(tmp_path, axis=axis, test={"of": "one worker", "at_least": 0.5, "where": where}))
+    assert verdict(found) == "holds, tested at bandwidth 1 Gbit/s"
+
+
+def test_several_are_counted(tmp_path: Path) -> None:
+    found = claim(tmp_path, axis={"name": "bandwidth", "values": [1]})
+    one = Result(found, evaluate(found), None)
+    assert describe([one, one], at_length=False).endswith(
+        "2 claims: 0 hold, 0 hold when, 2 do not; 0 measured, 0 of these as predicted"
+    )
+    assert "claims:" not in describe([one], at_length=True)

@@ -1,0 +1,161 @@
+"""The page in a browser: what people see, and what they can do without a mouse."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+RING, SERVERS, DEEP = "resnet50-ring-p100", "resnet50-servers-p100", "llama-2-7b-zero-bubble-a100"
+
+
+def address(explorer: str, scenario: str, *sets: str) -> str:
+    return f"{explorer}?{urlencode([('scenario', scenario), *(('set', one) for one in sets)])}"
+
+
+def settled(page: Page) -> None:
+    """Waits until the full answer to the last change is shown."""
+    page.wait_for_selector("#answer[aria-busy=false]")
+
+
+def opened(page: Page, where: str) -> None:
+    page.goto(where)
+    settled(page)
+
+
+def throughput(page: Page) -> float:
+    text = page.inner_text("#numbers [data-key=throughput] .value")
+    return float(text.split()[0].replace(",", ""))
+
+
+@pytest.mark.parametrize("scenario", [RING, SERVERS, DEEP])
+def test_a_page_opens_and_its_figures_have_data(page: Page, explorer: str, scenario: str) -> None:
+    opened(page, address(explorer, scenario))
+    assert throughput(page) > 0
+    assert re.search(r"90 %: .* to ", page.inner_text("#numbers [data-key=throughput] .detail"))
+    assert page.locator("#causes > div").count() >= 2
+    assert page.locator("#memory > div").count() >= 3
+    assert "Devices compute" in page.inner_text("#bottleneck") or "bottleneck" in page.inner_text("#bottleneck")
+    colours = page.evaluate(
+        """() => { const c = document.getElementById('timeline');
+        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+        return new Set(Array.from({length: d.length / 4}, (_, i) => d.slice(4 * i, 4 * i + 3).join())).size }"""
+    )
+    assert colours > 5
+
+
+def test_a_slider_moves_the_number(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, SERVERS))
+    before = throughput(page)
+    slider = page.get_by_label("Bandwidth between nodes", exact=True)
+    slider.focus()
+    for _ in range(6):
+        slider.press("ArrowRight")
+    settled(page)
+    assert throughput(page) > 1.2 * before
+    assert "cluster.network.bandwidth" in page.url
+    assert "cluster.network.bandwidth" in page.inner_text("#command")
+
+
+def test_back_forward_and_a_shared_address_restore_the_state(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, RING))
+    one = throughput(page)
+    page.get_by_label("Workers", exact=True).select_option("8")
+    settled(page)
+    two, shared = throughput(page), page.url
+    assert two < one
+    page.go_back()
+    page.wait_for_function("text => document.querySelector('#numbers .value').textContent.startsWith(text)", arg=f"{one:,.0f}")
+    page.go_forward()
+    settled(page)
+    opened(page, explorer)
+    opened(page, shared)
+    assert throughput(page) == two
+    assert page.get_by_label("Workers", exact=True).input_value() == "8"
+    page.get_by_role("button", name="Undo all changes").click()
+    settled(page)
+    assert throughput(page) == one
+
+
+def test_what_cannot_be_is_marked_and_the_last_answer_stays(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, RING))
+    before = page.inner_text("#headline")
+    settings = page.get_by_label("Settings", exact=True)
+    settings.fill("strategy.workers=100")
+    settings.blur()
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "100 ranks for 64 devices" in page.inner_text("#problem")
+    assert page.inner_text("#headline") == before
+    assert page.get_by_label("Workers", exact=True).get_attribute("aria-invalid") == "true"
+    assert page.get_by_label("Workers", exact=True).input_value() == "100"
+    page.get_by_role("button", name="set cluster.nodes=25").click()
+    settled(page)
+    assert page.is_hidden("#problem")
+    assert "100 ×" in page.inner_text("#headline")
+    assert page.locator("[aria-invalid]").count() == 0
+
+
+def test_an_address_that_cannot_be_shows_why_and_the_controls(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, RING, "strategy.workers=7000"))
+    assert "7000 ranks" in page.inner_text("#problem")
+    assert page.get_by_label("Model", exact=True).is_visible()
+
+
+def test_keys_alone_reach_and_drive_everything(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, DEEP))
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent"))
+    assert {"scenario", "reset", "control-model", "control-strategy-stages", "settings", "timeline", "copy", "yaml"} <= reached
+    page.focus("#timeline")
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    first = page.inner_text("#reading")
+    assert "forward pass" in first
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("#reading") != first
+    page.focus("#control-training-recompute")
+    page.keyboard.press("ArrowDown")
+    settled(page)
+    assert "training.recompute" in page.url
+
+
+def test_pointing_at_the_timeline_tells_what_is_there_and_it_zooms(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, DEEP))
+    page.locator("#timeline").scroll_into_view_if_needed()
+    page.locator("#timeline").hover(position={"x": 165, "y": 10})
+    assert re.search(r"microbatch \d", page.inner_text("#reading"))
+    before = page.evaluate("document.getElementById('timeline').toDataURL()")
+    page.get_by_role("button", name="Zoom in").click()
+    assert page.evaluate("document.getElementById('timeline').toDataURL()") != before
+    page.get_by_role("button", name="Whole step").click()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(page: Page, explorer: str, scheme: str) -> None:
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    opened(page, address(explorer, "gpt3-175b-servers-selene"))
+    violations = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
+
+
+def test_a_phone_needs_no_sideways_scrolling(page: Page, explorer: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    opened(page, address(explorer, DEEP))
+    for group in page.locator("summary").all():
+        group.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_markup_in_names_is_text(page: Page, explorer: str) -> None:
+    opened(page, address(explorer, RING, "name=<img src=x onerror=alert(1)>", "model.name=<b>bold", "cluster.name=<script>"))
+    assert "<b>bold on 32" in page.inner_text("#headline")
+    assert page.locator("#answer img, #answer b:text('bold')").count() == 0
+    assert page.title().endswith("<img src=x onerror=alert(1)>")

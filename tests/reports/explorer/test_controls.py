@@ -1,0 +1,90 @@
+"""What a page offers to change: every choice is one that can be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from reports.explorer.answer import asked
+from reports.explorer.controls import controls
+from reports.explorer.facts import clusters, models
+from reports.explorer.question import Question, Shelf
+from simulator.fields import value_at
+
+
+def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
+    groups = controls(asked(Question(reference, sets)).scenario)
+    return {one["field"]: one for group in groups for one in group["controls"]}
+
+
+@pytest.mark.parametrize(
+    "reference", ["resnet50-servers-p100", "megatron-175b-3d-selene", "gpt3-1.3b-diloco-wan", "resnet50-async-straggler-p100"]
+)
+def test_every_choice_is_valid_beside_everything_else(reference: str) -> None:
+    for control in by_field(reference).values():
+        options = control.get("options", [])
+        # of the many models and clusters some
+        for option in options[:: max(1, len(options) // 12)]:
+            sets = tuple(option["sets"])
+            Shelf().question([("scenario", reference), *(("set", one) for one in sets)])
+            asked(Question(reference, sets))
+
+
+@pytest.mark.parametrize("reference", ["resnet50-servers-p100", "megatron-175b-3d-selene", "siamese-towers-dgx1"])
+def test_every_control_says_what_is_now_and_is_explained(reference: str) -> None:
+    for control in by_field(reference).values():
+        assert control["label"]
+        assert control["help"]
+        if control["kind"] == "choice":
+            assert control["value"] in [option["says"] for option in control["options"]]
+
+
+def test_a_choice_is_what_the_scenario_says_once_it_is_made() -> None:
+    for option in by_field("resnet50-ring-p100")["strategy.workers"]["options"]:
+        assert by_field("resnet50-ring-p100", *option["sets"])["strategy.workers"]["value"] == option["says"]
+
+
+def test_families_offer_their_own_degrees() -> None:
+    assert "strategy.servers" in by_field("resnet50-servers-p100")
+    assert "strategy.tensor" not in by_field("resnet50-hybrid-dgx1")
+    hybrid = by_field("megatron-175b-3d-selene")
+    assert {"strategy.tensor", "strategy.stages", "strategy.schedule", "strategy.sequence_parallel"} <= set(hybrid)
+    assert "strategy.expert" not in hybrid
+    assert "strategy.expert" in by_field("mixtral-8x7b-experts-h100")
+
+
+@pytest.mark.parametrize(
+    ("reference", "field"),
+    [
+        ("resnet50-ring-p100", "cluster.network.bandwidth"),
+        ("resnet50-ring-p100", "cluster.network.latency"),
+        ("resnet50-ring-p100", "cluster.node.link.bandwidth"),
+        ("megatron-175b-3d-selene", "cluster.device.peak.fp16"),
+    ],
+)
+def test_sliders_stand_where_the_scenario_does_and_move_by_a_tenth(reference: str, field: str) -> None:
+    slider = by_field(reference)[field]
+    now = value_at(asked(Question(reference)).scenario, field).value
+    at = [value_at(asked(Question(reference, (f"{field}={text}",))).scenario, field).value for text in slider["texts"][::7]]
+    assert at == sorted(at)
+    assert all(math.log10(b / a) == pytest.approx(7 / 20, abs=0.01) for a, b in itertools.pairwise(at))
+    there = asked(Question(reference, (f"{field}={slider['texts'][slider['position']]}",))).scenario
+    assert value_at(there, field).value == pytest.approx(now, rel=0.06)
+    exact = asked(Question(reference, (f"{field}={slider['value']}",))).scenario
+    assert value_at(exact, field).value == pytest.approx(now, rel=1e-3)
+
+
+def test_one_machine_has_no_network_to_move() -> None:
+    assert "cluster.network.bandwidth" not in by_field("resnet50-hybrid-dgx1")
+
+
+def test_facts_of_what_ships_are_complete() -> None:
+    assert all(facts.precision in facts.precisions and facts.devices >= 1 for facts in clusters().values())
+    assert models()["megatron-175b"].scores
+    assert not models()["llama-2-7b"].scores
+    assert models()["gpt2-small"].divides(4, False)
+    assert not models()["gpt2-small"].divides(8, False)
+    assert not models()["resnet50"].divides(2, False)

@@ -1,0 +1,71 @@
+"""The timeline's columns."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reports.explorer.lanes import KINDS
+from reports.explorer.lanes import lanes as packed_lanes
+from reports.step import WEIGHT
+from simulator.predict import timed
+from simulator.run import Phase, Run
+from simulator.scenario import load
+
+COLUMNS = ("row", "lane", "kind", "chunk", "stage", "microbatch", "start", "end", "number")
+
+
+def lanes(run: Run) -> dict[str, Any] | None:
+    """With columns as lists, as the page unpacks them."""
+    found = packed_lanes(run)
+    columns = {name: np.frombuffer(base64.b64decode(found[name]), "<i4").tolist() for name in COLUMNS} if found else {}
+    return found and found | columns
+
+
+@pytest.mark.parametrize("reference", ["resnet50-servers-p100", "llama-2-7b-zero-bubble-a100", "resnet50-async-straggler-p100"])
+def test_columns_are_of_one_length_and_within_the_step(reference: str) -> None:
+    found = lanes(timed(load(reference)))
+    assert found is not None
+    assert len({len(found[name]) for name in COLUMNS}) == 1
+    assert min(found["start"]) >= 0
+    assert max(found["end"]) == found["parts"]
+    assert all(start <= end for start, end in zip(found["start"], found["end"], strict=True))
+    assert {str(kind) for kind in found["kind"]} == set(found["kinds"])
+    assert max(found["row"]) < len(found["rows"]) <= 16
+
+
+def test_what_holds_a_rank_up_never_overlaps() -> None:
+    found = lanes(timed(load("llama-2-7b-zero-bubble-a100")))
+    assert found is not None
+    row, lane, start, end = (np.array(found[name]) for name in ("row", "lane", "start", "end"))
+    for rank in range(len(found["rows"])):
+        mine = np.flatnonzero((row == rank) & (lane == 0))
+        order = mine[np.argsort(start[mine], kind="stable")]
+        assert (end[order][:-1] <= start[order][1:] + 1).all()
+
+
+def test_boxes_that_crowd_are_drawn_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = timed(load("llama-2-7b-zero-bubble-a100", ["strategy.microbatches=64", "batch=64"]))
+    whole = lanes(run)
+    monkeypatch.setattr("reports.explorer.lanes._MOST_BOXES", 300)
+    found = lanes(run)
+    assert whole is not None
+    assert found is not None
+    assert found["merged"]
+    assert not whole["merged"]
+    assert len(found["row"]) <= 300
+    assert sum(found["number"]) == len(whole["row"])
+    assert found["length_ms"] == whole["length_ms"]
+
+
+def test_without_spans_there_is_no_timeline() -> None:
+    from dataclasses import replace
+
+    assert lanes(replace(timed(load("resnet50-ring-p100")), spans=None)) is None
+
+
+def test_every_kind_has_a_name() -> None:
+    assert set(KINDS) == {*map(int, Phase), WEIGHT, WEIGHT + 1}

@@ -1,0 +1,95 @@
+"""What a page may ask, and what it may not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.explorer.question import DEFAULT, Question, Shelf
+from simulator.errors import InputError
+
+SHELF = Shelf()
+
+
+def asked(*sets: str, shelf: Shelf = SHELF) -> Question:
+    return shelf.question([("scenario", DEFAULT), *(("set", one) for one in sets)])
+
+
+def test_a_query_is_a_scenario_and_its_settings_in_their_order() -> None:
+    question = asked("strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s")
+    assert question == Question(DEFAULT, ("strategy.workers=8", "cluster.network.bandwidth=100 Gbit/s"))
+    assert question.query() == f"?scenario={DEFAULT}&set=strategy.workers%3D8&set=cluster.network.bandwidth%3D100+Gbit%2Fs"
+
+
+def test_without_a_scenario_the_first_one_is_meant() -> None:
+    assert SHELF.question([]).reference == DEFAULT
+    assert Shelf("mine.yaml").question([]).reference == "mine.yaml"
+    assert SHELF.question([("look", "first")]).first
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model=/etc/passwd",
+        "model=../models/resnet50.yaml",
+        "model=hf:config.json",
+        "model=python:os:getcwd",
+        "model={kind: traced, source: 'python:os:getcwd'}",
+        "model.kind=traced",
+        "model.source=python:os:getcwd",
+        "cluster=/tmp/cluster.yaml",
+        "cluster={device: /etc/passwd}",
+        "cluster={device: {base: ../secret.yaml}}",
+        "cluster.device=x.yaml",
+        "cluster.device.base=/etc/passwd",
+        "cluster.device={base: [1]}",
+        "training.data=/etc/passwd",
+        "training={data: /etc/passwd}",
+    ],
+)
+def test_no_setting_reads_a_file_or_runs_code(override: str) -> None:
+    with pytest.raises(InputError, match=r"the page (knows|runs|reads) no"):
+        asked(override)
+
+
+def test_the_command_lines_own_settings_may_read_files() -> None:
+    shelf = Shelf("mine.yaml", ("model=hf:config.json",))
+    assert asked("model=hf:config.json", shelf=shelf).sets == ("model=hf:config.json",)
+    with pytest.raises(InputError, match="the page knows no model"):
+        asked("model=hf:other.json", shelf=shelf)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        [("scenario", "../../etc/passwd")],
+        [("scenario", "scenarios/what-if/resnet50-ring-p100.yaml")],
+        [("scenario", DEFAULT), ("scenario", "other")],
+        [("file", "x")],
+        [("set", "no-equals")],
+        [("set", "=8")],
+        [("set", f"name={'x' * 5000}")],
+        [("set", "steps=1")] * 100,
+        [("set", "name={a: *b}")],
+        [("set", "name=&a [*a, *a]")],
+        [("set", "name=!!python/object:os.system x")],
+        [("set", f"name={'[' * 900}{']' * 900}")],
+        [("set", "name={a: [}")],
+        [("set", "name=2026-99-99")],
+    ],
+)
+def test_what_makes_no_sense_is_told_in_a_sentence(parameters: list[tuple[str, str]]) -> None:
+    with pytest.raises(InputError) as caught:
+        SHELF.question(parameters)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_any_text_is_a_question_or_refused(key: str, value: str) -> None:
+    try:
+        question = asked(f"{key}={value}")
+    except InputError:
+        return
+    assert question.sets == (f"{key}={value}",)

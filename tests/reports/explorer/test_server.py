@@ -1,0 +1,150 @@
+"""The server as a browser meets it, and as somebody who means no good does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from reports.explorer.answer import answer
+from reports.explorer.question import Question, Shelf
+from reports.explorer.server import app, own_hosts
+from reports.explorer.worker import UnansweredError
+
+BASE = "http://127.0.0.1:8471"
+
+
+def client(shelf: Shelf = Shelf(), ask: Callable[[Question], bytes] = answer) -> TestClient:  # noqa: B008
+    return TestClient(app(shelf, ask, ask, own_hosts("127.0.0.1", 8471)), base_url=BASE)
+
+
+def canned(question: Question) -> bytes:
+    return json.dumps({"sets": question.sets, "first": question.first}).encode()
+
+
+def test_the_page_and_all_that_it_loads_are_served() -> None:
+    page = client().get("/")
+    assert page.status_code == 200
+    for path in ("/explorer.css", "/explorer.js", "/timeline.js", "/colours.css"):
+        assert client().get(path).status_code == 200
+        assert path in page.text or path == "/timeline.js"
+    assert "--orange: #E69F00" in client().get("/colours.css").text
+
+
+def test_every_answer_keeps_the_page_to_itself() -> None:
+    for path in ("/", "/api/library", "/api/answer?scenario=nothing", "/nothing"):
+        headers = client(ask=canned).get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "access-control-allow-origin" not in headers
+        assert "unsafe" not in headers["content-security-policy"]
+
+
+def test_answers_follow_the_query() -> None:
+    found = client().get("/api/answer?scenario=resnet50-ring-p100&set=strategy.workers=8&look=first").json()
+    assert found["ranks"] == 8
+    assert found["query"] == "?scenario=resnet50-ring-p100&set=strategy.workers%3D8"
+
+
+def test_the_scenario_is_exported() -> None:
+    response = client().get("/scenario.yaml?scenario=resnet50-ring-p100&set=strategy.workers=8")
+    assert "workers: 8" in response.text
+    assert "attachment" in response.headers["content-disposition"]
+    assert client().get("/scenario.yaml?scenario=resnet50-ring-p100&set=strategy.workers=7000").status_code == 400
+
+
+def test_a_file_that_the_command_line_named_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "<b>mine.yaml"
+    path.write_text("model: resnet50\ncluster: dgx1\nstrategy: {kind: data_parallel, workers: 2}\nbatch: 8\n")
+    own = client(Shelf(str(path), ("batch=16",)))
+    library = own.get("/api/library").json()
+    assert library["scenarios"][0] == str(path)
+    found = own.get(f"/api/answer{library['query']}&look=first").json()
+    assert found["name"] == "<b>mine"
+    # and no other is
+    assert client().get("/api/answer", params={"scenario": str(path)}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../pyproject.toml", "/%2e%2e/pyproject.toml", "/static/page.html", "/page.html/../server.py", "//etc/passwd",
+     "/server.py", "/explorer.js/", "/api/", "/scenario.yaml/x"],
+)  # fmt: skip
+def test_nothing_outside_is_served(path: str) -> None:
+    response = client().get(path)
+    assert response.status_code == 404
+    assert "scaleproof" not in response.text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "TRACE"])
+def test_only_reading_is_allowed(method: str) -> None:
+    assert client().request(method, "/api/answer").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8471", "127.0.0.1", "127.0.0.1:80", "localhost:84710", "", "[::1"]
+)
+def test_another_name_is_refused(host: str) -> None:
+    response = client().get("/", headers={"host": host})
+    assert response.status_code == 421
+    assert "<" not in response.text
+
+
+def test_own_names_are_answered() -> None:
+    for host in ("127.0.0.1:8471", "localhost:8471", "LOCALHOST:8471", "[::1]:8471"):
+        assert client().get("/", headers={"host": host}).status_code == 200
+    on_all = own_hosts("0.0.0.0", 8471)
+    assert on_all("192.0.2.7:8471")
+    assert not on_all("evil.example:8471")
+    assert own_hosts("lab.example", 80)("lab.example")
+    assert not own_hosts("lab.example", 80)("127.0.0.1")
+
+
+def test_other_sites_may_not_ask() -> None:
+    headers = {"sec-fetch-site": "cross-site"}
+    assert client(ask=canned).get("/api/answer", headers=headers).status_code == 403
+    # a link that leads here from elsewhere is no harm
+    assert client().get("/", headers=headers).status_code == 200
+
+
+def test_too_long_a_query_is_refused() -> None:
+    assert client(ask=canned).get("/api/answer?" + "set=a=b&" * 4000).status_code == 414
+
+
+@given(st.text(alphabet=st.characters(codec="latin-1", exclude_categories=["Cc"], exclude_characters="#"), max_size=60))
+def test_any_query_is_answered_with_json(query: str) -> None:
+    response = client(ask=canned).get(f"/api/answer?{query}")
+    assert response.status_code in (200, 400)
+    assert isinstance(response.json(), dict)
+
+
+@pytest.mark.parametrize("query", ["set=%ff%fe", "set=a%00=b", "%%%", "set=steps=%F0%9F%98%80", "&&&=&", "scenario=%2e%2e%2f"])
+def test_malformed_queries_are_answered(query: str) -> None:
+    assert isinstance(client().get(f"/api/answer?{query}").json(), dict)
+
+
+def test_what_is_not_answered_in_time_is_said() -> None:
+    def ask(question: Question) -> bytes:
+        raise UnansweredError("That takes too long.")
+
+    response = client(ask=ask).get("/api/answer")
+    assert response.status_code == 503
+    assert response.json()["error"]["message"] == "That takes too long."
+
+
+def test_the_same_question_is_answered_once() -> None:
+    asked: list[Question] = []
+
+    def ask(question: Question) -> bytes:
+        asked.append(question)
+        return canned(question)
+
+    own = client(ask=ask)
+    for query in ("?set=steps=5", "?set=steps=6", "?set=steps=5", "?set=steps=5&look=first"):
+        assert own.get(f"/api/answer{query}").status_code == 200
+    assert len(asked) == 3

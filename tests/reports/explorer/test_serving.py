@@ -1,0 +1,50 @@
+"""The command: it prints an address, answers there, and ends when it is told to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+import scaleproof
+from reports.explorer.serving import listen
+from simulator.errors import RunError
+
+
+def test_it_serves_until_ctrl_c() -> None:
+    command = [sys.executable, "-m", "scaleproof", "explore", "resnet50-servers-p100", "--set", "strategy.servers=8"]
+    with subprocess.Popen([*command, "--no-browser", "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        where, _, query = address.partition("?")
+        assert query == "scenario=resnet50-servers-p100&set=strategy.servers%3D8"
+        for look in ("&look=first", ""):
+            with urllib.request.urlopen(f"{where}api/answer?{query}{look}") as response:
+                assert json.load(response)["ranks"] == 40
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert "Ctrl-C" in process.stdout.read()
+
+
+def test_a_busy_port_and_a_wrong_address_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        assert scaleproof.main(["explore", "--no-browser", "--port", str(busy.getsockname()[1])]) == 1
+    said = capsys.readouterr().err
+    assert "in use; give another --port" in said
+    assert said.count("\n") == 1
+    for host, port in (("192.0.2.1", 0), ("127.0.0.1", 99_999), ("no such host", 0)):
+        with pytest.raises(RunError, match="give another"):
+            listen(host, port)
+
+
+def test_a_scenario_that_cannot_be_is_told_before_anything_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(["explore", "no-such-scenario", "--no-browser"]) == 2
+    assert "no scenario is called" in capsys.readouterr().err

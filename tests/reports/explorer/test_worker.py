@@ -1,0 +1,36 @@
+"""Processes that answer: whatever is asked, the next question is answered."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from reports.explorer.question import Question
+from reports.explorer.worker import UnansweredError, Worker
+
+
+def answer(question: Question) -> bytes:
+    """Answers with its process, unless it is told to sleep or to die."""
+    if question.reference == "sleep":
+        time.sleep(60)
+    if question.reference == "die":
+        os._exit(1)
+    return str(os.getpid()).encode()
+
+
+def test_a_worker_outlives_what_takes_too_long_and_what_kills_it() -> None:
+    worker = Worker(answer, limit_s=0.5)
+    try:
+        first = worker.ask(Question("fast"))
+        assert worker.ask(Question("fast")) == first
+        with pytest.raises(UnansweredError, match=r"longer than 0\.5 s"):
+            worker.ask(Question("sleep"))
+        second = worker.ask(Question("fast"))
+        assert second != first
+        with pytest.raises(UnansweredError, match="memory"):
+            worker.ask(Question("die"))
+        assert worker.ask(Question("fast")) not in (first, second)
+    finally:
+        worker.close()

@@ -1,0 +1,221 @@
+"""Pages in a browser: they open, figures have data and can be used, by keyboard too, and nothing is asked of a network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+
+from reports.page import build
+from simulator.study import sweep
+
+from .studies import STUDY, without_pictures
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+NETWORKS = {"from": "1 Gbit/s", "to": "100 Gbit/s", "points": 20, "log": True}
+LATENCIES = {"from": "1 us", "to": "1 ms", "points": 10, "log": True}
+
+
+class Opened:
+    """A page that is open. said: what it logged, and what it asked for outside itself."""
+
+    def __init__(self, browser: Browser, path: Path, **settings: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        self.page: Page = self.context.new_page()
+        self.said: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self._asked(request.url))
+        self.page.goto(path.as_uri())
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith(("file:", "data:", "blob:")):
+            self.said.append(url)
+
+    def figure(self, name: str) -> Locator:
+        """A figure that is drawn."""
+        figure = self.page.locator(f'figure[aria-labelledby="figure-{name}"]')
+        figure.scroll_into_view_if_needed()
+        figure.locator(".canvas .main-svg").first.wait_for()
+        return figure
+
+    def range_x(self, figure: Locator) -> list[float]:
+        found: list[float] = figure.locator(".canvas").evaluate("(canvas) => canvas._fullLayout.xaxis.range.map(Number)")
+        return found
+
+
+@pytest.fixture(scope="module")
+def study(chromium: Browser, built_study: Path) -> Iterator[Opened]:
+    opened = Opened(chromium, built_study / "index.html")
+    yield opened
+    opened.context.close()
+
+
+@pytest.fixture(scope="module")
+def results(chromium: Browser, built_results: Path) -> Iterator[Opened]:
+    opened = Opened(chromium, built_results / "index.html", color_scheme="dark")
+    yield opened
+    opened.context.close()
+
+
+@pytest.mark.parametrize("kind", ["study", "results"])
+def test_every_figure_has_data_and_the_page_is_silent(kind: str, request: pytest.FixtureRequest) -> None:
+    opened: Opened = request.getfixturevalue(kind)
+    figures = opened.page.locator("figure.plot")
+    for i in range(figures.count()):
+        figures.nth(i).scroll_into_view_if_needed()
+        figures.nth(i).locator(".canvas .main-svg").first.wait_for()
+        assert figures.nth(i).locator(".canvas .trace path, .canvas .point path").count() > 0
+    assert figures.count() == {"study": 10, "results": 12}[kind]
+    assert opened.said == []
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_what_hovers_is_the_point(study: Opened) -> None:
+    figure = study.figure("throughput")
+    figure.locator(".scatterlayer .point").nth(1).hover(force=True)
+    hover = figure.locator(".hoverlayer .hovertext")
+    hover.first.wait_for()
+    assert "ring" in (hover.first.text_content() or "")
+    assert "samples/s" in (hover.first.text_content() or "")
+
+
+def test_the_keyboard_zooms_moves_and_shows_all(study: Opened) -> None:
+    figure = study.figure("timeline-02-servers")
+    whole = study.range_x(figure)
+    figure.locator(".canvas").focus()
+    study.page.keyboard.press("+")
+    closer = study.range_x(figure)
+    assert whole[0] < closer[0] < closer[1] < whole[1]
+    study.page.keyboard.press("ArrowRight")
+    assert study.range_x(figure)[0] > closer[0]
+    study.page.keyboard.press("0")
+    assert study.range_x(figure) == pytest.approx(whole)
+    figure.get_by_role("button", name="Zoom in").press("Enter")
+    assert study.range_x(figure) == pytest.approx(closer)
+    figure.get_by_role("button", name="Show all").click()
+
+
+def test_the_mouse_zooms(study: Opened) -> None:
+    figure = study.figure("timeline-01-ring")
+    whole = study.range_x(figure)
+    box = figure.locator(".canvas .nsewdrag").first.bounding_box()
+    assert box is not None
+    study.page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
+    study.page.mouse.down()
+    study.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] / 2, steps=4)
+    study.page.mouse.up()
+    closer = study.range_x(figure)
+    assert closer[1] - closer[0] == pytest.approx(0.3 * (whole[1] - whole[0]), rel=0.1)
+
+
+def test_a_choice_is_followed_by_all_figures_that_have_it(study: Opened) -> None:
+    throughput, efficiency = study.figure("throughput"), study.figure("efficiency")
+    before = throughput.locator(".finding").text_content()
+    throughput.locator("select").select_option("10 Gbit/s")
+    assert efficiency.locator("select").input_value() == "10 Gbit/s"
+    assert throughput.locator(".finding").text_content() != before
+    throughput.locator("select").select_option("40 Gbit/s")
+    assert throughput.locator(".finding").text_content() == before
+
+
+def test_a_line_is_hidden_and_shown_by_its_name(study: Opened) -> None:
+    figure = study.figure("efficiency")
+    button = figure.get_by_role("button", name="servers")
+    lines = figure.locator(".scatterlayer .trace")
+    before = lines.count()
+    button.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    assert lines.count() == before - 1
+    button.press("Enter")
+    assert lines.count() == before
+
+
+def test_numbers_are_told_without_a_mouse(study: Opened) -> None:
+    figure = study.figure("crossover")
+    figure.locator("summary").press("Enter")
+    items = figure.locator(".numbers li")
+    items.first.wait_for()
+    assert items.count() == 6
+    assert "GPUs, network bandwidth" in (items.first.text_content() or "")
+
+
+def test_the_theme_is_the_reader_s(results: Opened) -> None:
+    button = results.page.get_by_role("button", name="Dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = results.page.evaluate(background)
+    assert button.get_attribute("aria-pressed") == "true"
+    button.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    assert results.page.evaluate(background) != dark
+    button.press("Enter")
+    assert results.page.evaluate(background) == dark
+
+
+@pytest.mark.parametrize("kind", ["study", "results"])
+def test_everybody_can_use_it(kind: str, request: pytest.FixtureRequest) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    opened: Opened = request.getfixturevalue(kind)
+    # as a debugger does: what a page may not run, it may
+    opened.context.new_cdp_session(opened.page).send("Runtime.evaluate", {"expression": Axe().axe_script})
+    found = opened.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    faults = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in faults] == []
+
+
+def test_it_fits_a_phone_and_can_be_read_without_scripts(chromium: Browser, built_study: Path) -> None:
+    phone = Opened(chromium, built_study / "index.html", viewport={"width": 360, "height": 740}, has_touch=True)
+    phone.figure("throughput")
+    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 360
+    phone.context.close()
+    bare = Opened(chromium, built_study / "index.html", java_script_enabled=False)
+    assert bare.page.locator("img.still").first.is_visible()
+    assert bare.page.locator(".canvas").first.is_hidden()
+    bare.context.close()
+
+
+def test_paper_has_pictures_in_place_of_what_moves(study: Opened) -> None:
+    study.page.emulate_media(media="print")
+    assert study.page.locator("img.still").first.is_visible()
+    assert study.page.locator(".canvas").first.is_hidden()
+    study.page.emulate_media(media="screen")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of 2,000 points, whose pictures are not drawn but as large."""
+    folder = tmp_path_factory.mktemp("large")
+    axes = {**STUDY["axes"], "strategy.workers": [2, 4, 6, 8, 10], "cluster.network.bandwidth": NETWORKS}
+    sweep({"scenario": STUDY["scenario"], "axes": {**axes, "cluster.network.latency": LATENCIES}}, folder)
+    # intervals take longer to tell than to show
+    for part in folder.glob("part-*.parquet"):
+        found = pd.read_parquet(part)
+        found.assign(low_s=found["step_time_s"] / 1.1234567, high_s=found["step_time_s"] * 1.1234567).to_parquet(part)
+    with pytest.MonkeyPatch.context() as patch:
+        without_pictures(patch, 25_000)
+        return build(folder).path
+
+
+def test_a_page_of_2000_points_can_be_sent(large: Path) -> None:
+    assert large.stat().st_size < 8e6
+
+
+@pytest.mark.nightly
+def test_a_page_of_2000_points_is_soon_there(chromium: Browser, large: Path) -> None:
+    def soon_s() -> float:
+        opened = Opened(chromium, large)
+        mark = "performance.getEntriesByName('interactive').map((one) => one.startTime)"
+        until_s = time.monotonic() + 30
+        while not (found := opened.page.evaluate(mark)) and time.monotonic() < until_s:
+            opened.page.wait_for_timeout(20)
+        opened.context.close()
+        return float(found[0]) / 1e3
+
+    assert min(soon_s() for _ in range(5)) < 2

@@ -1,0 +1,48 @@
+"""Still: any chart can be drawn, whatever is written on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reports.chart import Axis, Band, Boxes, Chart, Line, View
+from reports.still import still
+from reports.style import BLUE, WIDTH_IN, label
+
+from .sized import size_px
+
+
+def _chart(name: str = "ring", **settings: Any) -> Chart:
+    marks = (
+        Band(name, BLUE, [1, 2], [1, 2], [2, 3]),
+        Line(name, BLUE, [1, 2], [1.5, 2.5], ["", ""], "circle", hollow=True),
+        Line("", BLUE, [1, 2], [1, 1], dashed=True),
+        Boxes(name, BLUE, [1], [0.5], [2], [1], [name], [name]),
+    )
+    return Chart("chart", "heading", (View(Axis(name), Axis("y"), marks, name),), **settings)
+
+
+def test_pictures_are_twice_as_wide_as_a_page_shows_them() -> None:
+    assert size_px(still(_chart()).png)[0] == WIDTH_IN * 200
+    assert size_px(still(_chart(height_px=760)).png)[1] > size_px(still(_chart()).png)[1]
+    assert b"<svg" in still(_chart()).svg
+    assert still(_chart()) == still(_chart())
+
+
+@pytest.mark.parametrize(
+    "name", ["$x^2$ $\\frac$", "<script>alert(1)</script>", "a\nb\tc\x00", "模型 🚀", "\ud800", "x" * 500, "", "_private"]
+)
+def test_any_name_can_be_drawn(name: str) -> None:
+    assert still(_chart(name)).png
+
+
+def test_axes_may_be_logarithmic_shares_or_named() -> None:
+    x, y = Axis("x", True, ((1.0, "one"), (2.0, "two")), (0.5, 4)), Axis("y", percent=True, zero=False)
+    view = View(x, y, (Line("a", BLUE, [1, 2], [0.2, 0.4], symbol="x"),))
+    assert still(Chart("chart", "heading", (view,), square=True)).png
+
+
+def test_labels_are_one_line_and_cut() -> None:
+    assert label("a\nb\x00c") == "a b c"
+    assert label("x" * 100, 10) == "x" * 9 + "…"

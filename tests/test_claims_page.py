@@ -1,0 +1,36 @@
+"""docs/guides/claims.md: its example is a claim, its table has all quantities, and what it shows has all claims that ship."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from reports.claims.claim import names, read
+from reports.claims.evaluate import evaluate
+from reports.claims.quantities import KINDS
+
+PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "claims.md").read_text()
+
+
+def test_the_example_is_a_claim_that_comes_out(tmp_path: Path) -> None:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "my-claim.yaml"
+    path.write_text(text)
+    claim = read(str(path))
+    assert claim.netlab is not None
+    assert evaluate(claim).verdict in ("holds when", "does not hold")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_table_has_the_quantity(name: str) -> None:
+    kind = KINDS[name]
+    assert re.search(
+        rf"^\| `{name}` \| {re.escape(kind.words)} \| .* \| {'yes' if kind.is_measured else 'no'} \|$", PAGE, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_page_has_the_claim(name: str) -> None:
+    assert f"\n{name}: {read(name).claim}\n" in PAGE

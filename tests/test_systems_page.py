@@ -1,0 +1,23 @@
+"""docs/guides/systems.md: its table is what is forecast today, and has all systems that ship."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from simulator import library
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "guides" / "systems.md").read_text()
+SCRIPT = runpy.run_path(str(DOCS / "systems.py"))
+
+
+def test_the_table_has_its_head() -> None:
+    assert f"\n{SCRIPT['HEAD']}\n" in PAGE
+
+
+@pytest.mark.parametrize("name", library.names("systems"))
+def test_the_table_has_the_system_as_it_is_forecast(name: str) -> None:
+    assert f"\n{SCRIPT['row'](name)}\n" in PAGE
