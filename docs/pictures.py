@@ -10,7 +10,7 @@ from typing import Final
 
 import scaleproof
 
-PAGE: Final = Path(__file__).with_name("strategies.md")
+PAGE: Final = Path(__file__).parent / "reference" / "strategies.md"
 
 
 def commands() -> list[list[str]]:

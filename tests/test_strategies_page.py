@@ -51,7 +51,7 @@ def test_pictures_show_todays_forecasts(command: list[str]) -> None:
 
 
 def test_every_picture_is_shown_and_every_command_has_one() -> None:
-    shown = set(re.findall(r"!\[[^\]]+\]\(pictures/([\w.-]+)\)", PAGE))
+    shown = set(re.findall(r"!\[[^\]]+\]\(../pictures/([\w.-]+)\)", PAGE))
     assert shown == {path.name for path in PICTURES.iterdir()}
     assert {f"docs/pictures/{name}" for name in shown} == {command[-1] for command in COMMANDS}
 
