@@ -186,7 +186,8 @@ class Answered:
         """What is expected of configurations, and at least. p, a: their rows of the tables; zero: the stage that all have."""
         gathered = self._gathered(p, a) if zero == 3 else None
         summed_s = self._summed_s(p, a) if zero == 2 and self.shape.schedule not in CLOSED else None
-        beside_s = [self._beside_s(kind, p, a, zero) for kind in range(len(self.shape.cut.kinds))]
+        # what layers gather is followed with their sums
+        beside_s = [self._beside_s(kind, p, a, zero) for kind in range(len(self.shape.cut.kinds) if gathered is None else 0)]
         expected_s, least_s = np.zeros((2, len(p)))
         for rank in range(len(self.shape.ranks)):
             if gathered is not None:
