@@ -8,7 +8,7 @@ GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
+.PHONY: demo test nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt
@@ -33,12 +33,35 @@ test: .venv/installed
 	$(BIN)/pytest -m 'not nightly and not alone' --hypothesis-profile $(EXAMPLES) \
 		--numprocesses auto --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -m alone
+	$(PYTHON) -m pip --python $(BIN)/python check
 
 # What takes longer, or depends on how quiet the machine is.
 nightly: EXAMPLES := many
-nightly: .venv/installed test benchmarks older-torch
+nightly: .venv/installed test benchmarks older-torch coverage mutants
 	$(BIN)/pytest -m nightly
 	$(BIN)/scaleproof prove --on netlab --out out/prove
+
+.venv/trust: .venv/installed
+	$(PYTHON) -m pip --python $(BIN)/python install $(PIP_ARGS) --constraint constraints.txt --editable '.[trust]'
+	touch $@
+
+# Which lines and branches tests reach, also in the processes that they start.
+coverage: .venv/trust
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m 'not nightly and not alone' --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --include 'simulator/*' --fail-under 90
+	$(BIN)/coverage report --include 'validator/*' --fail-under 85
+
+# How many of a sample of faults, put into the engines and the clusters, tests find.
+mutants: .venv/trust
+	$(BIN)/python -m tests.mutants
+
+# Tries far more than tests do, and prints the figures that docs/reliability.md shows. Hours on two cores.
+trust: .venv/installed
+	$(BIN)/python -m tests.trust.fuzz 10000
+	$(BIN)/python -m tests.trust.kill 25
+	$(BIN)/python -m tests.trust.soak 1000000
 
 # The oldest torch that we say works. Where the registry has builds with CUDA alone, it takes several GB.
 .venv-older/installed: pyproject.toml constraints.txt

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulator.compare import compare
     from simulator.crossover import crossover
+    from simulator.goodput import goodput
     from simulator.planner import plan
     from simulator.predict import predict
     from simulator.scenario import Scenario, load
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from simulator.study import sweep
     from validator.measure import Watch, measure
 
-__all__ = ["Scenario", "Watch", "compare", "crossover", "load", "main", "measure", "plan", "predict", "sensitivity", "sweep"]
+__all__ = [
+    "Scenario", "Watch", "compare", "crossover", "goodput", "load", "main", "measure", "plan", "predict", "sensitivity",
+    "sweep",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _PUBLIC = {
@@ -39,6 +44,7 @@ _PUBLIC = {
     "compare": "simulator.compare",
     "sensitivity": "simulator.sensitivity",
     "crossover": "simulator.crossover",
+    "goodput": "simulator.goodput",
     "sweep": "simulator.study",
     "plan": "simulator.planner",
     "measure": "validator.measure",
@@ -56,18 +62,21 @@ def __getattr__(name: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code. Errors of ours are one line each on stderr."""
-    from simulator.errors import ScaleproofError
+    from simulator.errors import ScaleproofError, printable
 
     # nearly all objects live until the command ends: looking through them again and again is time lost
     gc.set_threshold(100_000, 50, 50)
     # a warning is a line on stderr, as an error is
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: printable(f"warning: {message}") + "\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # what a terminal's encoding lacks, and half a character that a file may hold, is shown by its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     options = _options(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
     except ScaleproofError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -77,7 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"{error.filename}: {error.strerror}; choose another place" if error.filename else error, file=sys.stderr)
+        told = f"{error.filename}: {error.strerror}; choose another place" if error.filename else str(error)
+        print(printable(told), file=sys.stderr)
+        return 1
+    except MemoryError:
+        print("out of memory: this takes more than there is; ask for fewer ranks, steps or points", file=sys.stderr)
         return 1
 
 

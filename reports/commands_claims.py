@@ -83,9 +83,11 @@ def _write(results: list[Result], plain: list[dict[str, Any]], folder: Path) -> 
     import json
 
     from reports.claims.figure import figure
+    from simulator.lock import locked_folder
     from simulator.run import write_aside
 
-    write_aside(folder / "claims.json", (json.dumps(plain, indent=2) + "\n").encode())
-    for result in results:
-        for form in ("png", "svg"):
-            write_aside(folder / f"{result.claim.name}.{form}", figure(result, form))
+    with locked_folder(folder, "claims"):
+        write_aside(folder / "claims.json", (json.dumps(plain, indent=2) + "\n").encode())
+        for result in results:
+            for form in ("png", "svg"):
+                write_aside(folder / f"{result.claim.name}.{form}", figure(result, form))

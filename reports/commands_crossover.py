@@ -55,8 +55,10 @@ def _crossover(options: argparse.Namespace) -> int:
 def _write(found: Crossover, folder: Path) -> None:
     """What was found as tables and as a picture."""
     from reports.crossover import picture
+    from simulator.lock import PATIENCE_S, locked_folder
     from simulator.run import write_aside
 
-    write_aside(folder / "points.csv", found.table().to_csv(index=False).encode())
-    write_aside(folder / "borders.csv", found.border_table().to_csv(index=False).encode())
-    write_aside(folder / "crossover.png", picture(found, "png"))
+    with locked_folder(folder, "crossover", PATIENCE_S):
+        write_aside(folder / "points.csv", found.table().to_csv(index=False).encode())
+        write_aside(folder / "borders.csv", found.border_table().to_csv(index=False).encode())
+        write_aside(folder / "crossover.png", picture(found, "png"))

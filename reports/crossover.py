@@ -40,7 +40,7 @@ def _draw(figure: Figure, found: Crossover) -> None:
     axes.set_yticks(range(len(found.y.values)), [found.y.text(value) for value in found.y.values])
     axes.set_xlabel(found.x.field)
     axes.set_ylabel(found.y.field)
-    title(axes, f"{label(found.scenario)}: the fastest strategy\nlines: borders and their 90 % intervals")
+    title(axes, f"{label(found.scenario)}: {found.best}\nlines: borders and their 90 % intervals")
     names = [name for name in (*found.strategies, "") if name in seen]
     handles = [Patch(facecolor=colours[name], label=label(name or "none fits")) for name in names]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)))

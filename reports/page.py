@@ -14,11 +14,13 @@ from reports import result_page, results, study_folder, study_page, text
 from reports.results import Results
 from reports.sections import Page
 from simulator.errors import RunError
+from simulator.lock import PATIENCE_S, locked_file
 from simulator.run import write_aside
 from simulator.units import format_bytes
 
 _PAGE: Final = "index.html"
 _SCRIPTS: Final = ("head.js", "page.js")
+_LIBRARY: Final = Path(__file__).parent / "vendor" / "plotly-basic.min.js"
 
 
 class Built(NamedTuple):
@@ -37,10 +39,12 @@ def build(folder: Path) -> Built:
     pictures = [picture for section in page.sections for picture in section.pictures]
     files = {f"figures/{one.chart.name}.{form}": getattr(one.drawn, form) for one in pictures for form in ("png", "svg")}
     files |= {f"tables/{name}": _encoded(sheet) for name, sheet in page.sheets.items()}
+    files[_PAGE] = _encoded(_render(page))
     try:
-        # the page comes last: where it is, what it speaks of is too
-        for name, content in (files | {_PAGE: _encoded(_render(page))}).items():
-            write_aside(folder / name, content)
+        with locked_file(folder / _PAGE, "a report", PATIENCE_S):
+            # the page comes last: where it is, what it speaks of is too
+            for name, content in files.items():
+                write_aside(folder / name, content)
     except OSError as error:
         raise RunError(f"{folder}: the page cannot be written ({error.strerror}); free or unlock the folder") from None
     return Built(folder / _PAGE, page.is_empty)
@@ -87,11 +91,8 @@ def _render(page: Page) -> str:
 
 
 def _library() -> str:
-    """plotly.js, whole."""
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
-    library: str = get_plotlyjs()
-    return library
+    """plotly.js's lines, markers and bars, which are all that figures have."""
+    return _LIBRARY.read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

@@ -49,7 +49,8 @@ def scaling(cases: Sequence[Case]) -> Chart | None:
     view = View(x, Axis("samples/s"), tuple(marks), _scaling_finding(families))
     caption = (
         "Lines and open marks are the forecast with its 90 % interval, filled ones the measurement; dashed lines are what "
-        "adding ranks would bring if nothing were lost. Parameter servers do not count as training ranks."
+        "adding ranks would bring if nothing were lost. Scenarios that differ in more than their ranks are not joined. "
+        "Parameter servers do not count as training ranks."
     )
     return Chart("scaling", "Throughput against training ranks", (view,), caption)
 
@@ -68,8 +69,7 @@ def _scaling_marks(family: str, cases: Sequence[Case]) -> list[Mark]:
     name = family_name(family)
     predicted = [(case, case.predicted) for case in cases if case.predicted]
     measured = [(case, case.measured) for case in cases if case.measured]
-    # several runs on as many ranks are several scenarios: no line joins those
-    joined = len({case.compute_ranks for case, _ in predicted}) == len(predicted)
+    joined = _differ_in_ranks(cases)
     marks: list[Mark] = []
     known = [(run.compute_ranks, run.samples, run.prediction_interval_s) for _, run in predicted]
     told = [(ranks, samples / ends[1], samples / ends[0]) for ranks, samples, ends in known if ends]
@@ -81,10 +81,20 @@ def _scaling_marks(family: str, cases: Sequence[Case]) -> list[Mark]:
         texts = [_scaling_text(case, run) for case, run in runs]
         marks += [Line(name, colour, x, y, texts, symbol, joined and hollow, hollow=hollow)] if runs else []
     ideal = _ideal_rate([run for _, run in [*measured, *predicted]])
-    if ideal:
+    if ideal and joined:
         most = max(case.compute_ranks for case in cases) * 1.08
         marks.append(Line(name, colour, [0.0, most], [0.0, most * ideal], dashed=True))
     return marks
+
+
+def _differ_in_ranks(cases: Sequence[Case]) -> bool:
+    """Whether they are one scenario on more and more ranks, as far as runs tell: several on as many ranks are not, nor are
+    those whose efficiency is against different baselines."""
+    runs = [case.predicted for case in cases if case.predicted] or [case.measured for case in cases if case.measured]
+    baselines = [run.baseline or {} for run in runs]
+    kinds = [kind for kind in ("weak", "strong") if all(kind in baseline for baseline in baselines)]
+    against_one = not kinds or any(len({baseline[kind] for baseline in baselines}) == 1 for kind in kinds)
+    return against_one and len({run.compute_ranks for run in runs}) == len(runs)
 
 
 def _scaling_text(case: Case, run: Run) -> str:
@@ -105,6 +115,8 @@ def _scaling_finding(families: dict[str, list[Case]]) -> str:
     """'From 2 to 4 ranks: data parallel 1.3×, pipeline 1.5×', by measured runs where there are any."""
     gains: dict[tuple[int, int], list[str]] = {}
     for family, members in families.items():
+        if not _differ_in_ranks(members):
+            continue
         runs = [case.measured for case in members if case.measured] or [case.predicted for case in members if case.predicted]
         first, last = (pick(runs, key=lambda run: run.compute_ranks) for pick in (min, max))
         if first.compute_ranks < last.compute_ranks:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
-from reports import result_charts, run_charts, tables, text
+from reports import origins, result_charts, run_charts, tables, text
 from reports.results import Case, Results
 from reports.sections import Page, Picture, Section, Sources, pictured, slug
 from reports.side_by_side import side_by_side
 from reports.step_chart import step_chart
+from simulator import scenario_text, yamlfile
+from simulator.errors import ScaleproofError
 from simulator.run import Phase, Run
 
 # a page with more timelines than this is too heavy to open; every case is in the tables
@@ -17,6 +20,10 @@ _MOST_TIMELINES: Final = 32
 # of all timelines together, and of one
 _MOST_SPANS: Final = 24_000
 _MOST_SPANS_EACH: Final = 2_500
+# of provenance what every run has of its own; of the environment what is told anyway, and what is called otherwise
+_OWN: Final = ("date", "scenario_digest")
+_TOLD: Final = ("host", *_OWN)
+_FACTS: Final = {"on": "Measured on", "cpu": "CPU"}
 
 
 def page(found: Results) -> Page:
@@ -132,19 +139,54 @@ def sources(found: Results) -> Sources:
         ("Host", found.host or "not recorded"),
         ("Date", text.when(found.created) or "not recorded"),
         *([("Allowed error", text.percent(found.max_error))] if found.max_error is not None else []),
-        *found.environment.items(),
+        *((_FACTS.get(name, name.capitalize()), value) for name, value in found.environment.items() if name not in _TOLD),
     ]
-    parts = [
-        (
-            f"{case.scenario}, {run.origin}",
-            ", ".join([case.strategy, *(f"{name} {value}" for name, value in run.provenance.items())]),
-        )
-        for case in found.cases
-        for run in case.runs
-    ]
-    files = {f"{slug(case.scenario)}.yaml": case.scenario_yaml for case in found.cases if case.scenario_yaml}
-    commands = []
-    if files:
-        on = next((run.provenance["on"] for case in found.cases for run in case.runs if "on" in run.provenance), "local")
-        commands = [f"scaleproof reconcile {' '.join(files)} --on {on} --out again", "scaleproof report again"]
-    return Sources(facts, files, commands, parts)
+    parts = [(case.scenario, "; ".join([case.strategy, *_unusual(case, found)])) for case in found.cases]
+    files = _files(found.cases)
+    cited = dict.fromkeys(one for text in files.values() for one in origins.cited(_read(text)))
+    return Sources([*facts, origins.made_with()], files, _commands(found, files), parts, list(cited))
+
+
+def _unusual(case: Case, found: Results) -> Iterator[str]:
+    """What is to be known of a case's runs beside what all have in common."""
+    for run in case.runs:
+        told = [
+            f"{name} {value}"
+            for name, value in run.provenance.items()
+            if name not in _OWN and found.environment.get(name) != value
+        ]
+        if told:
+            yield f"{run.origin}: {', '.join(told)}"
+
+
+def _files(cases: Sequence[Case]) -> dict[str, str]:
+    """What was run, by names that files can have."""
+    files: dict[str, str] = {}
+    for case in cases:
+        if case.scenario_yaml:
+            name = slug(case.scenario)
+            files[f"{name}.yaml" if f"{name}.yaml" not in files else f"{name}-{len(files)}.yaml"] = case.scenario_yaml
+    return files
+
+
+def _read(text: str) -> Any:
+    try:
+        return yamlfile.parse(text, scenario_text.FILE).data
+    except ScaleproofError:
+        return None
+
+
+def _commands(found: Results, files: Iterable[str]) -> list[str]:
+    """What leads to the page again, where the files lie."""
+    names = list(files)
+    if not names:
+        return []
+    measured = [run for case in found.cases for run in case.runs if run.origin == "measured"]
+    if not measured and not any(case.failure for case in found.cases):
+        places = ["again"] if len(names) == 1 else [f"again/{number}" for number in range(1, len(names) + 1)]
+        predicted = [f"scaleproof predict {name} --out {place}" for name, place in zip(names, places, strict=True)]
+        return [*predicted, *(f"scaleproof report {place}" for place in places)]
+    on = next((run.provenance["on"] for run in measured if "on" in run.provenance), "local")
+    verb = "reconcile" if any(case.predicted for case in found.cases) else "measure"
+    allowed = f" --max-error {found.max_error:.6g}" if found.max_error is not None and verb == "reconcile" else ""
+    return [f"scaleproof {verb} {' '.join(names)} --on {shlex.quote(on)}{allowed} --out again", "scaleproof report again"]

@@ -5,7 +5,6 @@ Nothing in the folder is trusted: files may be missing, cut short, or from someo
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import zipfile
@@ -18,13 +17,17 @@ from typing import Annotated, Any, Final, TypeVar
 import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
+from simulator import scenario_text
 from simulator.errors import InputError
-from simulator.run import Origin, Phase, Run, Spans
+from simulator.run import SPANS_FILE, Origin, Phase, Run, Spans, load_spans
+from simulator.units import format_bytes
 
 _VERSION: Final = 1
 _UNREADABLE: Final = (
     OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+# a page has it twice
+_MOST_SCENARIO_BYTES: Final = 2**20
 _PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -231,7 +234,8 @@ class _Reader:
                 family = run.strategy.partition(",")[0].strip()
                 relative = case_folder.relative_to(self._folder).as_posix()
                 case = Case(run.scenario, family, run.strategy, run.ranks, run.compute_ranks, folder=relative)
-                cases.append(replace(case, predicted=sides.get("predicted"), measured=sides.get("measured")))
+                case = replace(case, predicted=sides.get("predicted"), measured=sides.get("measured"))
+                cases.append(replace(case, scenario_yaml=self._scenario_yaml(relative)))
         return Results(tuple(cases), tuple(self._notes))
 
     def _case(self, number: int, plain: Any) -> Case | None:
@@ -253,10 +257,15 @@ class _Reader:
 
     def _scenario_yaml(self, name: str) -> str:
         """What stands beside the runs of a case; "" where there is none that can be read."""
-        path = self._folder / name / "scenario.yaml"
+        path = self._folder / name / scenario_text.FILE
         try:
-            return path.read_text(encoding="utf-8") if name and _is_within(path, self._folder) else ""
-        except _UNREADABLE:
+            if not name or not _is_within(path, self._folder) or not path.is_file():
+                return ""
+            if path.stat().st_size > _MOST_SCENARIO_BYTES:
+                raise ValueError(f"more than {format_bytes(_MOST_SCENARIO_BYTES)}")
+            return path.read_text(encoding="utf-8")
+        except _UNREADABLE as error:
+            self._note(f"{name}/{scenario_text.FILE}", error, "left out")
             return ""
 
     def _side(self, file: _CaseFile, origin: str, plain: Any) -> Run | None:
@@ -292,12 +301,10 @@ class _Reader:
         if summary is None:
             return None
         run = summary.run()
-        if not (folder / "spans.npz").is_file():
-            return run
         try:
-            return replace(run, spans=_spans(folder / "spans.npz"))
+            return replace(run, spans=_spans(folder, plain))
         except _UNREADABLE as error:
-            self._note(f"{name}/spans.npz", error, "no timeline")
+            self._note(f"{name}/{SPANS_FILE}", error, "no timeline")
             return run
 
     def _validated(self, kind: type[_M], plain: Any, where: str) -> _M | None:
@@ -323,15 +330,11 @@ def _is_within(place: Path, folder: Path) -> bool:
         return False
 
 
-def _spans(path: Path) -> Spans:
-    """The spans in a file. Raises one of _UNREADABLE when it is cut short, or holds what no run has."""
-    # through memory: numpy leaves a file open that turns out not to be an archive
-    content = io.BytesIO(path.read_bytes())
-    if not zipfile.is_zipfile(content):
-        raise ValueError("not an archive, or cut short")
-    content.seek(0)
-    with np.load(content, allow_pickle=False) as arrays:
-        spans = Spans.of(arrays)
+def _spans(folder: Path, plain: Mapping[str, Any]) -> Spans | None:
+    """The spans beside a run. Raises one of _UNREADABLE when they are cut short, of another run, or hold what no run has."""
+    spans = load_spans(folder, plain)
+    if spans is None:
+        return None
     columns = spans.columns().values()
     if any(column.shape != (len(spans),) for column in columns):
         raise ValueError("columns differ in length")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from reports.chart import Axis, Band, Boxes, Chart, Line, Mark
-from reports.style import INK, Drawn, label, render_both, title
+from reports.style import INK, Drawn, label, render_both
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,15 +19,30 @@ _SHAPES: Final = {
     "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "x": "X", "star": "*", "cross": "P",
 }  # fmt: skip
 _LONGEST: Final = 46
+# of a title: in a line, in all, and how high a line is
+_LETTERS: Final = 100
+_MOST_LETTERS: Final = 300
+_LINE_IN: Final = 0.17
 
 
 def still(chart: Chart) -> Drawn:
     """As PNG and SVG."""
     names = len({mark.name for mark in chart.views[0].marks if mark.name})
-    return render_both(chart.height_px / _PX_PER_INCH + 0.2 * (names // 4), lambda figure: _draw(figure, chart))
+    extra_in = 0.2 * (names // 4) + _LINE_IN * max(0, len(_titles(chart)) - 1)
+    return render_both(chart.height_px / _PX_PER_INCH + extra_in, lambda figure: _draw(figure, chart))
+
+
+def _titles(chart: Chart) -> list[str]:
+    """What the first view shows, in lines that fit, and what is chosen in it."""
+    view = chart.views[0]
+    chosen = [f"{name} {words}" for (name, _), words in zip(chart.choosers, view.choices, strict=False)]
+    told = (label(words, _MOST_LETTERS) for words in (view.finding, ", ".join(chosen)))
+    return [line for words in told for line in textwrap.wrap(words, _LETTERS)]
 
 
 def _draw(figure: Figure, chart: Chart) -> None:
+    from matplotlib import rcParams
+
     view, axes = chart.views[0], figure.subplots()
     handles: dict[str, Any] = {}
     for mark in view.marks:
@@ -42,8 +58,10 @@ def _draw(figure: Figure, chart: Chart) -> None:
         figure.legend(list(handles.values()), names, loc="outside lower center", ncols=3 if len(names) > 4 else len(names))
     if chart.square:
         axes.set_aspect("equal", anchor="W")
-    if view.finding:
-        title(axes, label(view.finding, 110))
+    if titles := _titles(chart):
+        # from the figure's edge on, where there is the most room
+        look: dict[str, Any] = {"fontsize": rcParams["axes.titlesize"], "fontweight": rcParams["axes.titleweight"]}
+        figure.suptitle("\n".join(titles), x=0.01, ha="left", **look)
 
 
 def _axis(axes: Axes, axis: Axis, which: str) -> None:
@@ -57,7 +75,7 @@ def _axis(axes: Axes, axis: Axis, which: str) -> None:
         mine.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         mine.set_minor_formatter(NullFormatter())
     if axis.ticks:
-        mine.set_ticks([place for place, _ in axis.ticks], [label(words, 34) for _, words in axis.ticks], minor=False)
+        mine.set_ticks([place for place, _ in axis.ticks], [label(words, 40) for _, words in axis.ticks], minor=False)
         mine.set_minor_formatter(NullFormatter())
     if axis.percent:
         mine.set_major_formatter(PercentFormatter(1.0, decimals=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _PALER: Final = 0.25
 _MANY_CELLS: Final = 60
 _GIB: Final = 2.0**30
+# a lead of less than this share is none
+_NOTHING: Final = 0.01
+_EVEN: Final = "even"
 
 
 def crossover(study: Studied) -> Chart | None:
@@ -43,7 +47,10 @@ def crossover(study: Studied) -> Chart | None:
         mine = good[[one == rest for one in good["rest"]]]
         fastest = {key: cell.set_index("line")["rate"].to_dict() for key, cell in _cells(mine)}
         views.append(_map(study, across.words, across.name, rows, fastest, colours, rest))
-    caption = "A cell is coloured by the strategy that is the fastest there, and says by how much it leads the second."
+    caption = (
+        "A cell is coloured by the strategy that is the fastest there, and says by how much it leads the second; even: by less "
+        f"than {percent(_NOTHING)}."
+    )
     height = 130 + 44 * len(rows)
     choosers = tuple((one.name, one.words) for one in others)
     return Chart(
@@ -76,7 +83,7 @@ def _map(
         for j, (x, x_words) in enumerate(rows):
             rates = sorted(fastest.get((x, words), {}).items(), key=lambda item: -item[1])
             winner = rates[0][0] if rates else ""
-            lead = f"+{percent(rates[0][1] / rates[1][1] - 1)}" if len(rates) > 1 else ""
+            lead = _lead(rates[0][1], rates[1][1]) if len(rates) > 1 else ""
             size = f"{x_words} GPUs" if study.across == "GPUs" else f"{study.across} {x_words}"
             words_of = [f"{line}: {rate(its)} {study.unit}/s" for line, its in rates] or ["none fits, or none is valid"]
             found.setdefault(winner, []).append((i, j, "\n".join([f"{size}, {name} {words}", *words_of]), lead))
@@ -88,20 +95,32 @@ def _map(
             count = len(texts)
             places = [i - 0.48 for i in columns_of], [0.96] * count, [float(j) for j in rows_of], [0.94] * count
             marks.append(Boxes(line or "none", colours[line], *places, texts, leads if labelled else ()))
-    x_axis = Axis(name, ticks=_thinned(columns), limits=(-0.5, len(columns) - 0.5))
+    title, ticks = _unit_apart(name, columns)
+    x_axis = Axis(title, ticks=_thinned(ticks), limits=(-0.5, len(columns) - 0.5))
     y_axis = Axis(study.across, ticks=_thinned([words for _, words in rows]), limits=(-0.5, len(rows) - 0.5))
-    return View(x_axis, y_axis, tuple(marks), _map_finding({line: len(cells) for line, cells in found.items()}), choices)
+    leads_of = [(line, lead) for line, cells in found.items() for *_, lead in cells]
+    return View(x_axis, y_axis, tuple(marks), _map_finding(leads_of), choices)
 
 
-def _map_finding(cells: dict[str, int]) -> str:
-    """Who wins how much of the map."""
-    if len(cells) == 1:
-        return f"{next(iter(cells))} is the fastest everywhere" if "" not in cells else ""
-    shares = [
-        (line or "none", percent(count / sum(cells.values())))
-        for line, count in sorted(cells.items(), key=lambda item: -item[1])
-    ]
-    return "The fastest, by share of the map: " + ", ".join(f"{line} {share}" for line, share in shares)
+def _lead(first: float, second: float) -> str:
+    """By how much the first is faster; _EVEN where that says nothing."""
+    return _EVEN if first < (1 + _NOTHING) * second else f"+{percent(first / second - 1)}"
+
+
+def _unit_apart(name: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """'network bandwidth, Gbit/s' and numbers alone, where all have the same unit."""
+    numbers, units = zip(*(one.partition(" ")[::2] for one in words), strict=True)
+    return (f"{name}, {units[0]}", numbers) if units[0] and len(set(units)) == 1 else (name, words)
+
+
+def _map_finding(cells: Sequence[tuple[str, str]]) -> str:
+    """Who wins how much of the map. cells: winner, and by how much it leads."""
+    if len({line for line, _ in cells}) == 1:
+        return f"{cells[0][0]} is the fastest everywhere" if cells[0][0] else ""
+    counts = Counter(_EVEN if lead == _EVEN else line or "none" for line, lead in cells)
+    shares = [f"{line} {percent(count / len(cells))}" for line, count in counts.most_common() if line != _EVEN]
+    even = [f"even in {percent(counts[_EVEN] / len(cells))}"] if counts[_EVEN] else []
+    return "The fastest, by share of the map: " + ", ".join([*shares, *even])
 
 
 def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
@@ -110,32 +129,37 @@ def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
     return tuple((float(i), text) for i, text in enumerate(words) if i % every == 0)
 
 
-def pareto(study: Studied) -> Chart | None:
+def pareto(study: Studied) -> list[Chart]:
     """Time against memory, and against money where that is known: what nothing is better than in both."""
     good = study.good
     if len(good) < 3:
-        return None
+        return []
     per, amount = ("billion tokens", 1e9) if study.unit == "tokens" else (f"million {study.unit}", 1e6)
     hours = amount / good["rate"] / 3600
     samples_per_unit = good["samples_per_s"] / good["rate"]
     cost = good["cost_USD_per_million_samples"] * samples_per_unit * amount / 1e6
-    far = bool(hours.max() > FAR * hours.min())
-    views = []
+    x = _along(f"hours for a {per}", hours)
+    caption = "Left and low is better in both; nothing is better in both than what the dashed line joins."
+    charts = []
     for words, title, values in (
         ("memory", "memory of the fullest rank, GiB", good["memory_bytes"] / _GIB),
-        ("cost", f"cost of a {per}, USD", cost),
+        ("money", f"cost of a {per}, USD", cost),
     ):
         there = values.notna()
         if there.sum() > 2:
             known = good[there].assign(hours=hours[there], other=values[there], cost=cost[there])
-            ticks = log_ticks(hours.min(), hours.max()) if far else ()
-            views.append(_front(study, known, Axis(f"hours for a {per}", far, ticks), Axis(title, zero=False), words))
-    caption = "Left and low is better in both; nothing is better in both than what the dashed line joins."
-    choosers = (("time against", tuple(view.choices[0] for view in views)),) if len(views) > 1 else ()
-    return Chart("pareto", "What cannot be had together", tuple(views), caption, choosers) if views else None
+            front = _front(study, known, x, _along(title, values[there], zero=False))
+            charts.append(Chart(f"pareto-{words}", f"Time against {words}", (front,), caption))
+    return charts
 
 
-def _front(study: Studied, points: pd.DataFrame, x: Axis, y: Axis, words: str) -> View:
+def _along(title: str, values: pd.Series[Any], zero: bool = True) -> Axis:
+    """Logarithmic where values are far apart."""
+    far = bool(values.min() > 0 and values.max() > FAR * values.min())
+    return Axis(title, far, log_ticks(values.min(), values.max()) if far else (), zero=zero)
+
+
+def _front(study: Studied, points: pd.DataFrame, x: Axis, y: Axis) -> View:
     marks: list[Mark] = []
     for line, (colour, symbol) in zip(study.lines, looks(len(study.lines)), strict=True):
         mine = points[points["line"] == line]
@@ -145,7 +169,7 @@ def _front(study: Studied, points: pd.DataFrame, x: Axis, y: Axis, words: str) -
     ordered = points.sort_values(["hours", "other"])
     best = ordered[ordered["other"] < np.minimum.accumulate(np.append(np.inf, ordered["other"].to_numpy()[:-1]))]
     marks.append(Line("front", INK, best["hours"].tolist(), best["other"].tolist(), dashed=True))
-    return View(x, y, tuple(marks), f"{len(best)} of {len(points):,} points are on the front", (words,))
+    return View(x, y, tuple(marks), f"{len(best)} of {len(points):,} points are on the front")
 
 
 def _front_text(study: Studied, point: Mapping[Any, Any]) -> str:

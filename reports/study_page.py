@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from reports import run_charts, study_curves, study_maps, study_text, tables
+from reports import origins, run_charts, study_curves, study_maps, study_text, tables
 from reports.chosen import MOST_CHOSEN, Chosen, chosen, sensitivity_chart, sensitivity_of
 from reports.results import Case
 from reports.sections import Page, Picture, Section, Sources, pictured, slug
@@ -18,7 +16,6 @@ from reports.studied import MOST_LINES, Studied, studied
 from reports.study_folder import Found
 
 _MOST_SPANS: Final = 2_500
-_PACKAGES: Final = ("scaleproof", "numpy", "scipy", "pandas", "pyarrow", "pydantic", "simpy", "matplotlib", "plotly", "jinja2")
 _MOST_WRONG: Final = 8
 
 
@@ -90,7 +87,7 @@ def _memory(study: Studied, closely: Sequence[Chosen]) -> Section:
 
 
 def _pareto(study: Studied) -> Section:
-    return Section("pareto", "Trade-offs", "Time, memory and money", "", pictured(study_maps.pareto(study)))
+    return Section("pareto", "Trade-offs", "Time, memory and money", "", pictured(*study_maps.pareto(study)))
 
 
 def _timelines(closely: Sequence[Chosen]) -> Section:
@@ -118,7 +115,7 @@ def _wrong(found: Found) -> Section:
 def _sources(found: Found, closely: Sequence[Chosen]) -> Sources:
     facts = [("Study", found.name), ("Model", found.model_name), ("Cluster", found.cluster_name or "not recorded")]
     facts += [("Forecast with", f"scaleproof {found.asked['version']}")] if "version" in found.asked else []
-    facts += [("Page made with", ", ".join(f"{name} {number}" for name, number in _versions()))]
+    facts.append(origins.made_with())
     files = {"study.yaml": found.study_yaml(), "scenario.yaml": found.scenario_yaml()}
     commands = []
     if found.study is not None:
@@ -127,24 +124,5 @@ def _sources(found: Found, closely: Sequence[Chosen]) -> Sources:
     for one in closely:
         sets = " ".join(f"--set {shlex.quote(text)}" for text in one.sets)
         commands.append(f"scaleproof predict scenario.yaml {sets}")
-    cited = list(dict.fromkeys(_cited(found.asked.get("scenario"), "")))
+    cited = list(dict.fromkeys(origins.cited(found.asked.get("scenario"))))
     return Sources(facts, {name: text for name, text in files.items() if text}, commands, (), cited)
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    yield "Python", platform.python_version()
-    for name in _PACKAGES:
-        try:
-            yield name, version(name)
-        except PackageNotFoundError:
-            continue
-
-
-def _cited(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Where the scenario's numbers are from, by the part that says so."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if key == "source" and isinstance(inner, str):
-                yield place or "scenario", " ".join(inner.split())
-            else:
-                yield from _cited(inner, f"{place}.{key}".lstrip("."))

@@ -91,35 +91,39 @@ def _rendered(height_in: float, draw: Callable[[Figure], object], forms: Sequenc
     with matplotlib.rc_context(_PARAMETERS), warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes; the tables have it
         warnings.filterwarnings("ignore", message="Glyph")
-        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        figure = Figure(figsize=(WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
         draw(figure)
         result = []
         for form in forms:
             result.append(_saved(figure, form, description))
             # once it is laid out it stays so
-            figure.set_layout_engine("none")
+            figure.set_layout_engine(None)
     return result
 
 
 def _saved(figure: Figure, form: Format, description: str) -> bytes:
+    if form == "png":
+        return _png(figure, description)
     buffer = io.BytesIO()
-    if form == "svg":
-        figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Description": description})
-        return buffer.getvalue()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    return _smaller(buffer, description)
+    figure.savefig(buffer, format="svg", metadata={"Creator": None, "Date": None, "Description": description})
+    return buffer.getvalue()
 
 
-def _smaller(png: io.BytesIO, description: str) -> bytes:
+def _png(figure: Figure, description: str) -> bytes:
     """A picture of few colours with no more than these, which takes a third of the bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
+    # as savefig does, but drawn once and not encoded twice
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
     said = PngInfo()
     said.add_text("Description", description)
     buffer = io.BytesIO()
     # colours that cover little, as those of a legend do, are kept as well
-    few = Image.open(png).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few = pixels.convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(buffer, "png", optimize=True, pnginfo=said if description else None)
     return buffer.getvalue()
 

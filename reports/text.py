@@ -13,12 +13,6 @@ CLOSE: Final = 0.10
 FAIR: Final = 0.25
 NOTHING: Final = "–"
 _SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
-_FAMILIES: Final = {
-    "data_parallel": "data parallel",
-    "parameter_server": "parameter server",
-    "pipeline": "pipeline",
-    "hybrid": "hybrid",
-}
 
 
 @dataclass(frozen=True)
@@ -98,8 +92,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
 
 
 def family_name(family: str) -> str:
-    """'data parallel' from 'data_parallel'; unknown families as they are."""
-    return _FAMILIES.get(family, family or "unnamed family")
+    """'data parallel' from 'data_parallel'."""
+    return spaced(family) or "unnamed family"
 
 
 def spaced(name: str) -> str:

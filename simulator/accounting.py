@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.cluster import Cluster
+from simulator.convergence import to_target
 from simulator.model.layers import Layer, ModelSpec
 from simulator.model.operators import Attention
 from simulator.model.parts import Experts
@@ -19,14 +20,17 @@ _MILLION = 1e6
 
 
 def accounted(run: Run, scenario: Scenario) -> Run:
-    """`run` of `scenario` with its tokens, FLOPs, energy and cost; None where the scenario does not tell.
+    """`run` of `scenario` with its tokens, what a target loss takes, FLOPs, energy and cost; None where the scenario does not
+    tell.
 
-    Of paced runs tokens alone are told: they neither compute, nor run on what is described to draw power and to be paid for.
+    Of paced runs tokens and the target alone are told: they neither compute, nor run on what is described to draw power and to
+    be paid for.
 
     Neither model nor hardware FLOPs count experts' room that stays empty, or what the busiest rank has beyond the mean.
     """
     tokens = tokens_per_sample(scenario.model)
-    told = replace(run, tokens=None if tokens is None else tokens * run.samples)
+    reached = None if scenario.convergence is None else to_target(scenario.convergence, run)
+    told = replace(run, tokens=None if tokens is None else tokens * run.samples, to_target=reached)
     if run.compute == "paced":
         return told
     model_flops, recomputed_flops = flops_per_sample(_useful(scenario.model).build_layers(), scenario.training.recompute)

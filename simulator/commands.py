@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from simulator import commands_cluster, commands_plan, commands_study, commands_what_if
+from simulator import commands_cluster, commands_goodput, commands_plan, commands_study, commands_what_if
 from simulator.arguments import positive
 
 if TYPE_CHECKING:
     from simulator.model.table import Ground
     from simulator.run import Run
+
+# what a list calls folders of scenarios; others are called as they are
+_TITLES: Final = {
+    "what-if": "scenarios", "systems": "scenarios: systems by name", "demo": "scenarios: the demo's, small enough to measure",
+    "netlab": "scenarios: for a network inside this machine",
+}  # fmt: skip
 
 
 def mount(commands: Any) -> None:
@@ -43,6 +49,7 @@ def mount(commands: Any) -> None:
     commands_study.mount(commands)
     commands_what_if.mount(commands)
     commands_plan.mount(commands)
+    commands_goodput.mount(commands)
 
     model = commands.add_parser(
         "model", help="a model's layers: FLOPs, parameters, activations", description="Look at a model."
@@ -66,10 +73,12 @@ def mount(commands: Any) -> None:
     schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
     schema.set_defaults(command=_schema)
 
-    listing = commands.add_parser("list", help="list the scenarios, studies, models, clusters and devices that ship")
+    listing = commands.add_parser(
+        "list", help="list the scenarios, systems, studies, claims, models, clusters and devices that ship"
+    )
     listing.set_defaults(command=_list)
 
-    show = commands.add_parser("show", help="print a scenario, study, model, cluster or device that ships")
+    show = commands.add_parser("show", help="print a scenario, study, claim, model, cluster or device that ships")
     show.add_argument("name", metavar="NAME")
     show.set_defaults(command=_show)
 
@@ -89,14 +98,18 @@ def add_scenario_arguments(parser: argparse.ArgumentParser, several: bool = Fals
 def _predict(options: argparse.Namespace) -> int:
     import json
 
-    from simulator import trace
+    from simulator import scenario_text, trace
+    from simulator.lock import PATIENCE_S, locked_folder
     from simulator.predict import predict
     from simulator.run import save
     from simulator.scenario import load
 
-    run = predict(load(options.scenario, options.overrides))
+    scenario = load(options.scenario, options.overrides)
+    run = predict(scenario)
     if options.out:
-        save(run, options.out / "predicted")
+        with locked_folder(options.out, "predict", PATIENCE_S):
+            scenario_text.keep(scenario, options.out)
+            save(run, options.out / "predicted")
     if options.trace:
         trace.write(run, options.trace)
     print(json.dumps(run.summary(), indent=2) if options.json else describe(run))
@@ -185,12 +198,11 @@ def _schema(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from simulator import library
 
-    parts = ((part, (part,)) for part in ("studies", "models", "clusters", "devices"))
-    for title, folders in (("scenarios", library.SCENARIO_FOLDERS), *parts):
-        print(title)
-        for folder in folders:
-            for name in library.names(folder):
-                print(f"  {name:<34} {library.summary(folder, name)}".rstrip())
+    parts = ("studies", "claims", "models", "clusters", "devices")
+    for folder in (*library.SCENARIO_FOLDERS, *parts):
+        print(_TITLES.get(folder, folder))
+        for name in library.names(folder):
+            print(f"  {name:<34} {library.summary(folder, name)}".rstrip())
     return 0
 
 

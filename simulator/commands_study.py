@@ -55,6 +55,8 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def describe(study: Study, found: pd.DataFrame, out: Path) -> str:
     """What came of a study: how many points there are, the fastest of them, and what was wrong with others."""
+    from simulator.units import format_time_s
+
     wrong = found["error"].dropna()
     headline, lines = f"{len(found):,} points, {len(wrong):,} of them with an error, in {out}", []
     for words, some in (("fastest", found), ("fastest that fits its memory", found[found["fits"].eq(True)])):
@@ -62,6 +64,11 @@ def describe(study: Study, found: pd.DataFrame, out: Path) -> str:
         if len(done) and (words == "fastest" or not found["fits"].dropna().all()):
             point, rate = done["point"].tolist()[0], done["samples_per_s"].tolist()[0]
             lines.append(f"{words}: {rate:,.4g} samples/s at {_at(study, point)}")
+    if "time_to_target_s" in found:
+        done = found[~found["fits"].eq(False)].dropna(subset=["time_to_target_s"])
+        soonest = done.sort_values("time_to_target_s", kind="stable").head(1)
+        for point, time_s in zip(soonest["point"].tolist(), soonest["time_to_target_s"].tolist(), strict=True):
+            lines.append(f"soonest at its target, as modelled: {format_time_s(time_s)} at {_at(study, point)}")
     lines += [f"{count:,} times: {text}" for text, count in wrong.value_counts().head(_TOLD).items()]
     wrapper = textwrap.TextWrapper(_LINE, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
     return "\n".join([headline, *(line for text in lines for line in wrapper.wrap(text))])

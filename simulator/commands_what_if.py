@@ -1,4 +1,5 @@
-"""The commands compare and sensitivity: two scenarios side by side, and what one follows from. Imports wait until one runs."""
+"""The commands compare, sensitivity and uneven: two scenarios side by side, what one follows from, and what unevenness costs.
+Imports wait until one runs."""
 
 from __future__ import annotations
 
@@ -34,6 +35,20 @@ def mount(commands: Any) -> None:
     sensitivity.add_argument("--json", action="store_true", help="print the elasticities as JSON")
     sensitivity.set_defaults(command=_sensitivity)
 
+    uneven = commands.add_parser(
+        "uneven",
+        help="what slow ranks and noise cost, by how workers wait for one another",
+        description="Forecast each kind of a scenario's unevenness for synchronous, stale and asynchronous workers.",
+    )
+    uneven.add_argument("scenario", metavar="SCENARIO", help=f"with unevenness and parameter servers: {_NAME}")
+    uneven.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", dest="overrides", help="such as strategy.workers=8"
+    )
+    uneven.add_argument("--backups", type=int, metavar="N", help="pushes that backups spare (one of 24 workers)")
+    uneven.add_argument("--bound", type=int, default=3, metavar="N", help="steps that the slowest may be behind (3)")
+    uneven.add_argument("--json", action="store_true", help="print the table as JSON")
+    uneven.set_defaults(command=_uneven)
+
 
 def _compare(options: argparse.Namespace) -> int:
     import json
@@ -57,5 +72,17 @@ def _sensitivity(options: argparse.Namespace) -> int:
     from simulator.sensitivity_text import describe
 
     found = sensitivity(load(options.scenario, options.overrides))
+    print(json.dumps(found.plain(), indent=2) if options.json else describe(found))
+    return 0
+
+
+def _uneven(options: argparse.Namespace) -> int:
+    import json
+
+    from simulator.scenario import load
+    from simulator.uneven import uneven
+    from simulator.uneven_text import describe
+
+    found = uneven(load(options.scenario, options.overrides), options.backups, options.bound)
     print(json.dumps(found.plain(), indent=2) if options.json else describe(found))
     return 0

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Drawn = dict[str, NDArray[np.float64]]
 
 _SCALINGS: Final = ("weak", "strong")
+# by the scenario's model of convergence, whose own error is in no interval
+TO_TARGET: Final = "time to target, modelled"
 _DRAWS: Final = 64
 _QUANTILES: Final = (0.05, 0.95)
 # A quantity that brings less of the step time's variance moves no part of it by much.
@@ -165,6 +167,7 @@ def _effects(a: Run, b: Run, told: Apart, drawn: tuple[Drawn, Drawn]) -> Iterato
         ("throughput", "samples/s", lambda run: run.samples_per_s, faster),
         ("tokens", "tokens/s", lambda run: run.tokens_per_s, faster),
         *((f"{scaling} scaling efficiency", "", _efficiency(scaling), _around(scaling, drawn)) for scaling in _SCALINGS),
+        (TO_TARGET, "s", lambda run: run.time_to_target_s, slower),
         ("MFU", "", lambda run: run.mfu, faster),
         ("memory of a rank", "bytes", lambda run: run.memory_bytes_per_rank, None),
         ("energy of a million samples", "J", lambda run: (run.energy_J or {}).get("per_million_samples"), slower),

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from simulator.compare import Comparison, Effect, Part
+from simulator.compare import TO_TARGET, Comparison, Effect, Part
 from simulator.run import Run
 from simulator.units import format_bytes, format_energy_J, format_number, format_time_s, format_USD
 
@@ -70,6 +70,10 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
     ratio, told = comparison.ratio, comparison.apart
     fast = "as fast" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times as fast"
     yield f"B is {fast} as A, with 90 % between {told.low:.3g} and {told.high:.3g}; {told.words()}"
+    for effect in comparison.effects:
+        if effect.name == TO_TARGET and effect.a and effect.b:
+            longer = f"{effect.b / effect.a:.3g} times as long as A"
+            yield f"to its target B takes {longer}, as far as the scenarios' models of convergence hold"
     for label, run in (("A", comparison.a), ("B", comparison.b)):
         if run.fits is False:
             yield f"{label} does not fit into its devices' memory{f'; it would with {run.fit_by}' if run.fit_by else ''}"

@@ -3,6 +3,9 @@
 Every strategy is predicted at every point of a grid. Where the fastest changes from one point to the next along x, the border
 between them is bisected, until x is known to a hundredth; a third that is the fastest between the two is found on the way. What
 is the fastest along x is then known everywhere, as far as it does not change to and fro between two neighbouring points.
+
+Where the scenario models convergence, the fastest is the one that is at the target first; what is the model's own error is in
+no interval.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy as np
 
 from simulator.apart import apart
 from simulator.contenders import Contender, contenders
+from simulator.convergence import to_target
 from simulator.crossover_axes import Axis, x_axis, y_axis
 from simulator.errors import InputError, one_line
 from simulator.memory import memory
@@ -46,7 +50,7 @@ _STEEP_ENOUGH: Final = 1e-3
 class Point:
     """One strategy at one place of the map, x and y in SI. problem: why it cannot be trained so; all but it is None then.
 
-    fits: whether it does into its devices' memory."""
+    fits: whether it does into its devices' memory. time_to_target_s: where the scenario models convergence."""
 
     x: float
     y: float
@@ -55,6 +59,12 @@ class Point:
     step_time_s: float | None = None
     fits: bool | None = None
     problem: str = ""
+    time_to_target_s: float | None = None
+
+    @property
+    def pace(self) -> float:
+        """What it is ranked by: how soon it is at the target, where that is modelled, else samples a second."""
+        return 1 / self.time_to_target_s if self.time_to_target_s else self.samples_per_s or 0.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,12 @@ class Crossover:
     strategies: Mapping[str, str]
     points: tuple[Point, ...]
     borders: tuple[Border, ...]
+
+    @property
+    def best(self) -> str:
+        """What the strategies on the map are, in words."""
+        modelled = any(point.time_to_target_s is not None for point in self.points)
+        return "the soonest at the target loss, as modelled" if modelled else "the fastest strategy"
 
     @cached_property
     def winners(self) -> Mapping[tuple[float, float], str]:
@@ -186,17 +202,20 @@ class _Ground:
     def _predicted(self, contender: Contender, x: float, y: float) -> Point:
         try:
             scenario = self.scenario(contender, x, y)
-            return self._told(contender, x, y, timed(scenario).step_time_s, scenario)
+            run = timed(scenario)
+            steps = to_target(scenario.convergence, run)["samples"] / run.samples if scenario.convergence else None
+            return self._told(contender, x, y, run.step_time_s, steps, scenario)
         except InputError as error:
             return Point(x, y, contender.name, problem=one_line(error))
 
-    def _told(self, contender: Contender, x: float, y: float, step_s: float, scenario: Scenario) -> Point:
-        """What there is to tell of a step time."""
+    def _told(self, contender: Contender, x: float, y: float, step_s: float, steps: float | None, scenario: Scenario) -> Point:
+        """What there is to tell of a step time. steps: that it takes to the target, where that is modelled."""
         # what a rank holds does not follow from numbers of links
         key = (contender.name, y, None if self._is_number else x)
         if key not in self._fits:
             self._fits[key] = memory(scenario).fits
-        return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key])
+        target_s = None if steps is None else steps * step_s
+        return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key], time_to_target_s=target_s)
 
     def predict_row(self, contender: Contender, y: float) -> None:
         """One strategy at all values of x together, where that is a number of links and can be."""
@@ -205,8 +224,10 @@ class _Ground:
         try:
             scenario = self.scenario(contender, self.x.values[0], y)
             times_s = step_times_s(scenario, {self.x.field: np.array(self.x.values)}).tolist()
-            found = {x: self._told(contender, x, y, step_s, scenario) for x, step_s in zip(self.x.values, times_s, strict=True)
-                     if math.isfinite(step_s)}  # fmt: skip
+            # such steps each end with an update by all samples
+            steps = scenario.convergence.steps(scenario.total_samples) if scenario.convergence else None
+            found = {x: self._told(contender, x, y, step_s, steps, scenario)
+                     for x, step_s in zip(self.x.values, times_s, strict=True) if math.isfinite(step_s)}  # fmt: skip
         except InputError:
             # each says what is wrong with it by itself
             return
@@ -262,8 +283,8 @@ class _Ground:
         """Of two neighbours' winners the faster one, unless a third is faster by more than is a tie, in a band that is wide."""
         points = [self.point(one, x, y) for one in self.contenders if is_wide or one.name in (below, above)]
         pair = [point for point in points if point.strategy in (below, above)]
-        third, most = _fastest(points), max((point.samples_per_s or 0.0 for point in pair if point.fits), default=0.0)
-        is_faster = any((point.samples_per_s or 0.0) > most * (1 + TIE) for point in points if point.strategy == third)
+        third, most = _fastest(points), max((point.pace for point in pair if point.fits), default=0.0)
+        is_faster = any(point.pace > most * (1 + TIE) for point in points if point.strategy == third)
         return third if is_faster else _fastest(pair)
 
     def _border(self, left: float, right: float, y: float, below: str, above: str) -> Border:
@@ -288,14 +309,14 @@ class _Ground:
         return all(self.point(contender, x, y).fits for x in (left, right))
 
     def _log_ratio(self, pair: Sequence[Contender], x: float, y: float) -> float:
-        """Of the second's throughput to the first's; not a number where either cannot be trained there."""
-        first, second = (self.point(one, x, y).samples_per_s or math.nan for one in pair)
+        """Of the second's pace to the first's; not a number where either cannot be trained there."""
+        first, second = (self.point(one, x, y).pace or math.nan for one in pair)
         return math.log(second / first)
 
 
 def _fastest(points: Sequence[Point]) -> str:
     """The first of those that are as fast as the fastest and fit; "" where none does."""
-    fitting = [(point.samples_per_s, point.strategy) for point in points if point.fits and point.samples_per_s is not None]
+    fitting = [(point.pace, point.strategy) for point in points if point.fits and point.samples_per_s is not None]
     most = max((rate for rate, _ in fitting), default=0.0)
     return next((name for rate, name in fitting if rate >= most * (1 - TIE)), "")
 

@@ -24,7 +24,7 @@ def describe(found: Crossover) -> str:
     texts = [found.y.text(value) for value in found.y.values]
     margin = max(map(len, texts))
     rows = {text: _row(found, value, letters) for value, text in zip(found.y.values, texts, strict=True)}
-    headline = f"{found.scenario}: the fastest strategy, by {found.x.field} and {found.y.field}"
+    headline = f"{found.scenario}: {found.best}, by {found.x.field} and {found.y.field}"
     lines = textwrap.wrap(headline, _LINE, subsequent_indent="  ", break_on_hyphens=False)
     lines += [f"  {letters[name]}  {name:<{longest}}  {words}" for name, words in found.strategies.items()]
     lines += [*_left_out(found, letters), "", f"  {found.y.field}"]
@@ -72,7 +72,7 @@ def _row(found: Crossover, y: float, letters: dict[str, str]) -> str:
 
 def _is_beaten(points: list[Point], winner: str) -> bool:
     """Whether one that does not fit would be faster."""
-    rates = {point.strategy: point.samples_per_s or 0.0 for point in points}
+    rates = {point.strategy: point.pace for point in points}
     large = [rates[point.strategy] for point in points if point.fits is False]
     return max(large, default=0.0) > rates.get(winner, 0.0) * (1 + TIE)
 

@@ -15,6 +15,10 @@ ScaleproofError                 what the command line prints as one line, never 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+# Characters of a line that is told; what a file says in more is not told again.
+_LONGEST: Final = 1000
 
 
 class ScaleproofError(Exception):
@@ -71,6 +75,13 @@ class MissingDependencyError(RunError):
 
 class PluginError(RunError):
     """A package that brings a strategy is broken: says which, what, and what to do."""
+
+
+def printable(text: str) -> str:
+    """Text that holds what users wrote, for a terminal: control characters as escapes, of long lines beginning and end."""
+    half = _LONGEST // 2
+    lines = [line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}" for line in text.split("\n")]
+    return "\n".join("".join(one if one.isprintable() else ascii(one)[1:-1] for one in line) for line in lines)
 
 
 def one_line(error: BaseException) -> str:

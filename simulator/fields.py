@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, get_args, get_origin
@@ -19,38 +21,71 @@ from simulator.strategy import KINDS, Strategy
 # Words about a part that say nothing of how it works.
 _WORDS: Final = ("description", "source", "provenance")
 _NONE: Final = "–"
+# that people write, and those of a double precision number
+_FEW_DIGITS: Final = 6
+_MOST_DIGITS: Final = 17
+# numbers outside are written in another unit, if there is one
+_HANDY: Final = (1.0, 1000.0)
+# whole numbers below are written with all their digits
+_MOST_WHOLE: Final = 1e15
 
 
 class Unit(NamedTuple):
-    """What a field's number counts, in SI. symbol: as YAML has it. per: how many of the symbol's units one SI unit is."""
+    """What a field's number counts, in SI. symbol: as YAML has it. per: how many of the symbol's units one SI unit is. names:
+    what people write it in, the usual first."""
 
     symbol: str
     parse: Callable[[object], float]
     format: Callable[[float], str]
     per: float = 1.0
+    names: tuple[str, ...] = ()
 
     def exactly(self, value: float) -> str:
-        """'3125000000.0 B/s': the number with all its digits, as a scenario may have it."""
-        return f"{value * self.per!r} {self.symbol}"
+        """'25 Gbit/s' of 3.125e9: short text that reads as this number to its last bit, in a unit that suits its size."""
+        if value == 0:
+            return f"0 {self.symbol}"
+        return next((text for text in self._texts(value) if self.parse(text) == value), f"{value * self.per!r} {self.symbol}")
+
+    def _texts(self, value: float) -> Iterator[str]:
+        """What may be written, the shortest first; in all units where those that suit take many digits."""
+        numbers = {name: value / self.parse(f"1 {name}") for name in self.names}
+        handy = {name: number for name, number in numbers.items() if _HANDY[0] <= number < _HANDY[1]}
+        every = dict(sorted(numbers.items(), key=lambda item: (item[1] < _HANDY[0], item[1])))
+        for some, most_digits in ((handy, _FEW_DIGITS), (every, _MOST_DIGITS)):
+            for digits, (name, number) in itertools.product(range(1, most_digits + 1), some.items()):
+                for near in (number, *_beside(number, digits)):
+                    yield f"{_decimal(near, digits)} {name}"
+
+
+def _beside(number: float, digits: int) -> tuple[float, ...]:
+    """The next numbers, which dividing may have missed, where digits tell them apart."""
+    return (math.nextafter(number, 0), math.nextafter(number, math.inf)) if digits == _MOST_DIGITS else ()
+
+
+def _decimal(number: float, digits: int) -> str:
+    """Rounded to so many digits, without an exponent where people write none."""
+    rounded = float(f"{number:.{digits - 1}e}")
+    return f"{rounded:.0f}" if rounded.is_integer() and rounded < _MOST_WHOLE else repr(rounded)
 
 
 def _counted(symbol: str) -> Callable[[float], str]:
     return lambda rate: f"{units.format_count(rate)}{symbol}"
 
 
+_BYTES_PER_S: Final = ("GB/s", "TB/s", "MB/s", "kB/s", "B/s")
 _UNITS: Final[Mapping[Callable[[object], float], Unit]] = {
     unit.parse: unit
     for unit in (
-        Unit("s", units.parse_time_s, units.format_time_s),
-        Unit("B", units.parse_bytes, units.format_bytes),
-        Unit("B/s", units.parse_Bps, units.format_Bps),
-        Unit("FLOP/s", units.parse_flops, _counted("FLOP/s")),
-        Unit("W", units.parse_W, "{:g} W".format),
-        Unit("USD/h", units.parse_USD_per_s, lambda price: f"{price * 3600:g} USD/h", per=3600.0),
+        Unit("s", units.parse_time_s, units.format_time_s, names=("s", "ms", "us", "ns", "h", "min", "d")),
+        Unit("B", units.parse_bytes, units.format_bytes, names=("MiB", "GiB", "KiB", "MB", "GB", "kB", "TiB", "TB", "B")),
+        Unit("B/s", units.parse_Bps, units.format_Bps, names=("Gbit/s", "Mbit/s", "kbit/s", *_BYTES_PER_S)),
+        Unit("FLOP/s", units.parse_flops, _counted("FLOP/s"), names=("TFLOP/s", "GFLOP/s", "PFLOP/s", "MFLOP/s", "FLOP/s")),
+        Unit("W", units.parse_W, "{:g} W".format, names=("W", "kW", "MW")),
+        Unit("USD/h", units.parse_USD_per_s, lambda price: f"{price * 3600:g} USD/h", per=3600.0, names=("USD/h",)),
     )
 }
 # memory is sold in bytes, links in bits
-_MEMORY: Final = Unit("B/s", units.parse_Bps, _counted("B/s"))
+_MEMORY: Final = Unit("B/s", units.parse_Bps, _counted("B/s"), names=_BYTES_PER_S)
 
 
 class Value(NamedTuple):
@@ -86,7 +121,7 @@ def value_at(scenario: Scenario, path: str) -> Value:
     """What the scenario says in a field such as `cluster.network.bandwidth`. Raises InputError where there is none."""
     found: Value = Value(scenario, None)
     for at, key in enumerate(path.split(".")):
-        known = dict(_fields(found))
+        known = dict(fields_of(found))
         if key not in known:
             where = ".".join(path.split(".")[:at]) or "scenario"
             if found.value is None:
@@ -168,15 +203,15 @@ def _differences(path: str, a: Value, b: Value) -> Iterator[Change]:
 
 def _told(part: Value, other: Value) -> Iterator[tuple[str, Value]]:
     """The fields of a part, without those that are usual where the other part has none such."""
-    theirs = dict(_fields(other))
+    theirs = dict(fields_of(other))
     known = type(part.value).model_fields if isinstance(part.value, Spec) else {}
     usual = {_name(name, info): info.default for name, info in known.items()}
-    for name, value in _fields(part):
+    for name, value in fields_of(part):
         if name not in _WORDS and (name in theirs or name == "kind" or name not in usual or usual[name] != value.value):
             yield name, value
 
 
-def _fields(part: Value) -> Iterator[tuple[str, Value]]:
+def fields_of(part: Value) -> Iterator[tuple[str, Value]]:
     """The fields of a part by the names that YAML has for them; the entries of a mapping, which all have its unit."""
     if isinstance(part.value, Spec):
         for name, info in type(part.value).model_fields.items():

@@ -12,6 +12,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent / "scenarios"
 PARTS: Final = {"model": "models", "cluster": "clusters"}
 # Parts of a scenario, what is part of a cluster, and what varies scenarios.
 _FOLDERS: Final = PARTS | {"device": "devices", "study": "studies", "claim": "claims"}
+# what files say of themselves
+_SUMMARIES: Final = ("description", "claim")
 SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab")
 
 
@@ -44,13 +46,13 @@ def find_scenario(reference: str) -> Path:
 
 
 def find_anything(reference: str) -> Path:
-    """The file of whatever ships under this name: scenario, study, model, cluster or device. Raises NotFoundError."""
+    """The file of whatever ships under this name: scenario, study, claim, model, cluster or device. Raises NotFoundError."""
     for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()):
         path = ROOT / folder / f"{reference}.yaml"
         if path.is_file():
             return path
     known = [name for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()) for name in names(folder)]
-    raise NotFoundError(_unknown("scenario, study, model, cluster or device", reference, known))
+    raise NotFoundError(_unknown("scenario, study, claim, model, cluster or device", reference, known))
 
 
 def _is_path(reference: str) -> bool:
@@ -72,8 +74,9 @@ def _unknown(what: str, name: str, known: list[str]) -> str:
 
 
 def summary(folder: str, name: str) -> str:
-    """The first sentence of a shipped file's description, without reading it as YAML in full."""
+    """What a shipped file says of itself, the first line of it, without reading it as YAML in full."""
     for line in (ROOT / folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
-        if line.startswith("description:"):
-            return line.removeprefix("description:").strip().strip("'\"")
+        key, colon, words = line.partition(":")
+        if colon and key in _SUMMARIES:
+            return words.strip().strip("'\"")
     return ""

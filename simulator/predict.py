@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from simulator.accounting import accounted
-from simulator.baseline import STEPS, compared
-from simulator.engine import Timeline, Variation, simulate_steady
-from simulator.errors import FieldError, PluginError
+from simulator.baseline import compared
+from simulator.engine import Variation, simulate_steady
+from simulator.errors import PluginError
 from simulator.fitting import fit_by
+from simulator.horizon import Simulate, simulated, warnings
 from simulator.memory import memory
 from simulator.program import MAIN_LANE, Program
 from simulator.run import Run, divided
 from simulator.scenario import Scenario
 from simulator.spread import spread
-
-Simulate = Callable[[Program, int, Variation], Timeline]
-
-# Tasks of all steps that are simulated. Static: by replay 2 us and 0.7 kB each, 14 us by events where many share; 4 million are
-# up to a minute and 3 GB. Others: 10 to 30 us each. On a 2-core virtual machine.
-_MOST_TASKS: Final = {True: 4_000_000, False: 2_000_000}
-# The more tasks a step has, the less it varies: so many tell its mean, unless more are asked for.
-_ENOUGH_TASKS: Final = 2_000_000
+from simulator.tenancy import tenanted
 
 
 def predict(scenario: Scenario, interval: bool = True) -> Run:
@@ -44,31 +37,23 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
     if not isinstance(program, Program) or not (program.lane == MAIN_LANE).any():
         what = "a Program without tasks of ranks" if isinstance(program, Program) else type(program).__name__
         raise PluginError(f"the strategy {strategy.kind!r} compiles to {what}; make its compile return builder.build()")
+    program = tenanted(program, scenario)
     variation = Variation(
         start_s=program.ranks.late_s,
         compute_jitter=unevenness.compute_jitter,
         message_jitter=unevenness.message_jitter,
+        tail=unevenness.tail,
         seed=unevenness.seed,
     )
-    timeline = simulate(program, _steps(scenario, program), variation)
-    run = timeline.run(scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
+    timeline = simulated(scenario, program, variation, simulate)
+    run = timeline.run(unevenness.wants_mean, scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
     run = divided(run, strategy.program_steps)
+    if told := "\n".join(warnings(scenario, timeline)):
+        run = replace(run, provenance={"warnings": told})
     if not interval:
         return run
-    low, high, shares = spread(scenario, None if unevenness.is_random else program)
+    low, high, shares = spread(scenario, None if unevenness.is_random or unevenness.changes else program)
     return replace(run, prediction_interval_s=(low * run.step_time_s, high * run.step_time_s), spread=shares)
-
-
-def _steps(scenario: Scenario, program: Program) -> int:
-    """How many steps to simulate. Raises FieldError for more than can be."""
-    if program.is_static and not scenario.unevenness.is_random:
-        return STEPS
-    steps, most = scenario.steps, max(2, _MOST_TASKS[program.is_static] // len(program))
-    if "steps" not in scenario.model_fields_set:
-        steps = min(steps, _ENOUGH_TASKS // len(program))
-    elif steps > most:
-        raise FieldError(("steps",), f"{steps:,} of {len(program):,} tasks each are too many to simulate; give at most {most}")
-    return 1 + max(2, steps)
 
 
 def _memory(scenario: Scenario) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.gate import SYNCHRONOUS, Gate, Units
+from simulator.pace import Cycle, Pace
 from simulator.ragged import Ragged, in_order
 from simulator.varying import numbers, put
 
@@ -58,13 +59,25 @@ def followers(follows: Sequence[Sequence[int]]) -> list[list[int]]:
 @dataclass(frozen=True)
 class RankClasses:
     """Ranks that do the same are one class. names, multiplicity (how many ranks), is_server, late_s (when they begin their
-    first step), lockstep (ranks that share each pass, so that the slowest of them sets its pace): one entry per class."""
+    first step), lockstep (ranks that share each pass, so that the slowest of them sets its pace), paces (how fast those of them
+    work as time passes; none where all are steady): one entry per class."""
 
     names: tuple[str, ...]
     multiplicity: NDArray[np.int64]
     is_server: NDArray[np.bool_]
     late_s: NDArray[np.float64]
     lockstep: NDArray[np.int64]
+    paces: tuple[tuple[Pace, ...], ...]
+
+
+class Tenancy(NamedTuple):
+    """What somebody else takes of a resource while `cycle` is on: a share of its capacity, and as much besides as activities
+    of this weight together that have no limit."""
+
+    resource: int
+    cycle: Cycle
+    share: float
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -73,11 +86,13 @@ class Resources:
 
     incast: how much of its capacity a resource loses for each user beyond the first: capacity / (1 + incast · (users − 1)),
     where users is the sum of what its activities use per unit of their rates (folded alike ranks count as many).
+    tenancies: what others take of them meanwhile.
     """
 
     names: tuple[str, ...]
     capacity: NDArray[np.float64]
     incast: NDArray[np.float64]
+    tenancies: tuple[Tenancy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -296,6 +311,7 @@ class ProgramBuilder:
         self._is_server: list[bool] = []
         self._late_s: list[float] = []
         self._lockstep: list[int] = []
+        self._paces: list[tuple[Pace, ...]] = []
         self._slowdown: list[float] = []
         self._rank_routes: list[int] = []
         self._resource_names: list[str] = []
@@ -320,18 +336,19 @@ class ProgramBuilder:
 
     def rank(
         self, name: str, *, multiplicity: int = 1, is_server: bool = False, uses: tuple[Use, ...] = (),
-        slowdown: float = 1.0, late_s: float = 0.0, lockstep: int = 1,
+        slowdown: float = 1.0, late_s: float = 0.0, lockstep: int = 1, paces: tuple[Pace, ...] = (),
     ) -> int:  # fmt: skip
         """Adds a class of `multiplicity` alike ranks that compute on `uses` (nothing shared: none); returns its number.
 
         slowdown: how many times as long as said their work takes. late_s: when they begin their first step. lockstep: how many
-        of them share each pass.
+        of them share each pass. paces: how fast those of them work as time passes; they are steady, if absent.
         """
         self._rank_names.append(name)
         self._multiplicity.append(multiplicity)
         self._is_server.append(is_server)
         self._late_s.append(late_s)
         self._lockstep.append(lockstep)
+        self._paces.append(paces)
         self._slowdown.append(slowdown)
         self._rank_routes.append(self._route(uses))
         return len(self._rank_names) - 1
@@ -353,16 +370,19 @@ class ProgramBuilder:
 
         exchange_s: what its ranks exchange with one another within it.
         """
-        route = np.where(np.asarray(work_s) > 0, np.array(self._rank_routes)[np.asarray(rank)], 0)
-        amount = np.asarray(work_s) * np.array(self._slowdown)[np.asarray(rank)]
         return self._add_block(
-            after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch, amount=amount,
-            route=route, slot=slot, latency_s=exchange_s,
+            after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
+            latency_s=exchange_s, **self.computing(rank, work_s),
         )  # fmt: skip
+
+    def computing(self, rank: ArrayLike, work_s: ArrayLike) -> dict[str, NDArray[Any]]:
+        """The columns of what computes for so long on rank classes."""
+        route = np.where(np.asarray(work_s) > 0, np.array(self._rank_routes)[np.asarray(rank)], 0)
+        return {"amount": np.asarray(work_s) * np.array(self._slowdown)[np.asarray(rank)], "route": route}
 
     def beside(self, rank: int, amount: float, path: Path, phase: int, after: Sequence[int] = ()) -> int:
         """Something of a rank's that takes no lane of it: `amount`, in the unit of the path's rates, along `path`."""
-        return self._add(after, rank=rank, phase=phase, **self._along(path, amount))
+        return self._add(after, rank=rank, phase=phase, **self.along(path, amount))
 
     def wait(self, rank: int, phase: int, after: Sequence[int], stage: int = -1, microbatch: int = -1) -> int:
         """Holds the rank's main lane until the tasks `after` have ended; the wait is labelled `phase`."""
@@ -375,7 +395,7 @@ class ProgramBuilder:
         """Moves `size_bytes` from one class to another along `path`."""
         return self._add(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            together=together, **self._along(path, size_bytes),
+            together=together, **self.along(path, size_bytes),
         )  # fmt: skip
 
     def transfers(
@@ -383,7 +403,7 @@ class ProgramBuilder:
         phase: int, after: Sequence[ArrayLike], stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
     ) -> Rows:  # fmt: skip
         """A block of `transfer`, each of the size and along the path of number `which`. after: as `computes` has it."""
-        kinds = [self._along(path, size_bytes) for path, size_bytes in zip(paths, sizes_bytes, strict=True)]
+        kinds = [self.along(path, size_bytes) for path, size_bytes in zip(paths, sizes_bytes, strict=True)]
         along = {name: np.array([kind[name] for kind in kinds])[which] for name in kinds[0]}
         return self._add_block(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
@@ -398,7 +418,7 @@ class ProgramBuilder:
         self._members.add(self._rows, members)
         return self._add(
             after, kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_LANE, phase=phase, stage=stage,
-            microbatch=microbatch, slot=slot, **self._along(path, size_bytes),
+            microbatch=microbatch, slot=slot, **self.along(path, size_bytes),
         )  # fmt: skip
 
     def serve(
@@ -436,8 +456,8 @@ class ProgramBuilder:
     def _route(self, uses: tuple[Use, ...]) -> int:
         return self._routes.setdefault(uses, len(self._routes))
 
-    def _along(self, path: Path, size_bytes: float) -> dict[str, float]:
-        """The columns of what moves along a path."""
+    def along(self, path: Path, size_bytes: float) -> dict[str, float]:
+        """The columns of so much that moves along a path."""
         return {
             "latency_s": path.latency_s,
             "amount": size_bytes,
@@ -484,6 +504,7 @@ class ProgramBuilder:
                 np.array(self._is_server),
                 np.array(self._late_s, dtype=np.float64),
                 np.array(self._lockstep, dtype=np.int64),
+                tuple(self._paces),
             ),
             Resources(
                 tuple(self._resource_names),

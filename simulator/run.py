@@ -6,8 +6,12 @@ here, once, for both sides.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import math
+import os
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -48,9 +52,15 @@ class Stream(IntEnum):
 
 COMPUTE_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 COMMUNICATION_PHASES: Final = (Phase.SYNCHRONISE, Phase.SEND, Phase.RECEIVE)
+SPANS_FILE: Final = "spans.npz"
+# what `run.json` has of it, "" where there is none
+_SPANS_DIGEST: Final = "spans_digest"
+# of all columns, unpacked: fifty million spans
+_MOST_SPANS_BYTES: Final = 2 * 2**30
 # what a summary says beside the fields, since it follows from them
 _DERIVED: Final = (
     "samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble_fraction",
+    "time_to_target_s", "time_to_target_interval_s",
 )  # fmt: skip
 BREAKDOWN: Final = (
     "compute", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks", "waiting_for_input", "other",
@@ -126,11 +136,13 @@ class Run:
     Of predicted runs alone: prediction_interval_s, where the step time is with a probability of 90 %, as far as the cluster's
     numbers are uncertain; spread: the share of its logarithm's variance that each of them brings, the largest first.
     servers: what became of parameter servers and those who wait for them, as `simulator.asynchrony.summary` has it.
+    to_target: what reaching a target loss takes, as `simulator.convergence.to_target` has it, where the scenario models that.
     Of measured runs alone: compute, whether the model computed or ranks waited as long as it is predicted to, so that the run
     tells of communication; step_time_interval_s: its 95 % confidence interval, where there are enough steps to tell; losses: of
-    the steps, mean over the samples; verified: `rule`, `deviation` and `tolerance`, how far parameters are from those of one
-    process that follows the same rule, where that was asked for. Their memory_bytes are those that torch's allocator had handed
-    out of a GPU and those that it held ready beside.
+    the steps, mean over the samples; update_losses: the same of each update after the warm-up's, by the samples that it comes
+    from, where workers go each on its own; verified: `rule`, `deviation` and `tolerance`, how far parameters are from those of
+    one process that follows the same rule, where that was asked for. Their memory_bytes are those that torch's allocator had
+    handed out of a GPU and those that it held ready beside.
     """
 
     origin: Origin
@@ -160,11 +172,13 @@ class Run:
     energy_J: Mapping[str, float] | None = None
     cost_USD: Mapping[str, float] | None = None
     servers: Mapping[str, Any] | None = None
+    to_target: Mapping[str, Any] | None = None
     compute: Literal["real", "paced"] | None = None
     step_time_interval_s: tuple[float, float] | None = None
     prediction_interval_s: tuple[float, float] | None = None
     spread: Mapping[str, float] = field(default_factory=dict)
     losses: tuple[float, ...] = ()
+    update_losses: tuple[float, ...] = ()
     verified: Mapping[str, Any] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
     rank_names: tuple[str, ...] = ()
@@ -207,6 +221,25 @@ class Run:
         return self.breakdown_s.get("bubble", 0.0) / self.step_time_s if self.step_time_s > 0 else 0.0
 
     @property
+    def time_to_target_s(self) -> float | None:
+        """By the scenario's model of convergence."""
+        return None if self.to_target is None else float(self.to_target["samples"]) / self.samples_per_s
+
+    @property
+    def time_to_target_interval_s(self) -> tuple[float, float] | None:
+        """Where that is with a probability of 90 %, as far as step time and steps are uncertain; these are independent, so that
+        how far they reach, by logarithms, adds up in squares."""
+        time_s, of_step_s = self.time_to_target_s, self.prediction_interval_s or (self.step_time_s, self.step_time_s)
+        if self.to_target is None or time_s is None or min(*of_step_s, self.step_time_s) <= 0:
+            return None
+        of_steps = math.log(self.to_target["steps_interval"][1] / self.to_target["steps"])
+        if self.prediction_interval_s is None and of_steps == 0:
+            return None
+        low, high = (math.log(edge_s / self.step_time_s) for edge_s in of_step_s)
+        further = [math.hypot(reach, of_steps) - abs(reach) for reach in (low, high)]
+        return time_s * math.exp(low - further[0]), time_s * math.exp(high + further[1])
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What is to be known before it is trusted."""
         return tuple(self.provenance.get("warnings", "").splitlines())
@@ -230,6 +263,7 @@ def from_spans(
     servers: NDArray[np.bool_],
     multiplicity: NDArray[np.int64] | None = None,
     elapsed_s: NDArray[np.float64] | None = None,
+    mean: bool = False,
     **fields: Any,
 ) -> Run:
     """A Run whose step time, phases and breakdown are derived from spans of steady steps.
@@ -237,10 +271,11 @@ def from_spans(
     step_ends_s: when each step ended, on the last rank; the first entry is the end of the step before the first steady one,
     so steps 1, 2, … of the spans lie between consecutive entries (spans of step 0 do not count).
     servers: for each rank of the spans, whether it is a server. multiplicity: how many ranks each stands for, one if absent.
-    elapsed_s: how long each took for these steps by its own ends, as long as all together if absent.
+    elapsed_s: how long each took for these steps by its own ends, as long as all together if absent. mean: all steps count
+    alike, as where single ones are long for good reason, and the step time is no slope that these do not move.
     """
     count = np.ones(len(servers), dtype=np.int64) if multiplicity is None else multiplicity
-    step_time_s = slope(step_ends_s)
+    step_time_s = float(np.diff(step_ends_s).mean()) if mean else slope(step_ends_s)
     steady = spans.where((spans.step >= 1) & ~servers[spans.rank])
     # measured steps vary: parts are scaled to the step they are parts of, which the slope describes best
     took_s = np.full(len(servers), step_ends_s[-1] - step_ends_s[0]) if elapsed_s is None else elapsed_s
@@ -338,13 +373,16 @@ def _moving_s(main: Spans, communication: Spans, share: NDArray[np.float64]) -> 
 
 
 def save(run: Run, folder: Path) -> None:
-    """Writes `run.json`, and `spans.npz` where the run has spans, each aside and then renamed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes `run.json`, and `spans.npz` where the run has spans, each aside and then renamed. The former says which spans are
+    its own: whoever is killed between the two leaves those of another run."""
+    digest = ""
     if run.spans is not None:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **run.spans.columns())
-        write_aside(folder / "spans.npz", buffer.getvalue())
-    write_aside(folder / "run.json", (json.dumps(run.summary(), indent=2) + "\n").encode())
+        digest = _digest(buffer.getvalue())
+        write_aside(folder / SPANS_FILE, buffer.getvalue())
+    told = run.summary() | {_SPANS_DIGEST: digest}
+    write_aside(folder / "run.json", (json.dumps(told, indent=2) + "\n").encode())
 
 
 def load_run(folder: Path) -> Run:
@@ -352,25 +390,51 @@ def load_run(folder: Path) -> Run:
     plain = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     for name in _DERIVED:
         plain.pop(name, None)
-    for name in ("step_times_s", "losses", "rank_names", "memory_by_stage"):
+    for name in ("step_times_s", "losses", "update_losses", "rank_names", "memory_by_stage"):
         plain[name] = tuple(plain.get(name, ()))
     for name in ("step_time_interval_s", "prediction_interval_s"):
         if plain.get(name):
             plain[name] = tuple(plain[name])
-    spans_file = folder / "spans.npz"
-    if spans_file.is_file():
-        # through memory, so that a damaged file is not left open
-        with np.load(io.BytesIO(spans_file.read_bytes()), allow_pickle=False) as columns:
-            plain["spans"] = Spans.of(columns)
-    return Run(**plain)
+    spans = load_spans(folder, plain)
+    plain.pop(_SPANS_DIGEST, None)
+    return Run(**plain, spans=spans)
+
+
+def load_spans(folder: Path, plain: Mapping[str, Any]) -> Spans | None:
+    """The spans beside a `run.json` that holds `plain`; None where there are none.
+
+    Raises ValueError for those of another run and for what would fill the memory, OSError and others for what is damaged.
+    """
+    path = folder / SPANS_FILE
+    # files of before there was a digest have none
+    digest = plain.get(_SPANS_DIGEST)
+    if digest == "" or not path.is_file():
+        return None
+    content = path.read_bytes()
+    if digest is not None and digest != _digest(content):
+        raise ValueError("its spans are of another run")
+    # through memory: numpy leaves a file open that turns out not to be an archive
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(one.file_size for one in archive.infolist()) > _MOST_SPANS_BYTES:
+            raise ValueError(f"its spans take more than {_MOST_SPANS_BYTES >> 30} GiB")
+    with np.load(io.BytesIO(content), allow_pickle=False) as columns:
+        return Spans.of(columns)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def write_aside(path: Path, content: bytes) -> None:
     """Writes a file so that it is either the old one or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.part")
+    # of this process: another one may write the same file
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         aside.write_bytes(content)
+        with aside.open("rb") as file:
+            # else the name may outlive a power failure, and what it names not
+            os.fsync(file.fileno())
         aside.replace(path)
     except OSError:
         # half of it would fill what is left of the disk

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-import yaml
 from pydantic import Field, PositiveFloat, ValidationError, field_validator, model_validator
 
 from simulator import library, yamlfile
 from simulator.cluster import Cluster
 from simulator.cluster.device import Device, Optimizer, Precision
+from simulator.convergence import Convergence
 from simulator.device_part import resolve_device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
 from simulator.input import Input
 from simulator.model import AnyModel
-from simulator.model.layers import Layer
+from simulator.model.layers import Layer, ModelSpec, Shard
+from simulator.model.tracing import Traced
 from simulator.recompute import NO_RECOMPUTE, AnyRecompute
+from simulator.reliability import Reliability
 from simulator.spec import Count, Spec, Width
 from simulator.strategy import KINDS, AnyStrategy, Strategy
 from simulator.strategy.costs import Job, MeasuredStep
@@ -26,6 +29,17 @@ from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
 
 _S = TypeVar("_S", bound=Spec)
+
+
+def _layers(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
+    """A model's layers, the same objects for models that are the same. Raises FieldError where it cannot be divided so."""
+    # those of a user's function are kept where it is traced, by the folder that it is in, and warn each time
+    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard)
+
+
+@functools.lru_cache(maxsize=64)
+def _built(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
+    return tuple(model.build_layers(shard))
 
 
 class Batch(Spec):
@@ -73,6 +87,8 @@ class Scenario(Spec):
     training: Training = Training()
     unevenness: Unevenness = EVEN
     input: Input | None = None
+    reliability: Reliability | None = Field(None, description="how often parts fail and how training is saved, for goodput")
+    convergence: Convergence | None = Field(None, description="how many steps reach the target loss, a model to be calibrated")
     compute: Literal["real", "paced"] = Field(
         "real", description="when measured: the model computes, or ranks wait as long as it is predicted to"
     )
@@ -109,7 +125,7 @@ class Scenario(Spec):
         """What a strategy compiles, with so many samples for each worker; the scenario's own strategy and number, if None."""
         training, strategy = self.training, strategy or self.strategy
         return Job(
-            layers=self.model.build_layers(strategy.plan.shard),
+            layers=_layers(self.model, strategy.plan.shard),
             cluster=self.cluster,
             samples_per_worker=self.samples_per_worker if samples_per_worker is None else samples_per_worker,
             precision=training.precision,
@@ -129,12 +145,14 @@ class Scenario(Spec):
             nearest = max(1, round(self.total_samples / workers)) * workers
             message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
             raise FieldError(("batch",), message)
-        layers = self.model.build_layers(self.strategy.plan.shard)
+        layers = _layers(self.model, self.strategy.plan.shard)
         self.strategy.check(layers, self.samples_per_worker)
         self._memory_is_saved_where_it_can_be(layers)
         self._states_are_shared_where_they_can_be()
         self._devices_suffice()
         self._ranks_exist()
+        if self.convergence is not None:
+            self.convergence.check(self.strategy)
         if self.training.precision not in self.cluster.device.peak_flops:
             known = ", ".join(sorted(self.cluster.device.peak_flops))
             message = f"{self.cluster.device.name} has no peak rate for {self.training.precision}; use one of {known}"
@@ -311,8 +329,9 @@ def _apply(located: Located, override: str) -> None:
     if not equals or not key:
         raise ScenarioError([f"{where}: expected field=value, such as strategy.workers=8"])
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        # nothing at all is none
+        value = yamlfile.parse(text, where).data if text.strip() else None
+    except ScenarioError:
         raise ScenarioError([f"{where}: {text!r} is not a value"]) from None
     path = tuple(key.split("."))
     # a base has been put in the device's place: another one is another device

@@ -18,8 +18,9 @@ from simulator.apart import Together
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import QUANTITIES
 from simulator.engine import Timeline, Variation, replay, simulate_steady
+from simulator.horizon import Simulate
 from simulator.knobs import Knob
-from simulator.predict import Simulate, timed
+from simulator.predict import timed
 from simulator.program import Program
 from simulator.scenario import Scenario
 from simulator.spread import Response, doubtful, grown_s, normal_draws, replayed_s, responding
@@ -58,9 +59,10 @@ class Turns:
             return simulate_steady(program, steps, variation)
 
         self.run = timed(scenario, simulate=simulate)
-        (self._program,) = kept
+        self._program = kept[-1]
         self._own_s = replay.durations_s(self._program)
-        self.is_replayed = self._program.is_static and not scenario.unevenness.is_random and self._is_close()
+        varies = scenario.unevenness.is_random or scenario.unevenness.changes
+        self.is_replayed = self._program.is_static and not varies and self._is_close()
         self.step = STEP if self._program.is_static else _EVENTS_STEP
 
     def _is_close(self) -> bool:

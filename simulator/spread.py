@@ -3,7 +3,7 @@
 Seconds of tasks are linear in slownesses as long as nothing else becomes the bottleneck. So a program is compiled once more for
 each quantity, a little slower; draws of all slownesses then give seconds of all tasks, and replay times all draws at once.
 Where resources are shared so that events time the step, it is taken to respond as if they were not. What is random within a run
-(jitter) is no part of it.
+(jitter), or changes by the clock, is no part of it.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ def of_response(answer: Response, cluster: Cluster) -> Spread:
 
 def responding(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Response:
     """How the scenario's step time follows from what is uncertain of its cluster; arguments as `spread` has them."""
-    even = scenario.unevenness.model_copy(update={"compute_jitter": 0.0, "message_jitter": 0.0})
-    job = scenario.job(unevenness=even)
+    job = scenario.job(unevenness=scenario.unevenness.constant)
     program = program or scenario.strategy.compile(job)
     return response(scenario.strategy, job, program, doubtful(scenario), scenario.steps, least)
 
@@ -169,18 +168,17 @@ def response(
     found = deviations.get(_WHOLE, 0.0)
     rest = sorted((name for name in deviations if name not in (_MAIN, _WHOLE)), key=lambda name: -deviations[name])
     # the last comes first: compiling is what takes time, so that those are looked at together that may not matter
-    groups = [(names, slower.effect(*names)) for names in (rest, [name for name in deviations if name == _MAIN]) if names]
+    main = [name for name in deviations if name == _MAIN]
+    groups = slower.told(*((names, slower.effect(*names)) for names in (main, rest) if names))[::-1]
     while groups:
-        names, effect = groups.pop()
-        # nothing that is left asks what the last brings
-        share = max(0.0, slower.share(effect)) if groups or len(names) > 1 else 0.0
+        names, effect, share = groups.pop()
         if len(names) == 1:
             effects[names[0]] = effect
             found = math.hypot(found, share * deviations[names[0]])
         elif share > 0 and share * deviations[names[0]] >= least * found:
             some, others = names[: len(names) // 2], names[len(names) // 2 :]
             of_some = slower.effect(*some)
-            groups += [(others, slower.without(effect, of_some, others)), (some, of_some)]
+            groups += slower.told((others, slower.without(effect, of_some, others)), (some, of_some))
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > _NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
     whole |= {_WHOLE: 1.0} if _WHOLE in deviations else {}
@@ -212,7 +210,7 @@ class _Slower:
         as a share of it, where the tasks do not tell."""
         cluster = slowed(self.job.cluster, dict.fromkeys(names, 1 + self.beyond))
         program = self.strategy.compile(replace(self.job, cluster=cluster))
-        longer_s = grown_s(self.program, program)
+        longer_s = grown_s(self.program, program, self.seconds)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
             return longer_s / self.beyond
         return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.beyond)
@@ -224,14 +222,20 @@ class _Slower:
         more_s = effect - of_some
         return np.where(np.abs(more_s) > _NOTHING * self.seconds, more_s, 0.0)
 
-    def share(self, effect: Times | float) -> float:
-        """How much longer the step takes per slowness, as a share of it."""
-        if isinstance(effect, float):
-            return effect
-        if not effect.any():
-            return 0.0
-        first_s, slower_s = replayed_s(self.program, self.seconds[:, None] + np.outer(effect, [0.0, _LITTLE]))
-        return float((slower_s / first_s - 1) / _LITTLE)
+    def told(self, *groups: tuple[Sequence[str], Times | float]) -> list[tuple[Sequence[str], Times | float, float]]:
+        """Groups of quantities with their effects, and how much longer the step takes per slowness, as a share of it, which no
+        slowness makes shorter. One replay tells of all."""
+        changing = [effect for _, effect in groups if not isinstance(effect, float) and effect.any()]
+        shares = iter(())
+        if changing:
+            beyond = _LITTLE * np.stack([np.zeros_like(self.seconds), *changing], axis=1)
+            first_s, *slower_s = replayed_s(self.program, self.seconds[:, None] + beyond).tolist()
+            shares = iter([(one_s / first_s - 1) / _LITTLE for one_s in slower_s])
+        result = []
+        for names, effect in groups:
+            share = effect if isinstance(effect, float) else next(shares) if effect.any() else 0.0
+            result.append((names, effect, max(0.0, share)))
+        return result
 
 
 def drawn(
@@ -292,8 +296,7 @@ def normal_draws(count: int, along: Times) -> Times:
     for _ in range(64):
         root = (1 + root) ** (1 / (variables + 1))
     places = np.outer(root ** -np.arange(1.0, variables + 1), np.arange(1.0, count + 1)) % 1
-    midpoints = np.array([NormalDist().inv_cdf((part + 0.5) / count) for part in range(count)])
-    basis, lengths = np.linalg.qr(midpoints[places.argsort(axis=1).argsort(axis=1)].T)
+    basis, lengths = np.linalg.qr(_midpoints(count)[places.argsort(axis=1).argsort(axis=1)].T)
     draws: Times = lengths[0, 0] * basis.T
     # a reflection that takes the first axis to that direction leaves normal variables what they are
     length, first = float(np.linalg.norm(along)), np.eye(variables)[0]
@@ -305,15 +308,21 @@ def normal_draws(count: int, along: Times) -> Times:
     return draws - np.outer(2 * normal, normal @ draws)
 
 
-def grown_s(program: Program, slower: Program) -> Times | None:
+@functools.lru_cache(maxsize=8)
+def _midpoints(count: int) -> Times:
+    """Of so many equally likely parts of a normal variable."""
+    return np.array([NormalDist().inv_cdf((part + 0.5) / count) for part in range(count)])
+
+
+def grown_s(program: Program, slower: Program, seconds: Times | None = None) -> Times | None:
     """How much longer each task takes in the other program, shape (tasks,); None where that is not the difference between them
-    alone. Servers' updates are no tasks."""
+    alone. Servers' updates are no tasks. seconds: of the program's tasks, where they are known."""
     columns = ("kind", "rank", "peer", "update_s")
     if len(program) != len(slower) or not all(
         np.array_equal(getattr(program, name), getattr(slower, name)) for name in columns
     ):
         return None
-    return replay.durations_s(slower) - replay.durations_s(program)
+    return replay.durations_s(slower) - (replay.durations_s(program) if seconds is None else seconds)
 
 
 def _step_s(program: Program, steps: int) -> float:

@@ -11,6 +11,8 @@ from simulator.units import format_bytes, format_count, format_energy_J, format_
 
 # the share of a step from which on a part of it is told
 _NOTICED: Final = 5e-4
+# of a step, what is less is none
+_ROUNDING: Final = 1e-9
 _WIDTH: Final = 100
 _BAR_WIDTH: Final = 24
 _LARGEST_HOLDERS: Final = 3
@@ -26,6 +28,7 @@ def describe(run: Run) -> str:
         ("step time", _step_time(run)),
         ("throughput", _throughput(run)),
         ("90 % between", _interval(run)),
+        ("to target", _to_target(run)),
         ("utilisation", _utilisation(run)),
         ("where it goes", _parts(run)),
         ("communication", _communication(run)),
@@ -88,6 +91,25 @@ def _interval(run: Run) -> Iterator[str]:
     yield "; ".join([", ".join(parts), *(["mostly " + ", ".join(most)] if most else [])])
 
 
+def _to_target(run: Run) -> Iterator[str]:
+    """When a target loss is reached, by a model, and how far that is from the fewest steps and samples that do."""
+    if run.to_target is None or run.time_to_target_s is None:
+        return
+    told, between = run.to_target, ""
+    if run.time_to_target_interval_s:
+        low_s, high_s = map(format_time_s, run.time_to_target_interval_s)
+        between = f", 90 % between {low_s} and {high_s}"
+    # rounding leaves next to nothing
+    stale = f", {told['staleness']:.3g} by others in a worker's step" if told["staleness"] > _NOTICED else ""
+    yield (
+        f"modelled: {format_time_s(run.time_to_target_s)}{between}, "
+        f"by {format_number(told['steps'])} updates of {format_number(told['batch'])} samples{stale}"
+    )
+    over = (f"{told[what]:.3g} times the fewest" for what in ("steps_over_fewest", "samples_over_fewest"))
+    bill = f"; {format_USD(run.cost_USD['per_step'] * run.time_to_target_s / run.step_time_s)}" if run.cost_USD else ""
+    yield f"{' updates, '.join(over)} samples{bill}; as good as the model's calibration"
+
+
 def _utilisation(run: Run) -> Iterator[str]:
     if run.mfu is not None and run.hfu is not None:
         yield f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of {format_count(run.peak_flops or 0.0)}FLOP/s a rank"
@@ -105,8 +127,9 @@ def _parts(run: Run) -> Iterator[str]:
 
 def _communication(run: Run) -> Iterator[str]:
     if any(seconds > _NOTICED * run.step_time_s for seconds in run.communication_s.values()):
-        parts = (f"{format_time_s(seconds) if seconds else 'none'} {name}" for name, seconds in run.communication_s.items())
-        yield ", ".join(parts)
+        least_s = _ROUNDING * run.step_time_s
+        told = {name: format_time_s(seconds) if seconds > least_s else "none" for name, seconds in run.communication_s.items()}
+        yield ", ".join(f"{text} {name}" for name, text in told.items())
 
 
 def _input(run: Run) -> Iterator[str]:

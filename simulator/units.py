@@ -19,6 +19,9 @@ _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}
 _PREFIXES: Final = _DECIMAL | _BINARY
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+# In SI units: what lies beyond, no machine has, and products and quotients of such are soon no numbers.
+_LEAST: Final = 1e-30
+_MOST: Final = 1e30
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
 
 
@@ -62,7 +65,10 @@ def _parse(value: object, dimension: str) -> float:
         raise UnitError(f"{value!r} is not finite; write a {dimension} such as {example}")
     if number < 0:
         raise UnitError(f"{value!r} is negative; a {dimension} is zero or more")
-    return number * units[unit]
+    found = number * units[unit]
+    if found and not _LEAST <= found <= _MOST:
+        raise UnitError(f"{value!r} is no {dimension} that can be reckoned with; give one that somebody could measure")
+    return found
 
 
 def _hint(unit: str, units: dict[str, float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,10 @@ from simulator.errors import NotFoundError, ScenarioError
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_BYTES: Final = 16 * 2**20
 _MAX_NODES: Final = 1_000_000
+# LibYAML's loader calls itself for each level, until its stack is full and the process dies.
+_MAX_DEPTH: Final = 100
+# What a terminal takes for a command, but for ends of lines and tabs, and halves of characters, which cannot be written.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 FieldPath = tuple[str | int, ...]
 
@@ -57,6 +62,7 @@ def read(path: Path) -> Located:
 def parse(text: str, name: str) -> Located:
     """Parses YAML text that stands in a file called `name`. Raises ScenarioError."""
     try:
+        _check_depth(text, name)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -72,6 +78,21 @@ def parse(text: str, name: str) -> Located:
         raise ScenarioError([f"{place}: not valid YAML: {problem}"]) from None
     except RecursionError:
         raise ScenarioError([f"{name}: nested too deeply"]) from None
+
+
+def _check_depth(text: str, name: str) -> None:
+    """Raises ScenarioError for what is nested too deeply to be loaded."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                mark = event.start_mark
+                assert mark is not None, "of what was read from text"
+                place = f"{name}:{mark.line + 1}:{mark.column + 1}"
+                raise ScenarioError([f"{place}: nested too deeply, more than {_MAX_DEPTH} levels"])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 class _Walk:
@@ -105,7 +126,7 @@ class _Walk:
         result: dict[str, Any] = {}
         for key_node, child in node.value:
             key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
-            if key is None:
+            if key is None or _CONTROL.search(key):
                 raise ScenarioError([f"{self.place(key_node)}: a key must be a word"])
             if key in result:
                 raise ScenarioError([f"{self.place(key_node)}: {key}: given twice; keep one"])
@@ -115,7 +136,10 @@ class _Walk:
         return result
 
     def scalar(self, node: Any) -> Any:
+        if _CONTROL.search(node.value):
+            raise ScenarioError([f"{self.place(node)}: {node.value!r} has control characters; leave them out"])
         try:
             return self.loader.construct_object(node)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
+            # of what a tag says that it is, and is not
             raise ScenarioError([f"{self.place(node)}: {node.value!r} cannot be read: {error}"]) from None

@@ -55,7 +55,10 @@ def test_predict_for_people_and_for_programs(tmp_path: Path) -> None:
     for key in ("step_time_s", "samples_per_s", "efficiency", "baseline", "breakdown_s", "memory_bytes_per_rank"):
         assert key in summary
     assert summary["ranks"] == 8
-    assert json.loads((out / "predicted" / "run.json").read_text()) == summary
+    kept = json.loads((out / "predicted" / "run.json").read_text())
+    # what is kept also says which spans are its own
+    assert kept.pop("spans_digest")
+    assert kept == summary
     assert json.loads(trace.read_text())["traceEvents"]
 
 
@@ -107,6 +110,11 @@ def test_list_and_show() -> None:
     listed = run("list").stdout
     for name in ("resnet50-ring-p100", "gpt3-175b", "p100-25gbe", "ring-4"):
         assert f"  {name} " in listed
+    titles = [line for line in listed.splitlines() if not line.startswith(" ")]
+    assert titles[1] == "scenarios: systems by name"
+    assert titles[4:] == ["studies", "claims", "models", "clusters", "devices"]
+    assert re.search(r"^  one-server-is-full +One parameter server is the bottleneck\.$", listed, re.MULTILINE)
+    assert run("show", "one-server-is-full").stdout.startswith("claim: One parameter server is the bottleneck.")
     assert "kind: resnet" in run("show", "resnet50").stdout
     unknown = run("show", "resnet5")
     assert unknown.returncode == 2

@@ -6,15 +6,25 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from validator import commands_calibrate, commands_import, commands_measure, commands_prove, commands_reconcile
+from validator import (
+    commands_calibrate,
+    commands_converge,
+    commands_faults,
+    commands_import,
+    commands_measure,
+    commands_prove,
+    commands_reconcile,
+)
 
 
 def mount(commands: Any) -> None:
     """Adds the commands to argparse's subparsers."""
     commands_measure.mount(commands)
     commands_calibrate.mount(commands)
+    commands_converge.mount(commands)
     commands_reconcile.mount(commands)
     commands_prove.mount(commands)
+    commands_faults.mount(commands)
     commands_import.mount(commands)
 
     score = commands.add_parser("score", help="predict tables of published measurements, and say how far off")

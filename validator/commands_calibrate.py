@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +43,16 @@ def mount(commands: Any) -> None:
 
 def _calibrate(options: argparse.Namespace) -> int:
     from simulator.errors import ScaleproofError
+    from simulator.lock import locked_file
     from validator.place import place_in
 
     _check_out(options.out)
-    if options.source is not None:
-        return _again(options)
-    place = place_in(os.environ) if options.on in (None, "cluster") else None
+    place = place_in(os.environ) if options.on in (None, "cluster") and options.source is None else None
+    # rank 0 writes
+    held = locked_file(options.out, "calibrate") if place is None or place.rank == 0 else nullcontext()
     try:
-        return _measure(options)
+        with held:
+            return _measure(options) if options.source is None else _again(options)
     except ScaleproofError as error:
         if place is None or place.rank == 0:
             raise

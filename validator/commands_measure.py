@@ -104,7 +104,7 @@ def _measure_one(scenario: Scenario, session: Session, folder: Path | None, tell
     tell.done(scenario, run)
     if folder is not None:
         try:
-            session.keep(run, folder)
+            session.keep(run, scenario, folder)
         except RunError as error:
             tell.not_kept(error)
             return False

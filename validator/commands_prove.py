@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -49,6 +50,7 @@ def _prove(options: argparse.Namespace) -> int:
     import json
 
     from simulator.errors import InputError
+    from simulator.lock import locked_folder
     from validator.netlab import require
     from validator.proving import prove
     from validator.proving.cases import FAMILIES_A_GROUP, Draw
@@ -64,7 +66,8 @@ def _prove(options: argparse.Namespace) -> int:
     require()
     form = _SHORT if options.short else _FULL
     total = FAMILIES_A_GROUP * sum(form.groups.values())
-    with telling("calibrating") as tell:
+    held = locked_folder(options.out, "prove") if options.out else nullcontext()
+    with held, telling("calibrating") as tell:
         lab = calibrated(options.out, options.resume, form.budget_s, tell)
         known = prove.read(options.out) if options.resume else {}
 

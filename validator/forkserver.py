@@ -151,7 +151,7 @@ class _Server:
         self.pid = os.getpid()
         self.ranks: dict[int, int] = {}  # pid → rank
         self.folder = ""
-        self.die_with_parent = _die_with_parent()
+        self.die_with_parent = die_with_parent()
         self.woken, self.wake = os.pipe()
         for end in (self.woken, self.wake):
             os.set_blocking(end, False)
@@ -235,7 +235,7 @@ class _Server:
             os.kill(pid, signal.SIGKILL)
 
 
-def _die_with_parent() -> Callable[[], None]:
+def die_with_parent() -> Callable[[], None]:
     """A function by which a process asks the kernel to end it when its parent dies; nothing where there is no such call."""
     if not sys.platform.startswith("linux"):
         return lambda: None

@@ -27,6 +27,7 @@ from validator.environment import NOTICED_LOAD, combined, foreign_loads, warned
 from validator.free_running import goes_alone, run_of
 from validator.recorder import END_OF_STEP, RAW_SPAN
 from validator.server_spans import cut_pulls, extend_messages, stretch_pushes
+from validator.update_losses import by_update
 
 Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
 # How far off clocks may be, as a share of a step, for spans of several machines to be compared.
@@ -73,6 +74,7 @@ def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[M
     return replace(
         run,
         losses=tuple(summed.values()) if any(told["losses"] for told in outcomes) else (),
+        update_losses=by_update(scenario, outcomes),
         memory_bytes_per_rank=_allocated(memory_bytes) or None,
         memory_bytes=memory_bytes or None,
         provenance=provenance | late | load | clocks | warned([busy, hurried, unaligned]),

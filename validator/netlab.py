@@ -73,6 +73,13 @@ class Netlab:
         """Where each rank of a scenario runs. Raises RunError where the lab does not stand."""
         return [Host(self.namespace(node), self.interface) for node in nodes_of_ranks(scenario)]
 
+    def limit(self, host: int, rate_Bps: float) -> None:
+        """From now on the host's link carries so much, in both directions. Raises RunError where the lab does not stand."""
+        namespace = self.namespace(host)
+        assert self._holder is not None, "the lab stands"
+        _batch("tc", self._holder.paths[0], [wiring.changed_limit(f"host{host}", rate_Bps)])
+        _batch("tc", namespace, [wiring.changed_limit(self.interface, rate_Bps)])
+
     def self_test(self) -> LabReport:
         """Measures the lab, in seconds: each link alone, all at once, the time of a message there and back."""
         return probe(self._plan, [self.namespace(host) for host in range(self.hosts)], self.provenance())

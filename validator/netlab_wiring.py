@@ -174,12 +174,20 @@ def host_limits(lab: Plan, host: int, has_netem: bool) -> Iterator[str]:
 
 
 def _limit(interface: str, rate_Bps: float, latency_s: float) -> Iterator[str]:
-    rate, bucket = f"{rate_Bps * 8:.0f}bit", bucket_bytes(rate_Bps)
-    yield f"qdisc add dev {interface} root handle 1: tbf rate {rate} burst {bucket} limit {_QUEUE_BYTES}"
+    yield f"qdisc add dev {interface} root handle 1: {_bucket(rate_Bps)}"
     if latency_s > 0:
         # the bucket's own queue, where packets wait for their time before they wait for the bucket
         delay = f"delay {latency_s * 1e6:.3f}us limit {_NETEM_PACKETS}"
         yield f"qdisc add dev {interface} parent 1:1 handle 10: netem {delay}"
+
+
+def _bucket(rate_Bps: float) -> str:
+    return f"tbf rate {rate_Bps * 8:.0f}bit burst {bucket_bytes(rate_Bps)} limit {_QUEUE_BYTES}"
+
+
+def changed_limit(interface: str, rate_Bps: float) -> str:
+    """For `tc -batch`: another rate for what leaves an interface that has a limit; what waits there stays."""
+    return f"qdisc change dev {interface} root handle 1: {_bucket(rate_Bps)}"
 
 
 def describe(lab: Plan) -> dict[str, str]:

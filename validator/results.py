@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from simulator import scenario_text
 from simulator.errors import InputError, RunError
 from simulator.run import Run, load_run, save
 from simulator.scenario import Scenario
@@ -34,7 +35,7 @@ def folder_of(out: Path, scenario: Scenario) -> Path:
 
 def digest(scenario: Scenario) -> str:
     """The same for scenarios that train alike: their descriptions do not count."""
-    plain = scenario.model_dump_json(exclude={"description": True, "cluster": {"description"}})
+    plain = scenario.model_dump_json(exclude={"description": True, "convergence": True, "cluster": {"description"}})
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
@@ -80,9 +81,11 @@ def prepare(out: Path) -> None:
         raise InputError(f"--out {out}: {error.strerror}; choose a folder that can be written") from None
 
 
-def keep(run: Run, folder: Path) -> None:
-    """Writes the run into its folder. Raises RunError where it cannot; without its spans it may be there all the same."""
+def keep(run: Run, scenario: Scenario, folder: Path) -> None:
+    """Writes the run into its folder, and what was trained beside it. Raises RunError where it cannot; without its spans it may
+    be there all the same."""
     try:
+        scenario_text.keep(scenario, folder.parent)
         save(run, folder)
     except OSError as error:
         kept = "; all but its spans is kept" if _kept_without_spans(run, folder) else ""
@@ -113,6 +116,7 @@ def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: 
     steps = finished_steps(recorded)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        scenario_text.keep(scenario, folder.parent)
         for log in logs:
             if log.exists() and log.stat().st_size:
                 shutil.copyfile(log, folder / log.name)

@@ -11,12 +11,13 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import InputError, ScaleproofError
+from simulator.lock import locked_folder
 from simulator.run import Run
 from simulator.scenario import Scenario, load
 from validator import results
@@ -44,6 +45,8 @@ class Session:
         if not self.speaks:
             warnings.simplefilter("ignore")
         self._meeting = None if self._place is None else meet_others(watch)
+        # what nobody else may write to until the command ends
+        self._held = ExitStack()
 
     def scenarios(self) -> list[Scenario]:
         """All of them, once every one is known to be measurable here and --out to be writable."""
@@ -72,9 +75,9 @@ class Session:
 
             return measure(scenario, self.where, replace(watch, progress=tell))
 
-    def keep(self, run: Run, folder: Path) -> None:
+    def keep(self, run: Run, scenario: Scenario, folder: Path) -> None:
         """Writes a run; all ranks raise RunError where that fails."""
-        self._together(lambda: results.keep(run, folder) if self.speaks else None)
+        self._together(lambda: results.keep(run, scenario, folder) if self.speaks else None)
 
     def _together(self, function: Callable[[], Any]) -> list[Any]:
         return [function()] if self._meeting is None else self._meeting.together(function)
@@ -92,6 +95,7 @@ class Session:
             self._check(scenario)
         if self._options.out is not None and self.speaks:
             results.prepare(self._options.out)
+            self._held.enter_context(locked_folder(self._options.out, "a measurement"))
         return scenarios
 
     def _check(self, scenario: Scenario) -> None:
@@ -105,7 +109,8 @@ class Session:
     def told_once(self, command: Callable[[], int]) -> int:
         """What a command returns. Its errors are told by one rank; the others exit with their code alone."""
         try:
-            return command()
+            with self._held:
+                return command()
         except ScaleproofError as error:
             if self.speaks:
                 raise

@@ -59,7 +59,7 @@ def verify_here(scenario: Scenario, folder: Path, notes: Sequence[Mapping[str, A
     seen: set[str] = set()
     deviation = 0.0
     for rank in range(scenario.strategy.training_ranks):
-        left = torch.load(folder / f"rank{rank}.pt")
+        left = torch.load(folder / f"rank{rank}.pt", weights_only=True)
         _check_names(scenario, rank, set(left), set(expected))
         seen |= set(left)
         for name, value in left.items():

@@ -14,6 +14,7 @@ from typing import Any, Final
 from reports.claims.claim import Claim, Place
 from reports.claims.evaluate import Found, evaluate, point_of
 from simulator.errors import InputError
+from simulator.lock import PATIENCE_S, locked_file
 from simulator.run import Run, write_aside
 from simulator.scenario import Scenario
 
@@ -69,9 +70,10 @@ def read_all(folder: Path) -> dict[str, Record]:
 
 def keep(folder: Path, name: str, record: Record) -> None:
     """Puts a claim's record beside those of the others."""
-    records = read_all(folder) | {name: record}
-    plain = {one: asdict(records[one]) for one in sorted(records)}
-    write_aside(folder / FILE, (json.dumps(plain, indent=1) + "\n").encode())
+    with locked_file(folder / FILE, "claims", PATIENCE_S):
+        records = read_all(folder) | {name: record}
+        plain = {one: asdict(records[one]) for one in sorted(records)}
+        write_aside(folder / FILE, (json.dumps(plain, indent=1) + "\n").encode())
 
 
 def measured(claim: Claim, measure: Callable[[Scenario], Run]) -> Record:

@@ -8,15 +8,13 @@ import shlex
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import yaml
-
-from reports.explorer import facts, sentences
+from reports.explorer import sentences
 from reports.explorer.controls import controls
 from reports.explorer.lanes import lanes
 from reports.explorer.question import Question
-from simulator import library, yamlfile
+from simulator import scenario_text
 from simulator.accounting import accounted
 from simulator.engine import NONE, Timeline, Variation, events, replay, simulate_steady
 from simulator.errors import FieldError, ScaleproofError, ScenarioError
@@ -24,7 +22,7 @@ from simulator.memory import memory
 from simulator.predict import predict, timed
 from simulator.program import Program
 from simulator.run import Run
-from simulator.scenario import Scenario, build
+from simulator.scenario import Scenario, load
 
 # Tasks of a step up to which a first look is the answer itself; above, sharing is taken to be among those that start together
 # (within 3 % of events for 3-D parallelism of 175 G parameters, where it takes a quarter of their time).
@@ -37,19 +35,9 @@ _SETTING: Final = re.compile(r"\bset ([a-z_.]+=[\w.]+)")
 _NUMBER: Final = re.compile(r"\bgive (?:at most |at least |a multiple such as )?(\d+)")
 
 
-class Asked(NamedTuple):
-    """A scenario as a question has it: checked, and as its YAML would say it."""
-
-    scenario: Scenario
-    plain: dict[str, Any]
-
-
-def asked(question: Question) -> Asked:
+def asked(question: Question) -> Scenario:
     """Raises NotFoundError or ScenarioError."""
-    path = library.find_scenario(question.reference)
-    located = yamlfile.read(path)
-    scenario = build(located, path, question.sets)
-    return Asked(scenario, located.data)
+    return load(question.reference, question.sets)
 
 
 def answer(question: Question) -> bytes:
@@ -80,7 +68,7 @@ def _shared(question: Question) -> dict[str, Any]:
 
 def _answer(question: Question) -> dict[str, Any]:
     try:
-        scenario = asked(question).scenario
+        scenario = asked(question)
     except ScaleproofError as error:
         return {"error": _problem(error, question.sets), "controls": _nearest_controls(question)}
     try:
@@ -137,7 +125,7 @@ def _nearest_controls(question: Question) -> list[dict[str, Any]]:
     """Controls of the scenario with as many of the settings, from the first on, as can be."""
     for end in range(len(question.sets) - 1, -1, -1):
         try:
-            return controls(asked(replace(question, sets=question.sets[:end])).scenario)
+            return controls(asked(replace(question, sets=question.sets[:end])))
         except ScaleproofError:
             continue
     return []
@@ -176,8 +164,6 @@ def _remedies(field: str, message: str) -> list[str]:
 
 def as_yaml(question: Question) -> str:
     """A scenario file that `scaleproof predict` reads to the same answer. Raises NotFoundError or ScenarioError."""
-    scenario, plain = asked(question)
-    named = {part: facts.same_as_shipped(part, plain.get(part)) for part in library.PARTS}
-    whole = {"name": scenario.name, **plain} | {part: name for part, name in named.items() if name}
+    scenario = asked(question)
     head = f"# {shlex.join(['scaleproof', 'predict', f'{Path(scenario.name).stem}.yaml'])}\n"
-    return head + yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120)
+    return head + scenario_text.dump(scenario, by_name=True)

@@ -95,12 +95,3 @@ def _cluster(name: str, data: dict[str, Any]) -> ClusterFacts:
 
 def _said(data: dict[str, Any]) -> str:
     return " ".join(str(data.get("description", "")).split())
-
-
-def same_as_shipped(part: str, data: Any) -> str | None:
-    """The name of the part that ships and says the same."""
-    name = data.get("name") if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in library.names(library.PARTS[part]):
-        return None
-    shipped = _read(part, name)
-    return name if {"name": name, **shipped} == data else None

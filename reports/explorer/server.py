@@ -26,6 +26,8 @@ from simulator.errors import ScaleproofError
 Ask = Callable[[Question], bytes]
 
 _STATIC: Final = Path(__file__).parent / "static"
+# what all pages do first: the theme that was chosen last
+_HEAD: Final = Path(__file__).parents[1] / "templates" / "head.js"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _LONGEST_QUERY: Final = 16_000
 # answers that are kept, for going back and forward
@@ -100,6 +102,7 @@ def app(shelf: Shelf, first: Ask, full: Ask, hosts: Callable[[str], bool]) -> AS
         routes=[
             Route("/", _file(_STATIC / "page.html")),
             Route("/colours.css", _colours),
+            Route("/head.js", _file(_HEAD)),
             Route("/api/answer", answer),
             Route("/api/library", library),
             Route("/scenario.yaml", scenario_yaml),

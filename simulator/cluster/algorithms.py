@@ -106,6 +106,11 @@ class Group:
         """How many members each node has; shape (nodes,)."""
         return np.bincount(self.node_of)
 
+    @functools.cached_property
+    def shape(self) -> tuple[bytes, bytes]:
+        """Equal for groups that have as many members on the same devices, whichever nodes they are on."""
+        return self.members.tobytes(), self.device_of.tobytes()
+
     @property
     def nodes(self) -> int:
         return len(self.node_numbers)

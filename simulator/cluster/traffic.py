@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,12 +42,27 @@ class Traffic:
     remote: int = 0
 
 
-@functools.lru_cache(maxsize=256)
 def traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | None, rotate: bool) -> Traffic:
     """Of a whole collective. rotate: channels take turns at who is where in a node's order, as NCCL's do.
 
     Raises InputError where the algorithm does not suit the group or the links.
     """
+    # where all links are alike, seconds are inverse to their bandwidth, so that what is known of one serves for others
+    inside, between = (link if link and link.is_uniform else None for link in (node.link, network))
+    node = node.model_copy(update={"link": unit(inside)}) if inside else node
+    found = _traffic(algorithm, op, group, node, unit(between) if between else network, rotate)
+    inside_s = found.inside_s / inside.bandwidth_Bps if inside else found.inside_s
+    between_s = found.between_s / between.bandwidth_Bps if between else found.between_s
+    return replace(found, inside_s=inside_s, between_s=between_s)
+
+
+def unit(link: Link) -> Link:
+    """A link that is like another but for how fast it is."""
+    return link.model_copy(update={"bandwidth_Bps": 1.0, "latency_s": 0.0})
+
+
+@functools.lru_cache(maxsize=256)
+def _traffic(algorithm: str, op: Op, group: Group, node: Node, network: Link | None, rotate: bool) -> Traffic:
     known = ALGORITHMS[algorithm]
     wires = _Wires(op, group, node, network, rotate and not known.at_once)
     return wires.traffic(known.rounds(op, group), known.at_once)

@@ -18,9 +18,10 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
     """Times one sample of `steps` steps of a program: by replay where that is exact, else by events.
 
     Replay takes everything to run as fast as it would alone. Where that never asks a resource for more than there is, sharing
-    slows nothing and the answer stands. A program that is not static has no order to replay.
+    slows nothing and the answer stands. A program that is not static has no order to replay, and what tenants leave of
+    resources changes while tasks use them.
     """
-    if not program.is_static:
+    if not program.is_static or program.resources.tenancies:
         return events.simulate(program, steps, variation, sample)
     timeline = replay.simulate(program, steps, variation, sample)
     return events.simulate(program, steps, variation, sample) if is_contended(timeline) else timeline
@@ -33,6 +34,8 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
     """
     if not program.is_static:
         return events.simulate(program, steps, variation, sample)
+    if program.resources.tenancies:
+        return events.simulate(program, steps + 1, variation, sample).first(steps)
     timeline = replay.simulate(program, steps, variation, sample)
     if later_s(timeline, variation, sample) <= NEGLIGIBLE * timeline.step_ends_s()[-1]:
         return timeline

@@ -14,8 +14,9 @@ import simpy
 from simulator.engine.distinct import distinct
 from simulator.engine.fairqueue import TOGETHER
 from simulator.engine.flows import Allocator
-from simulator.engine.replay import Times, durations_s, rates
+from simulator.engine.replay import Times, durations_s, paced_rows, pacing_of, rates
 from simulator.engine.servers import Applied, Host, Request, Server
+from simulator.engine.tenants import Tenants
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
 from simulator.gate import DROPPED, Barrier
@@ -39,7 +40,7 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
 
 def _amounts(program: Program, variation: Variation, sample: int) -> Callable[[int], list[float]]:
     """What each task has to do in each step."""
-    if not (variation.compute_jitter or variation.message_jitter):
+    if not variation.is_random:
         alike = program.amount.tolist()
         return lambda step: alike
     return lambda step: (program.amount * variation.factors(program, step)[:, sample]).tolist()
@@ -58,6 +59,7 @@ class _Execution(Host):
         self.program = program
         self.environment = simpy.Environment()
         self.allocator = Allocator(self.environment, program.resources.capacity, program.resources.incast)
+        self.tenants = Tenants(self.environment, self.allocator, program.resources)
         self.tasks = len(program)
         self.ready: deque[int] = deque()
         self.draining = False
@@ -71,6 +73,7 @@ class _Execution(Host):
         self.weight = program.weight.tolist()
         self.uses, self.max_rate = _sharing(program)
         self.serves = (program.kind == Kind.SERVE).tolist()
+        self.pacing = {row: pacing_of(program, int(program.rank[row])) for row in paced_rows(program).tolist()}
         self.servers = self._servers()
         self.partner = program.partner.tolist()
         self.made = self._made()
@@ -125,7 +128,10 @@ class _Execution(Host):
             of_bucket = requests.setdefault(int(program.rank[row]), {}).setdefault(int(program.bucket[row]), {})
             worker = int(program.peer[row])
             of_bucket[worker] = of_bucket.get(worker, 0) + int(program.requests[row])
-        return {rank: Server(self.environment, self, program.gate, of_rank) for rank, of_rank in requests.items()}
+        return {
+            rank: Server(self.environment, self, program.gate, of_rank, pacing_of(program, rank))
+            for rank, of_rank in requests.items()
+        }
 
     def _open(self) -> None:
         """Makes room for one step more."""
@@ -144,6 +150,7 @@ class _Execution(Host):
             for rank in (rank for rank in self.takers.first if self.rank_starts_s[rank] == 0):
                 self.takers.ask(rank, 0)
         self._drain()
+        self.tenants.go_on()
         self.environment.run()
         shape = (-1, self.tasks)
         start_s, end_s, applied_s = (np.array(times).reshape(shape) for times in (self.start_s, self.end_s, self.applied_s))
@@ -210,6 +217,8 @@ class _Execution(Host):
         if amount == 0:
             self._complete(instance)
             return
+        if pacing := self.pacing.get(task):
+            amount = pacing.lasts_s(self.environment.now, amount)
         if self.uses[task]:
             self.allocator.start(
                 amount, self.max_rate[task], self.weight[task], self.uses[task], lambda: self._complete(instance)
@@ -342,5 +351,6 @@ def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
     ample |= np.bincount(resource, minlength=len(resources.names)) == 1
     # a server's work is told by its seconds, not by its rate
     ample[resource[program.kind[task] == Kind.SERVE]] = False
+    ample[[one.resource for one in resources.tenancies]] = False
     shared = [[use for use in route if not ample[use.resource]] for route in routes]
     return [shared[route] for route in program.route.tolist()], alone.tolist()

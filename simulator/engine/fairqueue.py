@@ -38,6 +38,7 @@ class FairQueue:
         self._environment = environment
         self._capacity = capacity
         self._incast = incast
+        self.others = 0.0  # weight of what else is there, which has no limit and never ends
         self._entries: list[_Entry] = []
         self._started = 0
         self._users = 0.0
@@ -56,6 +57,19 @@ class FairQueue:
     def capacity(self, users: Iterable[float]) -> float:
         """What is left of the resource's capacity when its activities use so much per unit of their rates; see Resources."""
         return self._capacity / (1 + self._incast * max(0.0, sum(users) - 1)) if self._incast else self._capacity
+
+    def alone(self, weight: float, per_unit: float) -> float:
+        """The rate of an activity that shares with nobody but others."""
+        capacity = self.capacity((per_unit,))
+        return weight * capacity / (weight * per_unit + self.others) if self.others else capacity / per_unit
+
+    def change(self, capacity: float, others: float) -> None:
+        """From now on it has this capacity, and so much else is there."""
+        now_s = self._environment.now
+        count = self._count + self._level * (now_s - self._since_s)
+        self._capacity, self.others = capacity, others
+        if self._entries:
+            self._proceed(now_s, count)
 
     def start(self, amount: float, limit: float, weight: float, per_unit: float, finished: Callable[[], None]) -> None:
         """Starts an activity that uses `per_unit` of the resource per unit of its rate; calls `finished` at its end.
@@ -87,7 +101,7 @@ class FairQueue:
         self._since_s = now_s
         self._count = count
         capacity = self.capacity((self._users,)) if self._incast else self._capacity
-        level = capacity / self._slope
+        level = capacity / (self._slope + self.others)
         if level > self.limit:
             level = self.limit
         self._level = level

@@ -79,6 +79,12 @@ class Allocator:
                 return
         self._start_among_others(Activity(amount, limit, weight, uses, finished, since_s=self._environment.now))
 
+    def change(self, resource: int, capacity: float, others: float) -> None:
+        """From now on a resource has this capacity, and is shared with others of this weight together, which have no limit."""
+        self._queues[resource].change(capacity, others)
+        if self._users[resource]:
+            self._touch([Use(resource)])
+
     def _start_among_others(self, activity: Activity) -> None:
         alone = True
         for resource, per_unit in activity.uses:
@@ -90,7 +96,7 @@ class Allocator:
             self._slopes.pop(resource, None)
         if alone:
             # nobody to share with: no need to wait for what else this instant brings
-            rates = [self._queues[resource].capacity((per_unit,)) / per_unit for resource, per_unit in activity.uses]
+            rates = [self._queues[resource].alone(activity.weight, per_unit) for resource, per_unit in activity.uses]
             activity.rate = min(activity.limit * activity.weight, *rates)
             self._wake([activity])
         else:
@@ -201,10 +207,13 @@ class Allocator:
         """How much more of a resource is used for each unit that the level rises."""
         users = self._users[resource].items()
         if stopped:
-            return sum([a.weight * per_unit for a, per_unit in users if a not in stopped])
-        if resource not in self._slopes:
-            self._slopes[resource] = sum([a.weight * per_unit for a, per_unit in users])
-        return self._slopes[resource]
+            slope = sum([a.weight * per_unit for a, per_unit in users if a not in stopped])
+        elif resource in self._slopes:
+            slope = self._slopes[resource]
+        else:
+            slope = self._slopes[resource] = sum([a.weight * per_unit for a, per_unit in users])
+        # others rise for as long as anybody does
+        return slope + self._queues[resource].others if slope else slope
 
     def _finish(self, activities: list[Activity], timer: object) -> None:
         """Ends the activities of a component whose time has come, unless the component has changed since."""

@@ -22,7 +22,8 @@ from simulator.engine.flows import Allocator
 from simulator.engine.servers import Busy
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
-from simulator.program import Kind, Program
+from simulator.pace import Pacing
+from simulator.program import MAIN_LANE, Kind, Program
 from simulator.ragged import Ragged, in_order
 
 Times = NDArray[np.float64]
@@ -126,7 +127,7 @@ def rates(program: Program) -> Times:
 def _varied_s(program: Program, steps: int, seconds: Times, variation: Variation) -> Iterator[Times]:
     """Seconds of each task with its jitter, step by step, shape (tasks, samples); without jitter one array for all steps."""
     each = seconds if seconds.ndim == 2 else seconds[:, None]
-    if variation.compute_jitter == variation.message_jitter == 0:
+    if not variation.is_random:
         yield from itertools.repeat(np.broadcast_to(each, (len(seconds), variation.samples)), steps)
     else:
         latency_s = program.latency_s[:, None]
@@ -153,7 +154,7 @@ def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times])
         stretches = busy[server.rank] = []
         for step, seconds in enumerate(each):
             began_s = start_s[step, server.tasks]
-            served_s = began_s + seconds[server.tasks, 0]
+            served_s = server.served_s(began_s[:, None], seconds[server.tasks, :1])[:, 0]
             order = np.lexsort((served_s, began_s))
             last = order[_last_of_buckets(server.bucket[order][:, None])[:, 0]]
             starts_s = np.concatenate([began_s, served_s[last]])
@@ -202,6 +203,8 @@ def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) 
                 _one_by_one(level.each, *by_row)
             else:
                 _at_once(level, start, end, took)
+            if level.paced is not None:
+                level.paced.last(start, end, took)
             if level.told is not None:
                 level.told.wait(start, end, took, heard)
             if level.partners is not None:
@@ -238,6 +241,11 @@ class QueuedServer(NamedTuple):
     tasks: NDArray[np.int64]
     bucket: NDArray[np.int32]
     update_s: Times
+    pacing: Pacing | None
+
+    def served_s(self, begin_s: Times, work_s: Times) -> Times:
+        """When work of the server ends that begins then, both of shape (requests, samples)."""
+        return begin_s + work_s if self.pacing is None else self.pacing.end_s(begin_s, work_s)
 
 
 def servers_of(program: Program) -> list[QueuedServer]:
@@ -245,7 +253,21 @@ def servers_of(program: Program) -> list[QueuedServer]:
     serves = np.flatnonzero(program.kind == Kind.SERVE)
     update_s = (program.update_s.T / rates(program).T).T
     by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
-    return [QueuedServer(rank, tasks, program.bucket[tasks], update_s[tasks]) for rank, tasks in by_rank]
+    return [
+        QueuedServer(rank, tasks, program.bucket[tasks], update_s[tasks], pacing_of(program, rank)) for rank, tasks in by_rank
+    ]
+
+
+def paced_rows(program: Program) -> NDArray[np.int64]:
+    """Work of ranks that are not steady; what servers do is not among it."""
+    is_paced = np.array([bool(paces) for paces in program.ranks.paces])
+    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_LANE) & is_paced[program.rank])
+
+
+def pacing_of(program: Program, rank: int) -> Pacing | None:
+    """Of what a rank class does; None where it is steady."""
+    paces = program.ranks.paces[rank]
+    return Pacing([paces]) if paces else None
 
 
 class _Queue:
@@ -272,15 +294,38 @@ class _Queue:
         service_s = np.take_along_axis(seconds[self.server.tasks], order, axis=0)
         update_s = np.broadcast_to(self.server.update_s.reshape(len(order), -1), order.shape)
         service_s = service_s + np.where(is_last, np.take_along_axis(update_s, order, axis=0), 0.0)
-        # a request ends at the latest, over those before it and itself, of its arrival and all services from there on
-        total_s = np.cumsum(service_s, axis=0)
-        served_s = total_s + np.maximum.accumulate(ready_s - total_s + service_s, axis=0)
+        served_s = self._served_s(ready_s, service_s)
         start[self.places[order], sample] = np.maximum(ready_s, np.concatenate([ready_s[:1], served_s[:-1]]))
         for one in np.unique(self.server.bucket):
             end[self.places[self.server.bucket == one]] = served_s.max(axis=0, where=is_last & (bucket == one), initial=0.0)
         # it is there for the order alone
         end[self.release] = 0.0
         self.free_s = served_s[-1]
+
+    def _served_s(self, ready_s: Times, service_s: Times) -> Times:
+        """When requests in their order are served that may begin then, both of shape (requests, samples)."""
+        if self.server.pacing is None:
+            # each at the latest, over those before it and itself, of its arrival and all services from there on
+            total_s = np.cumsum(service_s, axis=0)
+            return total_s + np.maximum.accumulate(ready_s - total_s + service_s, axis=0)
+        served_s, free_s = np.empty_like(ready_s), ready_s[:1]
+        for one in range(len(ready_s)):
+            free_s = self.server.served_s(np.maximum(ready_s[one : one + 1], free_s), service_s[one : one + 1])
+            served_s[one] = free_s[0]
+        return served_s
+
+
+class _Paced(NamedTuple):
+    """Places of tasks of ranks that are not steady; latency_s: before their work, shape (tasks, 1)."""
+
+    places: NDArray[np.int64]
+    latency_s: Times
+    pacing: Pacing
+
+    def last(self, start: Times, end: Times, took: Times) -> None:
+        """Ends them when their ranks get their work done."""
+        worked_s = took[self.places] - self.latency_s
+        end[self.places] = self.pacing.end_s(start[self.places] + self.latency_s, worked_s)
 
 
 class _Partners(NamedTuple):
@@ -321,7 +366,7 @@ class _Level(NamedTuple):
     """Tasks that can be timed together, and all that they follow: those of task i from offsets[i] on; none for the first.
 
     each: its tasks, each with what it follows, where these are so few in most levels that it is faster. released: numbers of
-    the servers that have all they wait for. told, partners: those among them.
+    the servers that have all they wait for. paced, told, partners: those among them.
     """
 
     tasks: slice
@@ -329,6 +374,7 @@ class _Level(NamedTuple):
     offsets: NDArray[np.int64]
     each: Sequence[tuple[int, Sequence[int]]]
     released: Sequence[int]
+    paced: _Paced | None
     told: _Told | None
     partners: _Partners | None
 
@@ -373,7 +419,7 @@ class _Order:
         released: dict[int, list[int]] = {}
         for number, at_level in enumerate(level[len(level) - len(self.servers) :].tolist()):
             released.setdefault(at_level, []).append(number)
-        told, partners = self._told(program, level), self._partners(program, level)
+        paced, told, partners = self._paced(program, level), self._told(program, level), self._partners(program, level)
         lists = before.lists() if self.is_narrow else []
         # a release ends at no time, so that what it follows may end later
         known = [] if self.servers else lists
@@ -385,8 +431,19 @@ class _Order:
             follows = before.values[first if begin > 0 else last : last]
             offsets = before.offsets[begin:end] - first
             each = [(task, _last(lists[task], known)) for task in range(begin, end)] if self.is_narrow else ()
-            own = told.get(number), partners.get(number)
+            own = paced.get(number), told.get(number), partners.get(number)
             yield _Level(slice(begin, end), follows, offsets, each, released.get(number, ()), *own)
+
+    def _paced(self, program: Program, level: NDArray[np.int64]) -> dict[int, _Paced]:
+        """By level."""
+        rows = paced_rows(program)
+        found = {}
+        for at, (places,) in self._by_level(level, [rows]):
+            of_level = self.rows[places]
+            paces = [program.ranks.paces[rank] for rank in program.rank[of_level].tolist()]
+            latency_s = program.latency_s[of_level].reshape(len(places), -1)
+            found[at] = _Paced(places, latency_s, Pacing(paces))
+        return found
 
     def _told(self, program: Program, level: NDArray[np.int64]) -> dict[int, _Told]:
         """By level, which is above that of what they may be behind."""

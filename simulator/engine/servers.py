@@ -14,6 +14,7 @@ import simpy
 from numpy.typing import NDArray
 
 from simulator.gate import DROPPED, Barrier, Clock, Free, Gate
+from simulator.pace import Pacing
 from simulator.program import Use
 
 
@@ -78,12 +79,14 @@ class Server:
     """Serves one request after another, in order of arrival."""
 
     def __init__(
-        self, environment: simpy.Environment, host: Host, gate: Gate, requests: Mapping[int, Mapping[int, int]]
-    ) -> None:
-        """requests: how many a step brings, by bucket and worker."""
+        self, environment: simpy.Environment, host: Host, gate: Gate, requests: Mapping[int, Mapping[int, int]],
+        pacing: Pacing | None = None,
+    ) -> None:  # fmt: skip
+        """requests: how many a step brings, by bucket and worker. pacing: of its work; it is steady, if absent."""
         self.busy: list[Busy] = []
         self._environment = environment
         self._host = host
+        self._pacing = pacing
         self._gates = {bucket: _gate(gate, of_workers) for bucket, of_workers in requests.items()}
         self._queue: deque[Request] = deque()
         self._is_busy = False
@@ -141,6 +144,8 @@ class Server:
             then()
 
         if seconds > 0:
+            if self._pacing is not None:
+                seconds = self._pacing.lasts_s(start_s, seconds)
             self._host.work(seconds, request.uses, done)
         else:
             then()

@@ -35,8 +35,9 @@ class Timeline:
     server_busy: Mapping[int, Sequence[Busy]] = field(default_factory=dict)
     applied: Applied | None = None
 
-    def run(self, **fields: Any) -> Run:
-        """The steps after the first as a predicted Run; `fields` are what a program does not know, such as its scenario."""
+    def run(self, mean: bool = False, **fields: Any) -> Run:
+        """The steps after the first as a predicted Run; `fields` are what a program does not know, such as its scenario.
+        mean: as `from_spans` has it."""
         if not self.program.is_static:
             return replace(run_of(self, **fields), servers=summary(self))
         ranks = self.program.ranks
@@ -47,6 +48,7 @@ class Timeline:
             multiplicity=ranks.multiplicity,
             origin="predicted",
             rank_names=ranks.names,
+            mean=mean,
             **fields,
         )
         return replace(_whole(run), servers=summary(self))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -10,19 +11,21 @@ from numpy.typing import NDArray
 
 from simulator.estimate.bounds import least_s
 from simulator.estimate.codes import Numbers
-from simulator.estimate.pipelines import CLOSED, Stages, gathering, per_round, unlike_s, windows
-from simulator.estimate.recurrence import MOST_FOLLOWED, Collectives, Passing, Played, follows_few
+from simulator.estimate.pipelines import CLOSED, Stages, gathering, per_round, received, unlike_s, windows
+from simulator.estimate.recurrence import MOST_FOLLOWED, Collectives, Passing, Played, follows_few, play
 from simulator.strategy.schedule import ScheduleName
 
 Times = NDArray[np.float64]
 
-# Closed forms are near where what they expect is little more than what passes take at least, where ranks with several stages
-# lose little by waiting for one another in each, and where what is gathered prolongs passes by little.
-_WIDE: Final = 1.02
-_UNLIKE: Final = 0.02
+# Closed forms are near where ranks with several stages lose little by waiting for one another in each; where microbatches fill
+# a pipeline, if they expect little more than what passes take at least; and where what is gathered prolongs passes by little,
+# or takes less than so many times as long as they do and goes on beside many layers or few microbatches.
+_UNLIKE: Final = 0.005
+_WIDE: Final = 1.05
 _GATHERED: Final = 1.08
-# Forward passes of all ranks up to which others are followed one by one: in that order of what makes a closed form unsure.
-_FEW_PASSES: Final = 200
+_LONG: Final = 2.0
+_FEW_LAYERS: Final = 5
+# Forward passes of all ranks up to which others are followed one by one: where ranks wait for one another, and otherwise.
 _MANY_PASSES: Final = 1000
 _SOME_PASSES: Final = 400
 # The same of schedules that have no closed form: beyond that what they take at least stands for it.
@@ -36,27 +39,61 @@ class Given(NamedTuple):
     least_s: Times
 
 
+class _Asked(NamedTuple):
+    """Passes to follow of some configurations, by place. sure: those whose first rank takes at least as long as is found."""
+
+    at: Numbers
+    passing: Passing
+    microbatches: Numbers
+    sure: Numbers
+
+
+@dataclass(frozen=True)
 class Expected:
-    """Of configurations whose ranks pass the same stages in the same order. stage_of: each rank's, shape (ranks, chunks).
-    given: where they gather layers before each pass over them.
+    """Of configurations whose ranks pass the same stages in the same order.
 
     played: what is expected. least_s: from each rank's first pass to the end of its last at least, with nothing to wait for but
-    passes and messages, shape (ranks, configurations). followed: which were followed pass by pass.
+    passes and messages, shape (ranks, configurations). followed: which are followed pass by pass, what is asked for; `follow`
+    writes into both what it finds.
     """
 
-    def __init__(self, schedule: ScheduleName, stage_of: Numbers, stages: Stages, given: Given | None = None) -> None:
+    played: Played
+    least_s: Times
+    followed: NDArray[np.bool_]
+    asked: _Asked | None
+
+    @classmethod
+    def of(cls, schedule: ScheduleName, stage_of: Numbers, stages: Stages, given: Given | None = None) -> Expected:
+        """stage_of: each rank's, shape (ranks, chunks). given: where they gather layers before each pass over them."""
+        form = _Form(schedule, stage_of, stages, given)
+        followed = form.is_unsure() if stages.ranks > 1 else np.zeros(len(stages.microbatches), dtype=np.bool_)
+        asked = form.asked(np.flatnonzero(followed)) if followed.any() else None
+        # what is told pass by pass is written into it; sums of what is gathered are followed with the passes
+        left_s = _left_s(schedule, stage_of, stages) if given is None else np.zeros(stages.forward_s.shape)
+        return cls(Played(form.window_s.copy(), np.zeros(form.window_s.shape), left_s), form.least_s, followed, asked)
+
+
+def follow(every: Iterable[Expected]) -> None:
+    """Puts what is found pass by pass in place of what closed forms expect, of all at once."""
+    several = [(one, one.asked) for one in every if one.asked is not None]
+    for (one, asked), found in zip(several, play([asked[1:3] for _, asked in several]), strict=True):
+        for whole, part in zip(one.played, found, strict=True):
+            whole[:, asked.at] = part
+        one.least_s[0, asked.sure] = one.played.window_s[0, asked.sure]
+
+
+class _Form:
+    """What closed forms tell, and where they may be far off. window_s, least_s: as in `Expected`."""
+
+    def __init__(self, schedule: ScheduleName, stage_of: Numbers, stages: Stages, given: Given | None) -> None:
         self._schedule, self._stages, self._given = schedule, stages, given
         self._stage_of, self._chunks = stage_of, stage_of.shape[1]
         self._is_closed = stages.ranks == 1 or schedule in CLOSED
         if self._is_closed:
-            window_s, self.least_s = windows(schedule, stages if given is None else gathering(stages, given.collectives))
+            found = windows(schedule, stages if given is None else gathering(stages, given.collectives))
         else:
-            window_s, self.least_s = self._longest_s()
-        # what is told pass by pass is written into it
-        self.played = Played(window_s.copy(), np.zeros_like(window_s), _left_s(stage_of, stages))
-        self.followed = self._is_unsure() if stages.ranks > 1 else np.zeros(len(stages.microbatches), dtype=np.bool_)
-        if self.followed.any():
-            self._follow(np.flatnonzero(self.followed))
+            found = self._longest_s()
+        self.window_s, self.least_s = found
 
     def _longest_s(self) -> tuple[Times, Times]:
         """Where there is no closed form: all ranks are as long as the slowest is at least, passes as long as collectives."""
@@ -68,38 +105,42 @@ class Expected:
         found_s = least_s(self._schedule, self._stage_of, stages)
         return np.broadcast_to(found_s.max(axis=0), found_s.shape), found_s
 
-    def _is_unsure(self) -> NDArray[np.bool_]:
+    def is_unsure(self) -> NDArray[np.bool_]:
         """Which closed forms may be far off, and have few enough passes to be followed."""
         stages = self._stages
-        longest_s = self.played.window_s.max(axis=0)
+        longest_s = self.window_s.max(axis=0)
         passes = stages.ranks * self._chunks * np.minimum(stages.microbatches, MOST_FOLLOWED * stages.ranks)
         if not self._is_closed:
             few: NDArray[np.bool_] = passes <= _MOST_PASSES
             return few
+        unsure = np.zeros(len(passes), dtype=np.bool_)
         if self._given is not None:
-            sure_s = np.maximum(self._given.least_s, self._given.collectives.lane_s(self._stage_of) * stages.microbatches)
-            unsure = (passes <= _SOME_PASSES) & (longest_s > _GATHERED * sure_s.max(axis=0))
+            unsure = (passes <= _SOME_PASSES) & self._is_prolonged(self._given, longest_s)
         elif self._chunks > 1:
-            wide = longest_s > _WIDE * self.least_s.max(axis=0)
-            unsure = (passes <= _FEW_PASSES) & (wide | (stages.microbatches < 2 * stages.ranks))
-        else:
-            return np.zeros(len(passes), dtype=np.bool_)
+            is_wide = longest_s > _WIDE * self.least_s.max(axis=0)
+            unsure = (passes <= _SOME_PASSES) & (stages.microbatches >= stages.ranks) & is_wide
         if self._chunks > 1:
             unsure |= (passes <= _MANY_PASSES) & (unlike_s(stages).max(axis=0) > _UNLIKE * longest_s)
-        result: NDArray[np.bool_] = unsure
+        return unsure
+
+    def _is_prolonged(self, given: Given, longest_s: Times) -> NDArray[np.bool_]:
+        """Where what is gathered prolongs passes in a way that closed forms do not tell."""
+        stages, collectives = self._stages, given.collectives
+        sure_s = np.maximum(given.least_s, collectives.lane_s(self._stage_of) * stages.microbatches).max(axis=0)
+        is_long = collectives.gathers_s > _LONG * stages.forward_s
+        is_long |= collectives.again_s + collectives.sums_s > _LONG * stages.backward_s
+        unsure = is_long.any(axis=0)
+        if collectives.layers.min() <= _FEW_LAYERS:
+            unsure |= stages.microbatches >= stages.ranks
+        result: NDArray[np.bool_] = unsure & (longest_s > _GATHERED * sure_s)
         return result
 
-    def _follow(self, at: Numbers) -> None:
-        """Puts what is found pass by pass in place of closed forms."""
-        given = self._given.collectives.take(at) if self._given is not None else None
-        some = self._stages.take(at)
-        found = passing_of(self._schedule, self._chunks, some, given).play(some.microbatches)
-        for whole, part in zip(self.played, found, strict=True):
-            whole[:, at] = part
-        if not self._is_closed and given is None:
-            # where all passes were followed, each path to the end of the first rank's begins with its first
-            sure = at[~follows_few(self._schedule, some.ranks, some.microbatches)]
-            self.least_s[0, sure] = self.played.window_s[0, sure]
+    def asked(self, at: Numbers) -> _Asked:
+        given, some = self._given.collectives.take(at) if self._given is not None else None, self._stages.take(at)
+        # where all passes are followed, each path to the end of the first rank's begins with its first
+        is_few = follows_few(self._schedule, some.ranks, some.microbatches)
+        sure = at[:0] if self._is_closed or given is not None else at[~is_few]
+        return _Asked(at, passing_of(self._schedule, self._chunks, some, given), some.microbatches, sure)
 
 
 def passing_of(
@@ -112,10 +153,19 @@ def passing_of(
     return Passing(schedule, stages.ranks, chunks, stages.overlap_sends, np.array(work_s), stages.sends_s, given, sums_s)
 
 
-def _left_s(stage_of: Numbers, stages: Stages) -> Times:
+def _left_s(schedule: ScheduleName, stage_of: Numbers, stages: Stages) -> Times:
     """From the last gradients of each stage to the end of its rank's last pass: the last gradients of chunks are followed by
-    passes over those before."""
-    backward_s = stages.backward_s[stage_of] * per_round(stages)
+    passes over those before. Where rounds of microbatches go from chunk to chunk, ranks do so together, at the pace of the
+    slowest or once the last microbatch has come round."""
+    if stage_of.shape[1] == 1:
+        return np.zeros(stages.forward_s.shape)
+    _, backward_s, beside_s = received(stages)
+    next_s = backward_s[stage_of] * per_round(stages)
+    if schedule == "interleaved_1f1b":
+        backward_s[:-1] += beside_s
+        before_s = np.cumsum(backward_s, axis=0) - backward_s
+        way_s = before_s[stages.ranks :] - before_s[: -stages.ranks]
+        next_s[:, :-1] = np.maximum(next_s[:, :-1].max(axis=0), way_s[stage_of[:, :-1]])
     result: Times = np.zeros_like(stages.forward_s)
-    result[stage_of] = np.cumsum(backward_s, axis=1) - backward_s
+    result[stage_of] = np.cumsum(next_s, axis=1) - next_s
     return result

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simulator.estimate.codes import Numbers
 from simulator.estimate.wires import Wires
 from simulator.strategy.costs import Job
+from simulator.strategy.grid import Grid
 from simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
@@ -31,12 +32,22 @@ class Messages:
         self._wires, self._job, self._sizes_bytes = wires, job, sizes_bytes
         self._is_uniform = job.cluster.is_uniform
         self._ways: dict[object, int] = {}
+        self._known: dict[object, Numbers] = {}
         self._asked: list[list[int]] = []
 
     def ask(self, plan: Plan, rank_of: Numbers) -> Numbers:
         """The way behind each stage of the model but the last, by number, any where the next is on the same rank. rank_of: the
         pipeline rank that has each stage."""
         grid, alike = plan.grid(self._job.cluster.node.devices), self._wires.alike(plan, self._job)
+        if not self._is_uniform:
+            return self._behind(grid, alike, rank_of)
+        # ranks that are so far from one another that each is on its own node are as far as any
+        key = rank_of.tobytes(), min(grid.stride("stages"), grid.devices), alike
+        if key not in self._known:
+            self._known[key] = self._behind(grid, alike, rank_of)
+        return self._known[key]
+
+    def _behind(self, grid: Grid, alike: int, rank_of: Numbers) -> Numbers:
         ranks = rank_of * grid.stride("stages")
         nodes = ranks // grid.devices
         # where any two places are joined like any other two, all that counts is whether a message leaves its node

@@ -7,15 +7,15 @@ goes on alike: of many microbatches few are followed, and what more of them take
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.strategy.schedule import Pass, PassTimes, ScheduleName, order, stage_of
+from simulator.estimate.graphs import Graph, graph_of
+from simulator.strategy.schedule import Pass, PassTimes, ScheduleName
 from simulator.strategy.schedules.passes import EQUAL
 
 Times = NDArray[np.float64]
@@ -25,8 +25,6 @@ Numbers = NDArray[np.int64]
 _FEW, MOST_FOLLOWED = 2, 3
 # Passes times configurations that are timed at once: 8 MB an array.
 _AT_ONCE: Final = 1_000_000
-# Schedules whose ranks wait for what they have sent where they turn from passes of one kind to another.
-_TURNING: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b"})
 
 
 class Collectives(NamedTuple):
@@ -86,32 +84,60 @@ class Passing:
 
     def play(self, microbatches: Numbers) -> Played:
         """microbatches: of each configuration."""
-        stages, count = self.work_s.shape[1:]
-        result = Played(np.empty((self.ranks, count)), np.empty((self.ranks, count)), np.empty((stages, count)))
-        most = MOST_FOLLOWED * self.ranks
-        followed = np.where(follows_few(self.schedule, self.ranks, microbatches), most, microbatches)
-        for number in np.unique(followed).tolist():
-            at = np.flatnonzero(followed == number)
-            found, more = self._take(at)._play(number), microbatches[at] - number
-            if more.any():
-                # of as many more microbatches each takes as long as of the last that were followed
-                before, steps = self._take(at)._play(_FEW * self.ranks), more / (number - _FEW * self.ranks)
-                window_s, *rests_s = (last + steps * (last - one) for one, last in zip(before, found, strict=True))
-                found = Played(window_s, *(np.maximum(0.0, rest_s) for rest_s in rests_s))
-            for whole, part in zip(result, found, strict=True):
-                whole[:, at] = part
-        return result
+        return play([(self, microbatches)])[0]
 
-    def _take(self, at: Numbers) -> Passing:
+    def take(self, at: Numbers) -> Passing:
+        """Of some configurations."""
         given = self.collectives.take(at) if self.collectives is not None else None
         sums_s = self.sums_s[:, at] if self.sums_s is not None else None
         return replace(self, work_s=self.work_s[:, :, at], sends_s=self.sends_s[:, at], collectives=given, sums_s=sums_s)
 
-    def _play(self, microbatches: int) -> Played:
-        graph = _graph(self.schedule, self.ranks, microbatches, self.chunks, self.overlap_sends, self.times)
-        count, width = self.work_s.shape[-1], max(1, _AT_ONCE // len(graph.code))
-        parts = [_Run(self, graph, slice(begin, begin + width)).played() for begin in range(0, count, width)]
-        return Played(*(np.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Those of a kind can be timed together."""
+        return self.overlap_sends, self.collectives is not None
+
+
+def play(passings: Sequence[tuple[Passing, Numbers]]) -> list[Played]:
+    """Of several at once, with the microbatches of their configurations."""
+    results, shares = list[Played](), list[_Share]()
+    for passing, microbatches in passings:
+        stages, count = passing.work_s.shape[1:]
+        results.append(Played(*(np.empty((rows, count)) for rows in (passing.ranks, passing.ranks, stages))))
+        shares += _shares(passing, microbatches, results[-1])
+    found = iter(timed([piece for share in shares for piece in share.pieces]))
+    for share in shares:
+        share.tell([next(found) for _ in share.pieces])
+    return results
+
+
+class _Share(NamedTuple):
+    """Configurations of which as many microbatches are followed: what is found, and where they are there. pieces: that are
+    followed, twice where more microbatches are left; steps: how often what is between the two comes once more."""
+
+    whole: Played
+    at: Numbers
+    pieces: list[Piece]
+    steps: Times
+
+    def tell(self, found: Sequence[Played]) -> None:
+        last = found[0]
+        if len(found) > 1:
+            window_s, *rests_s = (all_s + self.steps * (all_s - few_s) for few_s, all_s in zip(found[1], last, strict=True))
+            last = Played(window_s, *(np.maximum(0.0, rest_s) for rest_s in rests_s))
+        for whole, part in zip(self.whole, last, strict=True):
+            whole[:, self.at] = part
+
+
+def _shares(passing: Passing, microbatches: Numbers, whole: Played) -> Iterator[_Share]:
+    few, most = _FEW * passing.ranks, MOST_FOLLOWED * passing.ranks
+    followed = np.where(follows_few(passing.schedule, passing.ranks, microbatches), most, microbatches)
+    for number in np.unique(followed).tolist():
+        mine = np.flatnonzero(followed == number)
+        width = max(1, _AT_ONCE // (2 * passing.ranks * passing.chunks * number))
+        for at in np.split(mine, range(width, len(mine), width)):
+            some, steps = passing.take(at), (microbatches[at] - number) / (most - few)
+            yield _Share(whole, at, [Piece.of(some, one) for one in ((number, few) if steps.any() else (number,))], steps)
 
 
 def follows_few(schedule: ScheduleName, ranks: int, microbatches: Numbers) -> NDArray[np.bool_]:
@@ -123,140 +149,134 @@ def follows_few(schedule: ScheduleName, ranks: int, microbatches: Numbers) -> ND
     return result
 
 
-class _Graph(NamedTuple):
-    """Passes in an order in which they can be timed, those of a level together: level i from levels[i] on. A number of passes
-    that there are holds nothing up.
+class Piece(NamedTuple):
+    """Configurations of which as many microbatches are passed. width: how many of them."""
 
-    code: kind and stage of each. before: the pass before it on its rank. made: that which makes what it needs. link: the
-    boundary over which that is sent, the last for none. stream: the pass for which the rank got the message before. turn,
-    turn_link: of the message that the rank waits for first, sent by the pass before: what its receiver does before it gets it.
-    slot: of its order. first, last: passes of each rank; sent: for which the last messages are that each rank sends. makes:
-    the last that makes gradients of each stage, and its rank. making: all that do, by rank, and beyond them none.
-    """
+    passing: Passing
+    graph: Graph
+    width: int
 
-    code: Numbers
-    before: Numbers
-    made: Numbers
-    link: Numbers
-    stream: Numbers
-    turn: Numbers
-    turn_link: Numbers
-    slot: Numbers
-    levels: list[int]
-    first: Numbers
-    last: Numbers
-    sent: Numbers
-    makes: Numbers
-    makes_rank: Numbers
-    making: Numbers
+    @classmethod
+    def of(cls, passing: Passing, microbatches: int) -> Piece:
+        one = passing
+        graph = graph_of(one.schedule, one.ranks, microbatches, one.chunks, one.overlap_sends, one.times)
+        return cls(one, graph, one.work_s.shape[-1])
 
 
-@lru_cache(maxsize=1024)
-def _graph(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, overlap_sends: bool, times: PassTimes) -> _Graph:
-    passes = order(schedule, ranks, microbatches, chunks, times)
-    rank, column = np.nonzero(passes.slot >= 0)
-    by_level = np.lexsort((rank, passes.slot[rank, column]))
-    rank, column = rank[by_level], column[by_level]
-    kind, chunk, microbatch, slot = (values[rank, column] for values in passes)
-    home = np.array([[stage_of(schedule, ranks, one, each) for each in range(chunks)] for one in range(ranks)])
-    stage, boundaries, nothing = home[rank, chunk], ranks * chunks - 1, len(rank)
-    is_forward, is_back = kind == Pass.FORWARD, np.isin(kind, (Pass.BACKWARD, Pass.INPUT))
-    number = np.full((ranks, passes.slot.shape[1] + 1), nothing)
-    number[rank, column] = np.arange(nothing)
-    before = number[rank, column - 1]
-    ways = np.full((2, boundaries + 2, microbatches), nothing)
-    ways[0, stage[is_forward] + 1, microbatch[is_forward]] = np.flatnonzero(is_forward)
-    ways[1, stage[is_back], microbatch[is_back]] = np.flatnonzero(is_back)
-    # the last stage's backward passes need what its forward passes have made, which is no message
-    ways[1, boundaries + 1] = ways[0, boundaries + 1]
-    made = np.where(is_forward, ways[0, stage, microbatch], np.where(is_back, ways[1, stage + 1, microbatch], nothing))
-    crosses = np.append(rank, -1)[made] != rank
-    crosses &= made < nothing
-    link = np.where(crosses, np.where(is_forward, stage - 1, stage), boundaries)
-    receiver = np.full(nothing + 1, nothing)
-    receiver[made[crosses]] = np.flatnonzero(crosses)
-    got, stream = np.full((ranks, 2), nothing), np.full(nothing, nothing)
-    sent = np.full((2, ranks), nothing)
-    for one in np.flatnonzero(crosses).tolist():
-        place = rank[one], int(is_forward[one])
-        stream[one], got[place] = got[place], one
-        sent[place[1], rank[made[one]]] = one
-    turn, turn_link = np.full(nothing, nothing), np.full(nothing, boundaries)
-    if schedule in _TURNING and not overlap_sends:
-        turns = np.flatnonzero((np.append(kind, -1)[before] != kind) & (before < nothing))
-        turns = turns[kind[turns] != Pass.FORWARD] if schedule == "gpipe" else turns
-        awaited = receiver[before[turns]]
-        turn[turns], turn_link[turns] = np.append(before, nothing)[awaited], np.append(link, boundaries)[awaited]
-    makes = np.zeros(boundaries + 1, dtype=np.int64)
-    gradients = np.flatnonzero(np.isin(kind, (Pass.BACKWARD, Pass.WEIGHT)))
-    np.maximum.at(makes, stage[gradients], gradients)
-    making = np.full((ranks, np.bincount(rank[gradients]).max()), nothing)
-    for one in range(ranks):
-        own = gradients[rank[gradients] == one]
-        making[one, : len(own)] = own
-    last = np.zeros(ranks, dtype=np.int64)
-    np.maximum.at(last, rank, np.arange(nothing))
-    levels = [*np.flatnonzero(np.diff(slot, prepend=-1)).tolist(), nothing]
-    code = kind * (boundaries + 1) + stage
-    found = before, made, link, stream, turn, turn_link, slot, levels, number[:, 0], last, sent, makes, rank[makes], making
-    return _Graph(code, *found)
+def timed(pieces: Sequence[Piece]) -> list[Played]:
+    """Those with about as many levels are timed together."""
+    results: dict[int, Played] = {}
+    in_order = sorted(range(len(pieces)), key=lambda number: (pieces[number].passing.kind, pieces[number].graph.level[-1]))
+    begins = itertools.accumulate((len(pieces[number].graph.code) * pieces[number].width for number in in_order), initial=0)
+    at_once = [(pieces[number].passing.kind, begin // _AT_ONCE) for number, begin in zip(in_order, begins, strict=False)]
+    for _, group in itertools.groupby(range(len(in_order)), key=at_once.__getitem__):
+        some = [in_order[place] for place in group]
+        results.update(zip(some, _Run([pieces[number] for number in some]).played(), strict=True))
+    return [results[number] for number in range(len(pieces))]
+
+
+class _Layout:
+    """Where values of passes are: one beside another for each configuration of a piece, all of a level together, and behind all
+    of them some that hold nothing up. places: of each pass, by piece; bounds: of levels."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        counts = np.array([piece.width for piece in pieces])
+        passes = np.array([len(piece.graph.code) for piece in pieces])
+        level = np.concatenate([piece.graph.level for piece in pieces])
+        self._in_order = np.argsort(level, kind="stable")
+        self._widths = np.repeat(counts, passes)[self._in_order]
+        begins = np.cumsum(self._widths) - self._widths
+        self.total = int(self._widths.sum())
+        self.size = self.total + int(counts.max())
+        self._place = np.empty_like(begins)
+        self._place[self._in_order] = begins
+        self.places = [np.append(one, self.total) for one in np.split(self._place, np.cumsum(passes)[:-1])]
+        firsts = np.searchsorted(level[self._in_order], np.arange(level.max() + 2))
+        self.bounds: list[int] = np.append(begins, self.total)[firsts].tolist()
+        self._each = np.arange(self.total)
+
+    def spread(self, values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        """What passes have, by piece, for all their configurations."""
+        return np.repeat(np.concatenate(list(values))[self._in_order], self._widths)
+
+    def at(self, begins: Iterable[Numbers]) -> Numbers:
+        """Where something is for each configuration of each pass, from where it begins, by piece."""
+        shifts = np.concatenate(list(begins)) - self._place
+        result: Numbers = np.repeat(shifts[self._in_order], self._widths)
+        result += self._each
+        return result
 
 
 class _Run:
-    """Times passes of some configurations, level by level."""
+    """Times passes of some pieces of a kind, level by level."""
 
-    def __init__(self, passing: Passing, graph: _Graph, columns: slice) -> None:
-        self.graph, self.overlap_sends = graph, passing.overlap_sends
-        work_s = passing.work_s[:, :, columns]
-        count = work_s.shape[-1]
-        self.work_s = work_s.reshape(-1, count)
-        self.sends_s = np.pad(passing.sends_s[:, columns], [(0, 1), (0, 0)])
-        # one row more, which holds nothing up
-        self.end_s, self.got_s = np.zeros((2, len(graph.code) + 1, count))
-        self.lane = None
-        self.sums_s = passing.sums_s[:, columns] if passing.sums_s is not None else None
-        if passing.collectives is not None:
-            self.lane = _Lane(graph, passing.collectives.take(columns), self.work_s, len(work_s))
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces, self.layout = pieces, (layout := _Layout(pieces))
+        self.overlap_sends, is_gathered = pieces[0].passing.kind
+        sends_s = [np.pad(piece.passing.sends_s, [(0, 1), (0, 0)]) for piece in pieces]
+        self.sends_s = np.concatenate([one.ravel() for one in sends_s])
+        self.before, self.made = self._rows("before"), self._rows("made")
+        self.link, self.stream = self._of("link", sends_s), self._rows("stream") if self.overlap_sends else None
+        self.turn = None
+        if any((piece.graph.turn < len(piece.graph.code)).any() for piece in pieces):
+            self.turn, self.turn_link = self._rows("turn"), self._of("turn_link", sends_s)
+        self.end_s, self.got_s = np.zeros((2, layout.size))
+        works_s = [piece.passing.work_s.reshape(-1, piece.width) for piece in pieces]
+        self.code = self._of("code", works_s)
+        self.lane = _Lane(self, works_s) if is_gathered else None
+        self.work_s = np.concatenate([one.ravel() for one in works_s])
 
-    def played(self) -> Played:
-        graph, end_s = self.graph, self.end_s
-        turns = bool((graph.turn < len(graph.code)).any())
-        for begin, end in itertools.pairwise(graph.levels):
-            self._level(slice(begin, end), turns)
-        last_s = end_s[graph.last]
-        lane_s = self._summed_s() - last_s if self.lane is None else self.lane.rest_s(end_s)
-        window_s = np.maximum(last_s, self.got_s[graph.sent].max(axis=0)) - self.got_s[graph.first]
-        return Played(window_s, lane_s, last_s[graph.makes_rank] - end_s[graph.makes])
+    def _rows(self, name: str) -> Numbers:
+        """Where the passes are that are told by number."""
+        both = zip(self.pieces, self.layout.places, strict=True)
+        return self.layout.at(places[getattr(piece.graph, name)] for piece, places in both)
 
-    def _summed_s(self) -> Times:
+    def _of(self, name: str, tables: Sequence[Times]) -> Numbers:
+        """Where rows of tables are that are told by number, in all tables one behind another."""
+        begins = np.cumsum([0, *(table.size for table in tables[:-1])]).tolist()
+        both = zip(self.pieces, begins, strict=True)
+        return self.layout.at(begin + getattr(piece.graph, name) * piece.width for piece, begin in both)
+
+    def played(self) -> list[Played]:
+        for begin, end in itertools.pairwise(self.layout.bounds):
+            self._level(slice(begin, end))
+        return [self._piece(piece, places) for piece, places in zip(self.pieces, self.layout.places, strict=True)]
+
+    def _piece(self, piece: Piece, places: Numbers) -> Played:
+        graph, each = piece.graph, np.arange(piece.width)
+        last, sent, first, makes = (places[one][..., None] + each for one in (graph.last, graph.sent, graph.first, graph.makes))
+        last_s = self.end_s[last]
+        lane_s = self._summed_s(piece, places, last_s) - last_s if self.lane is None else self.lane.rest_s(last)
+        window_s = np.maximum(last_s, self.got_s[sent].max(axis=0)) - self.got_s[first]
+        return Played(window_s, lane_s, last_s[graph.makes_rank] - self.end_s[makes])
+
+    def _summed_s(self, piece: Piece, places: Numbers, last_s: Times) -> Times:
         """When each rank has summed all that it sums beside its passes, one after another, and has ended them."""
-        graph, result = self.graph, self.end_s[self.graph.last]
-        if self.sums_s is None:
-            return result
-        stage = np.append(graph.code, 0) % len(self.sums_s)
-        summed_s = np.zeros_like(result)
+        graph, sums_s = piece.graph, piece.passing.sums_s
+        if sums_s is None:
+            return last_s
+        stage, summed_s = np.append(graph.code, 0) % len(sums_s), np.zeros_like(last_s)
         for making in graph.making.T:
-            sum_s = self.sums_s[stage[making]] * (making < len(graph.code))[:, None]
-            summed_s = np.maximum(summed_s, self.end_s[making]) + sum_s
-        return np.maximum(result, summed_s)
+            sum_s = sums_s[stage[making]] * (making < len(graph.code))[:, None]
+            summed_s = np.maximum(summed_s, self.end_s[places[making][:, None] + np.arange(piece.width)]) + sum_s
+        return np.maximum(last_s, summed_s)
 
-    def _level(self, at: slice, turns: bool) -> None:
-        graph, end_s = self.graph, self.end_s
-        before_s, made_s = end_s[graph.before[at]], end_s[graph.made[at]]
-        send_s = self.sends_s[graph.link[at]]
-        if self.overlap_sends:
-            got_s = np.maximum(made_s, self.got_s[graph.stream[at]]) + send_s
+    def _level(self, at: slice) -> None:
+        end_s = self.end_s
+        before_s, made_s, send_s = end_s[self.before[at]], end_s[self.made[at]], self.sends_s[self.link[at]]
+        if self.stream is not None:
+            got_s = np.maximum(made_s, self.got_s[self.stream[at]]) + send_s
             begin_s = np.maximum(before_s, got_s)
         else:
             got_s = begin_s = np.maximum(before_s, made_s) + send_s
         self.got_s[at] = got_s
-        if turns:
-            sent_s = np.maximum(before_s, end_s[graph.turn[at]]) + self.sends_s[graph.turn_link[at]]
+        if self.turn is not None:
+            sent_s = np.maximum(before_s, end_s[self.turn[at]]) + self.sends_s[self.turn_link[at]]
             begin_s = np.maximum(begin_s, sent_s)
         if self.lane is None:
-            np.add(begin_s, self.work_s[graph.code[at]], out=end_s[at])
+            np.add(begin_s, self.work_s[self.code[at]], out=end_s[at])
         else:
-            end_s[at] = self.lane.passed_s(at, before_s, begin_s)
+            self.lane.passed(at, before_s, begin_s)
 
 
 class _Lane:
@@ -264,64 +284,88 @@ class _Lane:
     one before its own, each sum for its layer. Layers of a stage are taken to be alike but for what comes first or last.
 
     Of each pass: what is gathered first, and then; what else is gathered, and summed beside; what is summed with the last layer
-    but one, and with the last. Nothing is gathered for gradients of weights that are made apart, and all is summed after them.
+    but one, and with the last; the pass, and a layer. Nothing is gathered for gradients of weights that are made apart, and all
+    is summed after them.
     """
 
-    def __init__(self, graph: _Graph, given: Collectives, work_s: Times, kinds: int) -> None:
-        self.graph = graph
-        layers, nothing = given.layers, len(graph.code)
-        none, others, between = np.zeros_like(given.sums_s), np.maximum(1, layers - 1), np.maximum(0, layers - 2)
-        gather_s, again_s = (given.gathers_s - given.opening_s) / others, given.again_s / layers
-        sum_s, several = (given.sums_s - given.last_s) / others, layers > 1
-        forward = given.opening_s, gather_s * several, between * gather_s, none, none
-        backward = again_s, again_s * several, between * (again_s + sum_s), sum_s * several, given.last_s
-        inputs = again_s, again_s * several, between * again_s, none, none
-        weights = none, none, none, none, given.sums_s
-        tables = [np.concatenate(each[:kinds])[graph.code] for each in zip(forward, backward, inputs, weights, strict=True)]
-        self.first_s, self.second_s, self.other_s, self.sum_s, last_s = tables
-        self.last_s = np.pad(last_s, [(0, 1), (0, 0)])
-        passed = np.tile(layers, (kinds, 1))
-        passed[Pass.WEIGHT * len(layers) :] = 1
-        self.layers = passed[graph.code]
-        self.is_apart = (graph.code >= Pass.WEIGHT * len(layers))[:, None]
-        self.work_s = work_s[graph.code]
-        self.layer_s = self.work_s / self.layers
-        # hints of an order have as many places for each pass as any has layers: where some are left, sums come before gathers
-        slot, before_layers = np.append(graph.slot, 0)[graph.before], np.append(self.layers[:, 0], 1)[graph.before]
-        self.sums_first = ((graph.slot - slot) * layers.max() > before_layers)[:, None]
-        # when the collectives of a pass have ended but for the last sum; of the last pass for which anything was gathered, when
-        # its last layer but one was passed, and its last
-        self.moved_s, self.free_s, self.passed_last_s = np.zeros((3, nothing + 1, work_s.shape[1]))
+    def __init__(self, run: _Run, works_s: Sequence[Times]) -> None:
+        self.run, pieces = run, run.pieces
+        both = list(zip(pieces, works_s, strict=True))
+        self.tables = np.concatenate([_lane_tables(piece.passing, work_s) for piece, work_s in both], axis=1)
+        layers = [self._layers(piece) for piece in pieces]
+        self.layers = run.layout.spread(layers)
+        self.sums_first = run.layout.spread(self._sums_first(piece, own) for piece, own in zip(pieces, layers, strict=True))
+        is_apart = run.layout.spread(piece.graph.code >= Pass.WEIGHT * piece.passing.work_s.shape[1] for piece in pieces)
+        self.is_apart = is_apart if is_apart.any() else None
+        # when the collectives of a pass have ended but for the last sum, and that; of the last pass for which anything was
+        # gathered, when its last layer but one was passed, and its last
+        self.state_s = np.zeros((4, run.layout.size))
 
-    def passed_s(self, at: slice, before_s: Times, begin_s: Times) -> Times:
-        """When passes end that could begin at `begin_s`, on ranks whose passes before ended at `before_s`."""
-        before, layers, layer_s = self.graph.before[at], self.layers[at], self.layer_s[at]
-        moved_s, last_s, passed_last_s = self.moved_s[before], self.last_s[before], self.passed_last_s[before]
-        sums_first = self.sums_first[at] & (last_s > 0)
+    @staticmethod
+    def _layers(piece: Piece) -> Numbers:
+        """Of each pass."""
+        assert piece.passing.collectives is not None
+        own = piece.passing.collectives.layers[:, 0]
+        result: Numbers = np.where(piece.graph.code < Pass.WEIGHT * len(own), own[piece.graph.code % len(own)], 1)
+        return result
+
+    @staticmethod
+    def _sums_first(piece: Piece, layers: Numbers) -> NDArray[np.bool_]:
+        """Hints of an order have as many places for each pass as any has layers: where some are left, sums come before
+        gathers."""
+        graph = piece.graph
+        slot, before_layers = np.append(graph.slot, 0)[graph.before], np.append(layers, 1)[graph.before]
+        assert piece.passing.collectives is not None
+        result: NDArray[np.bool_] = (graph.slot - slot) * piece.passing.collectives.layers.max() > before_layers
+        return result
+
+    def passed(self, at: slice, before_s: Times, begin_s: Times) -> None:
+        """Tells when passes end that could begin at `begin_s`, on ranks whose passes before ended at `before_s`."""
+        layers, old_s, new_s = self.layers[at], self.state_s.take(self.run.before[at], axis=1), self.state_s[:, at]
+        moved_s, last_s, free_s, passed_last_s = old_s
+        gather_s, second_s, other_s, sum_s, new_last_s, work_s, layer_s = self.tables.take(self.run.code[at], axis=1)
+        sums_first, several = self.sums_first[at] & (last_s > 0), layers > 1
         moved_s = np.where(sums_first, np.maximum(moved_s, before_s) + last_s, moved_s)
-        first_s = np.maximum(moved_s, self.free_s[before]) + self.first_s[at]
+        first_s = np.maximum(moved_s, free_s) + gather_s
         summed_s = np.where(sums_first, first_s, np.maximum(first_s, before_s) + last_s)
         start_s = np.maximum(begin_s, first_s)
-        second_s = np.maximum(summed_s, passed_last_s) + self.second_s[at]
-        other_s = np.where(layers > 2, np.maximum(second_s, start_s + layer_s), second_s) + self.other_s[at]
-        end_s: Times = np.maximum(start_s + self.work_s[at], np.where(layers > 1, other_s + layer_s, 0.0))
-        sum_s, ready_s = self.sum_s[at], end_s - layer_s
-        self.moved_s[at] = np.where(layers > 1, np.maximum(other_s, ready_s * (sum_s > 0)) + sum_s, summed_s)
-        self.free_s[at] = np.where(layers > 1, ready_s, passed_last_s)
-        self.passed_last_s[at] = end_s
-        is_apart = self.is_apart[at]
-        if is_apart.any():
-            end_s = np.where(is_apart, begin_s + self.work_s[at], end_s)
-            self.moved_s[at] = np.where(is_apart, moved_s, self.moved_s[at])
-            self.free_s[at] = np.where(is_apart, self.free_s[before], self.free_s[at])
-            self.passed_last_s[at] = np.where(is_apart, passed_last_s, end_s)
-        return end_s
+        second_s += np.maximum(summed_s, passed_last_s)
+        other_s += np.where(layers > 2, np.maximum(second_s, start_s + layer_s), second_s)
+        end_s = np.maximum(start_s + work_s, np.where(several, other_s + layer_s, 0.0))
+        ready_s = end_s - layer_s
+        new_s[0] = np.where(several, np.maximum(other_s, ready_s * (sum_s > 0)) + sum_s, summed_s)
+        new_s[1] = new_last_s
+        new_s[2] = np.where(several, ready_s, passed_last_s)
+        new_s[3] = end_s
+        if self.is_apart is not None:
+            is_apart = self.is_apart[at]
+            end_s = np.where(is_apart, begin_s + work_s, end_s)
+            new_s[0] = np.where(is_apart, moved_s, new_s[0])
+            new_s[2:] = np.where(is_apart, old_s[2:], new_s[2:])
+        self.run.end_s[at] = end_s
 
-    def rest_s(self, end_s: Times) -> Times:
+    def rest_s(self, last: Numbers) -> Times:
         """From the end of each rank's last pass to that of its collectives."""
-        last = self.graph.last
-        result: Times = np.maximum(0.0, self.moved_s[last] - end_s[last]) + self.last_s[last]
+        result: Times = np.maximum(0.0, self.state_s[0][last] - self.run.end_s[last]) + self.state_s[1][last]
         return result
+
+
+def _lane_tables(passing: Passing, work_s: Times) -> Times:
+    """What `_Lane` tells of each pass, by its code, shape (7, codes · configurations)."""
+    given = passing.collectives
+    assert given is not None
+    layers, kinds = given.layers, len(passing.work_s)
+    none, others, between = np.zeros_like(given.sums_s), np.maximum(1, layers - 1), np.maximum(0, layers - 2)
+    gather_s, again_s = (given.gathers_s - given.opening_s) / others, given.again_s / layers
+    sum_s, several = (given.sums_s - given.last_s) / others, layers > 1
+    forward = given.opening_s, gather_s * several, between * gather_s, none, none
+    backward = again_s, again_s * several, between * (again_s + sum_s), sum_s * several, given.last_s
+    inputs = again_s, again_s * several, between * again_s, none, none
+    weights = none, none, none, none, given.sums_s
+    tables = [np.concatenate(each[:kinds]).ravel() for each in zip(forward, backward, inputs, weights, strict=True)]
+    passed = np.tile(layers, (kinds, 1))
+    passed[Pass.WEIGHT * len(layers) :] = 1
+    return np.array([*tables, work_s.ravel(), (work_s / passed).ravel()])
 
 
 def one_rank_s(works_s: Times, collectives_s: Sequence[Times], microbatches: Numbers) -> Times:

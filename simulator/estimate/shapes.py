@@ -111,9 +111,8 @@ class _PassingTable:
         self.parts = parameters / parameters.sum()
         self.stages = self._stages(shape, passes, seconds, size_of)
         self.per_round = per_round(self.stages)
-        self.expected = Expected(shape.schedule, shape.stage_of, self.stages)
-        self.least_s = self.expected.least_s[shape.ranks]
-        self.window_s = np.array([self.expected.played.window_s[alike].max(axis=0) for alike in shape.alike])
+        self.expected = Expected.of(shape.schedule, shape.stage_of, self.stages)
+        self._ranks, self._alike = shape.ranks, shape.alike
 
     def _stages(self, shape: Shape, passes: Passes, seconds: Times, size_of: Numbers) -> Stages:
         forward_s, backward_s = self.kinds_s[:, self._kind_of]
@@ -127,6 +126,16 @@ class _PassingTable:
         if shape.splits:
             weights_s = passes.weights_s[code, shape.cut.stops[:, None]] - passes.weights_s[code, shape.cut.begins[:, None]]
         return Stages(forward_s, backward_s, sends_s, self.microbatches, shape.stages, overlap, weights_s)
+
+    @cached_property
+    def least_s(self) -> Times:
+        """Of the passes of each of the ranks, once they are followed."""
+        return self.expected.least_s[self._ranks]
+
+    @cached_property
+    def window_s(self) -> Times:
+        """The same as it is expected."""
+        return np.array([self.expected.played.window_s[alike].max(axis=0) for alike in self._alike])
 
     @cached_property
     def layers_s(self) -> Times:
@@ -176,15 +185,24 @@ class _AgreeingTable:
         self.optimizer_s = np.array([job.optimizer_s(value) for value in values.tolist()])[inverse].reshape(updated.shape)
 
 
+class Gathering(NamedTuple):
+    """What is expected of passes that wait for what is gathered before them, where that prolongs them: of some configurations,
+    by place."""
+
+    at: Numbers
+    expected: Expected | None
+
+
 class Answered:
     """A shape whose tables are filled."""
 
     def __init__(self, shape: Shape, passing: _PassingTable, agreeing: _AgreeingTable) -> None:
         self.shape, self.passing, self.agreeing = shape, passing, agreeing
 
-    def times(self, p: Numbers, a: Numbers, zero: int) -> tuple[Times, Times]:
-        """What is expected of configurations, and at least. p, a: their rows of the tables; zero: the stage that all have."""
-        gathered = self._gathered(p, a) if zero == 3 else None
+    def times(self, p: Numbers, a: Numbers, zero: int, gathering: Gathering) -> tuple[Times, Times]:
+        """What is expected of configurations, and at least, once all passes are followed. p, a: their rows of the tables; zero:
+        the stage that all have; gathering: of them."""
+        gathered = self._gathered(p, a, gathering) if zero == 3 else None
         summed_s = self._summed_s(p, a) if zero == 2 and self.shape.schedule not in CLOSED else None
         # what layers gather is followed with their sums
         beside_s = [self._beside_s(kind, p, a, zero) for kind in range(len(self.shape.cut.kinds) if gathered is None else 0)]
@@ -283,14 +301,13 @@ class Answered:
         """Whether what is gathered for the forward pass is dropped after it, and gathered again."""
         return bool(self.shape.kept.get("reshard", True))
 
-    def _gathered(self, p: Numbers, a: Numbers) -> Played:
-        """What is expected of passes that wait for what is gathered before them, which follows the sums of the one before."""
+    def gathering(self, p: Numbers, a: Numbers, zero: int) -> Gathering:
+        """Of configurations whose ranks gather layers before each pass over them, which follows the sums of the one before; of
+        none where they do not, or are alone in their pipelines."""
         shape, passing, agreeing = self.shape, self.passing, self.agreeing
-        if shape.stages == 1:
-            alone_s = self._alone_s(p, a)[None]
-            return Played(alone_s, np.zeros_like(alone_s), alone_s)
         kind_of, layers = shape.cut.kind_of, (shape.cut.stops - shape.cut.begins)[:, None]
-        window_s = passing.expected.played.window_s.take(p, axis=1)
+        if zero < 3 or shape.stages == 1:
+            return Gathering(p[:0], None)
         again_s = self._again * agreeing.gathers_s
         if shape.splits:
             longer = np.arange(len(p))
@@ -298,15 +315,23 @@ class Answered:
             waits_s = np.array([agreeing.gathers_s, agreeing.sums_s + again_s]).take(a, axis=2)
             unhidden = (waits_s > passing.kinds_s.take(p, axis=2)).any(axis=(0, 1))
             longer = np.flatnonzero(unhidden | (layers != layers[0]).any())
+        if not len(longer):
+            return Gathering(longer, None)
+        at, to = p[longer], a[longer]
+        each_s = agreeing.gathers_s, again_s, agreeing.opening_s, agreeing.sums_s, agreeing.last_s
+        collectives = Collectives.of((one[kind_of[:, None], to] for one in each_s), layers)
+        given = Given(collectives, passing.expected.least_s.take(at, axis=1))
+        return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, passing.stages.take(at), given))
+
+    def _gathered(self, p: Numbers, a: Numbers, gathering: Gathering) -> Played:
+        if self.shape.stages == 1:
+            alone_s = self._alone_s(p, a)[None]
+            return Played(alone_s, np.zeros_like(alone_s), alone_s)
+        window_s = self.passing.expected.played.window_s.take(p, axis=1)
         result = Played(window_s, np.zeros_like(window_s), window_s)
-        if len(longer):
-            at, to = p[longer], a[longer]
-            each_s = agreeing.gathers_s, again_s, agreeing.opening_s, agreeing.sums_s, agreeing.last_s
-            collectives = Collectives.of((one[kind_of[:, None], to] for one in each_s), layers)
-            given = Given(collectives, passing.expected.least_s.take(at, axis=1))
-            found = Expected(shape.schedule, shape.stage_of, passing.stages.take(at), given).played
-            for whole, part in zip(result[:2], found[:2], strict=True):
-                whole[:, longer] = part
+        if gathering.expected is not None:
+            for whole, part in zip(result[:2], gathering.expected.played[:2], strict=True):
+                whole[:, gathering.at] = part
         return result
 
     def _alone_s(self, p: Numbers, a: Numbers) -> Times:

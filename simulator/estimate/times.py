@@ -17,6 +17,7 @@ from simulator.errors import FieldError
 from simulator.estimate.codes import Numbers
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
+from simulator.estimate.expected import follow
 from simulator.estimate.messages import Messages
 from simulator.estimate.passes import Passes
 from simulator.estimate.pipelines import CLOSED, FOLLOWED
@@ -69,10 +70,16 @@ def step_times(configurations: Configurations) -> StepTimes:
     agreed, size_of = sums.answered(answers), size_of.reshape(passes.sent_bytes.shape)
     tables = {key: one.answered(passes, seconds, size_of, agreed.take(groups[key])) for key, one in found.items()}
     p, a = _places(shapes).take(to_passing.code), _places(groups).take(to_agreeing.code)
-    for key, zero, rows in _alike(agreeing, to_agreeing.code):
-        for begin in range(0, len(rows), _AT_ONCE):
-            some = rows[begin : begin + _AT_ONCE]
-            expected_s[some], least_s[some] = tables[key].times(p.take(some), a.take(some), zero)
+    parts = [
+        (tables[key], zero, rows[begin : begin + _AT_ONCE])
+        for key, zero, rows in _alike(agreeing, to_agreeing.code)
+        for begin in range(0, len(rows), _AT_ONCE)
+    ]
+    gatherings = [table.gathering(p.take(rows), a.take(rows), zero) for table, zero, rows in parts]
+    expected = [*(table.passing.expected for table in tables.values()), *(one.expected for one in gatherings)]
+    follow(one for one in expected if one is not None)
+    for (table, zero, rows), gathering in zip(parts, gatherings, strict=True):
+        expected_s[rows], least_s[rows] = table.times(p.take(rows), a.take(rows), zero, gathering)
     return StepTimes(expected_s, least_s)
 
 

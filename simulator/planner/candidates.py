@@ -12,7 +12,7 @@ from simulator.engine import replay, simulate_steady
 from simulator.estimate import Configurations, StepTimes, memory_bytes, step_times
 from simulator.estimate.servers import ServerConfigurations, served_memory_bytes
 from simulator.estimate.servers_times import served_step_times
-from simulator.predict import Simulate
+from simulator.horizon import Simulate
 from simulator.scenario import Scenario
 
 Numbers = NDArray[np.int64]

@@ -145,6 +145,9 @@ def _candidates(
 
 
 def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection[str]) -> None:
+    if scenario.unevenness.wants_mean:
+        message = "plans are for ranks and links that are the same at all times; leave noise, throttled, tail and tenants out"
+        raise FieldError(("unevenness",), message)
     node = scenario.cluster.node
     if objective in ("cost", "tokens-per-dollar") and node.price_USD_per_s is None:
         raise FieldError(("cluster", "node", "price"), f"the cluster names no price, which {objective} follows from; give it")

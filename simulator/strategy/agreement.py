@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simulator.cluster.algorithms import Group, Op
 from simulator.model.layers import Layer, copied_weights, glued_ends
-from simulator.program import Path, Rows, Use
+from simulator.program import Rows, Use
 from simulator.run import Phase
 from simulator.strategy.costs import Bucket, Job, buckets
+from simulator.strategy.fabric import Fabric
 from simulator.strategy.lanes import SLOTS
 from simulator.strategy.plan import Plan
 from simulator.strategy.replica import Replica, Shop
 from simulator.strategy.schedule import Pass
+from simulator.strategy.sketch import Moved, Sheet
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Agreement:
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
         self._makes = np.isin(shop.lanes.kind, (Pass.BACKWARD, Pass.WEIGHT))
         self._found: dict[tuple[int, str], list[Group]] = {}
-        self._paths: dict[tuple[Op, str, int, float], tuple[float, Path]] = {}
+        self._asked: dict[tuple[Op, str, int, float], int] = {}
 
     def add(self) -> None:
         """Sums and gathers of every stage, and the optimizers."""
@@ -123,17 +127,23 @@ class Agreement:
         pair, grid, replicas = ends(self.plan), self.shop.grid, self.replicas
         share = self._groups(pair[0], "replicas")[0].size if self.job.zero >= 2 else 1
         size_bytes = self.copied * (self.plan.gradient_bytes or self.job.element_bytes) / share
-        found = []
+        asked = []
         for replica in replicas:
             group = Group.of([grid.rank(replica.placed.rank, rank) for rank in pair], grid.devices)
-            alike, nodes = min(replica.alike, grid.devices), group.node_numbers.tolist()
-            found.append(self.shop.fabric.collective("all_reduce", group, size_bytes, nodes, alike))
-        moved_bytes, path = _together(found)
+            asked.append(("all_reduce", group, size_bytes, group.node_numbers.tolist(), min(replica.alike, grid.devices)))
+        number = self.shop.draft.ask(partial(_together, asked))
         after = [row for rank in pair for row in (*sums[rank], *(replica.last_rows[rank] for replica in replicas))]
         members = [replica.ranks[rank] for rank in pair for replica in replicas]
-        row = self.shop.builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after)
+        row = self._add(members, number, after)
         for rank in pair:
             sums[rank].append(row)
+
+    def _add(self, members: Sequence[int], number: int, after: Sequence[int], label: int = -1, slot: int = -1) -> int:
+        """Adds a collective that moves what was asked for by a number; its row."""
+        draft = self.shop.draft
+        row = self.shop.builder.collective(members, *draft.found[number], Phase.SYNCHRONISE, after, label, slot=slot)
+        draft.moves(row, number)
+        return row
 
     def _events(self, rank: int) -> Iterator[_Event]:
         """Collectives of a rank beside its passes."""
@@ -210,25 +220,26 @@ class Agreement:
             yield _Event(slot, "all_gather", group, float(count * self.job.element_bytes), (after,), task)
 
     def _collective(self, rank: int, event: _Event) -> int:
-        builder, replicas, stages = self.shop.builder, self.replicas, self.plan.stages
-        moved_bytes, path = self._path(rank, event.op, event.group, event.size_bytes)
+        replicas, stages = self.replicas, self.plan.stages
+        number = self._ask(rank, event.op, event.group, event.size_bytes)
         after = [int(replica.rows[task]) for replica in replicas for task in event.after]
         members = [replica.ranks[rank] for replica in replicas]
         # sums that nothing but optimizers follows need no hint, of which several would have the same
         slot = event.slot if event.before >= 0 or self.job.zero >= 2 else -1
-        return builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after, rank if stages > 1 else -1, slot=slot)
+        return self._add(members, number, after, rank if stages > 1 else -1, slot)
 
-    def _path(self, rank: int, op: Op, group: str, size_bytes: float) -> tuple[float, Path]:
+    def _ask(self, rank: int, op: Op, group: str, size_bytes: float) -> int:
+        """The number of what is asked for so."""
         key, grid = (op, group, rank, size_bytes), self.shop.grid
-        if key not in self._paths:
+        if key not in self._asked:
             algorithm = self.plan.algorithm if op == "all_reduce" else None
             beside = grid.beside([grid.rank(0, rank) + i * grid.stride("tensor") for i in range(grid.tensor)])
-            found = []
+            asked = []
             for one in self._groups(rank, group):
                 nodes = [node for node in self._nodes[rank] if node in one.node_numbers]
-                found.append(self.shop.fabric.collective(op, one, size_bytes, nodes, beside, algorithm))
-            self._paths[key] = _together(found)
-        return self._paths[key]
+                asked.append((op, one, size_bytes, nodes, beside, algorithm))
+            self._asked[key] = self.shop.draft.ask(partial(_together, asked))
+        return self._asked[key]
 
     def _groups(self, rank: int, name: str) -> list[Group]:
         """The groups that agree at the same time, those that have members on nodes that are modelled."""
@@ -256,29 +267,45 @@ class Agreement:
 
     def _add_optimizers(self, rank: int, sums: Sequence[int]) -> None:
         """Each replica's own part of the step; what is shared out after it is gathered, where the next step does not do so."""
-        builder, plan, job = self.shop.builder, self.plan, self.job
-        held = [i for stage in plan.stage_of[rank] for i in self.shop.ranges[stage]]
-        kept, ranks = self._parameters(held), self._groups(rank, "replicas")[0].size
-        own = sum(count / (self._groups(rank, group)[0].size if job.zero else 1) for group, count in kept.items())
-        work_s = job.optimizer_s(own)
-        if plan.compression is not None and ranks > 1 and not job.zero:
-            tensors = [tensor for i in held for tensor in job.layers[i].tensors]
-            work_s += plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
+        shop, plan, job = self.shop, self.plan, self.job
+        told = self._updating(rank)
+        work_s, _ = told(shop.sheet)
         label = rank if plan.stages > 1 else -1
-        rows = [builder.compute(replica.ranks[rank], Phase.OPTIMIZER, work_s, sums, label) for replica in self.replicas]
+        members = [replica.ranks[rank] for replica in self.replicas]
+        rows = [shop.builder.compute(member, Phase.OPTIMIZER, work_s, sums, label) for member in members]
+        shop.draft.times(rows, members, told)
         if job.zero in (1, 2) and not plan.overlap_gather and plan.workers * plan.context > 1:
-            members = [replica.ranks[rank] for replica in self.replicas]
             gathers = []
             for stage in plan.stage_of[rank]:
                 for group, count in self._parameters(self.shop.ranges[stage]).items():
-                    moved_bytes, path = self._path(rank, "all_gather", group, float(count * job.element_bytes))
-                    gathers.append(builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, rows, label))
+                    number = self._ask(rank, "all_gather", group, float(count * job.element_bytes))
+                    gathers.append(self._add(members, number, rows, label))
             for member in members:
-                builder.wait(member, Phase.SYNCHRONISE, gathers, label)
+                shop.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
+
+    def _updating(self, rank: int) -> Callable[[Sheet], tuple[float, float]]:
+        """Seconds of the optimizer's step over a rank's own part of the parameters, and none of exchanges."""
+        plan, zero = self.plan, self.job.zero
+        held = [i for stage in plan.stage_of[rank] for i in self.shop.ranges[stage]]
+        kept, ranks = self._parameters(held), self._groups(rank, "replicas")[0].size
+        own = sum(count / (self._groups(rank, group)[0].size if zero else 1) for group, count in kept.items())
+        tensors = [tensor for i in held for tensor in self.job.layers[i].tensors]
+
+        def told(sheet: Sheet) -> tuple[float, float]:
+            job, work_s = sheet.job, sheet.job.optimizer_s(own)
+            if plan.compression is not None and ranks > 1 and not zero:
+                work_s += plan.compression.work_s(tensors, ranks, job.cluster.device, job.precision)
+            return work_s, 0.0
+
+        return told
 
 
-def _together(found: Sequence[tuple[float, Path]]) -> tuple[float, Path]:
-    """The path of collectives of several groups at once: as long as the longest of them, using what all of them use."""
+def _together(asked: Sequence[tuple[Any, ...]], fabric: Fabric) -> Moved:
+    """Collectives of several groups at once, each as `Fabric.collective` is asked for it: as long as the longest of them, using
+    what all of them use."""
+    found = list(itertools.starmap(fabric.collective, asked))
+    if len(found) == 1:
+        return found[0]
     moved_bytes, longest = max(found, key=lambda one: one[1].latency_s + one[0] / one[1].max_Bps)
     uses: dict[int, float] = {}
     for _, path in found:

@@ -77,8 +77,8 @@ class Job:
     exchange: Exchanging | None = None
 
     def apart(self, ranks: int) -> Collection[int]:
-        """Ranks that nothing may be folded with: those that are told apart; all, where times are drawn at random."""
-        return range(ranks) if self.unevenness.is_random else self.unevenness.named
+        """Ranks that nothing may be folded with: those that are told apart; all, where no rank is like another."""
+        return range(ranks) if self.unevenness.parts_all else self.unevenness.named
 
     @property
     def element_bytes(self) -> int:

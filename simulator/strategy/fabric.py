@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
-from simulator.cluster import Cluster
+from simulator.cluster import Cluster, Node
 from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.collectives import MeasuredCollective
 from simulator.cluster.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
 from simulator.cluster.network import Link
-from simulator.cluster.traffic import network_loads
+from simulator.cluster.traffic import network_loads, unit
 from simulator.cluster.wiring import Channel, Vertex, Wiring
 from simulator.errors import FieldError, InputError
 from simulator.program import Path, ProgramBuilder, Use
@@ -32,7 +33,9 @@ class Fabric:
         self._resources: dict[str, int] = {}
         self._nodes_like: dict[int, float] = {}
         self._channels: dict[tuple[str, Channel], int] = {}
+        self._is_uniform = cluster.is_uniform
         self._costings: dict[tuple[object, ...], Costing] = {}
+        self._costs: dict[tuple[object, ...], CollectiveCost] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
         self._paths: dict[tuple[object, ...], Path] = {}
 
@@ -51,6 +54,7 @@ class Fabric:
         is as slow and as late as the slowest and latest of them.
         """
         together = lockstep or (rank,)
+        paces = tuple(map(unevenness.pace, together))
         self._nodes_like[node] = multiplicity / each
         return self._builder.rank(
             name,
@@ -60,6 +64,7 @@ class Fabric:
             slowdown=max(map(unevenness.slowdown, together)),
             late_s=max(map(unevenness.late_s, together)),
             lockstep=len(together),
+            paces=paces if any(paces) else (),
         )
 
     def _compute_uses(self, node: int, alike: int) -> tuple[Use, ...]:
@@ -225,6 +230,14 @@ class Fabric:
         self, link: Link, wiring: Wiring, prefix: str, source: int, target: int, out_of_source: float, into_target: float
     ) -> tuple[tuple[Use, ...], float, float]:
         """What messages use on their way, the latency of what is beyond the shortest way, the rate of one alone."""
+        if wiring.is_switch and source != target:
+            out, into = wiring.out_of(source), wiring.into(target)
+            first, last = (self._channel(prefix, link, wiring, channel) for channel in (out, into))
+            return (
+                (Use(first, out_of_source), Use(last, into_target)),
+                0.0,
+                min(wiring.capacity_Bps(out), wiring.capacity_Bps(into)),
+            )
         route = wiring.route(source, target)
         into = wiring.into(target)
         ends = {wiring.out_of(source): out_of_source}
@@ -284,11 +297,14 @@ class Fabric:
 
     def _cost(self, op: Op, group: Group, size_bytes: float, algorithm: str | None) -> CollectiveCost:
         """Of groups of one shape, wherever they are, where any two devices and nodes are joined like any other two."""
-        at: object = (group.members.tobytes(), group.device_of.tobytes()) if self.cluster.is_uniform else group
+        at: object = group.shape if self._is_uniform else group
         key = op, algorithm, at
         if key not in self._costings:
             self._costings[key] = costing(op, group, self.cluster, algorithm)
-        return self._costings[key](size_bytes)
+        of_size = *key, size_bytes
+        if of_size not in self._costs:
+            self._costs[of_size] = self._costings[key](size_bytes)
+        return self._costs[of_size]
 
     def _algorithm(self, cost: CollectiveCost, op: Op, group: Group, size_bytes: float) -> str:
         """What loads the network: of a measured collective the algorithm that the library is known to choose."""
@@ -307,29 +323,56 @@ class Fabric:
 
     def _loaded(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int]) -> tuple[Use, ...]:
         """The same of one collective, for what moves through a member."""
-        link, node = _given(self.cluster.network), self.cluster.node
-        wiring = link.wiring(self.cluster.nodes, node.cards_used)
-        loads = network_loads(algorithm, op, group, node, link, rotates(self.cluster, algorithm))
-        if link.is_uniform:
-            loads = self._of_modelled(loads, group, nodes, wiring)
+        link = _given(self.cluster.network)
+        wiring = link.wiring(self.cluster.nodes, self.cluster.node.cards_used)
+        load = _Load(algorithm, op, group, *self._shapes, rotates(self.cluster, algorithm))
+        loads = _of_modelled(load, nodes, wiring) if link.is_uniform else network_loads(*load)
         bus = bus_factor(op, group.size)
         return tuple(Use(self._channel("network ", link, wiring, channel), load / bus) for channel, load in loads.items())
 
-    def _of_modelled(
-        self, loads: Mapping[Channel, float], group: Group, nodes: Sequence[int], wiring: Wiring
-    ) -> dict[Channel, float]:
-        """Loads of the modelled nodes' own links. Where others are folded into them, each has that of the busiest like it."""
-        apart, folded = len(wiring) // self.cluster.nodes, len(nodes) < group.nodes
-        busiest: dict[tuple[Vertex, int], float] = {}
-        for (way, end), load in loads.items():
-            like = way, cast(int, end) % apart
-            busiest[like] = max(load, busiest.get(like, 0.0))
-        result: dict[Channel, float] = {}
-        for node, card in itertools.product(nodes, range(apart)):
-            for channel in (wiring.out_of(node * apart + card), wiring.into(node * apart + card)):
-                if load := busiest.get((channel[0], card), 0.0) if folded else loads.get(channel, 0.0):
-                    result[channel] = load
-        return result
+    @functools.cached_property
+    def _shapes(self) -> tuple[Node, Link]:
+        """Nodes and network without how fast they are: what share of a size passes where is the same for all such."""
+        network, node = _given(self.cluster.network), self.cluster.node
+        return node.model_copy(update={"link": node.link and unit(node.link)}), unit(network)
+
+
+class _Load(NamedTuple):
+    """A collective and what it loads, as `network_loads` is asked for it."""
+
+    algorithm: str
+    op: Op
+    group: Group
+    node: Node
+    network: Link
+    rotates: bool
+
+    @property
+    def apart(self) -> int:
+        """Endpoints of the network on a node."""
+        return self.node.cards_used if self.network.topology.tells_cards_apart else 1
+
+
+def _of_modelled(load: _Load, nodes: Sequence[int], wiring: Wiring) -> dict[Channel, float]:
+    """Loads of the modelled nodes' own links. Where others are folded into them, each has that of the busiest like it."""
+    folded, loads = len(nodes) < load.group.nodes, network_loads(*load)
+    busiest = _busiest(load) if folded else {}
+    result: dict[Channel, float] = {}
+    for node, card in itertools.product(nodes, range(load.apart)):
+        for channel in (wiring.out_of(node * load.apart + card), wiring.into(node * load.apart + card)):
+            if share := busiest.get((channel[0], card), 0.0) if folded else loads.get(channel, 0.0):
+                result[channel] = share
+    return result
+
+
+@functools.lru_cache(maxsize=256)
+def _busiest(load: _Load) -> Mapping[tuple[Vertex, int], float]:
+    """The most that an endpoint of any node sends, or gets, by way and by its number on the node."""
+    result: dict[tuple[Vertex, int], float] = {}
+    for (way, end), share in network_loads(*load).items():
+        like = way, cast(int, end) % load.apart
+        result[like] = max(share, result.get(like, 0.0))
+    return result
 
 
 def _added_up(uses: tuple[Use, ...]) -> tuple[Use, ...]:

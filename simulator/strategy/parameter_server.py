@@ -181,6 +181,6 @@ class ParameterServer(Strategy):
         apart = set(job.apart(self.ranks))
         if self.gate == SYNCHRONOUS:
             return apart
-        if job.unevenness.message_jitter == 0:
+        if job.unevenness.message_jitter == 0 and not job.unevenness.changes:
             apart -= set(range(self.workers, self.ranks)) - job.unevenness.named
         return apart if self.two_level else apart | set(range(self.workers))

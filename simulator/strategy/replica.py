@@ -5,16 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cluster.cost import library_of
-from simulator.program import Path, ProgramBuilder, Rows
+from simulator.program import ProgramBuilder, Rows
 from simulator.run import Phase
-from simulator.strategy.costs import Costs, Job
+from simulator.strategy.costs import Job
 from simulator.strategy.exchange import crowded_s
 from simulator.strategy.fabric import Fabric
 from simulator.strategy.feeding import Feeding
@@ -24,6 +25,7 @@ from simulator.strategy.placement import Placed
 from simulator.strategy.plan import Plan
 from simulator.strategy.posting import posted
 from simulator.strategy.schedule import Pass
+from simulator.strategy.sketch import Draft, Moved, Sheet
 
 _BACK: Final = (Pass.BACKWARD, Pass.INPUT)
 # the phases of passes, then of TURN and BEGIN, which count from the end
@@ -41,13 +43,8 @@ class Shop:
     grid: Grid
     ranges: Sequence[range]
     lanes: Lanes
-    _costs: dict[int, Costs] = field(default_factory=dict)
-
-    def costs(self, job: Job) -> Costs:
-        """Of a microbatch of a job that differs from others in its samples alone."""
-        if job.samples_per_worker not in self._costs:
-            self._costs[job.samples_per_worker] = job.costs(self.plan.microbatches)
-        return self._costs[job.samples_per_worker]
+    draft: Draft
+    sheet: Sheet
 
 
 class Replica:
@@ -61,7 +58,6 @@ class Replica:
     def __init__(self, shop: Shop, job: Job, placed: Placed) -> None:
         """job: with the samples that one of these workers has."""
         self.shop, self.job, self.placed = shop, job, placed
-        self.costs = shop.costs(job)
         plan, stages = shop.plan, range(shop.plan.stages)
         self.places = [shop.grid.place(placed.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]
@@ -83,10 +79,12 @@ class Replica:
     def _add_rank(self, stage: int) -> int:
         placed, grid = self.placed, self.shop.grid
         members = grid.members(placed.rank, stage)
-        return self.shop.fabric.add_rank(
-            self._name(stage), self.job.unevenness, members[0], self.places[stage][0],
-            each=min(self.alike, grid.devices), multiplicity=placed.ranks * len(members), lockstep=members,
+        add = partial(
+            Fabric.add_rank, name=self._name(stage), unevenness=self.job.unevenness, rank=members[0],
+            node=self.places[stage][0], each=min(self.alike, grid.devices), multiplicity=placed.ranks * len(members),
+            lockstep=members,
         )  # fmt: skip
+        return self.shop.draft.rank(add)
 
     def _name(self, stage: int) -> str:
         """Of a rank class: '16 workers', 'stage 0 (16 alike)', or by the first of its workers where not all are alike."""
@@ -98,20 +96,30 @@ class Replica:
 
     def _add_tasks(self) -> Rows:
         """The passes of every stage in their order."""
-        tasks, costs = self.shop.lanes, self.costs
+        tasks, shop = self.shop.lanes, self.shop
+        ranks = np.array(self.ranks)[tasks.rank]
+        work_s, exchange_s = self._times_s(shop.sheet)
+        rows = shop.builder.computes(
+            ranks, _PHASES[tasks.kind], work_s, stage=self._labels(), microbatch=tasks.microbatch, slot=tasks.slot,
+            exchange_s=exchange_s,
+        )  # fmt: skip
+        shop.draft.times(rows, ranks, self._times_s)
+        return rows
+
+    def _times_s(self, sheet: Sheet) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds that each task of the lanes computes, and that its ranks exchange within it."""
+        tasks, samples = self.shop.lanes, self.job.samples_per_worker
+        costs = sheet.costs(samples)
         forward, weight = tasks.kind == Pass.FORWARD, tasks.kind == Pass.WEIGHT
         work_s = np.where(forward, _over(costs.forward_s, tasks), _over(costs.backward_s, tasks))
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, tasks), _over(costs.backward_exchange_s, tasks))
         if weight.any():
-            weights_s = _over(self.job.weights_s(self.shop.plan.microbatches), tasks)
+            weights_s = _over(sheet.of(samples).weights_s(self.shop.plan.microbatches), tasks)
             work_s = np.where(weight, weights_s, np.where(tasks.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
         waits = tasks.kind < 0
         work_s[waits] = exchange_s[waits] = 0.0
-        return self.shop.builder.computes(
-            np.array(self.ranks)[tasks.rank], _PHASES[tasks.kind], work_s, stage=self._labels(),
-            microbatch=tasks.microbatch, slot=tasks.slot, exchange_s=exchange_s,
-        )  # fmt: skip
+        return work_s, exchange_s
 
     def _labels(self) -> NDArray[np.int64]:
         """The stage that spans are labelled with: none where there is one."""
@@ -140,7 +148,8 @@ class Replica:
             both = (made,) if plan.overlap_sends and not is_gloo else (made, at)
             sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
             ends = zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True)
-            paths = [self._path(*end) for end in ends]
+            asked = [self.shop.draft.ask(partial(self._sent, *end)) for end in ends]
+            paths = [self.shop.draft.found[number][1] for number in asked]
             ranks = np.array(self.ranks)
             rows = self.shop.builder.transfers(
                 ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], sizes_bytes, paths,
@@ -148,6 +157,7 @@ class Replica:
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
                 slot=np.max([tasks.slot[end] for end in both], axis=0) + 1,
             )  # fmt: skip
+            self.shop.draft.moves(rows, np.array(asked, dtype=np.int64)[:, None])
             self.shop.builder.follow(self.rows[used], rows)
             sends[made], to[made] = rows, rank_of[sources + step][:, None]
             messages.append(rows)
@@ -199,19 +209,19 @@ class Replica:
 
     def _sent_bytes(self, boundary: int) -> float:
         """What each of a stage's ranks sends, for a microbatch."""
-        whole = float(self.costs.output_bytes[self.shop.ranges[boundary][-1]])
+        whole = float(self.shop.sheet.costs(self.job.samples_per_worker).output_bytes[self.shop.ranges[boundary][-1]])
         return whole / self.shop.plan.tensor if self.shop.plan.splits else whole
 
-    def _path(self, source: int, target: int, size_bytes: float) -> Path:
-        """Between two pipeline ranks: of the messages of all alike ranks at once."""
+    def _sent(self, source: int, target: int, size_bytes: float, fabric: Fabric) -> Moved:
+        """Between two pipeline ranks: the messages of all alike ranks at once."""
         plan, places = self.shop.plan, self.places
-        path = self.shop.fabric.alike_messages(places[source], places[target], size_bytes, self.alike)
+        path = fabric.alike_messages(places[source], places[target], size_bytes, self.alike)
         if plan.splits:
             # what each has a part of is put together again
             group = self.shop.grid.along("tensor", plan.tensor)
-            together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, self.job.cluster)
+            together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, fabric.cluster)
             path = replace(path, latency_s=path.latency_s + together_s)
-        return path
+        return size_bytes, path
 
     def _wait_for_sends(self, sends: Rows) -> None:
         """A rank waits for what it has sent where sends are not overlapped: gpipe when it turns from forward to backward, 1f1b

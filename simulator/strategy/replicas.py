@@ -16,6 +16,7 @@ from simulator.strategy.lanes import lanes
 from simulator.strategy.plan import Plan
 from simulator.strategy.replica import Replica, Shop
 from simulator.strategy.served import add_servers
+from simulator.strategy.sketch import Draft, Shape, Sheet, Sketch, keep, kept
 
 # stages · microbatches of all replicas that are simulated; as many take 10 s and 1.5 GB on a 2-core virtual machine by replay,
 # and minutes by events, where jitter makes messages of hundreds of replicas share noticeably with what all of them agree on
@@ -26,9 +27,23 @@ _MOST_UNITS: Final = 800_000
 
 def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     """One step of all replicas. ranges: the layers of each stage of the model. Raises FieldError for too many passes."""
+    job = plan.exchanging(job)
+    # servers and what feeds ranks have numbers of their own
+    if plan.servers or job.input is not None:
+        return _sketched(plan, job, ranges).program
+    shape = Shape.of(plan, job, ranges)
+    sketch = kept(shape)
+    if sketch is not None:
+        return sketch.filled(job)
+    sketch = _sketched(plan, job, ranges)
+    keep(shape, job.layers, sketch)
+    return sketch.program
+
+
+def _sketched(plan: Plan, job: Job, ranges: Sequence[range]) -> Sketch:
+    """The program as the job has it, and what its numbers follow from."""
     builder = ProgramBuilder()
     grid = plan.grid(job.cluster.node.devices)
-    job = plan.exchanging(job)
     classes = plan.classes(job)
     check_size(plan, len(classes))
     held = with_copies(job.layers, plan)
@@ -36,13 +51,15 @@ def compile_plan(plan: Plan, job: Job, ranges: Sequence[range]) -> Program:
     if job.zero >= 2:
         _check_units(len(classes) * sum(map(len, found)), plan.microbatches)
     tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, plan.pass_times(job))
-    shop = Shop(builder, Fabric(job.cluster, builder), Feeding(builder, job), plan, grid, ranges, tasks)
+    fabric = Fabric(job.cluster, builder)
+    draft = Draft(fabric)
+    shop = Shop(builder, fabric, Feeding(builder, job), plan, grid, ranges, tasks, draft, Sheet(job, plan.microbatches))
     replicas = [Replica(shop, replace(job, samples_per_worker=plan.samples_of(placed.rank, job)), placed) for placed in classes]
     if plan.servers:
         add_servers(shop, job, replicas)
     else:
         Agreement(shop, job, found, replicas).add()
-    return builder.build()
+    return Sketch(builder.build(), draft, plan.microbatches)
 
 
 def _check_units(units: int, microbatches: int) -> None:

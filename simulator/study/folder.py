@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -15,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from simulator.errors import InputError, NotFoundError
+from simulator.lock import locked_folder
 from simulator.run import write_aside
-from simulator.study.rows import RESULTS, Row
+from simulator.study.rows import RESULTS, TARGET_RESULTS, Row
 from simulator.study.study import Numbers, Study
 
 if TYPE_CHECKING:
@@ -57,8 +56,7 @@ class Folder:
 @contextmanager
 def opened(path: Path, study: Study, intervals: bool, resume: bool) -> Iterator[Folder]:
     """The folder, which no other sweep writes to meanwhile. Raises InputError where it holds something else."""
-    path.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
+    with locked_folder(path, "a sweep"):
         asked = json.loads(json.dumps(_asked(study, intervals), default=str))
         if (path / _ASKED).is_file():
             _check(path, asked)
@@ -95,7 +93,7 @@ def table_of(study: Study, rows: Sequence[Row]) -> pa.Table:
     for axis, places in zip(study.axes, study.places(points).T, strict=True):
         columns[axis.column] = pa.array(axis.told, _type_of(axis.told)).take(pa.array(places))
     types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
-    for name, (kind, _) in RESULTS.items():
+    for name, (kind, _) in {**RESULTS, **(TARGET_RESULTS if study.has_target else {})}.items():
         columns[name] = pa.array([row.get(name) for row in rows], types[kind])
     return pa.table(columns)
 
@@ -148,21 +146,3 @@ def _differences(field: str, there: Any, here: Any) -> Iterator[str]:
 def _short(value: Any) -> str:
     text = "absent" if value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Held by one process at a time, and let go whatever becomes of it."""
-    with (path / ".lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            by = file.read().strip() or "unknown"
-            raise InputError(
-                f"{path}: another sweep writes to it (process {by}); wait for it, or choose another folder"
-            ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield

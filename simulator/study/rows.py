@@ -42,6 +42,8 @@ RESULTS: Final[Mapping[str, tuple[type, int]]] = {
     "cost_USD_per_million_samples": (float, 1),
     "error": (str, 0),
 }
+# The same where the study's scenario models convergence.
+TARGET_RESULTS: Final[Mapping[str, tuple[type, int]]] = {"time_to_target_s": (float, 1)}
 
 
 class Part(NamedTuple):
@@ -117,6 +119,7 @@ def told(run: Run) -> Row:
         "capacity_bytes": run.capacity_bytes,
         "fits": run.fits,
         "cost_USD_per_million_samples": cost.get("per_million_samples"),
+        **({} if run.to_target is None else {"time_to_target_s": run.time_to_target_s}),
     }
 
 
@@ -214,8 +217,8 @@ def _number_in(scenario: Scenario, field: str) -> float:
 
 def _scaled(row: Row, step_s: float) -> Row:
     """What a row would say if steps took so long, all else being alike."""
-    ratio = step_s / row["step_time_s"]
-    return {name: value if value is None else value * ratio ** RESULTS[name][1] if RESULTS[name][1] else value
+    ratio, follows = step_s / row["step_time_s"], {**RESULTS, **TARGET_RESULTS}
+    return {name: value if value is None else value * ratio ** follows[name][1] if follows[name][1] else value
             for name, value in row.items()}  # fmt: skip
 
 

@@ -61,6 +61,12 @@ class Study:
         overrides = [texts[place] for texts, place in zip(self._overrides, places, strict=True)]
         return build(copy.deepcopy(self.base), self.path, overrides)
 
+    @property
+    def has_target(self) -> bool:
+        """Whether points may model how many steps reach a target."""
+        axes = (axis.field for axis in self.axes)
+        return bool(self.base.data.get("convergence")) or any(field.partition(".")[0] == "convergence" for field in axes)
+
     @functools.cached_property
     def numbers(self) -> list[int]:
         """The axes along which points differ in numbers alone."""

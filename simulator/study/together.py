@@ -66,7 +66,7 @@ def timed_together(scenario: Scenario, numbers: Mapping[str, Times], intervals: 
     result = np.full((len(Points._fields), points), np.nan)
     # an interval in which a number was measured is none of another number
     own = {field.removeprefix("cluster.") for field in numbers} & set(scenario.cluster.uncertainty)
-    if scenario.unevenness.is_random or (intervals and own):
+    if scenario.unevenness.is_random or scenario.unevenness.changes or (intervals and own):
         return Points(*result)
     job, left = scenario.job(unevenness=scenario.unevenness), np.arange(points)
     program = scenario.strategy.compile(job)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,36 +26,58 @@ _FLAGS: Final = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of eight scenarios and one that failed; tests only read it."""
-    folder = write_results(tmp_path_factory.mktemp("eight"))
-    edit(folder, lambda plain: plain["cases"].append(failed_case()))
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that `make` fills, once for all processes that run tests beside one another; tests only read it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = factory.mktemp(name)
+        make(folder)
+        return folder
+    shared = factory.getbasetemp().parent
+    folder, done = shared / name, shared / f"{name}.done"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            # what another began, and failed at
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
     return folder
 
 
 @pytest.fixture(scope="session")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of eight scenarios and one that failed."""
+
+    def make(folder: Path) -> None:
+        write_results(folder)
+        edit(folder, lambda plain: plain["cases"].append(failed_case()))
+
+    return once(tmp_path_factory, "eight", make)
+
+
+@pytest.fixture(scope="session")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study's folder: two strategies on up to eight GPUs, by two networks; tests only read it."""
-    return write_study(tmp_path_factory.mktemp("swept"))
+    """A study's folder: two strategies on up to eight GPUs, by two networks."""
+    return once(tmp_path_factory, "swept", write_study)
 
 
 @pytest.fixture(scope="session")
 def built_results(eight: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of eight scenarios and a failed one, with its page."""
-    folder = tmp_path_factory.mktemp("built_results") / "eight"
-    shutil.copytree(eight, folder)
-    assert build(folder) == (folder / "index.html", False)
-    return folder
+    return once(tmp_path_factory, "built_results", partial(_built, eight))
 
 
 @pytest.fixture(scope="session")
 def built_study(swept: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study's folder, with its page."""
-    folder = tmp_path_factory.mktemp("built_study") / "swept"
-    shutil.copytree(swept, folder)
+    return once(tmp_path_factory, "built_study", partial(_built, swept))
+
+
+def _built(results: Path, folder: Path) -> None:
+    """Copies results, and makes their page."""
+    shutil.copytree(results, folder, dirs_exist_ok=True)
     assert build(folder) == (folder / "index.html", False)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ def test_every_figure_has_data_and_the_page_is_silent(kind: str, request: pytest
         figures.nth(i).scroll_into_view_if_needed()
         figures.nth(i).locator(".canvas .main-svg").first.wait_for()
         assert figures.nth(i).locator(".canvas .trace path, .canvas .point path").count() > 0
-    assert figures.count() == {"study": 10, "results": 12}[kind]
+    assert figures.count() == {"study": 11, "results": 12}[kind]
     assert opened.said == []
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 1280
 

@@ -9,6 +9,7 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ import pytest
 import scaleproof
 from reports.page import build
 from simulator.errors import InputError, RunError
-from simulator.run import save
+from simulator.predict import predict
+from simulator.run import Run, save
+from simulator.scenario import Scenario, load
+from validator.reconciliation.reconcile import reconcile
 
 from .example import CASES, edit, make_run, write_results
 from .sized import size_px
@@ -112,7 +116,17 @@ def test_figures_are_pictures_with_something_on_them(built_results: Path, built_
     assert len(names) == 4 + 8
     names = {path.stem for path in (built_study / "figures").glob("*.png")}
     assert names == {path.stem for path in (built_study / "figures").glob("*.svg")}
-    told = ("throughput", "efficiency", "breakdown", "crossover", "memory", "memory-scaling", "sensitivity", "pareto")
+    told = (
+        "throughput",
+        "efficiency",
+        "breakdown",
+        "crossover",
+        "memory",
+        "memory-scaling",
+        "sensitivity",
+        "pareto-memory",
+        "pareto-money",
+    )
     assert names == {*told, "timeline-01-ring", "timeline-02-servers"}
     for path in [*(built_results / "figures").glob("*.png"), *(built_study / "figures").glob("*.png")]:
         width, height = size_px(path.read_bytes())
@@ -167,6 +181,50 @@ def test_a_name_that_is_no_unicode_is_written_as_far_as_it_goes(tmp_path: Path) 
     write_results(tmp_path, CASES[:1])
     edit(tmp_path, lambda plain: plain["cases"][0].update(scenario="half \ud800"))
     assert "half ?" in _Page(build(tmp_path).path).text
+
+
+def kept_on(page: _Page, tmp_path: Path) -> list[Scenario]:
+    """The scenarios that a page can be asked for."""
+    found = []
+    for number, reference in enumerate(page.references):
+        if reference.startswith("data:application/yaml;base64,"):
+            path = tmp_path / f"saved-{number}.yaml"
+            path.write_bytes(base64.b64decode(reference.partition(",")[2]))
+            found.append(load(path))
+    return found
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_a_reconcile_can_be_run_again_from_its_page_alone(tmp_path: Path) -> None:
+    scenarios = [load("pipeline-2"), load("ring-4", ["name=ring 4; rm -r ~"])]
+
+    def measure(scenario: Scenario) -> Run:
+        return replace(predict(scenario), origin="measured", spans=None, provenance={"on": "local $(id)", "torch": "2.13.0"})
+
+    reconcile(scenarios, measure, tmp_path, 0.1, lambda _: None)
+    page = _Page(build(tmp_path).path)
+    assert kept_on(page, tmp_path) == scenarios
+    command = "scaleproof reconcile pipeline-2.yaml ring-4-rm-r.yaml --on 'local $(id)' --max-error 0.1 --out again"
+    assert command in page.text
+    for told in ("Page made with", "measured_layers:", "Torch 2.13.0", "Measured on local $(id)"):
+        assert told in page.text
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_a_prediction_can_be_run_again_from_its_page_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert scaleproof.main(["predict", "resnet50-ring-p100", "--set", "strategy.workers=2", "--out", str(out)]) == 0
+    page = _Page(build(out).path)
+    assert kept_on(page, tmp_path) == [load("resnet50-ring-p100", ["strategy.workers=2"])]
+    assert "scaleproof predict resnet50-ring-p100.yaml --out again scaleproof report again" in page.text
+    assert "cluster.device Peaks, memory and bandwidth from NVIDIA" in page.text
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_a_scenario_that_is_none_is_shown_as_it_is(tmp_path: Path) -> None:
+    write_results(tmp_path, CASES[:1])
+    (tmp_path / "runs/ring-2/scenario.yaml").write_text("<script>: [")
+    assert "<script>: [" in _Page(build(tmp_path).path).text
 
 
 @pytest.mark.usefixtures("not_drawn")

@@ -52,6 +52,16 @@ def test_scenarios_on_as_many_ranks_are_not_joined() -> None:
     assert not any(mark.joined and not mark.dashed for mark in chart.views[0].marks if isinstance(mark, Line))
 
 
+def test_scenarios_that_differ_in_more_than_ranks_are_not_joined() -> None:
+    two, four = _cases(CASES[0], CASES[1])
+    assert four.predicted is not None
+    other = replace(four, predicted=replace(four.predicted, baseline={"weak": "1 worker of another model"}))
+    chart = result_charts.scaling([two, other])
+    assert chart is not None
+    assert not any(mark.joined for mark in chart.views[0].marks if isinstance(mark, Line))
+    assert chart.views[0].finding == ""
+
+
 def test_accuracy_has_measured_across_and_predicted_upward(eight: Path) -> None:
     chart = result_charts.accuracy(read(eight).cases)
     assert chart is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ import pytest
 from reports.results import read
 from simulator.errors import InputError
 from simulator.run import save
+from simulator.scenario import Scenario
+from simulator.scenario_text import dump, keep
 
 from .example import CASES, edit, make_run, write_results
+
+Make = Callable[..., Scenario]
 
 
 def test_reads_all_cases_with_their_spans(eight: Path) -> None:
@@ -150,6 +155,31 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path, place: str) -> None:
     assert predicted.spans is None
     assert len(found.cases[0].runs) == 2
     assert all("is not within the results" in note for note in found.notes)
+
+
+def test_what_was_run_is_read_wherever_it_was_kept(small: Make, tmp_path: Path) -> None:
+    scenario = small()
+    run = make_run("predicted", CASES[0])
+    for number, place in enumerate(("predicted", "ring-2/measured", "runs/ring-2/predicted")):
+        folder = tmp_path / str(number) / place
+        save(run, folder)
+        keep(scenario, folder.parent)
+        (case,) = read(tmp_path / str(number)).cases
+        assert case.scenario_yaml == dump(scenario)
+    write_results(tmp_path / "reconciled", CASES[:2])
+    keep(scenario, tmp_path / "reconciled/runs/ring-4")
+    assert [case.scenario_yaml for case in read(tmp_path / "reconciled").cases] == ["", dump(scenario)]
+
+
+def test_a_scenario_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
+    write_results(tmp_path, CASES[:2])
+    for name, content in (("ring-2", b"\xff\xfe"), ("ring-4", b"#" * (2**20 + 1))):
+        (tmp_path / "runs" / name / "scenario.yaml").write_bytes(content)
+    found = read(tmp_path)
+    assert [case.scenario_yaml for case in found.cases] == ["", ""]
+    (note, other) = found.notes
+    assert note.startswith("runs/ring-2/scenario.yaml cannot be read (")
+    assert other == "runs/ring-4/scenario.yaml cannot be read (more than 1.00 MiB); left out"
 
 
 def test_no_cases_is_not_an_error(tmp_path: Path) -> None:

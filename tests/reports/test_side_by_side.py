@@ -12,6 +12,7 @@ from reports import side_by_side as module
 from reports.results import Case, Explanation, Parting
 from reports.side_by_side import side_by_side
 from reports.step import Step, typical_step
+from reports.style import Drawn
 from reports.timeline import draw
 
 from .example import CASES, make_run
@@ -37,9 +38,16 @@ def case(*partings: Parting) -> Case:
     return Case("a", "", "", 2, 2, *runs, explanation=Explanation(partings=partings))
 
 
-def test_each_mark_makes_room_for_its_words() -> None:
-    plain, marked = side_by_side(case()), side_by_side(case(parting(), parting(rank=0, stage=0)))
-    assert plain is not None
+@pytest.fixture(scope="module")
+def plain() -> Drawn:
+    """Nothing is marked."""
+    drawn = side_by_side(case())
+    assert drawn is not None
+    return drawn
+
+
+def test_each_mark_makes_room_for_its_words(plain: Drawn) -> None:
+    marked = side_by_side(case(parting(), parting(rank=0, stage=0)))
     assert marked is not None
     assert size_px(marked.png)[1] > size_px(plain.png)[1]
 
@@ -65,7 +73,10 @@ def test_a_mark_frames_its_spans_on_both_sides() -> None:
 @pytest.mark.parametrize("changes", [{"rank": 9}, {"phase": "sleep"}, {"microbatch": 77}, {"measured_ranks": ()}])
 def test_what_a_side_does_not_show_is_not_marked(changes: dict[str, object]) -> None:
     assert module._places(steps(), parting(**changes)) is None
-    assert side_by_side(case(parting(**changes))) == side_by_side(case())
+
+
+def test_a_picture_of_which_nothing_is_marked_is_the_plain_one(plain: Drawn) -> None:
+    assert side_by_side(case(parting(rank=9), parting(phase="sleep"))) == plain
 
 
 def test_of_several_stretches_the_one_that_differs_the_most_is_framed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,10 +25,11 @@ def _chart(name: str = "ring", **settings: Any) -> Chart:
 
 
 def test_pictures_are_twice_as_wide_as_a_page_shows_them() -> None:
-    assert size_px(still(_chart()).png)[0] == WIDTH_IN * 200
-    assert size_px(still(_chart(height_px=760)).png)[1] > size_px(still(_chart()).png)[1]
-    assert b"<svg" in still(_chart()).svg
-    assert still(_chart()) == still(_chart())
+    drawn = still(_chart())
+    assert size_px(drawn.png)[0] == WIDTH_IN * 200
+    assert size_px(still(_chart(height_px=760)).png)[1] > size_px(drawn.png)[1]
+    assert b"<svg" in drawn.svg
+    assert still(_chart()) == drawn
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,14 @@ def test_pictures_are_twice_as_wide_as_a_page_shows_them() -> None:
 )
 def test_any_name_can_be_drawn(name: str) -> None:
     assert still(_chart(name)).png
+
+
+def test_a_title_has_as_many_lines_as_it_takes_and_says_what_is_chosen() -> None:
+    view = View(Axis("x"), Axis("y"), (Line("a", BLUE, [1, 2], [1, 2]),), "word " * 50, ("10 Gbit/s",))
+    drawn = still(Chart("chart", "heading", (view,), choosers=(("bandwidth", ("10 Gbit/s", "40 Gbit/s")),)))
+    short = still(Chart("chart", "heading", (replace(view, finding="word", choices=()),)))
+    assert size_px(drawn.png)[1] > size_px(short.png)[1]
+    assert b"bandwidth 10 Gbit/s" in drawn.svg
 
 
 def test_axes_may_be_logarithmic_shares_or_named() -> None:

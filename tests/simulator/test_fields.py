@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator import units
 from simulator.errors import InputError
 from simulator.fields import Unit, differences, field_at, value_at
 from simulator.scenario import Scenario, load
@@ -53,12 +53,42 @@ def test_a_field_that_there_is_not_is_told_in_one_line(small: Make, path: str, m
     assert len(str(caught.value).splitlines()) == 1
 
 
+def unit(path: str) -> Unit:
+    """That of a field of any scenario that has it."""
+    found = value_at(load("resnet50-servers-p100", ["cluster.node.power=2 kW", "cluster.node.price=1 USD/h"]), path).unit
+    assert found is not None
+    return found
+
+
+RATE, MEMORY = unit("cluster.network.bandwidth"), unit("cluster.device.memory_bandwidth")
+SIZE, TIME, PRICE = unit("cluster.device.memory"), unit("cluster.network.latency"), unit("cluster.node.price")
+
+
 @given(value=st.floats(1e-9, 1e18))
 def test_numbers_are_written_so_that_they_are_read_as_they_were(value: float) -> None:
-    unit = Unit("USD/h", units.parse_USD_per_s, str, per=3600.0)
-    assert unit.parse(unit.exactly(value)) == pytest.approx(value, rel=1e-12)
-    rate = Unit("B/s", units.parse_Bps, units.format_Bps)
-    assert rate.parse(rate.exactly(value)) == value
+    assert PRICE.parse(PRICE.exactly(value)) == pytest.approx(value, rel=1e-12)
+    for one in (RATE, MEMORY, SIZE, TIME):
+        assert one.parse(one.exactly(value)) == value
+
+
+@given(number=st.decimals(0, 10**6, allow_nan=False), name=st.sampled_from(TIME.names + RATE.names + SIZE.names + PRICE.names))
+def test_what_was_read_is_written_to_its_last_bit(number: Decimal, name: str) -> None:
+    one = next(one for one in (TIME, RATE, SIZE, PRICE) if name in one.names)
+    value = one.parse(f"{number} {name}")
+    assert one.parse(one.exactly(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (RATE, "25 Gbit/s"), (RATE, "400 Gbit/s"), (RATE, "300 GB/s"), (RATE, "33.3 Gbit/s"), (RATE, "500 Mbit/s"),
+        (MEMORY, "3.35 TB/s"), (MEMORY, "10 GB/s"), (MEMORY, "60 GB/s"), (SIZE, "64 MiB"), (SIZE, "25 MiB"), (SIZE, "1 GB"),
+        (SIZE, "80 GiB"), (TIME, "3 us"), (TIME, "41.64 us"), (TIME, "90 s"), (TIME, "0.5069 ns"), (TIME, "2087 us"),
+        (PRICE, "32.77 USD/h"), (TIME, "0 s"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_people_write_them(one: Unit, text: str) -> None:
+    assert one.exactly(one.parse(text)) == text
 
 
 def test_alike_scenarios_differ_in_nothing(small: Make) -> None:
@@ -81,7 +111,7 @@ def test_of_another_kind_only_what_is_unusual_is_told(small: Make) -> None:
 
 def test_numbers_that_look_alike_are_told_with_all_digits(small: Make) -> None:
     (change,) = differences(small(), small("cluster.network.bandwidth=10.0001 Gbit/s"))
-    assert (change.a, change.b) == ("1250000000.0 B/s", "1250012500.0 B/s")
+    assert (change.a, change.b) == ("10 Gbit/s", "10.0001 Gbit/s")
 
 
 def test_tables_are_told_by_how_much_of_them_differs(small: Make) -> None:

@@ -71,6 +71,12 @@ def test_the_smallest_sizes_cost_the_published_latency() -> None:
     assert seconds(8, TWO_A100, AMPERE, "tree") == pytest.approx(25.2e-6, rel=1e-3)
 
 
+def test_messages_to_all_peers_cost_one_step_and_each_remote_one_its_posting() -> None:
+    # Simple: base 8.4 us and a step of 3.4 us inside; between, one of 14 us, and eight peers of the other node at 1 us each
+    assert seconds(8, A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(11.8e-6, rel=1e-3)
+    assert seconds(8, TWO_A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(33.8e-6, rel=1e-3)
+
+
 def test_a_plugins_latency_counts_for_each_step_between_nodes() -> None:
     slow = AMPERE.model_copy(update={"network_latency_s": 75e-6})
     more_s = seconds(8, TWO_A100, slow, "tree") - seconds(8, TWO_A100, AMPERE, "tree")

@@ -31,6 +31,18 @@ def test_what_is_slower_by_a_factor_is_as_fast_again_by_its_inverse(name: str, s
     assert again == (None if value is None else pytest.approx(value))
 
 
+def test_links_numbers_are_read_where_they_are_and_nowhere_where_there_is_no_link() -> None:
+    cluster, alone = plain(2, 4, link=_LINKED, network=_LINKED), plain(link=None, network=None)
+    values = {"bandwidth": (100e9, 10e9), "latency": (1e-6, 10e-6), "overhead": (2e-6, 2e-6)}
+    for number, (inside, between) in values.items():
+        for name, value in ((f"node.link.{number}", inside), (f"network.{number}", between)):
+            quantity = QUANTITIES[name]
+            assert quantity.value(cluster) == pytest.approx(value)
+            assert quantity.parse(quantity.format(value)) == pytest.approx(value)
+            assert quantity.value(alone) is None
+            assert quantity.slowed(alone, 2.0) == alone
+
+
 @pytest.mark.parametrize(
     ("scenario", "names"),
     [

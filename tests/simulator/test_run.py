@@ -157,3 +157,15 @@ def test_a_run_survives_the_disk(tmp_path: Path) -> None:
     for name, column in ONE.columns().items():
         assert (getattr(again.spans, name) == column).all()
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == ["run.json", "spans.npz"]
+
+
+def test_spans_of_another_run_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    first, second = made(ONE, [0, 12], [False]), made(ONE.where(ONE.end_s < 5), [0, 12], [False])
+    save(first, tmp_path / "first")
+    save(second, tmp_path / "second")
+    # whoever is killed between the two files leaves this
+    (tmp_path / "first" / "spans.npz").write_bytes((tmp_path / "second" / "spans.npz").read_bytes())
+    with pytest.raises(ValueError, match="spans are of another run"):
+        load_run(tmp_path / "first")
+    save(replace(first, spans=None), tmp_path / "second")
+    assert load_run(tmp_path / "second").spans is None

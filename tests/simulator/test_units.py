@@ -79,3 +79,10 @@ def test_three_significant_digits(seconds: float, text: str) -> None:
 def test_count() -> None:
     assert units.format_count(175.2e9) == "175 G"
     assert units.format_count(12) == "12.0"
+
+
+@pytest.mark.parametrize("text", ["1e-31 s", "1e300 s"])
+def test_what_no_machine_has_is_refused(text: str) -> None:
+    """Products and quotients of such are soon no numbers."""
+    with pytest.raises(UnitError, match="is no time that can be reckoned with"):
+        units.parse_time_s(text)

@@ -239,3 +239,10 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, capsys: pytest.Capt
         score(tmp_path / "missing.csv")
     assert scaleproof.main(["score", str(TABLE.with_name("pipeline_schedules.csv")), "--calibrated"]) == 2
     assert "nothing of pipeline_schedules is fitted on request; leave --calibrated out" in capsys.readouterr().err
+
+
+def test_a_table_that_lacks_a_column_has_blanks_in_it(tmp_path: Path) -> None:
+    text = (library.ROOT / "published" / "pipeline_schedules.csv").read_text()
+    path = tmp_path / "t.csv"
+    path.write_text(text.replace("p2p_ms", "something_else"))
+    assert all(one.scored == 0 and one.skipped for one in score(path).sets.values())

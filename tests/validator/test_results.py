@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simulator.errors import InputError, RunError
 from simulator.predict import predict
 from simulator.run import Run, save
-from simulator.scenario import Scenario
+from simulator.scenario import Scenario, load
 from validator import results
 from validator.results import digest, find, folder_of, is_right, keep, listed, prepare, stamped
 
@@ -35,24 +35,25 @@ def test_what_is_kept_is_found(small: Make, tmp_path: Path) -> None:
     assert folder == tmp_path / "small" / "measured"
     assert find(folder, scenario, "local", verify=False) is None
     run = measured(scenario)
-    keep(run, folder)
+    keep(run, scenario, folder)
     found = find(folder, scenario, "local", verify=False)
     assert found is not None
     assert found.summary() == run.summary()
+    assert load(tmp_path / "small" / "scenario.yaml") == scenario
 
 
 def test_a_changed_scenario_another_place_and_part_of_a_run_are_not_found(small: Make, tmp_path: Path) -> None:
-    scenario = small()
-    keep(measured(scenario), tmp_path)
-    assert find(tmp_path, small("steps=7"), "local", verify=False) is None
-    assert find(tmp_path, scenario, "netlab", verify=False) is None
-    assert find(tmp_path, scenario, "local", verify=True) is None, "it was not verified"
-    keep(measured(scenario, verified=RIGHT), tmp_path)
-    assert find(tmp_path, scenario, "local", verify=True) is not None
-    keep(measured(scenario, verified=RIGHT | {"deviation": 0.3}), tmp_path)
-    assert find(tmp_path, scenario, "local", verify=True) is None, "it was wrong"
-    keep(measured(scenario, provenance={"partial": "3 of 5 steps"}), tmp_path)
-    assert find(tmp_path, scenario, "local", verify=False) is None
+    scenario, folder = small(), tmp_path / "measured"
+    keep(measured(scenario), scenario, folder)
+    assert find(folder, small("steps=7"), "local", verify=False) is None
+    assert find(folder, scenario, "netlab", verify=False) is None
+    assert find(folder, scenario, "local", verify=True) is None, "it was not verified"
+    keep(measured(scenario, verified=RIGHT), scenario, folder)
+    assert find(folder, scenario, "local", verify=True) is not None
+    keep(measured(scenario, verified=RIGHT | {"deviation": 0.3}), scenario, folder)
+    assert find(folder, scenario, "local", verify=True) is None, "it was wrong"
+    keep(measured(scenario, provenance={"partial": "3 of 5 steps"}), scenario, folder)
+    assert find(folder, scenario, "local", verify=False) is None
 
 
 def test_the_digest_is_of_what_is_trained(small: Make) -> None:
@@ -93,7 +94,8 @@ def test_paced_ranks_of_several_nodes_need_their_network(on: str, overrides: lis
 
 def test_runs_are_listed_wherever_they_lie(small: Make, tmp_path: Path) -> None:
     for name in ("second", "first"):
-        keep(measured(small(f"name={name}")), tmp_path / "deep" / name / "measured")
+        scenario = small(f"name={name}")
+        keep(measured(scenario), scenario, tmp_path / "deep" / name / "measured")
     save(predict(small()), tmp_path / "deep" / "first" / "predicted")
     assert [kept.run.scenario for kept in listed(tmp_path) if kept.run] == ["first", "second"]
     with pytest.raises(InputError, match="no such folder"):
@@ -118,15 +120,16 @@ def test_runs_are_listed_wherever_they_lie(small: Make, tmp_path: Path) -> None:
 def test_damaged_ones_are_told_and_not_found(damage: Callable[[Path], Any], small: Make, tmp_path: Path) -> None:
     scenario = small()
     for name in "ab":
-        keep(measured(small(f"name={name}")), tmp_path / name)
-    damage(tmp_path / "a")
+        run = replace(measured(small(f"name={name}")), spans=predict(scenario).spans)
+        keep(run, scenario, tmp_path / name / "measured")
+    damage(tmp_path / "a" / "measured")
     damaged, good = listed(tmp_path)
     assert damaged.run is None
-    assert damaged.folder == tmp_path / "a"
+    assert damaged.folder == tmp_path / "a" / "measured"
     assert damaged.problem
     assert "\n" not in damaged.problem
     assert good.run is not None
-    assert find(tmp_path / "a", scenario, "local", verify=False) is None
+    assert find(tmp_path / "a" / "measured", scenario, "local", verify=False) is None
 
 
 def change(folder: Path, **fields: Any) -> None:
@@ -134,11 +137,16 @@ def change(folder: Path, **fields: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
+@pytest.fixture
+def once_measured(small: Make) -> Run:
+    return measured(small())
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True))
-def test_a_file_cut_short_anywhere_is_told(share: float, small: Make, tmp_path: Path) -> None:
+def test_a_file_cut_short_anywhere_is_told(share: float, small: Make, once_measured: Run, tmp_path: Path) -> None:
     scenario = small()
-    keep(measured(scenario), tmp_path)
+    save(once_measured, tmp_path)
     whole = (tmp_path / "run.json").read_bytes()
     (tmp_path / "run.json").write_bytes(whole[: int(share * (len(whole) - 2))])
     (kept,) = listed(tmp_path)
@@ -147,9 +155,9 @@ def test_a_file_cut_short_anywhere_is_told(share: float, small: Make, tmp_path: 
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = small()
-    keep(measured(scenario), tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    scenario, folder = small(), tmp_path / "measured"
+    keep(measured(scenario), scenario, folder)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     def full(self: Path, content: bytes) -> int:
         with self.open("wb") as file:
@@ -157,18 +165,18 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small: Make, tmp_path: Path, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(RunError, match=f"{tmp_path}: No space left on device; make room"):
-        keep(measured(scenario, losses=(1.0,)), tmp_path)
+    with pytest.raises(RunError, match=f"{folder}: No space left on device; make room"):
+        keep(measured(scenario, losses=(1.0,)), scenario, folder)
     monkeypatch.undo()
-    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_what_has_no_room_for_its_spans_is_kept_without_and_measured_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenario = small()
+    scenario, folder = small(), tmp_path / "measured"
     run = replace(measured(scenario), spans=predict(scenario).spans)
-    keep(run, tmp_path)
+    keep(run, scenario, folder)
     write = Path.write_bytes
 
     def nearly_full(self: Path, content: bytes) -> int:
@@ -178,11 +186,11 @@ def test_what_has_no_room_for_its_spans_is_kept_without_and_measured_again(
 
     monkeypatch.setattr(Path, "write_bytes", nearly_full)
     with pytest.raises(RunError, match="No space left on device; all but its spans is kept; make room"):
-        keep(replace(run, losses=(1.0,)), tmp_path)
+        keep(replace(run, losses=(1.0,)), scenario, folder)
     (kept,) = listed(tmp_path)
     assert kept.run is not None
     assert (kept.run.losses, kept.run.spans, kept.run.provenance["partial"]) == ((1.0,), None, "without spans")
-    assert find(tmp_path, scenario, "local", verify=False) is None
+    assert find(folder, scenario, "local", verify=False) is None
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

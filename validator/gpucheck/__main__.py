@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import ScaleproofError
+from simulator.lock import locked_folder
 from validator.gpucheck import dependencies
 
 # With what was begun before, less than 8 minutes.
@@ -24,11 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="run all of it tiny, on the CPU, to see that it runs")
     options = parser.parse_args(arguments)
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        site = dependencies.provide(options.out / "site", options.wheels)
-        from validator.gpucheck.check import check
+        with locked_folder(options.out, "a GPU check"):
+            site = dependencies.provide(options.out / "site", options.wheels)
+            from validator.gpucheck.check import check
 
-        return check(options.out, options.dry_run, options.limit, site)
+            return check(options.out, options.dry_run, options.limit, site)
     except ScaleproofError as error:
         print(error, file=sys.stderr)
         return error.exit_code

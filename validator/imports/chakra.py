@@ -128,7 +128,7 @@ def _json(path: Path, content: bytes, notes: Notes) -> Iterator[Node]:
     while at < len(text.rstrip()):
         try:
             document, at = decoder.raw_decode(text, at + len(text[at:]) - len(text[at:].lstrip()))
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             line = text.count("\n", 0, getattr(error, "pos", at)) + 1
             if len(documents) < 2:
                 raise InputError(f"{path}:{line}: not JSON; expected {_EXPECTED}") from None

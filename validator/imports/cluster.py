@@ -18,6 +18,7 @@ from simulator.cluster.algorithms import Op, bus_factor
 from simulator.cluster.quantities import format_share
 from simulator.device_part import resolve_device
 from simulator.errors import InputError
+from simulator.lock import PATIENCE_S, locked_file
 from simulator.run import write_aside
 from simulator.scenario import load_cluster
 from simulator.units import format_Bps, format_bytes, format_time_s
@@ -197,9 +198,10 @@ def write(data: dict[str, Any], found: Found, path: Path) -> None:
     from validator.probe import points
 
     header = f"# Imported from {found.tool}. Every number may be edited; `scaleproof predict` uses what stands here.\n"
-    write_aside(path, (header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)).encode())
-    if found.points:
-        points.write(found.points, path.with_suffix(".points.parquet"))
+    with locked_file(path, "import", PATIENCE_S):
+        write_aside(path, (header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)).encode())
+        if found.points:
+            points.write(found.points, path.with_suffix(".points.parquet"))
 
 
 def _with_layers(device: str | dict[str, Any], layers: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +15,10 @@ from typing import Any, Final
 from simulator.errors import InputError
 
 _GZIP: Final = b"\x1f\x8b"
-# A trace of a long run is larger than what it takes to say what a step is like.
-_MAX_BYTES: Final = 4 * 2**30
+# Of a file, also once it is unpacked: gzip makes a thousandth of what is all alike. A trace of a long run is larger than what
+# it takes to say what a step is like, and JSON takes ten times its size in memory.
+_MAX_BYTES: Final = 2**30
+_PART_BYTES: Final = 2**20
 # Notes of one kind that are told one by one.
 _TOLD: Final = 3
 
@@ -43,28 +47,37 @@ class Notes:
 def read_bytes(path: Path) -> bytes:
     """A file's content, unpacked where gzip packed it; what of a truncated one can be unpacked. Raises InputError."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{path}: more than {_MAX_BYTES >> 30} GiB; record fewer steps")
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = _parts(path, file.read1)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; give a file that can be read") from None
     if not content.startswith(_GZIP):
         return content
     try:
-        return gzip.decompress(content)
+        with gzip.open(io.BytesIO(content)) as packed:
+            return _parts(path, packed.read1)
     except (OSError, EOFError, zlib.error):
-        return _unpacked_part(path, content)
+        raise InputError(f"{path}: damaged, gzip cannot unpack it; copy it again") from None
 
 
-def _unpacked_part(path: Path, content: bytes) -> bytes:
-    unpack = zlib.decompressobj(wbits=31)
-    try:
-        part = unpack.decompress(content)
-    except zlib.error:
-        part = b""
-    if not part:
-        raise InputError(f"{path}: damaged, gzip cannot unpack it; copy it again")
-    return part
+def _parts(path: Path, read: Callable[[int], bytes]) -> bytes:
+    """All that can be read, part by part: up to where it ends too early, and no more than memory holds of what has no end.
+
+    Raises InputError.
+    """
+    whole = bytearray()
+    while True:
+        try:
+            part = read(_PART_BYTES)
+        except EOFError:
+            if not whole:
+                raise
+            part = b""
+        if not part:
+            return bytes(whole)
+        whole += part
+        if len(whole) > _MAX_BYTES:
+            raise InputError(f"{path}: more than {_MAX_BYTES >> 30} GiB; record fewer steps")
 
 
 def read_text(path: Path, expected: str) -> str:
@@ -91,6 +104,8 @@ def read_json(path: Path, expected: str, items: str, notes: Notes) -> Any:
         return {items: found}
     except RecursionError:
         raise InputError(f"{path}: nested too deeply; expected {expected}") from None
+    except ValueError:
+        raise InputError(f"{path}: a number of thousands of digits; expected {expected}") from None
 
 
 def _whole_items(text: str, items: str) -> list[Any]:
@@ -103,7 +118,7 @@ def _whole_items(text: str, items: str) -> list[Any]:
             at += 1
         try:
             item, at = decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             break
         found.append(item)
     return found

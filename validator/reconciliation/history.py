@@ -77,7 +77,8 @@ def fingerprint(cluster: Cluster) -> str:
 
 def workload(scenario: Scenario) -> str:
     """The same for scenarios that do the same work, on whatever cluster."""
-    return _digest(scenario.model_dump_json(exclude={"name": True, "description": True, "steps": True, "cluster": True}))
+    told = {"name", "description", "steps", "cluster", "convergence"}
+    return _digest(scenario.model_dump_json(exclude=told))
 
 
 def _digest(text: str) -> str:

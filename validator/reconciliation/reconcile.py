@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from simulator import scenario_text
 from simulator.errors import RunError
 from simulator.predict import predict
 from simulator.run import Run, save, write_aside
@@ -133,6 +134,7 @@ def measured_folder(out: Path, scenario: Scenario) -> Path:
 
 def _save(case: Case, out: Path) -> None:
     folder = measured_folder(out, case.scenario)
+    scenario_text.keep(case.scenario, folder.parent)
     save(case.predicted, folder.with_name("predicted"))
     if case.measured is not None:
         save(case.measured, folder)

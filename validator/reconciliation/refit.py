@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval, slowed, uncertain
 from simulator.errors import InputError
+from simulator.lock import PATIENCE_S, locked_file
 from simulator.predict import timed
 from simulator.run import Run, write_aside
 from simulator.scenario import Scenario, load_cluster
@@ -120,7 +121,8 @@ def update(path: Path, cases: Sequence[Case]) -> Refit:
     cluster = load_cluster(path)
     done = refit(cluster, [(case.scenario, case.measured) for case in cases if case.measured is not None], str(path))
     if done.improves:
-        write_aside(path, clusterfile.rewritten(path, cluster, done.cluster).encode())
+        with locked_file(path, "reconcile --update", PATIENCE_S):
+            write_aside(path, clusterfile.rewritten(path, cluster, done.cluster).encode())
     return done
 
 

@@ -32,7 +32,7 @@ class Part:
         self.version = 0
         self.value = nn.Parameter(initial.clone())
         self.size_bytes = float(initial.numel() * initial.element_size())
-        self._optimizer = context.optimizer([self.value])
+        self.optimizer = context.optimizer([self.value])
         self._sum: Tensor | None = None
         self._workers = 0
 
@@ -45,7 +45,7 @@ class Part:
         """Applies the mean of the workers' gradients."""
         assert self._sum is not None, "an update follows a push"
         self.value.grad = self._sum.div_(self._workers)
-        self._optimizer.step()
+        self.optimizer.step()
         self.version += 1
         self.value.grad, self._sum, self._workers = None, None, 0
 

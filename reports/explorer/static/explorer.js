@@ -467,6 +467,17 @@ at("copy").addEventListener("click", async () => {
   at("copy").textContent = "Copied";
   setTimeout(() => (at("copy").textContent = "Copy"), 1500);
 });
+const theme = /** @type {HTMLSelectElement} */ (at("theme"));
+theme.value = document.documentElement.dataset.theme || "";
+theme.addEventListener("change", () => {
+  if (theme.value) document.documentElement.dataset.theme = theme.value;
+  else delete document.documentElement.dataset.theme;
+  try {
+    if (theme.value) localStorage.setItem("scaleproof-theme", theme.value);
+    else localStorage.removeItem("scaleproof-theme");
+  } catch { /* it lasts as long as the page, then */ }
+  timeline.draw();
+});
 at("controls").addEventListener("submit", (event) => event.preventDefault());
 addEventListener("popstate", () => {
   state.read(location.search || begin);

@@ -12,9 +12,12 @@ const LANES = [[2, 18], [22, 6], [22, 3], [25, 3]];
 const MARGIN = 10;
 const COLUMNS = ["row", "lane", "kind", "chunk", "stage", "microbatch", "start", "end", "number"];
 
-/** @param {string} name @returns {string} the value of a colour that styles name */
+const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
+
+/** @param {string} name @returns {string} what a colour that styles name is in the theme that is shown */
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#888";
+  probe.style.color = `var(--${name}, #888)`;
+  return getComputedStyle(probe).color;
 }
 
 /** @param {number} ms @param {number} [whole] of what the unit is @returns {string} such as '12.3 ms' */

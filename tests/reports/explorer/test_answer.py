@@ -81,7 +81,7 @@ def test_exported_yaml_names_what_ships_unchanged_and_writes_out_the_rest() -> N
     plain = yaml.safe_load(as_yaml(Question(RING, ("cluster.network.latency=5 us",))))
     assert plain["model"] == "resnet50"
     assert plain["cluster"]["network"]["latency"] == "5 us"
-    assert plain["cluster"]["device"]["peak"]
+    assert plain["cluster"]["device"] == "p100-pcie"
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,36 @@ def test_axe_finds_no_serious_fault(page: Page, explorer: str, scheme: str) -> N
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
 
 
+def test_the_colours_are_the_system_s_or_the_reader_s_own_and_kept(page: Page, explorer: str) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    drawn = "document.getElementById('timeline').toDataURL()"
+    page.emulate_media(color_scheme="dark")
+    opened(page, address(explorer, RING))
+    dark, dark_boxes = page.evaluate(background), page.evaluate(drawn)
+    colours = page.get_by_label("Colours", exact=True)
+    assert colours.input_value() == ""
+    colours.select_option("light")
+    light = page.evaluate(background)
+    assert light != dark
+    assert page.evaluate(drawn) != dark_boxes
+    opened(page, address(explorer, RING))
+    assert (colours.input_value(), page.evaluate(background)) == ("light", light)
+    colours.select_option("")
+    opened(page, address(explorer, RING))
+    assert (colours.input_value(), page.evaluate(background)) == ("", dark)
+    page.emulate_media(color_scheme="light")
+    colours.select_option("dark")
+    assert page.evaluate(background) == dark
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_of_either_choice_can_be_read(page: Page, explorer: str, theme: str) -> None:
+    opened(page, address(explorer, RING))
+    page.get_by_label("Colours", exact=True).select_option(theme)
+    violations = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in violations if one["impact"] in ("serious", "critical")] == []
+
+
 def test_a_phone_needs_no_sideways_scrolling(page: Page, explorer: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     opened(page, address(explorer, DEEP))

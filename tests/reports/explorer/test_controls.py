@@ -16,7 +16,7 @@ from simulator.fields import value_at
 
 
 def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
-    groups = controls(asked(Question(reference, sets)).scenario)
+    groups = controls(asked(Question(reference, sets)))
     return {one["field"]: one for group in groups for one in group["controls"]}
 
 
@@ -67,13 +67,13 @@ def test_families_offer_their_own_degrees() -> None:
 )
 def test_sliders_stand_where_the_scenario_does_and_move_by_a_tenth(reference: str, field: str) -> None:
     slider = by_field(reference)[field]
-    now = value_at(asked(Question(reference)).scenario, field).value
-    at = [value_at(asked(Question(reference, (f"{field}={text}",))).scenario, field).value for text in slider["texts"][::7]]
+    now = value_at(asked(Question(reference)), field).value
+    at = [value_at(asked(Question(reference, (f"{field}={text}",))), field).value for text in slider["texts"][::7]]
     assert at == sorted(at)
     assert all(math.log10(b / a) == pytest.approx(7 / 20, abs=0.01) for a, b in itertools.pairwise(at))
-    there = asked(Question(reference, (f"{field}={slider['texts'][slider['position']]}",))).scenario
+    there = asked(Question(reference, (f"{field}={slider['texts'][slider['position']]}",)))
     assert value_at(there, field).value == pytest.approx(now, rel=0.06)
-    exact = asked(Question(reference, (f"{field}={slider['value']}",))).scenario
+    exact = asked(Question(reference, (f"{field}={slider['value']}",)))
     assert value_at(exact, field).value == pytest.approx(now, rel=1e-3)
 
 

@@ -10,6 +10,7 @@ import pytest
 from simulator.estimate.bounds import least_s
 from simulator.estimate.expected import passing_of
 from simulator.estimate.pipelines import FOLLOWED, Stages
+from simulator.estimate.recurrence import Piece, timed
 from simulator.strategy.schedule import ScheduleName, stage_of
 
 ONE_CHUNK = ("zb_h1", "zb_h2")
@@ -39,7 +40,7 @@ def drawn(schedule: ScheduleName, ranks: int, microbatches: int, overlap_sends: 
 def test_no_passes_that_are_followed_beat_what_they_take_at_least(schedule: ScheduleName, overlap_sends: bool) -> None:
     for ranks, microbatches in ((2, 4), (3, 9), (4, 24)):
         stages = drawn(schedule, ranks, microbatches, overlap_sends)
-        found = passing_of(schedule, chunks_of(schedule), stages)._play(microbatches)
+        found = timed([Piece.of(passing_of(schedule, chunks_of(schedule), stages), microbatches)])[0]
         least = least_s(schedule, held(schedule, ranks), stages)
         assert (least[0] <= found.window_s[0] * (1 + 1e-12)).all()
         assert (least.max(axis=0) >= 0.6 * found.window_s.max(axis=0)).all()

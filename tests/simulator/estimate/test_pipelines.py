@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.estimate.pipelines import Stages, unlike_s, windows
-from simulator.estimate.recurrence import Passing
+from simulator.estimate.recurrence import Passing, Piece, timed
 from simulator.strategy.schedule import ScheduleName
 
 
@@ -22,9 +22,8 @@ def stages(ranks: int, chunks: int, microbatches: int, unlike: float, send_s: fl
 def followed_s(schedule: ScheduleName, given: Stages) -> np.ndarray:
     work_s = np.array([given.forward_s, given.backward_s])
     chunks = len(given.forward_s) // given.ranks
-    return Passing(schedule, given.ranks, chunks, given.overlap_sends, work_s, given.sends_s)._play(
-        int(given.microbatches[0])
-    ).window_s  # fmt: skip
+    passing = Passing(schedule, given.ranks, chunks, given.overlap_sends, work_s, given.sends_s)
+    return timed([Piece.of(passing, int(given.microbatches[0]))])[0].window_s
 
 
 CASES = {"ranks": st.integers(2, 5), "send_s": st.sampled_from([0.0, 0.2]), "overlap_sends": st.booleans()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.estimate.recurrence import Collectives, Passing, Played, one_rank_s
+from simulator.estimate.recurrence import Collectives, Passing, Piece, Played, one_rank_s, play, timed
 from simulator.strategy.schedule import Pass, ScheduleName, order
 from simulator.strategy.schedules.passes import Stages, starts
 
@@ -52,7 +54,7 @@ def test_few_microbatches_stand_for_many_of_alike_stages(
     ranks: int, rounds: int, case: tuple[ScheduleName, int], send_s: float, overlap_sends: bool
 ) -> None:
     one = passing(case[0], ranks, case[1], overlap_sends, send_s)
-    short, whole = one.play(np.array([rounds * ranks])), one._play(rounds * ranks)
+    short, whole = one.play(np.array([rounds * ranks])), timed([Piece.of(one, rounds * ranks)])[0]
     assert short.window_s == pytest.approx(whole.window_s, rel=0.07)
 
 
@@ -88,6 +90,27 @@ def test_configurations_are_timed_alike_alone_and_together() -> None:
         alone = Passing("interleaved_1f1b", 3, 2, False, work_s[:, :, [each]], sends_s[:, [each]]).play(np.array([9]))
         assert alone.window_s[:, 0] == pytest.approx(whole.window_s[:, each])
         assert alone.left_s[:, 0] == pytest.approx(whole.left_s[:, each])
+
+
+def test_passings_of_any_schedules_are_timed_alike_alone_and_together() -> None:
+    rng = np.random.default_rng(1)
+    several = []
+    for number, ((schedule, chunks), overlap_sends) in enumerate(itertools.product(SCHEDULES, (False, True))):
+        ranks, count = 2 + number % 3, 1 + number % 4
+        stages = ranks * chunks
+        work_s = rng.random((4, stages, count))
+        given = None
+        if number % 3 == 0:
+            whole, part = rng.random((3, stages, count)), 0.3 * rng.random((2, stages, count))
+            given = Collectives(whole[0], whole[1], part[0], whole[2], part[1], np.full((stages, 1), 1 + number % 4))
+        sends_s = rng.random((stages - 1, count))
+        microbatches = ranks * np.arange(2, 2 + count)
+        several.append((Passing(schedule, ranks, chunks, overlap_sends, work_s, sends_s, given), microbatches))
+    together = play(several)
+    for (passing, microbatches), found in zip(several, together, strict=True):
+        for one, other in zip(passing.play(microbatches), found, strict=True):
+            assert one == pytest.approx(other)
+            assert np.isfinite(one).all()
 
 
 @pytest.mark.parametrize(("moved_s", "step_s"), [(0.0, 3 * 12.0), (1.0, 1.0 + 3 * 12.0 + 1.0), (100.0, 3 * 12 * 100.0)])

@@ -134,7 +134,10 @@ def test_results_of_another_version_are_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_two_sweeps_do_not_write_to_one_folder(tmp_path: Path) -> None:
     study = read(STUDY)
-    with opened(tmp_path, study, False, False), pytest.raises(InputError, match="another sweep writes to it"):
+    with (
+        opened(tmp_path, study, False, False),
+        pytest.raises(InputError, match=rf"a sweep \(process {os.getpid()} on .*\) writes to it"),
+    ):
         sweep(study, tmp_path)
     with opened(tmp_path, study, False, False):
         pass

@@ -10,7 +10,7 @@ import pytest
 from simulator.errors import RankError
 from simulator.predict import predict
 from simulator.run import Run, load_run
-from simulator.scenario import Scenario
+from simulator.scenario import Scenario, load
 from validator.reconciliation.reconcile import Case, describe_strategy, reconcile, with_efficiency
 
 Make = Callable[..., Scenario]
@@ -45,6 +45,13 @@ def test_a_failure_is_kept_and_the_rest_goes_on(small: Make, tmp_path: Path) -> 
     assert plain["max_error"] == 0.1
     assert load_run(tmp_path / "runs" / "second" / "measured").step_time_s == told[1].measured.step_time_s  # type: ignore[union-attr]
     assert not (tmp_path / "runs" / "first" / "measured").exists()
+
+
+def test_what_was_run_is_kept_so_that_it_can_be_run_again(small: Make, tmp_path: Path) -> None:
+    scenario = small("cluster.network.bandwidth=33.3 Gbit/s", "name=other")
+    for measure in (slower_than_predicted, failing):
+        reconcile([scenario], measure, tmp_path / measure.__name__, None, lambda _: None)
+        assert load(tmp_path / measure.__name__ / "runs" / "other" / "scenario.yaml") == scenario
 
 
 def test_measured_efficiency_is_against_a_measured_single_rank(small: Make) -> None:

@@ -1,0 +1,98 @@
+"""Scenario text: a scenario as the YAML that loads to it again, so that what was run can be run again.
+
+Fields that say what is usual are left out; quantities are written in the unit that takes the fewest digits, unrounded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from simulator import library
+from simulator.cluster import Cluster, Device
+from simulator.fields import Value, fields_of
+from simulator.model import ModelSpec
+from simulator.run import write_aside
+from simulator.scenario import Scenario, load_cluster, load_device, load_model
+from simulator.spec import Spec
+
+FILE: Final = "scenario.yaml"
+_WIDTH: Final = 120
+
+
+def dump(scenario: Scenario, by_name: bool = False) -> str:
+    """YAML that loads to an equal scenario.
+
+    by_name: parts that say what one that ships does are given by its name; else all of them are written out, so that nothing
+    depends on what ships.
+    """
+    plain = {"name": scenario.name, **_plain(scenario)}
+    if by_name:
+        _name_parts(plain, scenario)
+    look: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None, "width": _WIDTH}
+    text: str = yaml.dump(plain, Dumper=_Dumper, **look)
+    return text
+
+
+def keep(scenario: Scenario, folder: Path) -> None:
+    """Writes the scenario beside its runs. Raises OSError where it cannot."""
+    write_aside(folder / FILE, dump(scenario).encode())
+
+
+def _plain(part: Spec) -> dict[str, Any]:
+    """What a part says that is not usual, and of which kind it is."""
+    usual = {info.alias or name: info.get_default(call_default_factory=True) for name, info in type(part).model_fields.items()}
+    told = fields_of(Value(part, None))
+    return {name: _said(value) for name, value in told if name == "kind" or value.value != usual[name]}
+
+
+def _said(told: Value) -> Any:
+    value, unit = told
+    if isinstance(value, Spec):
+        return _plain(value)
+    if isinstance(value, Mapping):
+        return {str(key): _said(Value(inner, unit)) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_said(Value(inner, unit)) for inner in value]
+    return unit.exactly(value) if isinstance(value, float) and unit is not None else value
+
+
+def _name_parts(plain: dict[str, Any], scenario: Scenario) -> None:
+    """Puts names in the place of parts that ship."""
+    for part, kept in (("model", scenario.model), ("cluster", scenario.cluster)):
+        if kept.name in library.names(library.PARTS[part]) and _shipped(part, kept.name) == kept:
+            plain[part] = kept.name
+    if isinstance(plain["cluster"], dict):
+        device = scenario.cluster.device
+        plain["cluster"]["device"] = next((name for name, one in _devices() if one == device), plain["cluster"]["device"])
+
+
+def _shipped(part: str, name: str) -> ModelSpec | Cluster:
+    if part == "model":
+        return load_model(name)
+    cluster = load_cluster(library.find_part(part, name, Path()))
+    return cluster.model_copy(update={"name": cluster.name or name})
+
+
+@functools.cache
+def _devices() -> tuple[tuple[str, Device], ...]:
+    """Those that ship, with their names."""
+    paths = {name: library.find_part("device", name, Path()) for name in library.names("devices")}
+    return tuple((name, load_device(path)) for name, path in paths.items())
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes paragraphs as such."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """A paragraph that ends in a newline, as `source: >` reads one, is folded again."""
+    style = ">" if text.endswith("\n") and text == " ".join(text.split()) + "\n" else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)

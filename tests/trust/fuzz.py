@@ -1,0 +1,157 @@
+"""Fuzzing: files that were right and are no longer, through the commands that read them.
+
+    python -m tests.trust.fuzz 10000
+
+tries so many, and prints what became of them: every one is answered or refused in words, in bounded time and memory, and what
+it leaves is whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import SMALL
+from tests.trust import watched
+from tests.trust.corpus import FILE, KINDS, OUT, Seed
+from tests.trust.mutations import mutated
+
+Tally = Counter[str]
+# By where in the code it showed: what was tried, and what it raised.
+Faults = dict[str, tuple[Sequence[str], bytes, BaseException]]
+
+
+def fuzz(kind: str, examples: int, derandomize: bool = False, faults: Faults | None = None) -> Tally:
+    """Tries so many inputs of a kind; how many were answered, and how many refused.
+
+    Raises what the first faulty one raised, where there are no `faults` to add it to.
+    """
+    tally: Tally = Counter()
+    seeds = KINDS[kind]()
+
+    @settings(
+        max_examples=examples, deadline=None, derandomize=derandomize, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.data())
+    def one(data: st.DataObject) -> None:
+        draw: Any = functools.partial(data.draw)
+        seed = seeds[draw(st.integers(0, len(seeds) - 1))]
+        command = seed.commands[draw(st.integers(0, len(seed.commands) - 1))]
+        content = mutated(draw, seed.content, seed.form)
+        try:
+            code = _try(seed, command, content)
+        except (Exception, watched.OvertimeError) as error:
+            if faults is None:
+                raise
+            tally["faulty"] += 1
+            faults.setdefault(_where(error), (command, content, error))
+        else:
+            tally["answered" if code == 0 else "refused"] += 1
+
+    one()
+    return tally
+
+
+def _where(error: BaseException) -> str:
+    """The innermost line of ours that an error passed through."""
+    own = [
+        one
+        for one in traceback.extract_tb(error.__traceback__)
+        if ".venv" not in one.filename and "lib/python" not in one.filename
+    ]
+    return f"{type(error).__name__} at {own[-1].filename}:{own[-1].lineno}"
+
+
+def _try(seed: Seed, command: Sequence[str], content: bytes) -> int:
+    """The exit code of a command that reads this content."""
+    with _folder() as folder:
+        given = {"small.yaml": SMALL.encode(), **seed.beside, seed.name: content}
+        for name, its in given.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(its)
+        words = {FILE: str(folder / seed.name), OUT: str(folder / "out")}
+        arguments = [functools.reduce(lambda text, one: text.replace(*one), words.items(), word) for word in command]
+        arguments += _sets(content) if seed.name == "set.json" else []
+        ended = watched.run(arguments)
+        watched.check(ended, folder / "out", given.values(), seed.keeps)
+        return ended.code
+
+
+def _sets(content: bytes) -> list[str]:
+    """--set for each of a JSON list, as far as it is one; what no shell could hand over is left out."""
+    try:
+        given = json.loads(content)
+    except (ValueError, RecursionError):
+        given = [content.decode("utf-8", "replace")]
+    words = [one if isinstance(one, str) else json.dumps(one) for one in (given if isinstance(given, list) else [given])]
+    return [part for word in words if "\0" not in word for part in ("--set", word)]
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder that is the working folder meanwhile, and gone afterwards."""
+    before, folder = Path.cwd(), Path(tempfile.mkdtemp(prefix="fuzz-"))
+    os.chdir(folder)
+    try:
+        yield folder
+    finally:
+        os.chdir(before)
+        shutil.rmtree(folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("inputs", type=int, help="how many, of all kinds together")
+    parser.add_argument("--kind", choices=KINDS, action="append", dest="kinds", help="these alone")
+    options = parser.parse_args(arguments)
+    kinds = options.kinds or list(KINDS)
+    shares = [options.inputs * (at + 1) // len(kinds) - options.inputs * at // len(kinds) for at in range(len(kinds))]
+    total, faults, most_bytes, all_s = Tally(), dict[str, str](), 0, 0.0
+    print(f"{'input':<12} {'tried':>7} {'answered':>9} {'refused':>8} {'faulty':>7} {'seconds':>8}")
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
+        for kind, (tally, found, peak_bytes, took_s) in zip(kinds, processes.map(_watched, kinds, shares), strict=True):
+            total, faults, most_bytes, all_s = total + tally, faults | found, max(most_bytes, peak_bytes), all_s + took_s
+            _tell(kind, tally, took_s)
+    _tell("all", total, all_s)
+    print(f"tracebacks, hangs, half-written files: {total['faulty'] or 'none'}; at most {most_bytes / 2**20:.0f} MiB")
+    print("".join(f"{where}: {what}\n" for where, what in faults.items()), end="", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _watched(kind: str, inputs: int) -> tuple[Tally, dict[str, str], int, float]:
+    """What came of a kind's inputs, the most memory and the processor time that they took; in a process of its own."""
+    faults: Faults = {}
+    tally = fuzz(kind, inputs, faults=faults)
+    told = {
+        where: f"{str(error)[:400]}\n  {' '.join(command)} of {content[:2000]!r}"
+        for where, (command, content, error) in faults.items()
+    }
+    return tally, told, watched.peak_bytes(), time.process_time()
+
+
+def _tell(kind: str, tally: Tally, took_s: float) -> None:
+    counts = f"{tally['answered']:>9} {tally['refused']:>8} {tally['faulty']:>7}"
+    print(f"{kind:<12} {tally.total():>7} {counts} {took_s:>8.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Killing: commands that are killed at random moments, and then run again, leave what those leave that nobody disturbed.
+
+python -m tests.trust.kill 25
+
+kills each of them so many times, and prints what became of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conftest import SMALL
+from tests.trust import watched
+
+_STUDY: Final = """\
+scenario: resnet50-ring-p100
+axes:
+  strategy.workers: {from: 1, to: 32, points: 32}
+  batch.per_worker: {from: 1, to: 10, points: 10}
+"""
+_TRAINED: Final = """\
+model: {kind: mlp, layers: 2, inputs: 16, hidden: 32, outputs: 8}
+cluster: {nodes: 1, node: {devices: 2, cores: 2, link: {bandwidth: 1 GB/s, latency: 50 us}}, device: cpu-core}
+strategy: {kind: data_parallel, workers: 2}
+batch: 8
+steps: 4
+"""
+# What is killed as often as not has ended by itself, where it is killed so long after its usual time.
+_BEYOND: Final = 1.1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A command that is killed. prepare: writes what it reads. again: what goes on afterwards. result: what it comes to."""
+
+    prepare: Callable[[Path], None]
+    command: Sequence[str]
+    again: Sequence[str]
+    result: Callable[[Path], Any]
+
+
+def _swept(folder: Path) -> Any:
+    from simulator.study import table
+
+    # as text: what is not told compares with nothing
+    return table(folder / "out").to_json(orient="records", double_precision=15)
+
+
+def _written(folder: Path) -> Mapping[str, bytes]:
+    files = (path for path in (folder / "out").rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def _measured(folder: Path) -> Any:
+    """Of each run what is the same each time: what was trained, and what came of it."""
+    from validator.results import listed
+
+    runs = [one.run for one in listed(folder / "out")]
+    assert all(run is not None and "partial" not in run.provenance for run in runs)
+    return {
+        run.scenario: (run.ranks, run.samples, len(run.step_times_s), [round(loss, 6) for loss in run.losses])
+        for run in runs
+        if run is not None
+    }
+
+
+def _a_study(folder: Path) -> None:
+    (folder / "study.yaml").write_text(_STUDY)
+
+
+def _two_scenarios(folder: Path) -> None:
+    for name in ("one", "two"):
+        (folder / f"{name}.yaml").write_text(_TRAINED)
+
+
+def _points(folder: Path) -> None:
+    from tests.validator.calibration.made import all_pairs, facts, sends, sums
+    from validator.probe.points import write
+
+    write([facts().point(), *sends(all_pairs(4)), *sums(4, 4, 1e-3, 1e7)], folder / "lab.points.parquet")
+
+
+def _a_forecast(folder: Path) -> None:
+    from simulator.predict import predict
+    from simulator.run import save
+    from simulator.scenario import load
+
+    (folder / "small.yaml").write_text(SMALL)
+    save(predict(load(folder / "small.yaml")), folder / "out" / "predicted")
+
+
+_SWEEP: Final = ("sweep", "study.yaml", "--out", "out")
+_MEASURE: Final = ("measure", "one.yaml", "two.yaml", "--on", "local", "--out", "out")
+_CALIBRATE: Final = ("calibrate", "--from", "lab.points.parquet", "--out", "out/lab.yaml")
+SUBJECTS: Final[Mapping[str, Subject]] = {
+    "sweep": Subject(_a_study, _SWEEP, (*_SWEEP, "--resume"), _swept),
+    "calibrate": Subject(_points, _CALIBRATE, _CALIBRATE, _written),
+    "measure": Subject(_two_scenarios, _MEASURE, (*_MEASURE, "--resume"), _measured),
+    "report": Subject(_a_forecast, ("report", "out"), ("report", "out"), _written),
+}
+
+
+@dataclass
+class Killed:
+    """Of how many rounds the command was killed in the midst of its work, and how many files were there then, all whole."""
+
+    rounds: int = 0
+    midst: int = 0
+    files: int = 0
+
+
+def kill(name: str, rounds: int, seed: int) -> Killed:
+    """Kills a command at random moments, runs it again, and raises AssertionError where that comes to something else."""
+    subject, moments, told = SUBJECTS[name], random.Random(seed), Killed()
+    with tempfile.TemporaryDirectory() as place:
+        folder = _fresh(Path(place) / "undisturbed", subject)
+        begun_s = time.monotonic()
+        _end(_started(subject.command, folder))
+        took_s, expected = time.monotonic() - begun_s, subject.result(folder)
+        for number in range(rounds):
+            folder = _fresh(Path(place) / f"round {number}", subject)
+            before = set(_written(folder))
+            process = _started(subject.command, folder)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(moments.uniform(0, _BEYOND * took_s))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            told.rounds += 1
+            told.midst += process.returncode == -signal.SIGKILL
+            told.files += len(_whole(folder, before))
+            _end(_started(subject.again, folder))
+            assert subject.result(folder) == expected, (
+                f"{name}, killed in round {number} of seed {seed}, comes to something else"
+            )
+            assert not list(folder.rglob("*.lock"))
+    return told
+
+
+def _fresh(folder: Path, subject: Subject) -> Path:
+    folder.mkdir()
+    subject.prepare(folder)
+    return folder
+
+
+def _started(command: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "scaleproof", *command],
+        cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+
+
+def _whole(folder: Path, before: set[str]) -> list[str]:
+    """Files that are new, every one of which is whole."""
+    found = [name for name in _written(folder) if name not in before]
+    for name in found:
+        watched.check_whole(folder / name)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rounds", type=int, help="of each command")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments (1)")
+    options = parser.parse_args(arguments)
+    print(f"{'killed':<10} {'times':>6} {'in midst':>9} {'files there':>12}  then")
+    for name in SUBJECTS:
+        told = kill(name, options.rounds, options.seed)
+        print(f"{name:<10} {told.rounds:>6} {told.midst:>9} {told.files:>12}  the same result each time", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

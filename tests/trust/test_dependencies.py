@@ -1,0 +1,128 @@
+"""What we stand on: all that is imported is declared, all that is declared is pinned, and its licences go with ours."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+OWN: Final = ("simulator", "validator", "reports", "scaleproof")
+# Licences that whoever uses Apache-2.0 code can live with beside it, where nothing is changed in theirs.
+_GOOD: Final = re.compile(
+    r"(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|MPL|Mozilla|Zlib|BSL-1\.0|CC0|Unlicense|DFSG)[\w\s.()-]*"
+)
+_PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+# What comes with something declared, as a part of it.
+_PARTS: Final = {"pydantic_core": "pydantic"}
+
+
+def _declared(*extras: str) -> set[str]:
+    """Names of what is installed always, and with these extras."""
+    told = [*_PROJECT["dependencies"], *(one for extra in extras for one in _PROJECT["optional-dependencies"][extra])]
+    found = [Requirement(one) for one in told]
+    # an extra that is called as the package that it brings, as dask[distributed]
+    return {canonicalize_name(name) for one in found for name in (one.name, *one.extras)}
+
+
+def _imported(package: str) -> Iterator[tuple[str, str]]:
+    """Modules that are imported from outside, each with the file that does."""
+    files = [ROOT / f"{package}.py"] if package == "scaleproof" else sorted((ROOT / package).rglob("*.py"))
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            for name in names:
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names and top not in OWN:
+                    yield _PARTS.get(top, top), file.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize(
+    ("package", "extras"),
+    [("simulator", ("validator", "executors")), ("validator", ("validator",)), ("reports", ()), ("scaleproof", ())],
+)
+def test_what_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> None:
+    brought, declared = packages_distributions(), _declared(*extras)
+    unknown = {
+        f"{file}: {module}"
+        for module, file in _imported(package)
+        if not declared & {canonicalize_name(name) for name in brought.get(module, [module])}
+    }
+    assert unknown == set()
+
+
+def test_the_base_package_needs_nothing_of_the_extras_but_where_it_says_so() -> None:
+    """`pip install .` is enough to predict."""
+    brought, declared = packages_distributions(), _declared()
+    extra = {
+        module
+        for package in ("simulator", "reports", "scaleproof")
+        for module, _ in _imported(package)
+        if not declared & {canonicalize_name(name) for name in brought.get(module, [module])}
+    }
+    assert extra <= {"torch", "distributed", "submitit"}
+
+
+def test_what_is_declared_is_pinned() -> None:
+    lines = [line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    assert _declared(*_PROJECT["optional-dependencies"]) - pinned == set()
+
+
+def _needed(names: set[str]) -> set[str]:
+    """These, and all that they need to run."""
+    found: set[str] = set()
+    left = sorted(names)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            told = [Requirement(one) for one in distribution(name).requires or []]
+            left += [canonicalize_name(one.name) for one in told if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_licences_go_with_ours() -> None:
+    """Of what is installed to use all of it, not of what develops it."""
+    odd = {name: _licence(name) for name in _needed(_declared("validator", "executors")) if not _is_good(_licence(name))}
+    assert odd == {}
+
+
+def _licence(name: str) -> str:
+    about = distribution(name).metadata
+    classified = [one.rpartition("::")[2].strip() for one in about.get_all("Classifier") or [] if one.startswith("License ::")]
+    return about.get("License-Expression") or " AND ".join(classified) or (about.get("License") or "").partition("\n")[0]
+
+
+def _is_good(licence: str) -> bool:
+    parts = [part.strip(" ()") for part in re.split(r"\bAND\b|\bWITH\b|;", licence)]
+    return all(
+        any(_GOOD.fullmatch(either.strip(" ()")) for either in part.split(" OR ")) or part == "LLVM-exception" or part == "0BSD"
+        for part in parts
+    )
+
+
+def test_nothing_is_unpickled_but_what_our_own_processes_made() -> None:
+    """A file that is unpickled runs what it says. Where it is done all the same, the line says whose pickle it is."""
+    found = {
+        f"{file.relative_to(ROOT)}"
+        for package in OWN
+        for file in ([ROOT / "scaleproof.py"] if package == "scaleproof" else (ROOT / package).rglob("*.py"))
+        for line in file.read_text().splitlines()
+        if re.search(
+            r"\bpickle\.(load|loads|Unpickler)\b|\bjoblib\.load\b|allow_pickle=True|weights_only=False|\byaml\.(un|full_)", line
+        )
+    }
+    assert found == {"simulator/study/rows.py", "validator/rank.py", "validator/elastic/job.py"}

@@ -1,0 +1,27 @@
+"""Whatever stands in a file: it is used or refused in words, in time, and what is left is whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trust.corpus import KINDS
+from tests.trust.fuzz import Faults, fuzz, main
+
+_INPUTS = 500
+
+
+# the same inputs each time: what is new is looked for at night
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_right_and_is_no_longer(kind: str) -> None:
+    faults: Faults = {}
+    tally = fuzz(kind, _INPUTS // len(KINDS), derandomize=True, faults=faults)
+    assert faults == {}
+    assert tally.total() >= _INPUTS // len(KINDS)
+    assert tally["answered"]
+    assert tally["refused"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(4 * 3600)
+def test_ten_thousand_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["10000"]) == 0, capsys.readouterr()

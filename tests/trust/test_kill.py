@@ -1,0 +1,23 @@
+"""Whatever moment a command is killed at, what it left is whole, and what follows comes to the same as if nobody had."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.trust.kill import SUBJECTS, kill
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kills groups of processes")
+
+
+# measuring: tests/validator/test_kill.py
+@pytest.mark.parametrize("name", ["sweep", "calibrate", "report"])
+def test_killed_once(name: str) -> None:
+    assert kill(name, rounds=1, seed=4).rounds == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_killed_many_times(name: str) -> None:
+    assert kill(name, rounds=25, seed=1).midst > 0

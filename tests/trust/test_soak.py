@@ -1,0 +1,29 @@
+"""Memory does not grow with what has been done."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trust.soak import points, scenarios
+
+_MIB = 2**20
+
+
+def test_a_study_takes_no_more_memory_the_more_of_it_is_done() -> None:
+    soaked = points(20_000)
+    assert soaked.done[-1] >= 20_000
+    assert soaked.grown_bytes < 20 * _MIB, soaked
+
+
+def test_predictions_after_one_another_leave_little_behind() -> None:
+    soaked = scenarios(200)
+    assert soaked.grown_bytes < 20 * _MIB, soaked
+
+
+@pytest.mark.nightly
+def test_a_million_points_and_ten_thousand_scenarios() -> None:
+    many = points(1_000_000)
+    assert many.done[-1] >= 1_000_000
+    assert many.grown_bytes < 20 * _MIB, many
+    alone = scenarios(10_000)
+    assert alone.grown_bytes < 20 * _MIB, alone
