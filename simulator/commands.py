@@ -165,8 +165,6 @@ def _ground(options: argparse.Namespace) -> Ground:
     if not peak_flops:
         known = ", ".join(sorted(peaks))
         raise InputError(f"--precision {precision}: {device.name} has no peak rate for it; use one of {known}")
-    if not device.memory_bandwidth_Bps:
-        raise InputError(f"{device.name}: its memory_bandwidth is zero, so that nothing can be held against it; give it")
     size_bytes = ELEMENT_BYTES[precision]
     return Ground(device.name, precision, size_bytes, peak_flops, device.memory_bandwidth_Bps, options.samples)
 

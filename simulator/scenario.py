@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import Field, PositiveFloat, ValidationError, field_validator, model_validator
 
@@ -29,6 +29,9 @@ from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
 
 _S = TypeVar("_S", bound=Spec)
+
+# Of one layer: what arithmetic with whole numbers of 64 bits has room for, bytes included.
+_MOST_PARAMETERS: Final = 10**15
 
 
 def _layers(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
@@ -146,6 +149,8 @@ class Scenario(Spec):
             message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
             raise FieldError(("batch",), message)
         layers = _layers(self.model, self.strategy.plan.shard)
+        if max((layer.parameters for layer in layers), default=0) > _MOST_PARAMETERS:
+            raise FieldError(("model",), f"a layer has more than {_MOST_PARAMETERS:.0e} parameters; give a narrower one")
         self.strategy.check(layers, self.samples_per_worker)
         self._memory_is_saved_where_it_can_be(layers)
         self._states_are_shared_where_they_can_be()

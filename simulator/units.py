@@ -124,11 +124,18 @@ def _positive(bandwidth_Bps: float) -> float:
     return bandwidth_Bps
 
 
+def _computing(flops: float) -> float:
+    if flops <= 0:
+        raise UnitError("the compute rate is zero; give a positive one such as '312 TFLOP/s', or leave the precision out")
+    return flops
+
+
 Seconds = Annotated[float, *_field(parse_time_s, "time")]
 Bytes = Annotated[float, *_field(parse_bytes, "size")]
 BytesPerSecond = Annotated[float, *_field(parse_Bps, "bandwidth")]
 PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_positive)]
 FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
+PositiveFlopsPerSecond = Annotated[FlopsPerSecond, AfterValidator(_computing)]
 Watts = Annotated[float, *_field(parse_W, "power")]
 DollarsPerSecond = Annotated[float, *_field(parse_USD_per_s, "price")]
 

@@ -12,7 +12,7 @@ from simulator.cluster.kernels import Kernels, Speed, passes_s, weights_s
 from simulator.model.layers import Layer
 from simulator.model.operators import Attention, Convolution, Matmul, Operator
 from simulator.spec import Spec
-from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+from simulator.units import Bytes, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
@@ -66,7 +66,7 @@ class Device(Spec):
 
     name: str
     description: str = ""
-    peak_flops: dict[Precision, FlopsPerSecond] = Field(alias="peak", description="dense FLOP/s by precision")
+    peak_flops: dict[Precision, PositiveFlopsPerSecond] = Field(alias="peak", description="dense FLOP/s by precision")
     kernels: Kernels | None = None
     efficiency: float | None = Field(
         None, gt=0, le=1, description="share of the peak that training reaches, in place of kernels"
@@ -75,17 +75,13 @@ class Device(Spec):
         0.0, alias="layer_overhead", description="time a layer takes in each pass however small it is, beside an efficiency"
     )
     memory_bytes: Bytes = Field(alias="memory")
-    memory_bandwidth_Bps: BytesPerSecond = Field(alias="memory_bandwidth")
+    memory_bandwidth_Bps: PositiveBytesPerSecond = Field(alias="memory_bandwidth")
     source: str = ""
     measured_layers: tuple[MeasuredLayer, ...] = ()
     measured_optimizers: tuple[MeasuredOptimizer, ...] = ()
 
     @model_validator(mode="after")
     def _kernels_can_be_timed(self) -> Self:
-        if self.kernels is not None and self.memory_bandwidth_Bps == 0:
-            raise ValueError("memory_bandwidth: zero, without which kernels cannot be timed; give the data sheet's")
-        if self.kernels is not None and 0 in self.peak_flops.values():
-            raise ValueError("peak: zero for a precision; leave those out that the device cannot compute in")
         if self.kernels is not None and self.efficiency is None and self.layer_overhead_s:
             raise ValueError("layer_overhead: goes with an efficiency; kernels have a launch and an issue instead")
         return self

@@ -152,4 +152,4 @@ def test_only_layers_that_follow_one_another_share_a_row() -> None:
 
 def test_a_device_whose_memory_moves_nothing(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "device.yaml").write_text("{name: dull, peak: {bf16: 1 TFLOP/s}, memory: 1 GiB, memory_bandwidth: 0}")
-    assert "dull: its memory_bandwidth is zero" in refused(capsys, "llama-3-8b", "--device", f"{tmp_path}/device.yaml")
+    assert "memory_bandwidth: the bandwidth is zero" in refused(capsys, "llama-3-8b", "--device", f"{tmp_path}/device.yaml")

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -210,3 +211,8 @@ def test_whatever_stands_in_a_field_it_loads_or_is_refused_in_words(
 def test_loading_a_scenario_does_not_import_torch() -> None:
     code = "import sys, simulator.scenario, simulator.predict; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_layers_beyond_whole_numbers_of_64_bits_are_refused(small: Callable[..., Scenario]) -> None:
+    with pytest.raises(ScenarioError, match=r"model: a layer has more than 1e\+15 parameters"):
+        small("model={kind: gpt, layers: 6, hidden: 1000000000, heads: 4, vocabulary: 256, sequence: 32}")
