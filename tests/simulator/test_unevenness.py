@@ -143,3 +143,11 @@ def test_a_node_may_have_more_servers_than_devices(small: Make) -> None:
     servers = "strategy={kind: parameter_server, workers: 4, servers: 8, placement: colocated}"
     times = [predict(small(servers, "batch=960", *more)).step_time_s for more in ((), (EVERYONE.format(ranks=11, slowdown=1),))]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+def test_a_changed_copy_knows_nothing_of_what_was_found_for_the_first() -> None:
+    """Of what is worked out once and kept."""
+    first = Unevenness.model_validate({"stragglers": [{"ranks": 1, "slowdown": 2.0}]})
+    assert first.slowdown(1) == 2.0
+    changed = Unevenness.model_validate({"stragglers": [{"ranks": 1, "slowdown": 3.0}]})
+    assert first.model_copy(update={"stragglers": changed.stragglers}).slowdown(1) == 3.0

@@ -170,7 +170,8 @@ def test_training_gets_somewhere(strategy: dict[str, Any], make_scenario: MakeSc
 
     run = measure(make_scenario(strategy, batch=12, steps=60, **training))
 
-    assert run.losses[0] > 2.5, "of a choice out of 32, by chance 3.5"
+    # by chance 3.5; workers that wait for nobody may already be ahead of it
+    assert run.losses[0] > 2
     assert np.mean(run.losses[-5:]) < 1.2
 
 
