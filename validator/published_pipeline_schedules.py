@@ -9,7 +9,6 @@ as in the source's scripts) and for all ranks' gradients before the step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -125,9 +124,13 @@ def step_s(given: Given) -> float:
     return _timed_s(plan, job, stages, given.synchronised)
 
 
+# of layers, tokens, milliseconds
+_MOST: Final = 10**9
+
+
 def _positive(number: float) -> float:
-    if not 0 < number < math.inf:
-        raise ValueError(f"{number} is no amount")
+    if not 0 < number <= _MOST:
+        raise ValueError(f"{number:g} is no amount")
     return number
 
 

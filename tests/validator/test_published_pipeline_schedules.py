@@ -93,6 +93,7 @@ def test_more_chunks_send_more_messages_that_are_waited_for() -> None:
         ({"forward_ms": ""}, "no time of the step, of passes or of messages, or no shape that can be read"),
         ({"p2p_ms": "0"}, "no time of the step, of passes or of messages, or no shape that can be read"),
         ({"stages": "eight"}, "no time of the step, of passes or of messages, or no shape that can be read"),
+        ({"seq_len": "9" * 30}, "no time of the step, of passes or of messages, or no shape that can be read"),
         ({"microbatches": "-4"}, "no time of the step, of passes or of messages, or no shape that can be read"),
         ({"schedule": "PipeDream"}, "unknown schedule: PipeDream"),
         ({"gpus": "16"}, "16 GPUs for 8 stages"),

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import QUANTITIES
-from simulator.errors import InputError
+from simulator.errors import FieldError, InputError
 from simulator.units import parse_Bps
 from validator.calibration import collectives, device, links
 from validator.calibration.asides import asides
@@ -30,13 +32,21 @@ _ENOUGH: Final = 3
 _MEASURED: Final = "; measured"
 
 
+def _given(base: Mapping[str, Any]) -> Cluster:
+    """What was measured, as it was described before. Raises InputError where that is no cluster."""
+    try:
+        return Cluster.model_validate(base)
+    except (ValidationError, FieldError) as error:
+        raise InputError("points of a cluster whose description does not hold; measure again") from error
+
+
 def described(points: Sequence[Point], facts: Facts) -> tuple[dict[str, Any], list[str]]:
     """The cluster as its YAML file has it, and what is odd or was left out, a line each.
 
     Raises InputError where points do not tell what no description says.
     """
+    nominal = _given(facts.base) if facts.base else None
     base = _measured(facts.base) if facts.base else _machine()
-    nominal = Cluster.model_validate(facts.base) if facts.base else None
     between = _section(links.between, points, facts.nodes, nominal) if nominal else Section()
     # GPUs may have links of their own beside it, and switches that sum
     is_bound = bool(between.fields) and _on_cores(nominal, facts)

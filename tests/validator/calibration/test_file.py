@@ -139,3 +139,9 @@ def test_a_hand_edited_number_that_makes_no_sense_is_told_with_its_place(
         .startswith(path[1] if path[0] == "uncertainty" else path[-1])
     )
     assert told in str(caught.value)
+
+
+def test_points_of_what_is_no_cluster_are_refused() -> None:
+    odd = {**BASE, "device": {**BASE["device"], "peak": {"fp02": "1 TFLOP/s"}}}
+    with pytest.raises(InputError, match="points of a cluster whose description does not hold; measure again"):
+        described(POINTS, facts(odd))

