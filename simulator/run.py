@@ -395,6 +395,8 @@ def load_run(folder: Path) -> Run:
     for name in ("step_time_interval_s", "prediction_interval_s"):
         if plain.get(name):
             plain[name] = tuple(plain[name])
+    if any(not str(name).isprintable() for name in (plain["scenario"], plain["strategy"], *plain["rank_names"])):
+        raise ValueError("its names have control characters")
     spans = load_spans(folder, plain)
     plain.pop(_SPANS_DIGEST, None)
     return Run(**plain, spans=spans)

@@ -169,3 +169,9 @@ def test_spans_of_another_run_are_not_taken_for_its_own(tmp_path: Path) -> None:
         load_run(tmp_path / "first")
     save(replace(first, spans=None), tmp_path / "second")
     assert load_run(tmp_path / "second").spans is None
+
+
+def test_names_that_would_steer_a_terminal_are_refused(tmp_path: Path) -> None:
+    save(replace(made(ONE, [0, 12], [False]), strategy="\a"), tmp_path)
+    with pytest.raises(ValueError, match="its names have control characters"):
+        load_run(tmp_path)
