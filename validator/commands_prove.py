@@ -103,6 +103,7 @@ def _line(outcome: Outcome) -> str:
 
 def _print(outcomes: Sequence[Outcome]) -> None:
     """The figures, by family, and the worst cases."""
+    from validator.environment import NOTICED_LOAD
     from validator.proving.figures import DISTURBED, by_family, figures
 
     told = figures(outcomes)
@@ -126,7 +127,8 @@ def _print(outcomes: Sequence[Outcome]) -> None:
     if disturbed:
         print(
             f"\n{len(disturbed)} of {len(outcomes)} runs were disturbed: this machine's host gave more than {DISTURBED:.0%} of "
-            f"the time in which they had work to others, {max(outcome.taken for outcome in disturbed):.0%} at most"
+            f"the time in which they had work to others ({max(outcome.taken for outcome in disturbed):.0%} at most), or other "
+            f"work took more than {NOTICED_LOAD:.0%} of the cores ({max(outcome.foreign for outcome in disturbed):.0%} at most)"
         )
     for outcome in outcomes:
         if outcome.measured_s is None:

@@ -28,6 +28,8 @@ _SHORTEST_S: Final = 0.5
 _MOST_VALUES: Final = 8
 # The share of a machine's cores that others may take before a run is not to be trusted.
 NOTICED_LOAD: Final = 0.3
+_LOAD: Final = "foreign_load"
+_OF_CORES: Final = "% of the cores"
 
 
 def of_process() -> dict[str, str]:
@@ -107,6 +109,16 @@ def foreign_loads(machines: Sequence[str], usages: Sequence[Mapping[str, Any]]) 
             others_s = sum(cores_s.values()) - sum(usage["own_s"] for usage in own)
             loads[machine] = min(1.0, max(0.0, others_s / (elapsed_s * len(cores_s))))
     return loads
+
+
+def told_load(load: float) -> dict[str, str]:
+    """The entry of a run's provenance for the share of its busiest machine's cores that other work took."""
+    return {_LOAD: f"{100 * load:.0f}{_OF_CORES}"}
+
+
+def load_of(provenance: Mapping[str, str]) -> float:
+    """The share that `told_load` told; 0 where nothing was told."""
+    return float(provenance.get(_LOAD, "0").removesuffix(_OF_CORES)) / 100
 
 
 def _core_seconds(cores: Iterable[int]) -> dict[int, float]:

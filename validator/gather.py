@@ -23,7 +23,7 @@ from simulator.strategy import Strategy
 from simulator.strategy.grid import Axis
 from validator import lateness
 from validator.correction import Correction
-from validator.environment import NOTICED_LOAD, combined, foreign_loads, warned
+from validator.environment import NOTICED_LOAD, combined, foreign_loads, told_load, warned
 from validator.free_running import goes_alone, run_of
 from validator.recorder import END_OF_STEP, RAW_SPAN
 from validator.server_spans import cut_pulls, extend_messages, stretch_pushes
@@ -101,9 +101,9 @@ def _foreign_load(outcomes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str]
     loads = foreign_loads([told["machine"] for told in outcomes], [told["usage"] for told in outcomes])
     if not loads:
         return {}, ""
-    most = f"{max(loads.values()):.0%} of the cores"
-    warning = f"other work took {most} meanwhile; measure on a quiet machine"
-    return {"foreign_load": most}, warning if max(loads.values()) > NOTICED_LOAD else ""
+    most = max(loads.values())
+    warning = f"other work took {most:.0%} of the cores meanwhile; measure on a quiet machine"
+    return told_load(most), warning if most > NOTICED_LOAD else ""
 
 
 def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict[str, str], str]:

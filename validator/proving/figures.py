@@ -8,18 +8,21 @@ from typing import Any, Final
 
 import numpy as np
 
+from validator.environment import NOTICED_LOAD
 from validator.proving.cases import Compute
 
 # A predicted best that is so little slower than the measured best is as good.
 _AS_GOOD: Final = 0.03
-# A run is disturbed when this machine's host gave more than this share of the time in which there was work to others.
+# A run is disturbed when this machine's host gave more than this share of the time in which there was work to others, or when
+# other work took more of the cores than runs are trusted with.
 DISTURBED: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One case as it came out. low_s, high_s: the 90 % interval of the prediction. taken: share of the working cores' time
-    that others took while it ran. measured_s: None where measuring failed; failure then says why."""
+    that the machine's host took while it ran. foreign: share of the cores that other work of this machine took. measured_s:
+    None where measuring failed; failure then says why."""
 
     name: str
     group: str
@@ -31,6 +34,7 @@ class Outcome:
     high_s: float
     measured_s: float | None
     taken: float = 0.0
+    foreign: float = 0.0
     failure: str = ""
 
     @property
@@ -39,8 +43,13 @@ class Outcome:
         return None if self.measured_s is None else (self.predicted_s - self.measured_s) / self.measured_s
 
     @property
+    def disturbance(self) -> float:
+        """What others took, in units of what a run bears."""
+        return max(self.taken / DISTURBED, self.foreign / NOTICED_LOAD)
+
+    @property
     def is_disturbed(self) -> bool:
-        return self.measured_s is not None and self.taken > DISTURBED
+        return self.measured_s is not None and self.disturbance > 1
 
     @property
     def inside(self) -> bool | None:

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from simulator.errors import InputError, RunError
 from simulator.run import Run, write_aside
+from validator.environment import NOTICED_LOAD, load_of
 from validator.hosts import needed_nodes
 from validator.measure import Watch, measure_here
 from validator.netlab import Netlab
 from validator.netlab_fit import lab_cluster
-from validator.processors import Processors
+from validator.processors import Processors, usable
 from validator.proving.cases import Case
 from validator.proving.figures import DISTURBED, Outcome
 
@@ -61,7 +62,7 @@ def prove(
     until_s = time.monotonic() + patience_s
     for number in _disturbed(outcomes, until_s):
         again = _outcome(drawn[number], measure_case)
-        if again.measured_s is not None and again.taken < outcomes[number].taken:
+        if again.measured_s is not None and again.disturbance < outcomes[number].disturbance:
             outcomes[number] = again
             tell(again)
     return outcomes
@@ -79,11 +80,11 @@ def _disturbed(outcomes: Sequence[Outcome], until_s: float) -> Iterator[int]:
 
 
 def _is_quiet() -> bool:
-    """Whether this machine's host leaves a core that works its time."""
+    """Whether this machine's host leaves a core that works its time, and no others work on it."""
     meanwhile, end_s = Processors(), time.monotonic() + _LOOK_S
     while time.monotonic() < end_s:
         pass
-    return meanwhile.taken() <= DISTURBED
+    return meanwhile.taken() <= DISTURBED and meanwhile.busy() <= 1 / len(usable()) + NOTICED_LOAD
 
 
 def _outcome(case: Case, measure_case: Measure) -> Outcome:
@@ -104,7 +105,7 @@ def _outcome(case: Case, measure_case: Measure) -> Outcome:
         run = measure_case(case)
     except RunError as error:
         return Outcome(**told, measured_s=None, failure=str(error))
-    return Outcome(**told, measured_s=run.step_time_s, taken=meanwhile.taken())
+    return Outcome(**told, measured_s=run.step_time_s, taken=meanwhile.taken(), foreign=load_of(run.provenance))
 
 
 def write(outcomes: Sequence[Outcome], folder: Path) -> None:
