@@ -26,6 +26,11 @@ class Recompute(Spec):
             return {"kind": "full", **value}
         return {"kind": value} if isinstance(value, str) else value
 
+    @property
+    def shorthand(self) -> str | dict[str, int]:
+        """As scenarios have it."""
+        return self.kind if self.every == 1 else {"every": self.every}
+
     def __str__(self) -> str:
         return self.kind if self.every == 1 else f"{{every: {self.every}}}"
 

@@ -6,7 +6,7 @@ Fields that say what is usual are left out; quantities are written in the unit t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +16,15 @@ from simulator import library
 from simulator.cluster import Cluster, Device
 from simulator.fields import Value, fields_of
 from simulator.model import ModelSpec
+from simulator.recompute import Recompute
 from simulator.run import write_aside
 from simulator.scenario import Scenario, load_cluster, load_device, load_model
 from simulator.spec import Spec
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
+# wider than any part is
+_ONE_LINE: Final = 10_000
 
 
 def dump(scenario: Scenario, by_name: bool = False) -> str:
@@ -33,8 +36,17 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     plain = {"name": scenario.name, **_plain(scenario)}
     if by_name:
         _name_parts(plain, scenario)
-    look: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None, "width": _WIDTH}
-    text: str = yaml.dump(plain, Dumper=_Dumper, **look)
+    return _written(plain, default_flow_style=None, width=_WIDTH)
+
+
+def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
+    """A line of YAML for 'strategy' or another part: what it says that is not usual, and the fields named in any case."""
+    plain = _plain(getattr(scenario, part), always)
+    return f"{part}: {_written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
+
+
+def _written(plain: Mapping[str, Any], **look: Any) -> str:
+    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **look)
     return text
 
 
@@ -43,15 +55,17 @@ def keep(scenario: Scenario, folder: Path) -> None:
     write_aside(folder / FILE, dump(scenario).encode())
 
 
-def _plain(part: Spec) -> dict[str, Any]:
-    """What a part says that is not usual, and of which kind it is."""
+def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
+    """What a part says that is not usual, of which kind it is, and the fields named."""
     usual = {info.alias or name: info.get_default(call_default_factory=True) for name, info in type(part).model_fields.items()}
     told = fields_of(Value(part, None))
-    return {name: _said(value) for name, value in told if name == "kind" or value.value != usual[name]}
+    return {name: _said(value) for name, value in told if name in ("kind", *always) or value.value != usual[name]}
 
 
 def _said(told: Value) -> Any:
     value, unit = told
+    if isinstance(value, Recompute):
+        return value.shorthand
     if isinstance(value, Spec):
         return _plain(value)
     if isinstance(value, Mapping):

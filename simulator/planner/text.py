@@ -6,19 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import yaml
 
 from simulator.apart import SURE
 from simulator.planner.doubt import Doubt, alike
 from simulator.planner.search import Choice, Planned
-from simulator.strategy import ParameterServer
+from simulator.scenario_text import dump_part
 from simulator.units import format_bytes, format_energy_J, format_time_s, format_USD
 
 # Rows of the front that are printed, and the share of a step from which on a cause is told.
 _MOST_OF_FRONT: Final = 6
 _NOTICED: Final = 0.001
-# A scenario file has a part on a line.
-_WIDE: Final = 1000
 _NONE: Final = "–"
 _DEGREES: Final = ("tensor", "context", "expert", "stages", "chunks", "workers")
 
@@ -32,7 +29,8 @@ def describe(planned: Planned, doubt: Doubt) -> str:
         *_by_servers(planned),
         "",
         "the best, for a scenario file:",
-        *_yaml(planned.best[0]),
+        f"  {dump_part(planned.best[0].scenario, 'strategy')}",
+        f"  {dump_part(planned.best[0].scenario, 'training', ('zero', 'recompute'))}",
     ]
     return "\n".join(lines)
 
@@ -198,21 +196,3 @@ def _by_servers(planned: Planned) -> Iterator[str]:
             f"{count}: {format_time_s(least_s[placement, count])}" for where, count in sorted(least_s) if where == placement
         ]
         yield f"a step by number of {placement} servers (estimated): {', '.join(steps)}"
-
-
-def _yaml(choice: Choice) -> Iterator[str]:
-    """Its strategy and what of training was chosen."""
-    scenario = choice.scenario
-    strategy = scenario.strategy
-    text = strategy.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {"kind": strategy.kind}
-    if isinstance(strategy, ParameterServer):
-        sizes = {"bucket": format_bytes(strategy.bucket_bytes), "rollout": format_time_s(strategy.rollout_s)}
-        text |= {name: size for name, size in sizes.items() if name in text}
-    else:
-        text["bucket"] = format_bytes(strategy.plan.bucket_bytes)
-    first = {"kind": text.pop("kind")}
-    training = {"zero": scenario.training.zero, "recompute": str(scenario.training.recompute)}
-    for line in yaml.safe_dump(
-        {"strategy": first | text, "training": training}, sort_keys=False, default_flow_style=None, width=_WIDE
-    ).splitlines():
-        yield f"  {line}"
