@@ -42,6 +42,7 @@ _SLIDERS = (
 
 
 def main() -> None:
+    """Prints medians and 95th percentiles of each scenario."""
     scaleproof = Path(sys.executable).with_name("scaleproof")
     command = [str(scaleproof), "explore", "--no-browser", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -57,6 +58,7 @@ def main() -> None:
 
 
 def tell(name: str, times_ms: list[float]) -> None:
+    """Prints a row of the table."""
     p95 = statistics.quantiles(times_ms, n=20)[-1]
     print(f"{name:<60} median {statistics.median(times_ms):6.1f} ms, 95th percentile {p95:6.1f} ms of {len(times_ms)}")
 
@@ -85,6 +87,7 @@ def changes_ms(where: str) -> list[tuple[str, list[float]]]:
 
 
 def drawn_ms(page: Page, address: str) -> list[float]:
+    """Milliseconds from each move of a slider until what follows from it has been drawn."""
     page.goto(address)
     page.wait_for_selector("#answer[aria-busy=false]")
     times_ms = []

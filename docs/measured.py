@@ -30,6 +30,7 @@ FAMILIES: Final = {
 
 
 def scenario(family: str, workers: int) -> Scenario:
+    """With so many workers."""
     name, own = FAMILIES[family]
     return load(name, [*COMMON, *own, f"strategy.workers={workers}"])
 

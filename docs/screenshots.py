@@ -34,6 +34,7 @@ def made(folder: Path) -> Path:
 
 
 def taken(browser: Browser, page: Path, view: tuple[str, int, int, str, str]) -> None:
+    """Takes a picture. view: its file, width and height in pixels, theme, and the section that it shows."""
     name, width_px, height_px, theme, section = view
     context = browser.new_context(viewport={"width": width_px, "height": height_px}, color_scheme=theme)
     opened = context.new_page()

@@ -8,6 +8,7 @@ SCENARIO = "resnet50-servers-p100"
 
 
 def main() -> None:
+    """Asks one question after another and prints what comes of it."""
     # how fast is it, and how sure is that?
     servers = load(SCENARIO)
     run = predict(servers)

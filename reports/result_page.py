@@ -53,6 +53,7 @@ def page(found: Results) -> Page:
 
 
 def sections(found: Results) -> list[Section]:
+    """The page's sections, without those that nothing is known for."""
     cases = found.cases
     if not cases:
         return []
@@ -134,6 +135,7 @@ def _timelines(cases: Sequence[Case]) -> list[Picture]:
 
 
 def sources(found: Results) -> Sources:
+    """Every input, version and source, so that the page alone is enough to run it again."""
     facts = [
         ("Cluster", found.cluster or "not recorded"),
         ("Host", found.host or "not recorded"),

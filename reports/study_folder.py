@@ -85,6 +85,7 @@ def _yaml(plain: Any) -> str:
 
 
 def is_study(folder: Path) -> bool:
+    """Whether a sweep has written there."""
     return (folder / ASKED).is_file() or any(folder.glob(PARTS))
 
 

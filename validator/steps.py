@@ -16,4 +16,5 @@ def warmup_steps(scenario: Scenario) -> int:
 
 
 def total_steps(scenario: Scenario) -> int:
+    """All that are trained."""
     return warmup_steps(scenario) + scenario.steps

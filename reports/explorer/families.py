@@ -44,6 +44,7 @@ class Room(NamedTuple):
 
 
 def room(scenario: Scenario) -> Room:
+    """What a scenario's cluster and model have room for."""
     layers = scenario.model.build_layers()
     blocks = sum(not layer.glued for layer in layers) or len(layers)
     return Room(scenario.cluster.nodes, scenario.cluster.node.devices, blocks)

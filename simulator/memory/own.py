@@ -54,6 +54,7 @@ class Part(NamedTuple):
 
 
 def part_of(layers: Sequence[Layer], training: Training, batch_bytes: float = 0.0) -> Part:
+    """What some of a model's layers hold, for batches of `batch_bytes`."""
     blocks = [layer.parameters for layer in layers if not layer.glued]
     made = {id(layer.operators): layer.operators for layer in layers if not layer.glued}
     products = (one for operators in made.values() for one in operators if isinstance(one, Matmul))

@@ -38,6 +38,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(layers: Sequence[Layer], optimizer: str) -> Sizes:
+    """Parameters, those of experts among them, and elements of the optimizer's states."""
     parameters = sum(layer.parameters for layer in layers)
     # Adafactor keeps sums of rows and columns (arXiv 1804.04235): of a square, since tensors do not tell their shape
     if optimizer == "adafactor":

@@ -53,6 +53,7 @@ class Forecast:
 
 
 def times(scenario: Scenario) -> Times:
+    """Of a step, as it is predicted."""
     run = predict(scenario, interval=False)
     return Times(run.step_time_s, run.breakdown_s["compute"])
 
@@ -65,6 +66,7 @@ def start_s(job: Job, pieces: Pieces, alone: Alone, processes: int) -> float:
 
 
 def under_torchrun(job: Job, kill: Kill, settings: Settings, pieces: Pieces, alone: Alone) -> Forecast:
+    """What a killed rank or host costs, by draws of when its agent looks and when the others put off leaving."""
     random = np.random.default_rng(_SEED)
     step = times(job.scenario)
     looks_s = random.uniform(0.0, settings.monitor_s, (_DRAWS, job.ranks))

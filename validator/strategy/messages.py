@@ -28,6 +28,7 @@ def pass_on(team: Team, leaving: Tensor, arriving: Tensor) -> list[dist.Work]:
 
 
 def wait_all(messages: Iterable[dist.Work]) -> None:
+    """Returns once all have been sent or received."""
     for message in messages:
         message.wait()
 
