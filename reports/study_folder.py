@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from reports.text import family_name
+from simulator import scenario_text
 from simulator.errors import ScaleproofError, one_line
 from simulator.study.rows import RESULTS
 from simulator.study.study import Study
@@ -65,23 +64,19 @@ class Found:
         return "" if value is None else value
 
     def study_yaml(self) -> str:
-        """A study's file that leads to the same results; "" where what was asked cannot be read."""
+        """A study that leads to the same results with its scenario beside it; "" where what was asked cannot be read."""
         if self.study is None:
             return ""
         axes: dict[str, Any] = {}
         for axis in self.study.axes:
             names = self.names.get(axis.field)
             axes[axis.field] = dict(zip(names, axis.values, strict=True)) if names else list(axis.values)
-        plain = {"scenario": self.asked["scenario"], "axes": axes}
-        return _yaml(plain | ({"zip": self.asked["zip"]} if self.asked.get("zip") else {}))
+        plain = {"scenario": scenario_text.FILE, "axes": axes}
+        return scenario_text.written(plain | ({"zip": self.asked["zip"]} if self.asked.get("zip") else {}))
 
     def scenario_yaml(self) -> str:
-        return _yaml(self.asked["scenario"]) if self.study is not None else ""
-
-
-def _yaml(plain: Any) -> str:
-    dumped: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
-    return dumped
+        """What all points have in common; "" where what was asked cannot be read."""
+        return scenario_text.written(self.asked["scenario"]) if self.study is not None else ""
 
 
 def is_study(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from reports.side_by_side import side_by_side
 from reports.step_chart import step_chart
 from reports.studied import MOST_LINES, Studied, studied
 from reports.study_folder import Found
+from simulator import scenario_text
 
 _MOST_SPANS: Final = 2_500
 _MOST_WRONG: Final = 8
@@ -116,7 +117,7 @@ def _sources(found: Found, closely: Sequence[Chosen]) -> Sources:
     facts = [("Study", found.name), ("Model", found.model_name), ("Cluster", found.cluster_name or "not recorded")]
     facts += [("Forecast with", f"scaleproof {found.asked['version']}")] if "version" in found.asked else []
     facts.append(origins.made_with())
-    files = {"study.yaml": found.study_yaml(), "scenario.yaml": found.scenario_yaml()}
+    files = {"study.yaml": found.study_yaml(), scenario_text.FILE: found.scenario_yaml()}
     commands = []
     if found.study is not None:
         intervals = " --intervals" if found.asked.get("intervals") else ""

@@ -36,17 +36,19 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     plain = {"name": scenario.name, **_plain(scenario)}
     if by_name:
         _name_parts(plain, scenario)
-    return _written(plain, default_flow_style=None, width=_WIDTH)
+    return written(plain)
 
 
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
     """A line of YAML for 'strategy' or another part: what it says that is not usual, and the fields named in any case."""
     plain = _plain(getattr(scenario, part), always)
-    return f"{part}: {_written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
+    return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
 
 
-def _written(plain: Mapping[str, Any], **look: Any) -> str:
-    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **look)
+def written(plain: Mapping[str, Any], *, default_flow_style: bool | None = None, width: int = _WIDTH) -> str:
+    """Plain data as YAML for people: what holds no other lists and mappings takes a line. Arguments as PyYAML has them."""
+    look: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": default_flow_style, "width": width}
+    text: str = yaml.dump(plain, Dumper=_Dumper, **look)
     return text
 
 

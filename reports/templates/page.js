@@ -1,6 +1,9 @@
 "use strict";
 (() => {
   const NARROW_PX = 520;
+  // of a narrow page's lines: of labels beside bars, of titles below
+  const LABEL_LETTERS = 18;
+  const TITLE_LETTERS = 28;
   const STEP = 0.15;
   const probe = document.body.appendChild(Object.assign(document.createElement("span"), { hidden: true }));
   const figures = [];
@@ -24,15 +27,26 @@
     return value;
   }
 
-  function axis(given, narrow) {
+  /** Words in two lines at most, of so many letters. */
+  function inTwoLines(words, letters) {
+    const lines = [""];
+    for (const word of words.replaceAll("<br>", " ").split(" ")) {
+      const longer = `${lines.at(-1)} ${word}`.trim();
+      if (longer.length <= letters || !lines.at(-1)) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    const kept = lines.length > 2 ? [lines[0], lines.slice(1).join(" ")] : lines;
+    return kept.map((line) => (line.length > letters ? `${line.slice(0, letters - 1)}…` : line)).join("<br>");
+  }
+
+  function axis(given, narrow, titleLetters) {
     const drawn = {
       automargin: true, gridcolor: colour("grid"), linecolor: colour("grey"), zerolinecolor: colour("grid"),
       tickcolor: colour("grey"), ticks: "outside", ticklen: 4, hoverformat: ".4g", ...given,
       title: { ...given.title, font: { size: 13 }, standoff: 12 },
     };
-    if (narrow && given.ticktext) {
-      drawn.ticktext = given.ticktext.map((words) => (words.length > 18 ? `${words.slice(0, 17)}…` : words));
-    }
+    if (narrow && given.ticktext) drawn.ticktext = given.ticktext.map((words) => inTwoLines(words, LABEL_LETTERS));
+    if (narrow && given.title) drawn.title.text = inTwoLines(given.title.text, titleLetters);
     return drawn;
   }
 
@@ -100,7 +114,7 @@
       if (finding) finding.textContent = view.finding;
       const touch = matchMedia("(pointer: coarse)").matches;
       const layout = {
-        xaxis: axis(view.layout.xaxis, narrow), yaxis: axis(view.layout.yaxis, narrow),
+        xaxis: axis(view.layout.xaxis, narrow, TITLE_LETTERS), yaxis: axis(view.layout.yaxis, narrow, Infinity),
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", barmode: "overlay",
         font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 13, color: colour("ink") },
         hoverlabel: { bgcolor: colour("card"), bordercolor: colour("grey"), font: { color: colour("ink"), size: 13 }, align: "left" },
