@@ -21,8 +21,8 @@ from simulator.unevenness import EVEN
 
 # Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow where nothing is random.
 STEPS: Final = 2
-# predictions that share a model and a cluster share baselines
-_KEPT: Final = 4096
+# Predictions that share a model and a cluster share baselines; of many clusters, each asked once, few are kept.
+_KEPT: Final = 256
 # share by which samples a rank may differ untold in weak scaling
 _ALIKE: Final = 0.03
 
