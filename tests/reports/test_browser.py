@@ -181,10 +181,13 @@ def test_it_fits_a_phone_and_can_be_read_without_scripts(chromium: Browser, buil
     bare.context.close()
 
 
-def test_paper_has_pictures_in_place_of_what_moves(study: Opened) -> None:
+def test_paper_has_pictures_in_place_of_what_moves_and_what_it_was_made_from(study: Opened) -> None:
+    file = study.page.locator("details pre").first
+    assert file.is_hidden()
     study.page.emulate_media(media="print")
     assert study.page.locator("img.still").first.is_visible()
     assert study.page.locator(".canvas").first.is_hidden()
+    assert file.is_visible()
     study.page.emulate_media(media="screen")
 
 
