@@ -19,15 +19,15 @@ from simulator.spread import spread
 from simulator.tenancy import tenanted
 
 
-def predict(scenario: Scenario, interval: bool = True) -> Run:
+def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> Run:
     """Step time, throughput, breakdown, communication, FLOPs, memory, energy and cost, and weak and strong scaling efficiency
     against the smallest baseline. interval: tell how far the step time may be off too, which takes one to three times as long
-    as the rest.
+    as the rest. remedy: tell what to set where memory does not suffice, which takes as long again.
 
     Raises FieldError for steps that are too many to simulate.
     """
     run = compared(timed(scenario, interval), scenario)
-    return replace(accounted(run, scenario), **_memory(scenario))
+    return replace(accounted(run, scenario), **_memory(scenario, remedy))
 
 
 def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady) -> Run:
@@ -56,7 +56,7 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
     return replace(run, prediction_interval_s=(low * run.step_time_s, high * run.step_time_s), spread=shares)
 
 
-def _memory(scenario: Scenario) -> dict[str, Any]:
+def _memory(scenario: Scenario, remedy: bool) -> dict[str, Any]:
     """A run's fields that tell of memory."""
     held = memory(scenario)
     return {
@@ -67,5 +67,5 @@ def _memory(scenario: Scenario) -> dict[str, Any]:
         ),
         "capacity_bytes": held.capacity_bytes,
         "fits": held.fits,
-        "fit_by": "" if held.fits else fit_by(scenario),
+        "fit_by": fit_by(scenario) if remedy and not held.fits else "",
     }

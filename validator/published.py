@@ -165,7 +165,7 @@ def score(path: Path, calibrated: bool = False) -> Score:
     """The score of a table of any kind that `TABLES` can predict.
 
     calibrated: with constants that were fitted on named rows, which are left out. Raises InputError when it is none of them, or
-    has no such constants.
+    has no rows, or no such constants.
     """
     return score_all([path], calibrated).tables[0]
 
@@ -199,6 +199,8 @@ def _asked(path: Path, calibrated: bool) -> _Asked:
     table = _kind(columns)
     if table is None:
         raise InputError(f"{path}: not a table that can be scored; it needs the columns of one of {_known()}")
+    if not rows:
+        raise InputError(f"{path}: no rows below its columns; give at least one")
     module = importlib.import_module(table.module)
     if calibrated and not hasattr(module, "predict_calibrated"):
         raise InputError(f"{path}: nothing of {table.name} is fitted on request; leave --calibrated out")
@@ -322,7 +324,7 @@ def describe(result: Scores) -> str:
     parts = [(one.table, [*one.sets.items(), *one.totals.items()], _told(one)) for one in result.tables]
     if len(parts) > 1:
         parts.append(("all tables", [*result.totals.items()], []))
-    width = max(len("set"), *(len(name) for _, named, _ in parts for name, _ in named))
+    width = max(len(name) for name in ("set", *(name for _, named, _ in parts for name, _ in named)))
     head = f"{'set':<{width}} {'rows':>5} {'scored':>6} {_TITLES}"
     return "\n\n".join(
         "\n".join([title, head, *(f"{name:<{width}} {_line(each)}" for name, each in named), *told])

@@ -75,7 +75,7 @@ def traffic_by_round(algorithm: str, op: Op, group: Group, node: Node, network: 
     return tuple(wires.traffic([step]) for step in ALGORITHMS[algorithm].rounds(op, group))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=512)
 def network_loads(algorithm: str, op: Op, group: Group, node: Node, network: Link, rotate: bool) -> Mapping[Channel, float]:
     """What a collective sends over each channel of the network, as a share of its size. Raises what `traffic` raises."""
     wires = _Wires(op, group, node, network, rotate)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from simulator.engine import events, replay
+from simulator.engine.alone import Times
 from simulator.engine.contention import is_contended, longer_s
+from simulator.engine.order import order_of
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
 from simulator.program import Program
@@ -37,7 +39,7 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
     if program.resources.tenancies:
         return events.simulate(program, steps + 1, variation, sample).first(steps)
     timeline = replay.simulate(program, steps, variation, sample)
-    if later_s(timeline, variation, sample) <= NEGLIGIBLE * timeline.step_ends_s()[-1]:
+    if _is_negligible(timeline, variation, sample):
         return timeline
     return events.simulate(program, steps + 1, variation, sample).first(steps)
 
@@ -45,7 +47,18 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
 def later_s(timeline: Timeline, variation: Variation = NONE, sample: int = 0) -> float:
     """How much later than in replay's timeline sharing would end the last step, to first order: what lengthens tasks counts
     once along every path, and only where it is not waited out."""
-    longer = longer_s(timeline)
+    return _ended_later_s(timeline, longer_s(timeline), variation, sample)
+
+
+def _is_negligible(timeline: Timeline, variation: Variation, sample: int) -> bool:
+    """Whether sharing ends the last step hardly later; by how much is only found out where it could matter."""
+    longer, most_s = longer_s(timeline), NEGLIGIBLE * timeline.step_ends_s()[-1]
+    if order_of(timeline.program).along_s(longer) <= most_s:
+        return True
+    return bool(_ended_later_s(timeline, longer, variation, sample) <= most_s)
+
+
+def _ended_later_s(timeline: Timeline, longer: Times, variation: Variation, sample: int) -> float:
     if not longer.any():
         return 0.0
     longer_timeline = replay.simulate_longer(timeline.program, longer, variation, sample)

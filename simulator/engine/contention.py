@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.engine.alone import Times, rates
 from simulator.engine.distinct import distinct
-from simulator.engine.replay import Times, rates, servers_of
+from simulator.engine.queues import servers_of
 from simulator.engine.timeline import Timeline
 from simulator.program import Kind
 from simulator.ragged import in_order

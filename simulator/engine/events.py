@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import simpy
 
+from simulator.engine.alone import Times, durations_s, paced_rows, pacing_of, rates
 from simulator.engine.distinct import distinct
 from simulator.engine.fairqueue import TOGETHER
 from simulator.engine.flows import Allocator
-from simulator.engine.replay import Times, durations_s, paced_rows, pacing_of, rates
 from simulator.engine.servers import Applied, Host, Request, Server
 from simulator.engine.tenants import Tenants
 from simulator.engine.timeline import Timeline

@@ -105,6 +105,7 @@ class Agreeing:
         self._group_of: dict[object, int] = {}
         self._asked: dict[tuple[int, Op, str, float], int] = {}
         self._known: dict[tuple[Op, str], tuple[int, list[float]]] = {}
+        self._often: dict[tuple[tuple[int, ...], str, int], Times] = {}
 
     def add(self, plan: Plan, job: Job, stages: Sequence[range]) -> int:
         """The number of the first of the patterns of stages, which follow one another."""
@@ -143,24 +144,36 @@ class Agreeing:
 
     def _sizes(self, op: Op, keepers: str) -> list[float]:
         if (op, keepers) not in self._known or self._known[op, keepers][0] != len(self.patterns):
-            fields = (GATHERS, AFTER) if op == "all_gather" else (SUMS,)
-            found = {size for each in self.patterns for field in fields for name, size in each.sizes(field) if name == keepers}
+            asked = (each.sizes(field) for each in self.patterns for field in _fields(op))
+            found = {size for sizes in asked for name, size in sizes if name == keepers}
             self._known[op, keepers] = len(self.patterns), sorted(found)
         return self._known[op, keepers][1]
 
-    def seconds(self, groups: Sequence[int], op: Op, field: int, answers: Times) -> Times:
-        """What each pattern's field takes on each group, shape (groups, patterns)."""
-        total: Times = np.zeros((len(groups), len(self.patterns)))
+    def seconds(self, groups: Sequence[int], op: Op, fields: Sequence[int], answers: Times) -> Times:
+        """What each pattern's fields take on each group, shape (fields, groups, patterns)."""
+        total: Times = np.zeros((len(fields), len(groups), len(self.patterns)))
         for keepers in _KEEPERS:
-            sizes = self._sizes(op, keepers)
-            counts = np.zeros((len(self.patterns), len(sizes)))
-            place = {size: number for number, size in enumerate(sizes)}
-            for row, each in enumerate(self.patterns):
-                for (name, size), count in each.sizes(field).items():
-                    if name == keepers:
-                        counts[row, place[size]] = count
-            total += self._each_s(groups, op, keepers, answers) @ counts.T
+            each_s = self._each_s(groups, op, keepers, answers)
+            for one, field in zip(total, fields, strict=True):
+                one += each_s @ self._counts(op, keepers, field).T
         return total
+
+    def _counts(self, op: Op, keepers: str, field: int) -> Times:
+        """How often each pattern has collectives of each size in a field, shape (patterns, sizes)."""
+        key = _fields(op), keepers, field
+        if key not in self._often:
+            sizes = self._sizes(op, keepers)
+            place = {size: number for number, size in enumerate(sizes)}
+            items = [
+                (row, place[size], count)
+                for row, each in enumerate(self.patterns)
+                for (name, size), count in each.sizes(field).items()
+                if name == keepers
+            ]
+            rows, columns, counts = np.array(items, dtype=np.int64).reshape(len(items), 3).T
+            self._often[key] = np.zeros((len(self.patterns), len(sizes)))
+            self._often[key][rows, columns] = counts
+        return self._often[key]
 
     def _each_s(self, groups: Sequence[int], op: Op, keepers: str, answers: Times) -> Times:
         """A collective of each size on each group, shape (groups, sizes)."""
@@ -170,6 +183,11 @@ class Agreeing:
             if keepers in self._groups[group] and sizes:
                 result[row] = np.interp(sizes, told, [answers[self._asked[group, op, keepers, size]] for size in told])
         return result
+
+
+def _fields(op: Op) -> tuple[int, ...]:
+    """In which all sizes are of which it is asked."""
+    return (GATHERS, AFTER) if op == "all_gather" else (SUMS,)
 
 
 def _told(sizes: Sequence[float]) -> list[float]:

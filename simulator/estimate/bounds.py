@@ -59,6 +59,7 @@ def _lanes(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int) -
 def least_s(schedule: ScheduleName, stage_of: Numbers, stages: Stages) -> Times:
     """From each rank's first pass to the end of its last, shape (ranks, configurations). stage_of: each rank's stages, shape
     (ranks, chunks)."""
+    stages = stages.apart
     result = np.empty((stages.ranks, len(stages.microbatches)))
     few = follows_few(schedule, stages.ranks, stages.microbatches)
     followed = np.where(few, MOST_FOLLOWED * stages.ranks, stages.microbatches)
@@ -79,11 +80,9 @@ class _Paths:
         forward_s, backward_s, _ = received(stages)
         weights_s = stages.weights_s + np.zeros_like(backward_s)
         self._work_s = np.array([forward_s, backward_s, backward_s - weights_s, weights_s])
-        self._first_s = np.zeros_like(forward_s)
-        if not stages.overlap_sends:
-            # what a rank's first pass begins with is on the way there
-            self._first_s[1:] = stages.sends_s
-        sends_s = np.pad(stages.sends_s, [(0, 1), (0, 0)])
+        # what a rank's first pass begins with is on the way there
+        self._first_s = np.zeros_like(forward_s) if stages.overlap_sends else stages.before_s
+        sends_s = stages.behind_s
         there_s, back_s = (np.cumsum((one + sends_s)[::-1], axis=0)[::-1] for one in (stages.forward_s, stages.inputs_s))
         # from a forward pass's begin, or its end, to the last stage, and on from there to the begin of a pass that goes back
         self._from_begin_s, self._from_end_s = there_s, there_s - stages.forward_s

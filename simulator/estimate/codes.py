@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
+_T = TypeVar("_T", bound=np.generic)
+
+
+def taken(values: NDArray[_T], rows: Numbers, axis: int = 0) -> NDArray[_T]:
+    """Those at some rows of an axis, all of which are there: that numpy looks first takes as long again."""
+    return values.take(rows, axis=axis, mode="clip")
 
 
 class Distinct(NamedTuple):
@@ -23,7 +29,7 @@ class Distinct(NamedTuple):
 
     def over(self, other: Distinct) -> Distinct:
         """The codes of all rows, where those of one row each of `other`'s codes are known."""
-        return Distinct(self.code.take(other.code), other.first.take(self.first))
+        return Distinct(taken(self.code, other.code), taken(other.first, self.first))
 
 
 def distinct(*columns: Numbers) -> Distinct:
@@ -43,10 +49,10 @@ def combined(halves: Iterable[tuple[Numbers, Numbers]]) -> Distinct:
     code, count = np.zeros(1, dtype=np.int64), 1
     for codes, places in halves:
         each = int(codes.max(initial=0)) + 1
-        code, count = code * each + codes.take(places), count * each
+        code, count = code * each + taken(codes, places), count * each
     there = np.zeros(count, dtype=np.bool_)
     there[code] = True
-    code = (np.cumsum(there) - 1).take(code)
+    code = taken(np.cumsum(there) - 1, code)
     first = np.empty(np.count_nonzero(there), dtype=np.int64)
     first[code] = np.arange(len(code))
     return Distinct(code, first)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import FieldError
-from simulator.estimate.codes import Distinct, Numbers, combined, distinct
+from simulator.estimate.codes import Distinct, Numbers, combined, distinct, taken
 from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Batch, Scenario
@@ -85,7 +85,7 @@ class _Column:
         self._name = name
 
     def __get__(self, found: Configurations, owner: type[Configurations]) -> Numbers:
-        values = found.half(self._name)[self._name].take(found.place(self._name))
+        values = taken(found.half(self._name)[self._name], found.place(self._name))
         # from now on the instance itself has it
         found.__dict__[self._name] = values
         return values

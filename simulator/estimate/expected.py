@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from simulator.estimate.bounds import least_s
 from simulator.estimate.codes import Numbers
+from simulator.estimate.collectives import Collectives
 from simulator.estimate.pipelines import CLOSED, Stages, gathering, per_round, received, unlike_s, windows
-from simulator.estimate.recurrence import MOST_FOLLOWED, Collectives, Passing, Played, follows_few, play
+from simulator.estimate.recurrence import MOST_FOLLOWED, Passing, Played, follows_few, play
 from simulator.strategy.schedule import ScheduleName
 
 Times = NDArray[np.float64]
@@ -33,7 +34,8 @@ _MOST_PASSES: Final = 4000
 
 
 class Given(NamedTuple):
-    """What ranks gather and sum layer by layer, and what their passes take at least, shape (ranks, configurations)."""
+    """What ranks gather and sum layer by layer, and what passes take at least of those that are told, shape (ranks,
+    configurations)."""
 
     collectives: Collectives
     least_s: Times
@@ -50,47 +52,65 @@ class _Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Expected:
-    """Of configurations whose ranks pass the same stages in the same order.
+    """Of configurations whose ranks pass the same stages in the same order, of some of these ranks.
 
-    played: what is expected. least_s: from each rank's first pass to the end of its last at least, with nothing to wait for but
-    passes and messages, shape (ranks, configurations). followed: which are followed pass by pass, what is asked for; `follow`
-    writes into both what it finds.
+    window_s: from a rank's first pass to the end of its last as it is expected, lane_s: from there to the end of its
+    collectives; least_s: the first at least, with nothing to wait for but passes and messages; shape (ranks, configurations).
+    left_s: from the last gradients of each of a rank's stages to the end of its last pass, shape (ranks, chunks,
+    configurations), where nothing is gathered. followed: which are followed pass by pass, what is asked for; `follow` writes
+    what it finds into all of these.
     """
 
-    played: Played
+    ranks: Sequence[int]
+    stage_of: Numbers
+    window_s: Times
+    lane_s: Times
     least_s: Times
+    left_s: Times | None
     followed: NDArray[np.bool_]
     asked: _Asked | None
 
     @classmethod
-    def of(cls, schedule: ScheduleName, stage_of: Numbers, stages: Stages, given: Given | None = None) -> Expected:
-        """stage_of: each rank's, shape (ranks, chunks). given: where they gather layers before each pass over them."""
-        form = _Form(schedule, stage_of, stages, given)
+    def of(
+        cls, schedule: ScheduleName, stage_of: Numbers, ranks: Sequence[int], stages: Stages, given: Given | None = None
+    ) -> Expected:
+        """stage_of: each rank's, shape (ranks, chunks). ranks: those that are told, the first among them. given: where they
+        gather layers before each pass over them."""
+        form = _Form(schedule, stage_of, ranks, stages, given)
         followed = form.is_unsure() if stages.ranks > 1 else np.zeros(len(stages.microbatches), dtype=np.bool_)
         asked = form.asked(np.flatnonzero(followed)) if followed.any() else None
-        # what is told pass by pass is written into it; sums of what is gathered are followed with the passes
-        left_s = _left_s(schedule, stage_of, stages) if given is None else np.zeros(stages.forward_s.shape)
-        return cls(Played(form.window_s.copy(), np.zeros(form.window_s.shape), left_s), form.least_s, followed, asked)
+        # sums of what is gathered are followed with the passes
+        left_s = _left_s(schedule, stage_of[ranks], stages) if given is None else None
+        # what is told pass by pass is written into it
+        window_s = form.window_s.copy()
+        return cls(ranks, stage_of, window_s, np.zeros_like(window_s), form.least_s, left_s, followed, asked)
+
+    def take_over(self, asked: _Asked, found: Played) -> None:
+        """What was found pass by pass of some configurations."""
+        self.window_s[:, asked.at], self.lane_s[:, asked.at] = found.window_s[self.ranks], found.lane_s[self.ranks]
+        if self.left_s is not None:
+            self.left_s[:, :, asked.at] = found.left_s[self.stage_of[self.ranks]]
+        self.least_s[0, asked.sure] = self.window_s[0, asked.sure]
 
 
 def follow(every: Iterable[Expected]) -> None:
     """Puts what is found pass by pass in place of what closed forms expect, of all at once."""
     several = [(one, one.asked) for one in every if one.asked is not None]
     for (one, asked), found in zip(several, play([asked[1:3] for _, asked in several]), strict=True):
-        for whole, part in zip(one.played, found, strict=True):
-            whole[:, asked.at] = part
-        one.least_s[0, asked.sure] = one.played.window_s[0, asked.sure]
+        one.take_over(asked, found)
 
 
 class _Form:
     """What closed forms tell, and where they may be far off. window_s, least_s: as in `Expected`."""
 
-    def __init__(self, schedule: ScheduleName, stage_of: Numbers, stages: Stages, given: Given | None) -> None:
-        self._schedule, self._stages, self._given = schedule, stages, given
+    def __init__(
+        self, schedule: ScheduleName, stage_of: Numbers, ranks: Sequence[int], stages: Stages, given: Given | None
+    ) -> None:
+        self._schedule, self._stages, self._given, self._ranks = schedule, stages, given, ranks
         self._stage_of, self._chunks = stage_of, stage_of.shape[1]
         self._is_closed = stages.ranks == 1 or schedule in CLOSED
         if self._is_closed:
-            found = windows(schedule, stages if given is None else gathering(stages, given.collectives))
+            found = windows(schedule, stages if given is None else gathering(stages, given.collectives), ranks)
         else:
             found = self._longest_s()
         self.window_s, self.least_s = found
@@ -103,7 +123,7 @@ class _Form:
             backward_s = np.maximum(stages.backward_s, given.collectives.again_s + given.collectives.sums_s)
             stages = replace(stages, forward_s=forward_s, backward_s=backward_s)
         found_s = least_s(self._schedule, self._stage_of, stages)
-        return np.broadcast_to(found_s.max(axis=0), found_s.shape), found_s
+        return np.broadcast_to(found_s.max(axis=0), (len(self._ranks), found_s.shape[1])), found_s[self._ranks]
 
     def is_unsure(self) -> NDArray[np.bool_]:
         """Which closed forms may be far off, and have few enough passes to be followed."""
@@ -120,13 +140,16 @@ class _Form:
             is_wide = longest_s > _WIDE * self.least_s.max(axis=0)
             unsure = (passes <= _SOME_PASSES) & (stages.microbatches >= stages.ranks) & is_wide
         if self._chunks > 1:
-            unsure |= (passes <= _MANY_PASSES) & (unlike_s(stages).max(axis=0) > _UNLIKE * longest_s)
+            unsure |= (passes <= _MANY_PASSES) & (unlike_s(stages) > _UNLIKE * longest_s)
         return unsure
 
     def _is_prolonged(self, given: Given, longest_s: Times) -> NDArray[np.bool_]:
         """Where what is gathered prolongs passes in a way that closed forms do not tell."""
         stages, collectives = self._stages, given.collectives
-        sure_s = np.maximum(given.least_s, collectives.lane_s(self._stage_of) * stages.microbatches).max(axis=0)
+        # of one rank all collectives follow one another
+        each_s = collectives.gathers_s + collectives.again_s + collectives.sums_s
+        lane_s = (stages.alike.by_rank.counts @ each_s).max(axis=0)
+        sure_s = np.maximum(given.least_s.max(axis=0), lane_s * stages.microbatches)
         is_long = collectives.gathers_s > _LONG * stages.forward_s
         is_long |= collectives.again_s + collectives.sums_s > _LONG * stages.backward_s
         unsure = is_long.any(axis=0)
@@ -146,26 +169,28 @@ class _Form:
 def passing_of(
     schedule: ScheduleName, chunks: int, stages: Stages, given: Collectives | None = None, sums_s: Times | None = None
 ) -> Passing:
-    """Passes to follow, with what ranks gather and sum, or sum beside passes alone."""
-    work_s = [stages.forward_s, stages.backward_s]
-    if isinstance(stages.weights_s, np.ndarray):
-        work_s += [stages.inputs_s, stages.weights_s]
-    return Passing(schedule, stages.ranks, chunks, stages.overlap_sends, np.array(work_s), stages.sends_s, given, sums_s)
+    """Passes to follow, with what ranks gather and sum, or sum beside passes alone. sums_s: by stage."""
+    each, of = stages.apart, stages.alike.of
+    work_s = [each.forward_s, each.backward_s]
+    if isinstance(each.weights_s, np.ndarray):
+        work_s += [each.inputs_s, each.weights_s]
+    gathered = given.told(of) if given is not None else None
+    return Passing(schedule, each.ranks, chunks, each.overlap_sends, np.array(work_s), each.behind_s[:-1], gathered, sums_s)
 
 
-def _left_s(schedule: ScheduleName, stage_of: Numbers, stages: Stages) -> Times:
+def _left_s(schedule: ScheduleName, held: Numbers, stages: Stages) -> Times:
     """From the last gradients of each stage to the end of its rank's last pass: the last gradients of chunks are followed by
     passes over those before. Where rounds of microbatches go from chunk to chunk, ranks do so together, at the pace of the
-    slowest or once the last microbatch has come round."""
-    if stage_of.shape[1] == 1:
-        return np.zeros(stages.forward_s.shape)
+    slowest or once the last microbatch has come round. held: stages of ranks, shape (ranks, chunks)."""
+    alike, of_round = stages.alike, per_round(stages)
+    result: Times = np.zeros((*held.shape, len(of_round)))
+    if held.shape[1] == 1:
+        return result
     _, backward_s, beside_s = received(stages)
-    next_s = backward_s[stage_of] * per_round(stages)
+    next_s = (backward_s * of_round)[alike.of[held[:, :-1]]]
     if schedule == "interleaved_1f1b":
-        backward_s[:-1] += beside_s
-        before_s = np.cumsum(backward_s, axis=0) - backward_s
-        way_s = before_s[stages.ranks :] - before_s[: -stages.ranks]
-        next_s[:, :-1] = np.maximum(next_s[:, :-1].max(axis=0), way_s[stage_of[:, :-1]])
-    result: Times = np.zeros_like(stages.forward_s)
-    result[stage_of] = np.cumsum(next_s, axis=1) - next_s
+        slowest_s = alike.by_chunk.slowest(backward_s * of_round)[alike.by_chunk.kind[:-1]]
+        way_s = alike.between(held[:, :-1], held[:, 1:]) @ (backward_s + beside_s)
+        next_s = np.maximum(slowest_s, way_s)
+    np.cumsum(next_s, axis=1, out=result[:, 1:])
     return result

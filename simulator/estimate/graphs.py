@@ -71,12 +71,15 @@ def graph_of(
     link = np.where(crosses, np.where(is_forward, stage - 1, stage), boundaries)
     receiver = np.full(nothing + 1, nothing)
     receiver[made[crosses]] = np.flatnonzero(crosses)
-    got, stream = np.full((ranks, 2), nothing), np.full(nothing, nothing)
+    got = np.flatnonzero(crosses)
     sent = np.full((2, ranks), nothing)
-    for one in np.flatnonzero(crosses).tolist():
-        place = rank[one], int(is_forward[one])
-        stream[one], got[place] = got[place], one
-        sent[place[1], rank[made[one]]] = one
+    # the last of those that are written stays
+    sent[is_forward[got].astype(np.int64), rank[made[got]]] = got
+    way = rank[got] * 2 + is_forward[got]
+    in_turn = np.argsort(way, kind="stable")
+    got, way = got[in_turn], way[in_turn]
+    stream = np.full(nothing, nothing)
+    stream[got[1:]] = np.where(way[1:] == way[:-1], got[:-1], nothing)
     turn, turn_link = np.full(nothing, nothing), np.full(nothing, boundaries)
     if schedule in _TURNING and not overlap_sends:
         turns = np.flatnonzero((np.append(kind, -1)[before] != kind) & (before < nothing))

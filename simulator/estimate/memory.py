@@ -5,6 +5,7 @@ It follows from few things that many configurations have in common, each of whic
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,11 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.estimate.codes import Distinct, distinct
+from simulator.estimate.codes import distinct, taken
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.contents import Contents, Division, Kind
 from simulator.estimate.held import Columns, Held, Way
-from simulator.estimate.moments import FIRST_HOLDS_MOST, Counts, moments
+from simulator.estimate.moments import FIRST_HOLDS_MOST, Moments, moments
 from simulator.memory.always import Always
 from simulator.memory.buffers import pipeline_bytes
 from simulator.memory.flight import EQUAL, WHOLE
@@ -56,7 +57,8 @@ def memory_bytes(configurations: Configurations) -> Bytes:
     )
     held, libraries = fullest.bytes(), fullest.libraries_bytes()
     row = alike.over(told).code
-    result: Bytes = held[shared.over(sharing).code, row] + libraries[c.order, row]
+    result = taken(held.ravel(), shared.over(sharing).code * held.shape[1] + row)
+    result += taken(libraries.ravel(), c.order * libraries.shape[1] + row)
     return result
 
 
@@ -68,14 +70,28 @@ class _Shared(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Rows whose ranks have the same chunks and pass them in the same order. ranks: those that may be the fullest."""
+    """Rows whose ranks have the same chunks and pass them in the same order, by their number of microbatches. ranks: those that
+    may be the fullest."""
 
     rows: Numbers
     schedule: ScheduleName
     stages: int
     times: PassTimes
-    microbatches: Distinct
+    microbatches: Numbers
     ranks: Sequence[Kind]
+
+    def moments(self, kind: Kind, groups: tuple[int, ...]) -> Iterator[tuple[slice, Moments]]:
+        """Of a rank of a kind, whose chunks are in groups of alike ones, and the rows that have them."""
+        begins = np.flatnonzero(np.diff(self.microbatches, prepend=-1)).tolist()
+        found = [
+            (begin, moments(self.schedule, self.stages, kind.first, number, groups, self.times))
+            for begin, number in zip(begins, self.microbatches[begins].tolist(), strict=True)
+        ]
+        # many microbatches come to the same moments as more do
+        told = [next(same) for _, same in itertools.groupby(found, key=lambda one: id(one[1]))]
+        ends = [*(begin for begin, _ in told[1:]), len(self.rows)]
+        for (begin, own), end in zip(told, ends, strict=True):
+            yield slice(begin, end), own
 
 
 class _Fullest:
@@ -127,7 +143,7 @@ class _Fullest:
         pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.divided.code]
         searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
         key = distinct(c.stages, c.chunks, c.schedule, self.sharded, pattern, np.where(searched, 1 + self.microbatch.code, 0))
-        in_order = np.argsort(key.code, kind="stable")
+        in_order = np.lexsort((c.microbatches, key.code))
         for rows in np.split(in_order, np.cumsum(np.bincount(key.code))[:-1]):
             row = rows[0]
             schedule, stages = space.schedules[c.schedule[row]], int(c.stages[row])
@@ -137,9 +153,7 @@ class _Fullest:
             if searched[row]:
                 scenario = c.scenario(int(row))
                 times = scenario.strategy.plan.pass_times(scenario.job())
-            yield _Group(
-                rows, schedule, stages, times, distinct(c.microbatches[rows]), [kind for some in firsts for kind in some]
-            )
+            yield _Group(rows, schedule, stages, times, c.microbatches[rows], [kind for some in firsts for kind in some])
 
     def _fullest_of(self, schedule: ScheduleName, ranks: Sequence[Kind], row: int) -> Sequence[Kind]:
         """Of alike ranks those that may hold the most: where what comes in and goes out does not tell, the first."""
@@ -160,7 +174,7 @@ class _Fullest:
             at = self.divided.code[rows] * len(self.workers) + self.workers.code[rows]
             for kind in group.ranks:
                 passes, pipeline = self._passes(group, kind, makes)
-                always, gradients, optimizer = constants[kind.number][:, ways].take(at, axis=2)
+                always, gradients, optimizer = taken(constants[kind.number][:, ways], at, axis=2)
                 most = always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer)
                 result[ways[:, None], rows] = np.maximum(result[ways[:, None], rows], most)
         return result
@@ -185,29 +199,29 @@ class _Fullest:
     def _passes(self, group: _Group, kind: Kind, makes: bool) -> tuple[Bytes, Bytes]:
         """The most that comes on top while a rank of a kind passes microbatches, and buffers of what it sends and receives.
         makes: whether backward passes make gradients, which are among it."""
-        c, rows, code, setting, held = self.c, group.rows, group.microbatches.code, self._setting(group.rows[0]), self.held
+        c, rows, setting, held = self.c, group.rows, self._setting(group.rows[0]), self.held
         own = list(dict.fromkeys(kind.contents))
         groups = tuple(own.index(content) for content in kind.contents)
-        told = [
-            moments(group.schedule, group.stages, kind.first, number, groups, group.times)
-            for number in c.microbatches[rows][group.microbatches.first].tolist()
-        ]
+        told = list(group.moments(kind, groups))
         at = np.stack([held.at(self.microbatch.code[rows], content) for content in own])
         share = 1 + setting.fragmentation
         weights = [share * held.kept[at]]
         weights += [share * held.left[at]] if setting.splits else []
         weights += [(1 + setting.fragmentation_of_gradients) * held.gradients[at]] if makes else []
-        if makes:
-            counts, of_passes = [[*one.first, *one.later] for one in told], [held.making[at], held.adding[at]]
-        elif setting.splits:
-            counts, of_passes = [[*one.beside, one.between] for one in told], [held.adding[at], np.zeros((1, len(rows)))]
-        else:
-            counts, of_passes = [one.beside for one in told], [held.adding[at]]
-        passes = (np.concatenate(of_passes) + _most(counts, np.concatenate(weights), code)).max(axis=0)
-        flights = np.array([one.most for one in told]).T[:, code]
+        of_passes = [held.making[at]] if makes else []
+        of_passes += [held.adding[at]]
+        of_passes += [np.zeros((1, len(rows)))] if setting.splits and not makes else []
+        passes, flights = np.concatenate(of_passes), np.empty((len(own), len(rows)))
+        columns = np.concatenate(weights)
+        for some, one in told:
+            flights[:, some] = one.most[:, None]
+            lists = [*one.first, *one.later] if makes else [*one.beside, one.between] if setting.splits else one.beside
+            for most, counts in zip(passes, lists, strict=True):
+                most[some] += (counts @ columns[:, some]).max(axis=0, initial=-math.inf)
         entries, outputs = self.ends[:, own][:, :, self.divided.code[rows]] * (c.samples[rows] * setting.size)
         chunks = np.array([[groups.count(number)] for number in range(len(own))])
-        return passes, pipeline_bytes(setting.software, c.microbatches[rows], flights, entries, outputs, chunks).sum(axis=0)
+        pipeline = pipeline_bytes(setting.software, group.microbatches, flights, entries, outputs, chunks)
+        return passes.max(axis=0), pipeline.sum(axis=0)
 
     def libraries_bytes(self) -> Bytes:
         """What libraries hold, the same on all ranks, shape (orders, configurations)."""
@@ -234,25 +248,6 @@ class _Fullest:
 
     def _setting(self, row: int) -> Setting:
         return self.grounds[int(self.ground.code[row])]
-
-
-def _most(counts: Sequence[Sequence[Counts]], weights: Bytes, code: Numbers) -> Bytes:
-    """The most of sums of counts times bytes, shape (lists of counts, rows); −∞ where there are none. weights: shape (columns,
-    rows). code: which of the lists a row has."""
-    most = max(len(one) for some in counts for one in some)
-    table = np.zeros((len(counts), len(counts[0]), most, len(weights)))
-    none = np.zeros(table.shape[:2])
-    for number, some in enumerate(counts):
-        for place, one in enumerate(some):
-            if len(one):
-                table[number, place, : len(one)] = one
-                table[number, place, len(one) :] = one[0]
-            else:
-                none[number, place] = -math.inf
-    columns = np.ascontiguousarray(table.transpose(1, 2, 3, 0)).take(code, axis=3)
-    columns *= weights
-    sums: Bytes = columns.sum(axis=2).max(axis=1)
-    return sums + none.T[:, code] if none.any() else sums
 
 
 def _setting(configurations: Configurations, row: int) -> Setting:

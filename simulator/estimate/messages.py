@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,19 +26,21 @@ class _Way(NamedTuple):
 
 
 class Messages:
-    """Asks for messages of all sizes on all ways; `ask` says which ways, `seconds` how long a message of each size takes."""
+    """Asks for messages of all sizes on all ways; `ask` says which ways, `numbers` what to ask the wires' answers for."""
 
-    def __init__(self, wires: Wires, job: Job, sizes_bytes: Sequence[float]) -> None:
-        self._wires, self._job, self._sizes_bytes = wires, job, sizes_bytes
+    def __init__(self, wires: Wires, job: Job, sizes_bytes: Sequence[float], plans: Iterable[Plan]) -> None:
+        """plans: how ranks may be placed."""
+        self._wires, self._sizes_bytes = wires, sizes_bytes
         self._is_uniform = job.cluster.is_uniform
+        self._places = [(plan.grid(job.cluster.node.devices), wires.alike(plan, job)) for plan in plans]
         self._ways: dict[object, int] = {}
         self._known: dict[object, Numbers] = {}
         self._asked: list[list[int]] = []
 
-    def ask(self, plan: Plan, rank_of: Numbers) -> Numbers:
-        """The way behind each stage of the model but the last, by number, any where the next is on the same rank. rank_of: the
-        pipeline rank that has each stage."""
-        grid, alike = plan.grid(self._job.cluster.node.devices), self._wires.alike(plan, self._job)
+    def ask(self, plan: int, rank_of: Numbers) -> Numbers:
+        """The way behind each stage of the model but the last, by number, any where the next is on the same rank. plan: number
+        of one. rank_of: the pipeline rank that has each stage."""
+        grid, alike = self._places[plan]
         if not self._is_uniform:
             return self._behind(grid, alike, rank_of)
         # ranks that are so far from one another that each is on its own node are as far as any

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.estimate.codes import Distinct, distinct
+from simulator.estimate.codes import Distinct, Numbers, distinct
 from simulator.estimate.configurations import Configurations
 from simulator.memory.flight import WHOLE
 from simulator.model.layers import Layer, Shard
@@ -34,6 +35,13 @@ class Passes:
     sent_bytes: Times
     joining_s: Times
     jobs: list[Job]
+
+    @cached_property
+    def hands_on(self) -> Numbers:
+        """Of each layer, a number that is equal for layers that hand on as much as one another."""
+        known: dict[bytes, int] = {}
+        both = np.concatenate([self.sent_bytes, self.joining_s])
+        return np.array([known.setdefault(column.tobytes(), len(known)) for column in np.ascontiguousarray(both.T)])
 
     @classmethod
     def of(cls, configurations: Configurations) -> Passes:
@@ -88,9 +96,11 @@ class _Making:
             self._layers[shard] = c.space.scenario.model.build_layers(shard)
             self._handed_on[shard] = replace(self._base, layers=self._layers[shard]).handed_on_bytes(1.0)
         job = replace(self._base, layers=self._layers[shard], samples_per_worker=samples, recompute=recompute)
-        exchanging = plan.exchanging(job)
-        assert exchanging.exchange is not None
-        job = replace(job, exchange=self._exchanges.setdefault(between, exchanging.exchange))
+        if between not in self._exchanges:
+            exchange = plan.exchanging(job).exchange
+            assert exchange is not None
+            self._exchanges[between] = exchange
+        job = replace(job, exchange=self._exchanges[between])
         made = shard, samples, int(c.recompute[row])
         if made not in self._computing:
             self._computing[made] = job.computing_s(samples)

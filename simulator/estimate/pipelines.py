@@ -6,13 +6,16 @@ near to it where the paths are the right ones. Arrays have configurations last, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.estimate.recurrence import Collectives
+from simulator.estimate.alike import Alike
+from simulator.estimate.codes import taken
+from simulator.estimate.collectives import Collectives
 from simulator.strategy.schedule import ScheduleName
 
 Times = NDArray[np.float64]
@@ -27,26 +30,60 @@ FOLLOWED: Final[tuple[ScheduleName, ...]] = (
 
 @dataclass(frozen=True)
 class Stages:
-    """Seconds of passes over each stage of the model, shape (stages, configurations); of the messages behind each but the last,
-    shape (stages − 1, configurations). microbatches: shape (configurations,). ranks: that have the stages, in a ring or a V.
+    """Seconds of passes over stages of the model, and of the messages before and behind each, 0 where there is none, shape
+    (stages that are told, configurations); `alike` says which stand for others. microbatches: shape (configurations,).
     weights_s: of backward_s, gradients of weights, where they are made apart.
     forward_more_s, backward_more_s: how much longer a pass takes that follows another on its rank at once."""
 
     forward_s: Times
     backward_s: Times
-    sends_s: Times
+    before_s: Times
+    behind_s: Times
     microbatches: NDArray[np.int64]
-    ranks: int
+    alike: Alike
     overlap_sends: bool
     weights_s: Times | float = 0.0
     forward_more_s: Times | float = 0.0
     backward_more_s: Times | float = 0.0
 
+    @classmethod
+    def each(
+        cls, forward_s: Times, backward_s: Times, sends_s: Times, microbatches: NDArray[np.int64], ranks: int,
+        overlap_sends: bool, weights_s: Times | float = 0.0,
+    ) -> Stages:  # fmt: skip
+        """All told. sends_s: behind each but the last."""
+        before_s, behind_s = (np.pad(sends_s, [ends, (0, 0)]) for ends in ((1, 0), (0, 1)))
+        alike = Alike(range(len(forward_s)), ranks)
+        return cls(forward_s, backward_s, before_s, behind_s, microbatches, alike, overlap_sends, weights_s)
+
+    @property
+    def ranks(self) -> int:
+        """That have the stages, in a ring or a V."""
+        return self.alike.ranks
+
     def take(self, at: NDArray[np.int64]) -> Stages:
         """Of some configurations, in which no pass takes longer after another."""
-        passes_s = self.forward_s[:, at], self.backward_s[:, at], self.sends_s[:, at]
-        weights_s = self.weights_s[:, at] if isinstance(self.weights_s, np.ndarray) else self.weights_s
-        return Stages(*passes_s, self.microbatches[at], self.ranks, self.overlap_sends, weights_s)
+        forward_s, backward_s, before_s, behind_s = (taken(one, at, axis=1) for one in self._passes_s)
+        weights_s = taken(self.weights_s, at, axis=1) if isinstance(self.weights_s, np.ndarray) else self.weights_s
+        microbatches = taken(self.microbatches, at)
+        return Stages(forward_s, backward_s, before_s, behind_s, microbatches, self.alike, self.overlap_sends, weights_s)
+
+    @property
+    def apart(self) -> Stages:
+        """The same with all stages told."""
+        if len(self.alike) == len(self.forward_s):
+            return self
+        forward_s, backward_s, before_s, behind_s = (one[self.alike.of] for one in self._passes_s)
+        rest = (
+            one[self.alike.of] if isinstance(one, np.ndarray) else one
+            for one in (self.weights_s, self.forward_more_s, self.backward_more_s)
+        )  # fmt: skip
+        alike = Alike(range(len(self.alike)), self.ranks)
+        return Stages(forward_s, backward_s, before_s, behind_s, self.microbatches, alike, self.overlap_sends, *rest)
+
+    @property
+    def _passes_s(self) -> tuple[Times, Times, Times, Times]:
+        return self.forward_s, self.backward_s, self.before_s, self.behind_s
 
     @property
     def inputs_s(self) -> Times:
@@ -54,19 +91,24 @@ class Stages:
         result: Times = self.backward_s - self.weights_s
         return result
 
+    @property
+    def way_s(self) -> Times:
+        """Of a microbatch there and back through each, and on to the next."""
+        both: Times = self.forward_s + self.backward_s
+        return both + 2 * self.behind_s
 
-def windows(schedule: ScheduleName, stages: Stages) -> tuple[Times, Times]:
-    """What is expected, and what it takes at least: seconds from each rank's first pass to the end of its last, shape
+
+def windows(schedule: ScheduleName, stages: Stages, ranks: Sequence[int]) -> tuple[Times, Times]:
+    """What is expected, and what it takes at least: seconds from some ranks' first pass to the end of their last, shape
     (ranks, configurations)."""
-    if stages.ranks == 1:
-        forward_s, backward_s, _ = received(stages)
-        total = stages.microbatches * (forward_s + backward_s).sum(axis=0, keepdims=True)
+    if len(stages.alike) == 1:
+        total = stages.microbatches * (stages.forward_s + stages.backward_s)
         return total, total
-    if schedule == "gpipe":
-        return _gpipe(stages)
-    if schedule == "1f1b":
-        return _1f1b(stages)
-    return _interleaved(stages)
+    if schedule == "interleaved_1f1b":
+        return _interleaved(stages, ranks)
+    form = _gpipe if schedule == "gpipe" else _1f1b
+    expected, least = form(stages.apart)
+    return expected[ranks], least[ranks]
 
 
 def per_round(stages: Stages) -> NDArray[np.int64]:
@@ -79,16 +121,17 @@ def gathering(stages: Stages, given: Collectives) -> Stages:
     """Stages whose parameters are gathered layer by layer: for two layers while a rank waits. Where passes follow one another,
     either they take all the time or what is gathered and summed does; a rank with fewer layers than others gathers for none
     before it has summed the gradients of the pass before."""
-    forward_s, backward_s, layers = stages.forward_s, stages.backward_s, given.layers
+    layers, moved_s = given.layers, given.again_s + given.sums_s
     ahead = np.minimum(1.0, 2 / layers)
-    gathers_s, moved_s = given.gathers_s, given.again_s + given.sums_s
-    way_forward_s = np.maximum(forward_s, ahead * forward_s + (1 - ahead) * gathers_s)
-    way_backward_s = np.maximum(backward_s, ahead * backward_s + (1 - ahead) * moved_s)
+    way_forward_s, way_backward_s = (
+        np.maximum(pass_s, ahead * pass_s + (1 - ahead) * beside_s)
+        for pass_s, beside_s in ((stages.forward_s, given.gathers_s), (stages.backward_s, moved_s))
+    )
     between_s = (layers < layers.max()) * (given.last_s + given.again_s / layers)
     return replace(
         stages, forward_s=way_forward_s, backward_s=way_backward_s,
-        forward_more_s=np.maximum(0.0, gathers_s - way_forward_s),
-        backward_more_s=np.maximum(0.0, np.maximum(moved_s, backward_s + between_s) - way_backward_s),
+        forward_more_s=np.maximum(0.0, given.gathers_s - way_forward_s),
+        backward_more_s=np.maximum(0.0, np.maximum(moved_s, stages.backward_s + between_s) - way_backward_s),
     )  # fmt: skip
 
 
@@ -98,20 +141,9 @@ def _behind(values: Times) -> Times:
     return result
 
 
-def _more(more_s: Times | float, shape: tuple[int, int, int]) -> Times | float:
-    return more_s.reshape(shape) if isinstance(more_s, np.ndarray) else more_s
-
-
 def _slowest_behind(values: Times) -> Times:
     result: Times = np.maximum.accumulate(values[::-1], axis=0)[::-1]
     return result
-
-
-def _through(stages: Stages) -> Times:
-    """A microbatch's way from each stage to the last and back."""
-    both = stages.forward_s + stages.backward_s
-    both[:-1] += 2 * stages.sends_s
-    return _behind(both)
 
 
 def received(stages: Stages) -> tuple[Times, Times, Times]:
@@ -119,17 +151,17 @@ def received(stages: Stages) -> tuple[Times, Times, Times]:
     passes; otherwise a rank that is ready for a message only then gets it."""
     forward_s, backward_s = stages.forward_s + stages.forward_more_s, stages.backward_s + stages.backward_more_s
     if stages.overlap_sends:
-        return forward_s, backward_s, stages.sends_s
-    forward_s[1:] += stages.sends_s
-    backward_s[:-1] += stages.sends_s
-    return forward_s, backward_s, np.zeros_like(stages.sends_s)
+        return forward_s, backward_s, stages.behind_s
+    forward_s += stages.before_s
+    backward_s += stages.behind_s
+    return forward_s, backward_s, np.zeros_like(stages.behind_s)
 
 
 def _gpipe(stages: Stages) -> tuple[Times, Times]:
     """The slowest stage sets the pace of all forward passes, and that of all backward passes."""
     forward_s, backward_s, _ = received(stages)
     pace_s = _slowest_behind(forward_s) + _slowest_behind(backward_s)
-    expected = _through(stages) + (stages.microbatches - 1) * pace_s
+    expected = _behind(stages.way_s) + (stages.microbatches - 1) * pace_s
     return expected, expected
 
 
@@ -137,66 +169,58 @@ def _1f1b(stages: Stages) -> tuple[Times, Times]:
     """Once the pipeline is full, each rank has a forward and a backward pass in turn, and waits for what it sends in between;
     where sends move beside passes, the way to the next rank and back sets the pace if it takes longer."""
     forward_s, backward_s = stages.forward_s + stages.forward_more_s, stages.backward_s + stages.backward_more_s
-    both, more, sends_s = forward_s + backward_s, stages.microbatches - 1, stages.sends_s
+    both, more = forward_s + backward_s, stages.microbatches - 1
     ahead = np.arange(stages.ranks)[::-1, None]
     steady = np.maximum(more - ahead, 0)
-    through = _through(stages)
-    paced_s = both.copy()
+    through = _behind(stages.way_s)
+    own_s = more * backward_s + steady * forward_s
     if stages.overlap_sends:
-        paced_s[:-1] = np.maximum(both[:-1], (both[:-1] + both[1:]) / 2 + sends_s)
+        paced_s = both.copy()
+        paced_s[:-1] = np.maximum(both[:-1], (both[:-1] + both[1:]) / 2 + stages.behind_s[:-1])
         paced_s[0] = np.maximum(paced_s[0], through[0] / stages.ranks)
-        own_s = more * backward_s + steady * forward_s
     else:
-        paced_s[:-1] += sends_s
-        paced_s[1:] += sends_s
-        own_s = more * backward_s + steady * forward_s
-        own_s[:-1] += more * sends_s
-        own_s[1:] += steady[1:] * sends_s
-        both = paced_s
+        both = paced_s = both + stages.before_s + stages.behind_s
+        own_s += more * stages.behind_s + steady * stages.before_s
     least = through + _slowest_behind(own_s)
     # a rank is no faster than those before it either, once these are as far ahead as they may be
     expected = _slowest_behind(own_s + steady * (paced_s - both))
     return through + np.maximum(expected, np.maximum.accumulate(steady * paced_s, axis=0)), least
 
 
-def _interleaved(stages: Stages) -> tuple[Times, Times]:
+def _interleaved(stages: Stages, some: Sequence[int]) -> tuple[Times, Times]:
     """Rounds of microbatches go through one chunk after another. Where a round is through with a chunk on the first rank before
     its first microbatch has come round from the last, the first rank waits, as long as there are no backward passes to do
     meanwhile: before the first of them, and likewise after the last forward pass."""
-    ranks, count, microbatches = stages.ranks, len(stages.forward_s), stages.microbatches
+    alike, microbatches, of_round = stages.alike, stages.microbatches, per_round(stages)
+    chunks, ranks, count = alike.by_chunk, alike.by_rank, alike.ranks
     forward_s, backward_s, beside_s = received(stages)
-    shape = count // ranks, ranks, -1
-    forward, backward, sends = (values.reshape(shape) for values in (forward_s, backward_s, np.pad(beside_s, [(0, 1), (0, 0)])))
-    work = microbatches * (forward.sum(axis=0) + backward.sum(axis=0))
+    work_s = microbatches * (ranks.counts @ (forward_s + backward_s))
     # ranks go from chunk to chunk together: the slowest has to be waited for in each, as far as nobody is ahead
-    together = microbatches * (forward.max(axis=1).sum(axis=0) + backward.max(axis=1).sum(axis=0))
-    pace = (together + _slowest_behind(work)) / 2
-    way_forward, way_backward = forward - _more(stages.forward_more_s, shape), backward - _more(stages.backward_more_s, shape)
-    bubble = np.zeros_like(work)
-    bubble[:-1] = _behind(way_forward[-1, 1:] + way_backward[0, 1:] + sends[0, :-1] + sends[-1, :-1])
-    of_round = per_round(stages)
-    waits = sum(
-        np.maximum(0.0, way.sum(axis=1) + beside.sum(axis=1) - of_round * passes.max(axis=1)).sum(axis=0)
-        for way, passes, beside in (
-            (way_forward[:-1], forward[:-1], sends[:-1]),
-            (way_backward[1:], backward[1:], sends[1:]),
-        )
-    )
+    slowest_s = chunks.slowest(forward_s), chunks.slowest(backward_s)
+    pace_s = (microbatches * (chunks.every @ (slowest_s[0] + slowest_s[1])) + ranks.slowest(work_s, some)) / 2
+    ways_s = forward_s - stages.forward_more_s, backward_s - stages.backward_more_s
+    waits_s = np.zeros_like(pace_s[0])
+    for way_s, slow_s, often in zip(ways_s, slowest_s, (chunks.before, chunks.behind), strict=True):
+        waits_s += often @ np.maximum(0.0, chunks.counts @ (way_s + beside_s) - of_round * slow_s)
+    first = np.array(some)
+    # from each rank to the last, in the last chunk and in the first
+    last, back = len(alike) - count + first, first
+    bubble_s = alike.between(last + 1, len(alike)) @ ways_s[0] + alike.between(back + 1, count) @ ways_s[1]
+    bubble_s += (alike.between(last, len(alike) - 1) + alike.between(back, count - 1)) @ beside_s
     if not stages.overlap_sends:
         # what a rank's first pass begins with is on the way there
-        work[1:] -= stages.sends_s[: ranks - 1]
+        work_s -= stages.before_s[ranks.first]
     # a way there through the first chunks, all that one rank does, and the way back
-    there = np.zeros_like(work)
-    first = stages.forward_s[: ranks - 1] + stages.backward_s[: ranks - 1] + 2 * stages.sends_s[: ranks - 1]
-    there[1:] = np.cumsum(first, axis=0)
-    least = np.maximum(_slowest_behind(there + work) - there, _through(stages)[:ranks])
-    return bubble + waits + pace, least
+    through_s = stages.way_s
+    least_s = ranks.slowest(alike.between(0, ranks.last) @ through_s + work_s, some) - alike.between(0, first) @ through_s
+    return bubble_s + waits_s + pace_s, np.maximum(least_s, alike.between(first, len(alike)) @ through_s)
 
 
 def unlike_s(stages: Stages) -> Times:
-    """How much longer ranks with several stages take in step, stage by stage, than the slowest takes alone, shape (ranks,
-    configurations): half of that is what is expected to be lost."""
-    each_s = (stages.forward_s + stages.backward_s).reshape(-1, stages.ranks, len(stages.microbatches))
-    together_s = each_s.max(axis=1).sum(axis=0)
-    result: Times = stages.microbatches * (together_s - _slowest_behind(each_s.sum(axis=0)))
+    """How much longer ranks with several stages take in step, stage by stage, than the slowest from some rank on takes alone,
+    where that is the most, shape (configurations,): half of that is what is expected to be lost."""
+    each_s, alike = stages.forward_s + stages.backward_s, stages.alike
+    together_s = alike.by_chunk.every @ alike.by_chunk.slowest(each_s)
+    alone_s = alike.by_rank.slowest(alike.by_rank.counts @ each_s, [alike.ranks - 1])[0]
+    result: Times = stages.microbatches * (together_s - alone_s)
     return result / 2

@@ -13,14 +13,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.estimate.codes import Numbers, distinct
+from simulator.estimate.alike import Alike
+from simulator.estimate.codes import Numbers, taken
+from simulator.estimate.collectives import Collectives, one_rank_s
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
 from simulator.estimate.expected import Expected, Given, passing_of
 from simulator.estimate.messages import Messages
-from simulator.estimate.passes import Passes, plan_of
+from simulator.estimate.passes import Passes
 from simulator.estimate.pipelines import CLOSED, Stages, per_round, received
-from simulator.estimate.recurrence import Collectives, Played, one_rank_s
 from simulator.estimate.sums import Agreed
 from simulator.memory.flight import WHOLE
 from simulator.strategy.schedule import ScheduleName, stage_of
@@ -34,20 +35,19 @@ _NOTHING: Final = np.zeros(1)
 
 
 class _Sum(NamedTuple):
-    """What a rank sums for one of its stages, of a kind. before: how many stages of each kind are summed after it."""
+    """What a rank sums for its stage of some chunk, of a kind. before: how many stages of each kind are summed after it."""
 
-    stage: int
+    chunk: int
     kind: int
     before: Numbers
 
 
 class Shape:
-    """passing, agreeing: the rows of both tables. pass_code: the passes of each row of the first."""
+    """passing, agreeing: the rows of both tables. codes: of each row of the first its passes, and the plan that says how its
+    ranks are placed."""
 
-    def __init__(
-        self, passing: Configurations, agreeing: Configurations, pass_code: Numbers, cut: Cut, messages: Messages
-    ) -> None:
-        self.passing, self.agreeing, self.pass_code, self.cut = passing, agreeing, pass_code, cut
+    def __init__(self, passing: Configurations, agreeing: Configurations, codes: Numbers, cut: Cut, messages: Messages) -> None:
+        self.passing, self.agreeing, self.pass_code, self.cut = passing, agreeing, codes[0], cut
         self.stages, chunks = int(passing.stages[0]), int(passing.chunks[0])
         self.kept = passing.space.kept
         self.is_uniform = passing.space.scenario.cluster.is_uniform
@@ -63,14 +63,17 @@ class Shape:
             # of alike ranks each may be the slowest, and sums of the last be followed by least
             self.ranks = sorted({*self.ranks, *(self.stages - 1 - kinds[::-1].index(kind) for kind in set(kinds))})
         own = {kind: [rank for rank, one in enumerate(kinds) if one == kind] for kind in set(kinds)}
-        self.alike = [[rank] if self.schedule in CLOSED else own[kinds[rank]] for rank in self.ranks]
+        # passes of others are not asked for where they tell nothing of these
+        self.told = self.ranks if self.schedule == "interleaved_1f1b" else list(range(self.stages))
+        self.places = [self.told.index(rank) for rank in self.ranks]
+        self.alike = [[at] if self.schedule in CLOSED else own[kinds[at]] for at in self.places]
         self.held = self.stage_of[self.ranks]
         # how many stages of each kind a rank has
         self.has = np.array([np.bincount(cut.kind_of[held], minlength=len(cut.kinds)) for held in self.held])
-        self.placed = distinct(passing.tensor, passing.context, passing.workers, passing.order)
+        plans, self.placed = np.unique(codes[1], return_inverse=True)
         rank_of = np.argsort(self.stage_of, axis=None) // chunks
-        asked = [messages.ask(plan_of(passing, row), rank_of) for row in self.placed.first.tolist()]
-        self.ways = np.array(asked, dtype=np.int64).reshape(len(self.placed), cut.count - 1)
+        asked = [messages.ask(plan, rank_of) for plan in plans.tolist()]
+        self.ways = np.array(asked, dtype=np.int64).reshape(len(plans), cut.count - 1)
         self.crosses = rank_of[:-1] != rank_of[1:]
 
     def answered(self, passes: Passes, seconds: Times, size_of: Numbers, agreed: Agreed) -> Answered:
@@ -78,14 +81,21 @@ class Shape:
         the second table."""
         return Answered(self, _PassingTable(self, passes, seconds, size_of), _AgreeingTable(self, passes, agreed))
 
+    def alike_stages(self, hands_on: Numbers) -> Alike:
+        """In all rows. hands_on: by layer, equal for those that hand on as much as one another."""
+        ways = (column.tobytes() for column in np.ascontiguousarray(self.ways.T))
+        behind = [*zip(self.crosses.tolist(), hands_on[self.cut.stops[:-1] - 1].tolist(), ways, strict=True), ()]
+        known: dict[object, int] = {}
+        each = zip(self.cut.kind_of.tolist(), [(), *behind[:-1]], behind, strict=True)
+        return Alike([known.setdefault(one, len(known)) for one in each], self.stages)
+
     def sums(self, rank: int, every: bool) -> Iterator[_Sum]:
-        """Those of a rank's sums that may end last, one of `ranks` by its number: of stages of a kind that follow one another
-        the first and the last, between which all goes up evenly unless `every` counts."""
-        held = self.held[rank].tolist()
-        kinds = self.cut.kind_of[held]
-        for i, stage in enumerate(held):
-            if every or i in (0, len(held) - 1) or not kinds[i - 1] == kinds[i] == kinds[i + 1]:
-                yield _Sum(stage, int(kinds[i]), np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
+        """Those of a rank's sums that may end last, beside that of its first stage, one of `ranks` by its number: of stages of
+        a kind that follow one another the first and the last, between which all goes up evenly unless `every` counts."""
+        kinds = self.cut.kind_of[self.held[rank]]
+        for i in range(1, len(kinds)):
+            if every or i == len(kinds) - 1 or not kinds[i - 1] == kinds[i] == kinds[i + 1]:
+                yield _Sum(i, int(kinds[i]), np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
 
 
 class _PassingTable:
@@ -111,31 +121,41 @@ class _PassingTable:
         self.parts = parameters / parameters.sum()
         self.stages = self._stages(shape, passes, seconds, size_of)
         self.per_round = per_round(self.stages)
-        self.expected = Expected.of(shape.schedule, shape.stage_of, self.stages)
-        self._ranks, self._alike = shape.ranks, shape.alike
+        self.expected = Expected.of(shape.schedule, shape.stage_of, shape.told, self.stages)
+        self._places, self._alike = shape.places, shape.alike
 
     def _stages(self, shape: Shape, passes: Passes, seconds: Times, size_of: Numbers) -> Stages:
-        forward_s, backward_s = self.kinds_s[:, self._kind_of]
-        lasts, code = shape.cut.stops[:-1, None] - 1, shape.pass_code
-        sends_s = np.zeros((0, len(code)))
-        if shape.stages > 1:
-            sends_s = seconds[shape.ways[shape.placed.code].T, size_of[code, lasts]] + passes.joining_s[code, lasts]
-            sends_s *= shape.crosses[:, None]
+        alike, code, cut = shape.alike_stages(passes.hands_on), shape.pass_code, shape.cut
+        first = alike.first
+        forward_s, backward_s = self.kinds_s[:, cut.kind_of[first]]
+        behind_s, inner = np.zeros_like(forward_s), np.flatnonzero(first < cut.count - 1)
+        if len(inner):
+            at, lasts = first[inner], cut.stops[first[inner], None] - 1
+            sends_s = seconds[taken(shape.ways.T[at], shape.placed, axis=1), size_of[code, lasts]]
+            behind_s[inner] = shape.crosses[at, None] * (sends_s + passes.joining_s[code, lasts])
+        # nothing is sent behind the last stage, as before the first
+        before_s = behind_s[alike.of[first - 1]]
         overlap = bool(shape.kept.get("overlap_sends", False))
         weights_s: Times | float = 0.0
         if shape.splits:
-            weights_s = passes.weights_s[code, shape.cut.stops[:, None]] - passes.weights_s[code, shape.cut.begins[:, None]]
-        return Stages(forward_s, backward_s, sends_s, self.microbatches, shape.stages, overlap, weights_s)
+            weights_s = passes.weights_s[code, cut.stops[first, None]] - passes.weights_s[code, cut.begins[first, None]]
+        return Stages(forward_s, backward_s, before_s, behind_s, self.microbatches, alike, overlap, weights_s)
 
     @cached_property
     def least_s(self) -> Times:
         """Of the passes of each of the ranks, once they are followed."""
-        return self.expected.least_s[self._ranks]
+        return self.expected.least_s[self._places]
 
     @cached_property
     def window_s(self) -> Times:
         """The same as it is expected."""
-        return np.array([self.expected.played.window_s[alike].max(axis=0) for alike in self._alike])
+        return np.array([self.expected.window_s[alike].max(axis=0) for alike in self._alike])
+
+    @cached_property
+    def left_s(self) -> Times:
+        """From the last gradients of each stage of each of the ranks to the end of the rank's last pass."""
+        assert self.expected.left_s is not None
+        return self.expected.left_s[self._places]
 
     @cached_property
     def layers_s(self) -> Times:
@@ -146,17 +166,19 @@ class _PassingTable:
     def until_back_s(self) -> Times:
         """Until the first backward pass of each of the ranks begins: a microbatch's way to the last stage and back, or as long
         as all forward passes before it take."""
-        stages, first, last = self.stages, self._held[:, 0], self._held[:, -1]
-        sends_s, received_s = np.pad(stages.sends_s, [(0, 1), (0, 0)]), received(stages)[0]
-        forward_s, backward_s = (np.cumsum((one + sends_s)[::-1], axis=0)[::-1] for one in (stages.forward_s, stages.inputs_s))
-        way_s = forward_s[first] + backward_s[last] - stages.inputs_s[last]
+        stages, alike, held = self.stages, self.stages.alike, self._held
+        count, first, last, received_s = len(alike), held[:, 0], held[:, -1], received(stages)[0]
+        way_s = alike.between(first, count) @ (stages.forward_s + stages.behind_s)
+        way_s += alike.between(last, count) @ (stages.inputs_s + stages.behind_s) - stages.inputs_s[alike.of[last]]
         if self._schedule not in CLOSED:
-            all_s = stages.microbatches * received_s[self._held].sum(axis=1) * (self._schedule == "looped_bfs")
-            longest_s: Times = np.maximum(way_s, all_s)
+            all_s = stages.microbatches * (alike.between(held, held + 1).sum(axis=1) @ received_s)
+            longest_s: Times = np.maximum(way_s, all_s * (self._schedule == "looped_bfs"))
             return longest_s
-        before_s: Times = self.per_round * received_s[self._held[:, :-1]].sum(axis=1) + received_s[last]
+        own = alike.between(held[:, :-1], held[:, :-1] + 1).sum(axis=1)
+        before_s: Times = self.per_round * (own @ received_s) + received_s[alike.of[last]]
         if self._schedule == "gpipe" and stages.ranks > 1:
-            before_s = way_s + (stages.microbatches - 1) * np.maximum.accumulate(received_s[::-1], axis=0)[::-1][first]
+            slowest_s = np.maximum.accumulate(received_s[alike.of][::-1], axis=0)[::-1]
+            before_s = way_s + (stages.microbatches - 1) * slowest_s[first]
         result: Times = np.maximum(way_s, before_s)
         return result
 
@@ -193,6 +215,13 @@ class Gathering(NamedTuple):
     expected: Expected | None
 
 
+class _Gathered(NamedTuple):
+    """From the first pass of each rank that is told to the end of its last, and from there to the end of its collectives."""
+
+    window_s: Times
+    lane_s: Times
+
+
 class Answered:
     """A shape whose tables are filled."""
 
@@ -205,36 +234,39 @@ class Answered:
         gathered = self._gathered(p, a, gathering) if zero == 3 else None
         summed_s = self._summed_s(p, a) if zero == 2 and self.shape.schedule not in CLOSED else None
         # what layers gather is followed with their sums
-        beside_s = [self._beside_s(kind, p, a, zero) for kind in range(len(self.shape.cut.kinds) if gathered is None else 0)]
+        beside_s = self._beside_s(p, a, zero) if gathered is None else []
         expected_s, least_s = np.zeros((2, len(p)))
         for rank in range(len(self.shape.ranks)):
             if gathered is not None:
                 window_s, exposed_s, sure_s, lane_s = self._of_gathering(rank, p, a, gathered)
             else:
-                window_s = self.passing.window_s[rank].take(p)
+                window_s = taken(self.passing.window_s[rank], p)
                 exposed_s, sure_s, lane_s = self._exposed(rank, p, a, zero, beside_s, summed_s)
             if rank > 0 and not self.shape.is_uniform:
                 # its group may be nearer to one another than rank 0's, of which all sums are told
                 sure_s, lane_s = _NOTHING, _NOTHING
-            optimizer_s = self.agreeing.optimizer_s[rank].take(a)
-            sure_s = np.maximum(self.passing.least_s[rank].take(p) + sure_s, lane_s) + optimizer_s
+            optimizer_s = taken(self.agreeing.optimizer_s[rank], a)
+            sure_s = np.maximum(taken(self.passing.least_s[rank], p) + sure_s, lane_s) + optimizer_s
             exposed_s = window_s + exposed_s + optimizer_s
             if rank == 0:
-                exposed_s += self.agreeing.copied_s.take(a)
+                exposed_s += taken(self.agreeing.copied_s, a)
             np.maximum(expected_s, exposed_s, out=expected_s)
             np.maximum(least_s, sure_s, out=least_s)
         return np.maximum(expected_s, least_s), _SURE * least_s
 
-    def _beside_s(self, kind: int, p: Numbers, a: Numbers, zero: int) -> Times:
-        """What is left of a pass over a stage of a kind once the gradients of its first unit are complete: sums go on beside
+    def _beside_s(self, p: Numbers, a: Numbers, zero: int) -> list[Times]:
+        """What is left of a pass over a stage of each kind once the gradients of its first unit are complete: sums go on beside
         it, unless they wait for the whole pass, as they do where gradients of weights are made apart."""
+        passing, agreeing, kinds = self.passing, self.agreeing, range(len(self.shape.cut.kinds))
         if self.shape.splits or (zero < 2 and not self.shape.kept.get("overlap", False)):
-            return _NOTHING
-        passing, agreeing = self.passing, self.agreeing
-        begins = passing.begins.take(p)
-        passed_s = passing.backward_s.take(begins + agreeing.stop[kind].take(a))
-        passed_s -= passing.backward_s.take(begins + agreeing.begin[kind].take(a))
-        result: Times = passing.kinds_s[1, kind].take(p) - passed_s
+            return [_NOTHING for _ in kinds]
+        begins, result = taken(passing.begins, p), []
+        for kind in kinds:
+            left_s = taken(passing.kinds_s[1, kind], p)
+            passed_s = taken(passing.backward_s, begins + taken(agreeing.stop[kind], a))
+            passed_s -= taken(passing.backward_s, begins + taken(agreeing.begin[kind], a))
+            left_s -= passed_s
+            result.append(left_s)
         return result
 
     def _exposed(
@@ -244,30 +276,31 @@ class Answered:
         summed_s: the first of all ranks where that was followed, else 0."""
         shape, passing, agreeing = self.shape, self.passing, self.agreeing
         final = int(shape.cut.kind_of[shape.held[rank, 0]])
-        sure_s = np.maximum(agreeing.last_s[final].take(a), agreeing.sums_s[final].take(a) - beside_s[final])
+        sure_s = np.maximum(taken(agreeing.last_s[final], a), taken(agreeing.sums_s[final], a) - beside_s[final])
         exposed_s = sure_s
         for one in shape.sums(rank, bool(passing.expected.followed.any())):
             # sums of a rank follow one another: with ZeRO's second stage, those of each microbatch of a round
-            before_s: Times = (one.before @ agreeing.sums_s).take(a)
+            before_s, own_s = one.before @ agreeing.sums_s, agreeing.sums_s[one.kind]
+            ended_s: Times = taken(before_s if zero == 2 else before_s + own_s, a)
             if zero == 2:
-                before_s *= passing.per_round.take(p)
-            before_s += agreeing.sums_s[one.kind].take(a)
-            before_s -= beside_s[one.kind]
-            before_s -= passing.expected.played.left_s[one.stage].take(p)
-            exposed_s = np.maximum(exposed_s, before_s)
+                ended_s *= taken(passing.per_round, p)
+                ended_s += taken(own_s, a)
+            ended_s -= beside_s[one.kind]
+            ended_s -= taken(passing.left_s[rank, one.chunk], p)
+            exposed_s = np.maximum(exposed_s, ended_s)
         if summed_s is not None:
             own_s = summed_s[shape.alike[rank]].max(axis=0)
             exposed_s = np.where(own_s > 0, np.maximum(sure_s, own_s), exposed_s)
         if zero == 0:
             return exposed_s, sure_s, _NOTHING
-        after_s = (shape.has[rank] @ agreeing.after_s).take(a)
+        after_s = taken(shape.has[rank] @ agreeing.after_s, a)
         lane_s = _NOTHING
         if zero == 2:
             # sums begin once a microbatch has come back to the rank
-            lane_s = passing.microbatches.take(p) * (shape.has[rank] @ agreeing.sums_s).take(a)
-            lane_s += passing.until_back_s[rank].take(p) + after_s
+            lane_s = taken(passing.microbatches, p) * taken(shape.has[rank] @ agreeing.sums_s, a)
+            lane_s += taken(passing.until_back_s[rank], p) + after_s
         if shape.kept.get("overlap_gather", False):
-            return exposed_s + np.maximum(0.0, after_s - (shape.has[rank] @ passing.kinds_s[0]).take(p)), sure_s, lane_s
+            return exposed_s + np.maximum(0.0, after_s - taken(shape.has[rank] @ passing.kinds_s[0], p)), sure_s, lane_s
         return exposed_s + after_s, sure_s + after_s, lane_s
 
     def _summed_s(self, p: Numbers, a: Numbers) -> Times:
@@ -275,8 +308,9 @@ class Answered:
         between them, shape (ranks, configurations)."""
         shape, stages, expected = self.shape, self.passing.stages, self.passing.expected
         sums_s = self.agreeing.sums_s[shape.cut.kind_of][:, a]
-        between_s = np.broadcast_to(stages.weights_s if shape.splits else stages.backward_s, stages.backward_s.shape)
-        at = np.flatnonzero((sums_s > between_s.take(p, axis=1)).any(axis=0) & expected.followed.take(p))
+        each = stages.apart
+        between_s = np.broadcast_to(each.weights_s if shape.splits else each.backward_s, each.backward_s.shape)
+        at = np.flatnonzero((sums_s > taken(between_s, p, axis=1)).any(axis=0) & taken(expected.followed, p))
         result: Times = np.zeros((shape.stages, len(p)))
         if len(at):
             some = stages.take(p[at])
@@ -284,14 +318,14 @@ class Answered:
             result[:, at] = found.lane_s
         return result
 
-    def _of_gathering(self, rank: int, p: Numbers, a: Numbers, gathered: Played) -> tuple[Times, Times, Times, Times]:
+    def _of_gathering(self, rank: int, p: Numbers, a: Numbers, gathered: _Gathered) -> tuple[Times, Times, Times, Times]:
         """The same of ranks that gather layers before each pass over them, and what is expected of its passes."""
         shape, agreeing = self.shape, self.agreeing
         final = int(shape.cut.kind_of[shape.held[rank, 0]])
-        last_s = agreeing.last_s[final].take(a)
+        last_s = taken(agreeing.last_s[final], a)
         moved_s = agreeing.sums_s + (1 + self._again) * agreeing.gathers_s
-        least_s = self.passing.microbatches.take(p) * (shape.has[rank] @ moved_s).take(a)
-        window_s, lane_s = (one[shape.alike[rank]].max(axis=0) for one in gathered[:2])
+        least_s = taken(self.passing.microbatches, p) * taken(shape.has[rank] @ moved_s, a)
+        window_s, lane_s = (one[shape.alike[rank]].max(axis=0) for one in gathered)
         # a rank that is alone in its pipeline was followed until its last sum
         exposed_s = np.maximum(last_s, lane_s) if shape.stages > 1 else np.zeros_like(last_s)
         return window_s, exposed_s, last_s, least_s
@@ -305,39 +339,40 @@ class Answered:
         """Of configurations whose ranks gather layers before each pass over them, which follows the sums of the one before; of
         none where they do not, or are alone in their pipelines."""
         shape, passing, agreeing = self.shape, self.passing, self.agreeing
-        kind_of, layers = shape.cut.kind_of, (shape.cut.stops - shape.cut.begins)[:, None]
+        first = passing.stages.alike.first
+        kind_of, layers = shape.cut.kind_of[first], (shape.cut.stops - shape.cut.begins)[first, None]
         if zero < 3 or shape.stages == 1:
             return Gathering(p[:0], None)
         again_s = self._again * agreeing.gathers_s
         if shape.splits:
             longer = np.arange(len(p))
         else:
-            waits_s = np.array([agreeing.gathers_s, agreeing.sums_s + again_s]).take(a, axis=2)
-            unhidden = (waits_s > passing.kinds_s.take(p, axis=2)).any(axis=(0, 1))
+            waits_s = taken(np.array([agreeing.gathers_s, agreeing.sums_s + again_s]), a, axis=2)
+            unhidden = (waits_s > taken(passing.kinds_s, p, axis=2)).any(axis=(0, 1))
             longer = np.flatnonzero(unhidden | (layers != layers[0]).any())
         if not len(longer):
             return Gathering(longer, None)
         at, to = p[longer], a[longer]
         each_s = agreeing.gathers_s, again_s, agreeing.opening_s, agreeing.sums_s, agreeing.last_s
-        collectives = Collectives.of((one[kind_of[:, None], to] for one in each_s), layers)
-        given = Given(collectives, passing.expected.least_s.take(at, axis=1))
-        return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, passing.stages.take(at), given))
+        collectives = Collectives.of((taken(one, to, axis=1)[kind_of] for one in each_s), layers)
+        given = Given(collectives, taken(passing.expected.least_s, at, axis=1))
+        return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, shape.told, passing.stages.take(at), given))
 
-    def _gathered(self, p: Numbers, a: Numbers, gathering: Gathering) -> Played:
+    def _gathered(self, p: Numbers, a: Numbers, gathering: Gathering) -> _Gathered:
         if self.shape.stages == 1:
             alone_s = self._alone_s(p, a)[None]
-            return Played(alone_s, np.zeros_like(alone_s), alone_s)
-        window_s = self.passing.expected.played.window_s.take(p, axis=1)
-        result = Played(window_s, np.zeros_like(window_s), window_s)
+            return _Gathered(alone_s, np.zeros_like(alone_s))
+        window_s = taken(self.passing.expected.window_s, p, axis=1)
+        result = _Gathered(window_s, np.zeros_like(window_s))
         if gathering.expected is not None:
-            for whole, part in zip(result[:2], gathering.expected.played[:2], strict=True):
-                whole[:, gathering.at] = part
+            found = gathering.expected
+            result.window_s[:, gathering.at], result.lane_s[:, gathering.at] = found.window_s, found.lane_s
         return result
 
     def _alone_s(self, p: Numbers, a: Numbers) -> Times:
         """Seconds of a step before its update of ranks that have all layers. Layers are taken to have parts of what is moved as
         of parameters."""
         passing, agreeing = self.passing, self.agreeing
-        gathers_s, sums_s = agreeing.gathers_s[0].take(a), agreeing.sums_s[0].take(a)
+        gathers_s, sums_s = taken(agreeing.gathers_s[0], a), taken(agreeing.sums_s[0], a)
         moved_s = (passing.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s))
-        return one_rank_s(passing.layers_s.take(p, axis=2), tuple(moved_s), passing.microbatches.take(p))
+        return one_rank_s(taken(passing.layers_s, p, axis=2), tuple(moved_s), taken(passing.microbatches, p))

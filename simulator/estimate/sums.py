@@ -22,17 +22,16 @@ from simulator.strategy.schedules.passes import V_SHAPED
 Times = NDArray[np.float64]
 
 # What is asked of each pattern, where states are shared out and where not.
-_FIELDS: Final[tuple[tuple[Op, int], ...]] = (
-    ("all_reduce", SUMS), ("all_reduce", LAST), ("reduce_scatter", SUMS), ("reduce_scatter", LAST), ("all_gather", GATHERS),
-    ("all_gather", OPENING), ("all_gather", AFTER),
-)  # fmt: skip
+_FIELDS: Final[dict[Op, tuple[int, ...]]] = {
+    "all_reduce": (SUMS, LAST), "reduce_scatter": (SUMS, LAST), "all_gather": (GATHERS, OPENING, AFTER),
+}  # fmt: skip
 
 
 class Agreed(NamedTuple):
-    """What replicas take to agree: `by_field` has a row for each of `_FIELDS`, and columns for combinations of a pattern and a
-    group; `place` is the column of a configuration's first kind of stage, of which the others follow. layers: first and last of
-    the unit whose gradients come first, and parameters: by pattern; `own` is that of the first kind of stage. copied_s: of
-    summing the gradients of weights that the first and the last stage have."""
+    """What replicas take to agree: `by_field` has a row for each field of `_FIELDS`, and columns for combinations of a pattern
+    and a group; `place` is the column of a configuration's first kind of stage, of which the others follow. layers: first and
+    last of the unit whose gradients come first, and parameters: by pattern; `own` is that of the first kind of stage. copied_s:
+    of summing the gradients of weights that the first and the last stage have."""
 
     by_field: Times
     place: Numbers
@@ -70,9 +69,9 @@ class Sums:
             self.begins.append(own.add(plan, job, [cut.ranges[kind] for kind in cut.kinds]))
         devices = c.space.scenario.cluster.node.devices
         self.groups = [self.agreeing[self.shard.code[row]].group(plan_of(c, row), devices) for row in self.group.first.tolist()]
-        self.fields = _FIELDS if c.zero.any() else _FIELDS[:2]
+        self.ops: list[Op] = list(_FIELDS) if c.zero.any() else ["all_reduce"]
         for row, group in zip(self.group.first.tolist(), self.groups, strict=True):
-            for op in {op for op, _ in self.fields}:
+            for op in self.ops:
                 self.agreeing[self.shard.code[row]].ask(group, op)
         self.copying = distinct(self.group.code, c.stages, apart, (c.zero >= 2).astype(np.int64))
         self.copies = [self._ask_for_copies(row, passes.jobs[pass_code[row]], wires) for row in self.copying.first.tolist()]
@@ -98,9 +97,10 @@ class Sums:
             mine = np.flatnonzero(of_shard == number)
             local[mine] = np.arange(len(mine))
             groups = [self.groups[one] for one in mine]
-            found = [agreeing.seconds(groups, op, field, answers).ravel() for op, field in self.fields]
-            tables.append(np.array([*found, *[np.zeros_like(found[0])] * (len(_FIELDS) - len(found))]))
-            offsets.append(offsets[-1] + len(found[0]))
+            found = [agreeing.seconds(groups, op, _FIELDS[op], answers) for op in self.ops]
+            some_s = np.concatenate(found).reshape(sum(map(len, found)), -1)
+            tables.append(np.pad(some_s, [(0, sum(map(len, _FIELDS.values())) - len(some_s)), (0, 0)]))
+            offsets.append(offsets[-1] + some_s.shape[1])
         every = [one for agreeing in self.agreeing for one in agreeing.patterns]
         patterns = np.array([len(agreeing.patterns) for agreeing in self.agreeing])
         begins = np.array(self.begins)[self.pattern.code]

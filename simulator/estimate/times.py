@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import FieldError
-from simulator.estimate.codes import Numbers
+from simulator.estimate.codes import Numbers, taken
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
 from simulator.estimate.expected import follow
 from simulator.estimate.messages import Messages
-from simulator.estimate.passes import Passes
+from simulator.estimate.passes import Passes, plan_of
 from simulator.estimate.pipelines import CLOSED, FOLLOWED
 from simulator.estimate.shapes import Shape
 from simulator.estimate.sums import Sums
@@ -58,10 +58,13 @@ def step_times(configurations: Configurations) -> StepTimes:
     counts = np.unique(passing.stages * passing.chunks).tolist()
     cuts = {count: Cut.of(passes.jobs[0].layers, count) for count in counts}
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
-    messages = Messages(wires, passes.jobs[0], sizes_bytes.tolist())
+    placed = passing.distinct("tensor", "context", "workers", "stages", "order")
+    plans = (plan_of(passing, row) for row in placed.first.tolist())
+    messages = Messages(wires, passes.jobs[0], sizes_bytes.tolist(), plans)
     shapes, groups = _by_shape(passing), _by_shape(agreeing)
+    codes = np.array([passes.key.code, placed.code])
     found = {
-        key: Shape(passing.take(rows), agreeing.take(groups[key]), passes.key.code[rows], cuts[key[0] * key[1]], messages)
+        key: Shape(passing.take(rows), agreeing.take(groups[key]), codes[:, rows], cuts[key[0] * key[1]], messages)
         for key, rows in shapes.items()
     }
     sums = Sums(agreeing, passes, passes.key.code[to_passing.code[to_agreeing.first]], wires, cuts)
@@ -69,17 +72,17 @@ def step_times(configurations: Configurations) -> StepTimes:
     seconds = answers[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
     agreed, size_of = sums.answered(answers), size_of.reshape(passes.sent_bytes.shape)
     tables = {key: one.answered(passes, seconds, size_of, agreed.take(groups[key])) for key, one in found.items()}
-    p, a = _places(shapes).take(to_passing.code), _places(groups).take(to_agreeing.code)
+    p, a = taken(_places(shapes), to_passing.code), taken(_places(groups), to_agreeing.code)
     parts = [
         (tables[key], zero, rows[begin : begin + _AT_ONCE])
         for key, zero, rows in _alike(agreeing, to_agreeing.code)
         for begin in range(0, len(rows), _AT_ONCE)
     ]
-    gatherings = [table.gathering(p.take(rows), a.take(rows), zero) for table, zero, rows in parts]
+    gatherings = [table.gathering(taken(p, rows), taken(a, rows), zero) for table, zero, rows in parts]
     expected = [*(table.passing.expected for table in tables.values()), *(one.expected for one in gatherings)]
     follow(one for one in expected if one is not None)
     for (table, zero, rows), gathering in zip(parts, gatherings, strict=True):
-        expected_s[rows], least_s[rows] = table.times(p.take(rows), a.take(rows), zero, gathering)
+        expected_s[rows], least_s[rows] = table.times(taken(p, rows), taken(a, rows), zero, gathering)
     return StepTimes(expected_s, least_s)
 
 
@@ -114,7 +117,7 @@ def _alike(agreeing: Configurations, code: Numbers) -> Iterator[tuple[_Key, int,
     """Configurations of one shape and one ZeRO stage. code: the row of `agreeing` that each has."""
     key = agreeing.distinct("stages", "chunks", "schedule", "zero")
     names = np.array([agreeing.stages, agreeing.chunks, agreeing.schedule, agreeing.zero])[:, key.first].T.tolist()
-    for (stages, chunks, schedule, zero), rows in zip(names, _split(key.code.take(code)), strict=True):
+    for (stages, chunks, schedule, zero), rows in zip(names, _split(taken(key.code, code)), strict=True):
         yield (stages, chunks, schedule), zero, rows
 
 

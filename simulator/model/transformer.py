@@ -31,6 +31,8 @@ from simulator.model.parts import (
 )
 from simulator.spec import Depth, Width
 
+# In all layers: some ten times as many as any model has, which are listed tensor by tensor.
+_MOST_EXPERTS: Final = 250_000
 # fields that a layer's signature gives apart from its options, or that tell no layer from another
 _NO_OPTIONS: Final = frozenset({"kind", "name", "description", "layers", "hidden", "heads", "vocabulary", "sequence"})
 
@@ -77,6 +79,9 @@ class Transformer(ModelSpec):
             raise ValueError(message)
         if self.experts is not None and self.experts.dense_layers > self.layers:
             raise ValueError(f"experts.dense_layers: {self.experts.dense_layers} is more than layers {self.layers}; give fewer")
+        if self.experts is not None and self.experts.count * (mixed := self.layers - self.experts.dense_layers) > _MOST_EXPERTS:
+            message = f"experts.count: {self.experts.count} in each of {mixed} blocks; give at most {_MOST_EXPERTS} in all"
+            raise ValueError(message)
         return self
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:

@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from simulator.cluster.algorithms import Group, Op
 from simulator.model.layers import Layer, copied_weights, glued_ends
 from simulator.program import Rows, Use
+from simulator.ragged import Ragged
 from simulator.run import Phase
 from simulator.strategy.costs import Bucket, Job, buckets
 from simulator.strategy.fabric import Fabric
@@ -76,16 +78,22 @@ def ends(plan: Plan) -> tuple[int, int]:
     return first_rank, last_rank
 
 
-class _Event(NamedTuple):
-    """A collective of a pipeline rank. slot: its place among the others. after: tasks of the lanes. before: task that waits for
-    it, −1 for none."""
+class _Asked(NamedTuple):
+    """A collective of a pipeline rank, as a fabric is asked for it."""
 
-    slot: int
     op: Op
     group: str
     size_bytes: float
-    after: tuple[int, ...]
-    before: int = -1
+
+
+class _Events(NamedTuple):
+    """Collectives of a pipeline rank, arrays of shape (collectives,). slot: their places among the others. asked: by number.
+    after: tasks of the lanes. before: tasks that wait for them, −1 for none."""
+
+    slot: Rows
+    asked: Rows
+    after: Rows
+    before: Rows
 
 
 class Agreement:
@@ -99,9 +107,11 @@ class Agreement:
         self.units, self.replicas = found, replicas
         self._beginning = {unit.layers.start: unit for stage in found for unit in stage}
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
+        self._rows = np.array([replica.rows for replica in replicas])
         self._makes = np.isin(shop.lanes.kind, (Pass.BACKWARD, Pass.WEIGHT))
         self._found: dict[tuple[int, str], list[Group]] = {}
-        self._asked: dict[tuple[Op, str, int, float], int] = {}
+        self._numbers: dict[_Asked, int] = {}
+        self._drafted: dict[tuple[int, _Asked], int] = {}
 
     def add(self) -> None:
         """Sums and gathers of every stage, and the optimizers."""
@@ -113,13 +123,29 @@ class Agreement:
 
     def _add_collectives(self, rank: int) -> list[int]:
         """Those of one stage; returns the rows of its sums."""
-        events = sorted(self._events(rank), key=lambda event: event.slot)
-        rows = [self._collective(rank, event) for event in events]
-        held = [(event.before, row) for row, event in zip(rows, events, strict=True) if event.before >= 0]
-        if held:
-            before, after = np.array(held).T
-            self.shop.builder.follow(np.array([replica.rows[before] for replica in self.replicas]).T, after[:, None])
-        return [row for row, event in zip(rows, events, strict=True) if event.before < 0]
+        parts = list(self._events(rank))
+        if not parts:
+            return []
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        events = _Events(*columns)
+        order = np.argsort(events.slot, kind="stable")
+        slot, asked, after, before = (column[order] for column in events)
+        # they are asked for in the order in which they come
+        _, first, which = np.unique(asked, return_index=True, return_inverse=True)
+        turn = np.argsort(first)
+        known = list(self._numbers)
+        drafted = [self._ask(rank, known[number]) for number in asked[first[turn]].tolist()]
+        # sums that nothing but optimizers follows need no hint, of which several would have the same
+        hints = slot if self.job.zero >= 2 else np.where(before >= 0, slot, -1)
+        members, label = self._members(rank), rank if self.plan.stages > 1 else -1
+        rows = self._add(members, drafted, turn.argsort()[which], self._rows[:, after].T, label, hints)
+        held = before >= 0
+        self.shop.builder.follow(self._rows[:, before[held]].T, rows[held, None])
+        sums: list[int] = rows[~held].tolist()
+        return sums
+
+    def _members(self, rank: int) -> list[int]:
+        return [replica.ranks[rank] for replica in self.replicas]
 
     def _sum_copies(self, sums: Sequence[list[int]]) -> None:
         """Adds a sum to those of the first and the last stage: of the gradients of weights that both have, once replicas have
@@ -134,61 +160,74 @@ class Agreement:
         number = self.shop.draft.ask(partial(_together, asked))
         after = [row for rank in pair for row in (*sums[rank], *(replica.last_rows[rank] for replica in replicas))]
         members = [replica.ranks[rank] for rank in pair for replica in replicas]
-        row = self._add(members, number, after)
+        row = self._add(members, [number], np.array([0]), [after])
         for rank in pair:
-            sums[rank].append(row)
+            sums[rank] += row.tolist()
 
-    def _add(self, members: Sequence[int], number: int, after: Sequence[int], label: int = -1, slot: int = -1) -> int:
-        """Adds a collective that moves what was asked for by a number; its row."""
+    def _add(
+        self, members: Sequence[int], drafted: Sequence[int], which: Rows, after: ArrayLike, label: int = -1,
+        slot: ArrayLike = -1,
+    ) -> Rows:  # fmt: skip
+        """Adds collectives that move what was asked for by these numbers, each that of place `which`; their rows. after: shape
+        (collectives, tasks)."""
+        if not len(which):
+            return which
         draft = self.shop.draft
-        row = self.shop.builder.collective(members, *draft.found[number], Phase.SYNCHRONISE, after, label, slot=slot)
-        draft.moves(row, number)
-        return row
+        moved = [draft.found[number] for number in drafted]
+        rows = self.shop.builder.collectives(members, moved, which, Phase.SYNCHRONISE, after, label, slot)
+        draft.moves(rows, np.array(drafted)[which])
+        return rows
 
-    def _events(self, rank: int) -> Iterator[_Event]:
+    def _events(self, rank: int) -> Iterator[_Events]:
         """Collectives of a rank beside its passes."""
         if self.plan.workers * self.plan.context == 1:
             return
         tasks, plan, zero = self.shop.lanes, self.plan, self.job.zero
         own = np.flatnonzero(tasks.rank == rank)
-        makes = self._makes[own]
         if zero == 3:
-            yield from self._gathers(own.tolist())
+            yield self._gathers(own)
         elif zero and plan.overlap_gather:
             yield from self._gathers_of_step(rank, own)
+        beside = plan.overlap or zero >= 2
         for stage in plan.stage_of[rank]:
-            making = own[(tasks.stage[own] == stage) & makes].tolist()
-            found, beside = self.units[stage][::-1], plan.overlap or zero >= 2
-            pieces = len(found) if beside and tasks.cut[making[-1]] else 1
-            for task in making if zero >= 2 else making[-pieces:]:
-                yield from self._sums(rank, task, [self._unit_at(task)] if beside and tasks.cut[task] else found)
+            making = own[(tasks.stage[own] == stage) & self._makes[own]]
+            if zero < 2:
+                making = making[-len(self.units[stage]) if beside and tasks.cut[making[-1]] else -1 :]
+            yield self._sums(rank, stage, making, tasks.cut[making] if beside else np.zeros(len(making), dtype=np.bool_))
 
-    def _unit_at(self, task: int) -> Unit:
-        return self._beginning[int(self.shop.lanes.begin[task])]
+    def _sums(self, rank: int, stage: int, making: Rows, cut: NDArray[np.bool_]) -> _Events:
+        """Sums of the gradients that are complete after tasks: of the unit that a task passes where it is `cut`, else of all
+        those of the stage."""
 
-    def _sums(self, rank: int, task: int, done: Sequence[Unit]) -> Iterator[_Event]:
-        """Sums of the gradients that are complete after a task."""
-        slot = int(self.shop.lanes.slot[task]) + SLOTS // 2
-        for unit in done:
-            parts = [("replicas", bucket.tensors) for bucket in unit.buckets]
-            parts += [(group, (count,)) for group, count in self._parameters(unit.layers).items() if group == "experts"]
-            for keepers, tensors in parts:
-                for op, group, size_bytes in self._summed(rank, keepers, tensors):
-                    yield _Event(slot, op, group, size_bytes, (task,))
+        def asked(begin: int) -> Iterator[_Asked]:
+            for unit in self.units[stage][::-1] if begin < 0 else [self._beginning[begin]]:
+                parts = [("replicas", bucket.tensors) for bucket in unit.buckets]
+                parts += [(group, (count,)) for group, count in self._parameters(unit.layers).items() if group == "experts"]
+                yield from itertools.chain.from_iterable(itertools.starmap(partial(self._summed, rank), parts))
 
-    def _summed(self, rank: int, keepers: str, tensors: Sequence[int]) -> Iterator[tuple[Op, str, float]]:
+        found = self._asked_by(np.where(cut, self.shop.lanes.begin[making], -1), asked)
+        after = making[found.keys()]
+        return _Events(self.shop.lanes.slot[after] + SLOTS // 2, found.values, after, np.full(len(after), -1))
+
+    def _asked_by(self, begin: Rows, asked: Callable[[int], Iterable[_Asked]]) -> Ragged:
+        """The numbers of what is asked for by tasks that begin with these layers."""
+        begins, which = np.unique(begin, return_inverse=True)
+        numbers = [[self._numbers.setdefault(one, len(self._numbers)) for one in asked(layer)] for layer in begins.tolist()]
+        return Ragged.of(numbers).take(which)
+
+    def _summed(self, rank: int, keepers: str, tensors: Sequence[int]) -> Iterator[_Asked]:
         """The collectives that sum the gradients of what a group keeps alike."""
         plan, size = self.plan, self.plan.gradient_bytes or self.job.element_bytes
         ranks = self._groups(rank, keepers)[0].size
         if self.job.zero:
-            yield "reduce_scatter", keepers, float(sum(tensors) * size)
+            yield _Asked("reduce_scatter", keepers, float(sum(tensors) * size))
             if keepers == "replicas" and plan.sharing < plan.workers:
-                yield "all_reduce", "shards", sum(tensors) * size / ranks
+                yield _Asked("all_reduce", "shards", sum(tensors) * size / ranks)
         elif plan.compression is None:
-            yield "all_reduce", keepers, float(sum(tensors) * size)
+            yield _Asked("all_reduce", keepers, float(sum(tensors) * size))
         else:
             for wire in plan.compression.wire(tensors, size):
-                yield wire.op, keepers, wire.collective_bytes(ranks)
+                yield _Asked(wire.op, keepers, wire.collective_bytes(ranks))
 
     def _parameters(self, layers: Iterable[int]) -> dict[str, int]:
         """How many parameters of some layers each group keeps alike."""
@@ -196,50 +235,42 @@ class Agreement:
         experts = sum(self.job.layers[i].expert_parameters for i in layers) if self.plan.expert > 1 else 0
         return {group: count for group, count in (("replicas", whole - experts), ("experts", experts)) if count}
 
-    def _gathers(self, own: list[int]) -> Iterator[_Event]:
+    def _gathers(self, own: Rows) -> _Events:
         """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped."""
-        tasks = self.shop.lanes
         kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if self.plan.reshard else (Pass.FORWARD,)
-        kind = tasks.kind.tolist()
-        passed = [task for task in own if kind[task] in kinds]
-        for number, task in enumerate(passed):
-            ahead = number - 1 - self.plan.prefetch
-            after = passed[ahead] if ahead >= 0 else own[0]
-            yield from self._gather(task, after)
+        passed = own[np.isin(self.shop.lanes.kind[own], kinds)]
+        ahead = np.arange(len(passed)) - 1 - self.plan.prefetch
+        return self._gathered(passed, np.where(ahead >= 0, passed[np.maximum(ahead, 0)], own[0]))
 
-    def _gathers_of_step(self, rank: int, own: Rows) -> Iterator[_Event]:
+    def _gathers_of_step(self, rank: int, own: Rows) -> Iterator[_Events]:
         """The parameters of each unit before the step's first pass over it, as soon as those before are gathered."""
         for stage in self.plan.stage_of[rank]:
-            for task in own[self.shop.lanes.stage[own] == stage][: len(self.units[stage])].tolist():
-                yield from self._gather(task, int(own[0]))
+            passing = own[self.shop.lanes.stage[own] == stage][: len(self.units[stage])]
+            yield self._gathered(passing, np.full(len(passing), own[0]))
 
-    def _gather(self, task: int, after: int) -> Iterator[_Event]:
-        """The parameters of what a task passes."""
-        slot = int(self.shop.lanes.slot[task]) - SLOTS + 1
-        for group, count in self._parameters(self._unit_at(task).layers).items():
-            yield _Event(slot, "all_gather", group, float(count * self.job.element_bytes), (after,), task)
+    def _gathered(self, passing: Rows, after: Rows) -> _Events:
+        """The parameters of what tasks pass."""
 
-    def _collective(self, rank: int, event: _Event) -> int:
-        replicas, stages = self.replicas, self.plan.stages
-        number = self._ask(rank, event.op, event.group, event.size_bytes)
-        after = [int(replica.rows[task]) for replica in replicas for task in event.after]
-        members = [replica.ranks[rank] for replica in replicas]
-        # sums that nothing but optimizers follows need no hint, of which several would have the same
-        slot = event.slot if event.before >= 0 or self.job.zero >= 2 else -1
-        return self._add(members, number, after, rank if stages > 1 else -1, slot)
+        def asked(begin: int) -> Iterator[_Asked]:
+            for group, count in self._parameters(self._beginning[begin].layers).items():
+                yield _Asked("all_gather", group, float(count * self.job.element_bytes))
 
-    def _ask(self, rank: int, op: Op, group: str, size_bytes: float) -> int:
-        """The number of what is asked for so."""
-        key, grid = (op, group, rank, size_bytes), self.shop.grid
-        if key not in self._asked:
-            algorithm = self.plan.algorithm if op == "all_reduce" else None
+        found = self._asked_by(self.shop.lanes.begin[passing], asked)
+        before = passing[found.keys()]
+        return _Events(self.shop.lanes.slot[before] - SLOTS + 1, found.values, after[found.keys()], before)
+
+    def _ask(self, rank: int, one: _Asked) -> int:
+        """The draft's number of what is asked for so."""
+        if (rank, one) not in self._drafted:
+            grid = self.shop.grid
+            algorithm = self.plan.algorithm if one.op == "all_reduce" else None
             beside = grid.beside([grid.rank(0, rank) + i * grid.stride("tensor") for i in range(grid.tensor)])
             asked = []
-            for one in self._groups(rank, group):
-                nodes = [node for node in self._nodes[rank] if node in one.node_numbers]
-                asked.append((op, one, size_bytes, nodes, beside, algorithm))
-            self._asked[key] = self.shop.draft.ask(partial(_together, asked))
-        return self._asked[key]
+            for group in self._groups(rank, one.group):
+                nodes = [node for node in self._nodes[rank] if node in group.node_numbers]
+                asked.append((one.op, group, one.size_bytes, nodes, beside, algorithm))
+            self._drafted[rank, one] = self.shop.draft.ask(partial(_together, asked))
+        return self._drafted[rank, one]
 
     def _groups(self, rank: int, name: str) -> list[Group]:
         """The groups that agree at the same time, those that have members on nodes that are modelled."""
@@ -271,15 +302,14 @@ class Agreement:
         told = self._updating(rank)
         work_s, _ = told(shop.sheet)
         label = rank if plan.stages > 1 else -1
-        members = [replica.ranks[rank] for replica in self.replicas]
+        members = self._members(rank)
         rows = [shop.builder.compute(member, Phase.OPTIMIZER, work_s, sums, label) for member in members]
         shop.draft.times(rows, members, told)
         if job.zero in (1, 2) and not plan.overlap_gather and plan.workers * plan.context > 1:
-            gathers = []
-            for stage in plan.stage_of[rank]:
-                for group, count in self._parameters(self.shop.ranges[stage]).items():
-                    number = self._ask(rank, "all_gather", group, float(count * job.element_bytes))
-                    gathers.append(self._add(members, number, rows, label))
+            held = [part for stage in plan.stage_of[rank] for part in self._parameters(shop.ranges[stage]).items()]
+            asked = [_Asked("all_gather", group, float(count * job.element_bytes)) for group, count in held]
+            numbers = [self._ask(rank, one) for one in asked]
+            gathers = self._add(members, numbers, np.arange(len(numbers)), [rows], label).tolist()
             for member in members:
                 shop.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Iterator, Sequence
 
-from simulator.cluster import Cluster, Node
+from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.collectives import MeasuredCollective
 from simulator.cluster.cost import CollectiveCost, Costing, costing, modelled_costing, rotates
 from simulator.cluster.network import Link
-from simulator.cluster.traffic import network_loads, unit
-from simulator.cluster.wiring import Channel, Vertex, Wiring
+from simulator.cluster.wiring import Channel, Wiring
 from simulator.errors import FieldError, InputError
 from simulator.program import Path, ProgramBuilder, Use
+from simulator.strategy.loads import Load, Shapes, of_modelled, shapes
 from simulator.unevenness import Unevenness
 
 
@@ -34,10 +33,20 @@ class Fabric:
         self._nodes_like: dict[int, float] = {}
         self._channels: dict[tuple[str, Channel], int] = {}
         self._is_uniform = cluster.is_uniform
+        self._cards_used = cluster.node.cards_used
+        self._ends: dict[tuple[str, int, bool], tuple[int, float]] = {}
         self._costings: dict[tuple[object, ...], Costing] = {}
         self._costs: dict[tuple[object, ...], CollectiveCost] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
         self._paths: dict[tuple[object, ...], Path] = {}
+
+    @functools.cached_property
+    def _in_node(self) -> Wiring:
+        return _given(self.cluster.node.link).wiring(self.cluster.node.devices)
+
+    @functools.cached_property
+    def _in_network(self) -> Wiring:
+        return _given(self.cluster.network).wiring(self.cluster.nodes, self._cards_used)
 
     def _resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
         if name not in self._resources:
@@ -111,22 +120,20 @@ class Fabric:
         """Of a message between a rank and a switch that takes part itself: inside its node, or of the network."""
         node, device = place
         link = _given(self.cluster.node.link if inside else self.cluster.network)
-        wiring = (
-            link.wiring(self.cluster.node.devices) if inside else link.wiring(self.cluster.nodes, self.cluster.node.cards_used)
-        )
+        wiring = self._in_node if inside else self._in_network
         if wiring.access_Bps is None:
             raise InputError(
                 f"ranks of a {link.topology.kind} are attached to no switch that could reduce; use another algorithm"
             )
         apart = not inside and link.topology.tells_cards_apart
-        endpoint = device if inside else node * self.cluster.node.cards_used + self._card(device) if apart else node
+        endpoint = device if inside else node * self._cards_used + self._card(device) if apart else node
         channel = wiring.out_of(endpoint) if outward else wiring.into(endpoint)
         capacity_Bps = wiring.capacity_Bps(channel)
         if inside and wiring.is_switch:
             resource = self._resource(f"node {node} device {device} {channel[0]}", capacity_Bps, _incast(link, channel))
         else:
             resource = self._channel(f"node {node} " if inside else "network ", link, wiring, channel)
-        alone_Bps = capacity_Bps if inside or apart else capacity_Bps / self.cluster.node.cards_used
+        alone_Bps = capacity_Bps if inside or apart else capacity_Bps / self._cards_used
         host = self._host_use(f"node {node} device {device}" if inside else f"node {node}", link, size_bytes, 1)
         return Path(link.latency_s / 2, alone_Bps, (Use(resource), *host), _weight(link))
 
@@ -149,8 +156,7 @@ class Fabric:
         self, node: int, source: str, target: str, size_bytes: float, out_of_source: int, into_target: int, together: int,
         devices: tuple[int, int],
     ) -> Path:  # fmt: skip
-        link = _given(self.cluster.node.link)
-        wiring = link.wiring(self.cluster.node.devices)
+        link, wiring = _given(self.cluster.node.link), self._in_node
         if wiring.is_switch:
             ports = [(wiring.out_of(devices[0]), source, out_of_source), (wiring.into(devices[1]), target, into_target)]
             shared = [(f"{name} {channel[0]}", wiring.capacity_Bps(channel), channel, count) for channel, name, count in ports]
@@ -180,8 +186,7 @@ class Fabric:
         self, source_node: int, target_node: int, size_bytes: float, out_of_source: float, into_target: float,
         devices: tuple[int, int] | None,
     ) -> Path:  # fmt: skip
-        link, cards = _given(self.cluster.network), self.cluster.node.cards_used
-        wiring = link.wiring(self.cluster.nodes, cards)
+        link, cards, wiring = _given(self.cluster.network), self._cards_used, self._in_network
         uses: tuple[Use, ...] = ()
         further_s, alone_Bps = 0.0, math.inf
         pairs = self._cards(source_node, target_node, devices)
@@ -207,7 +212,7 @@ class Fabric:
 
     def _cards(self, source_node: int, target_node: int, devices: tuple[int, int] | None) -> list[tuple[int, int]]:
         """The endpoints of the network between which messages go: nodes, or cards where they are told apart."""
-        cards = self.cluster.node.cards_used
+        cards = self._cards_used
         if not _given(self.cluster.network).topology.tells_cards_apart:
             return [(source_node, target_node)]
         used = range(cards) if devices is None else [self._card(devices[1])]
@@ -215,14 +220,14 @@ class Fabric:
 
     def _card(self, device: int) -> int:
         """The card that a device is nearest to."""
-        return device * self.cluster.node.cards_used // self.cluster.node.devices
+        return device * self._cards_used // self.cluster.node.devices
 
     def _to_rail(self, node: int, device: int, target_device: int) -> tuple[Use, ...]:
         """The way inside a node to a device on the card of the target's rail."""
         rail = self._card(target_device)
         if self._card(device) == rail:
             return ()
-        there = -(-rail * self.cluster.node.devices // self.cluster.node.cards_used)
+        there = -(-rail * self.cluster.node.devices // self._cards_used)
         names = f"node {node} device {device}", f"node {node} device {there}"
         return self.inside(node, *names, 0.0, devices=(device, there)).uses
 
@@ -231,13 +236,9 @@ class Fabric:
     ) -> tuple[tuple[Use, ...], float, float]:
         """What messages use on their way, the latency of what is beyond the shortest way, the rate of one alone."""
         if wiring.is_switch and source != target:
-            out, into = wiring.out_of(source), wiring.into(target)
-            first, last = (self._channel(prefix, link, wiring, channel) for channel in (out, into))
-            return (
-                (Use(first, out_of_source), Use(last, into_target)),
-                0.0,
-                min(wiring.capacity_Bps(out), wiring.capacity_Bps(into)),
-            )
+            first, out_Bps = self._end(prefix, link, wiring, source, True)
+            last, in_Bps = self._end(prefix, link, wiring, target, False)
+            return (Use(first, out_of_source), Use(last, into_target)), 0.0, min(out_Bps, in_Bps)
         route = wiring.route(source, target)
         into = wiring.into(target)
         ends = {wiring.out_of(source): out_of_source}
@@ -250,6 +251,14 @@ class Fabric:
         # a rank's message to another on its own device passes no link
         alone_Bps = wiring.alone_Bps(route) if uses else link.bandwidth_Bps
         return tuple(uses), route.further_hops * link.topology.hop_latency_s, alone_Bps
+
+    def _end(self, prefix: str, link: Link, wiring: Wiring, endpoint: int, outward: bool) -> tuple[int, float]:
+        """An endpoint's own link, one way, and what it carries."""
+        key = prefix, endpoint, outward
+        if key not in self._ends:
+            channel = wiring.out_of(endpoint) if outward else wiring.into(endpoint)
+            self._ends[key] = self._channel(prefix, link, wiring, channel), wiring.capacity_Bps(channel)
+        return self._ends[key]
 
     def _channel(self, prefix: str, link: Link, wiring: Wiring, channel: Channel) -> int:
         key = prefix, channel
@@ -278,8 +287,9 @@ class Fabric:
         moved_bytes = bus_factor(op, group.size) * size_bytes
         moving_s = cost.seconds - cost.latency_s
         max_Bps = moved_bytes / moving_s if moving_s else 1.0
-        measured = self.cluster.collectives.exactly(op, group.size, group.nodes, size_bytes)
-        if cost.algorithm == "measured" and measured is not None and group.nodes == 1:
+        is_measured = cost.algorithm == "measured" and group.nodes == 1
+        measured = self.cluster.collectives.exactly(op, group.size, group.nodes, size_bytes) if is_measured else None
+        if measured is not None:
             scale = moved_bytes / size_bytes if size_bytes else 1.0
             uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
             return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
@@ -318,61 +328,20 @@ class Fabric:
             self._uses[key] = self._loaded(*key)
         if _given(self.cluster.network).topology.tells_cards_apart:
             # groups of other devices have other cards, as far as there are any
-            alike = min(alike, -(-self.cluster.node.devices // self.cluster.node.cards_used))
+            alike = min(alike, -(-self.cluster.node.devices // self._cards_used))
         return tuple(Use(use.resource, alike * use.per_unit) for use in self._uses[key])
 
     def _loaded(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int]) -> tuple[Use, ...]:
         """The same of one collective, for what moves through a member."""
-        link = _given(self.cluster.network)
-        wiring = link.wiring(self.cluster.nodes, self.cluster.node.cards_used)
-        load = _Load(algorithm, op, group, *self._shapes, rotates(self.cluster, algorithm))
-        loads = _of_modelled(load, nodes, wiring) if link.is_uniform else network_loads(*load)
+        link, wiring = _given(self.cluster.network), self._in_network
+        load = Load(algorithm, op, group, self._shapes, rotates(self.cluster, algorithm))
+        loads = of_modelled(load, tuple(nodes)) if link.is_uniform else load.by_channel
         bus = bus_factor(op, group.size)
         return tuple(Use(self._channel("network ", link, wiring, channel), load / bus) for channel, load in loads.items())
 
     @functools.cached_property
-    def _shapes(self) -> tuple[Node, Link]:
-        """Nodes and network without how fast they are: what share of a size passes where is the same for all such."""
-        network, node = _given(self.cluster.network), self.cluster.node
-        return node.model_copy(update={"link": node.link and unit(node.link)}), unit(network)
-
-
-class _Load(NamedTuple):
-    """A collective and what it loads, as `network_loads` is asked for it."""
-
-    algorithm: str
-    op: Op
-    group: Group
-    node: Node
-    network: Link
-    rotates: bool
-
-    @property
-    def apart(self) -> int:
-        """Endpoints of the network on a node."""
-        return self.node.cards_used if self.network.topology.tells_cards_apart else 1
-
-
-def _of_modelled(load: _Load, nodes: Sequence[int], wiring: Wiring) -> dict[Channel, float]:
-    """Loads of the modelled nodes' own links. Where others are folded into them, each has that of the busiest like it."""
-    folded, loads = len(nodes) < load.group.nodes, network_loads(*load)
-    busiest = _busiest(load) if folded else {}
-    result: dict[Channel, float] = {}
-    for node, card in itertools.product(nodes, range(load.apart)):
-        for channel in (wiring.out_of(node * load.apart + card), wiring.into(node * load.apart + card)):
-            if share := busiest.get((channel[0], card), 0.0) if folded else loads.get(channel, 0.0):
-                result[channel] = share
-    return result
-
-
-@functools.lru_cache(maxsize=256)
-def _busiest(load: _Load) -> Mapping[tuple[Vertex, int], float]:
-    """The most that an endpoint of any node sends, or gets, by way and by its number on the node."""
-    result: dict[tuple[Vertex, int], float] = {}
-    for (way, end), share in network_loads(*load).items():
-        like = way, cast(int, end) % load.apart
-        result[like] = max(share, result.get(like, 0.0))
-    return result
+    def _shapes(self) -> Shapes:
+        return shapes(self.cluster.node, _given(self.cluster.network))
 
 
 def _added_up(uses: tuple[Use, ...]) -> tuple[Use, ...]:

@@ -94,7 +94,7 @@ def failed(error: Exception) -> Row:
 def _row(study: Study, places: Sequence[int], intervals: bool) -> Row:
     """Of one point by itself."""
     try:
-        return told(predict(study.scenario(places), interval=intervals))
+        return told(predict(study.scenario(places), interval=intervals, remedy=False))
     except Exception as error:
         # whatever it is, it is this point's: the others go on
         return failed(error)
@@ -149,7 +149,7 @@ class _Alike:
         good = np.array([problem is None for problem in problems])
         times_s = np.full((len(Points._fields), len(self.places)), np.nan)
         times_s[:, good] = timed_together(scenario, {field: values[good] for field, values in numbers.items()}, self.intervals)
-        run = predict(scenario, interval=False)
+        run = predict(scenario, interval=False, remedy=False)
         baseline = _Baseline(run, scenario)
         of_one = told(run)
         for problem, of_point, *its in zip(problems, times_s.T.tolist(), *numbers.values(), strict=True):

@@ -330,3 +330,16 @@ def test_servers_update_words_once_that_two_stages_push(small: Make) -> None:
     update_s = small(APART).cluster.update_s(words / 2, "sgd", "fp32")
     assert updates_s(apart) - updates_s(tied) == pytest.approx(update_s)
     assert updates_s(tied) > 0
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("overlap", ["false", "true"])
+def test_stages_that_share_all_their_weights_with_others_agree_on_nothing(small: Make, zero: int, overlap: str) -> None:
+    """The second tower of a siamese network has no weights of its own."""
+    numbers = f"workers: 2, stages: 4, microbatches: 2, overlap: {overlap}"
+    scenario = small(f"strategy={{kind: hybrid, {numbers}}}", "model=siamese-mlp", "batch.total=48", f"training.zero={zero}")
+    held = [sum(scenario.job().layers[i].parameters for i in stage) for stage in scenario.strategy.ranges(scenario.job())]
+    program = compiled(scenario)
+    summing = np.unique(program.stage[(program.kind == Kind.COLLECTIVE) & (program.amount > 0)])
+    assert 0 in held
+    assert summing.tolist() == [stage for stage, parameters in enumerate(held) if parameters]

@@ -80,6 +80,7 @@ def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: Ga
     assert run.ranks == len(work_s) + 1
     per_step = 1 if isinstance(gate, Barrier) else len(work_s)
     assert told(timeline)["updates_per_s"] == pytest.approx(per_step / run.step_time_s)
+    assert run.servers == told(timeline)
 
 
 @pytest.mark.parametrize("gate", [Clock(0), Barrier()])

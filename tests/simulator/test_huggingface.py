@@ -150,6 +150,10 @@ def without(name: str, *fields: str) -> dict[str, Any]:
         (CONFIGS["mixtral-8x7b"] | {"num_experts_per_tok": 9}, "num_experts_per_tok: 9 is more than num_local_experts 8"),
         (CONFIGS["mixtral-8x7b"] | {"num_local_experts": 0}, "num_local_experts: input should be greater than 0, got 0"),
         (
+            CONFIGS["mixtral-8x7b"] | {"num_local_experts": 50_000, "num_hidden_layers": 50_000},
+            "config.json: num_local_experts: 50000 in each of 50000 blocks; give at most 250000 in all",
+        ),
+        (
             CONFIGS["deepseek-v3"] | {"first_k_dense_replace": 99},
             "config.json: first_k_dense_replace: 99 is more than num_hidden_layers 61; give fewer",
         ),

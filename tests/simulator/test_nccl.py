@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator import collective_time, library
 from simulator.cluster import Cluster, Link, Node
 from simulator.cluster.algorithms import OPS, Group, Op
-from simulator.cluster.nccl import Nccl, Wires, candidates, curves, facts_of
+from simulator.cluster.nccl import Curve, Nccl, Wires, candidates, curves, facts_of
 from simulator.errors import InputError
 from simulator.scenario import load_cluster
 
@@ -132,3 +132,16 @@ def test_every_cluster_that_ships_answers(name: str) -> None:
     assert known.source or known.provenance
     assert collective_time("allreduce", 2**20, min(2, known.devices), known) > 0
     assert collective_time("allreduce", 2**63, known.devices, known) > 0
+
+
+def test_from_the_plateau_on_latency_takes_its_factor_longer() -> None:
+    curve = Curve(10e-6, 1e9, plateau=1.4, plateau_bytes=1000)
+    assert curve.seconds(999) == pytest.approx((10e-6, 10e-6 + 999e-9))
+    assert curve.seconds(1000) == pytest.approx((14e-6, 14e-6 + 1000e-9))
+
+
+def test_protocols_spend_their_share_of_a_rings_wires() -> None:
+    """Where nothing else limits them: half of LL's bytes are flags, and NCCL reckons LL128 with 92 % (tuning.cc)."""
+    low_latency, low_latency_128, simple = curves("all_reduce", wires(NODE, "5 GB/s", "400 GB/s"), HOPPER, "ring")
+    assert low_latency.rate_Bps == pytest.approx(simple.rate_Bps / 2)
+    assert low_latency_128.rate_Bps == pytest.approx(0.92 * simple.rate_Bps)

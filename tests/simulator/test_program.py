@@ -58,8 +58,11 @@ def test_a_block_is_its_tasks_one_by_one() -> None:
         0, 1, [10.0], [path], np.zeros(3, dtype=np.int64), Phase.SEND, (rows[0], np.array([-1, 3, 4])), microbatch=np.arange(3)
     )
     blocks.follow(rows[1], sent)
+    moved = [(3.0, path), (0.0, path)]
+    summed = blocks.collectives([0, 1], moved, np.array([0, 1, 0]), Phase.SYNCHRONISE, np.array([[0, 3], [1, 4], [2, 5]]), 7)
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert sent.tolist() == [6, 7, 8]
+    assert summed.tolist() == [9, 10, 11]
 
     singles, path = builder()
     for rank in (0, 1):
@@ -68,6 +71,8 @@ def test_a_block_is_its_tasks_one_by_one() -> None:
             singles.compute(rank, Phase.FORWARD, work_s, after, rank, microbatch)
     for microbatch, after in enumerate(((0,), (1, 3), (2, 4))):
         singles.transfer(0, 1, 10.0, path, Phase.SEND, after, microbatch=microbatch)
+    for microbatch, size_bytes in enumerate((3.0, 0.0, 3.0)):
+        singles.collective([0, 1], size_bytes, path, Phase.SYNCHRONISE, (microbatch, 3 + microbatch), 7)
     assert columns(blocks.build()) == columns(singles.build())
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulator import engine
 from simulator.engine import events, is_contended, replay
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
-from simulator.program import Path, Program, ProgramBuilder, Use
+from simulator.program import MAIN_LANE, Path, Program, ProgramBuilder, Use
 from simulator.run import Phase
 from simulator.scenario import Scenario
 from simulator.strategy.costs import Job
@@ -384,3 +384,11 @@ def test_what_sharing_delays_counts_once_along_a_path() -> None:
     assert engine.longer_s(timeline).sum() == pytest.approx(2.0)
     assert engine.later_s(timeline) == pytest.approx(0.5)
     assert events.simulate(timeline.program, 1).step_ends_s()[-1] == pytest.approx(timeline.step_ends_s()[-1] + 0.5)
+
+
+@given(programs(capacity=1.0) | programs(capacity=100.0) | server_programs(), st.integers(1, 3))
+def test_a_bound_decides_only_what_the_delay_itself_would(program: Program, steps: int) -> None:
+    assume((program.lane == MAIN_LANE).any())
+    timeline = replay.simulate(program, steps)
+    most_s = engine.NEGLIGIBLE * timeline.step_ends_s()[-1]
+    assert engine._is_negligible(timeline, NONE, 0) == (engine.later_s(timeline) <= most_s)

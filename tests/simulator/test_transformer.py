@@ -361,6 +361,7 @@ def test_pretraining_adds_its_heads_to_bert() -> None:
         ({"positions": "learned", "position_rows": 16}, "sequence: 32 is more than position_rows 16; give at most that many"),
         ({"experts": {"count": 2, "active": 3, "feedforward": 8}}, "active: 3 is more than count 2"),
         ({"experts": {"count": 4, "active": 3, "feedforward": 8, "dense_layers": 9}}, "dense_layers: 9 is more than layers 2"),
+        ({"experts": {"count": 130_000, "active": 3, "feedforward": 8}}, "count: 130000 in each of 2 blocks; give at most 2"),
         ({"latent": {"key_rank": 8, "width": 8, "rotary_width": 4, "value_width": 8}, "key_heads": 2}, "key_heads: 2 differs"),
         ({"latent": {"key_rank": 8, "width": 8, "rotary_width": 4, "value_width": 8}, "head_width": 2}, "leave it out"),
     ],

@@ -1,6 +1,7 @@
 """Fuzzing: files that were right and are no longer, through the commands that read them.
 
     python -m tests.trust.fuzz 10000
+    python -m tests.trust.fuzz 3000 --seed 7 --kind tables --kind models
 
 tries so many, and prints what became of them: every one is answered or refused in words, in bounded time and memory, and what
 it leaves is whole.
@@ -14,6 +15,7 @@ import functools
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 from tests.conftest import SMALL
@@ -38,25 +41,25 @@ Tally = Counter[str]
 Faults = dict[str, tuple[Sequence[str], bytes, BaseException]]
 
 
-def fuzz(kind: str, examples: int, derandomize: bool = False, faults: Faults | None = None) -> Tally:
-    """Tries so many inputs of a kind; how many were answered, and how many refused.
+def fuzz(kind: str, examples: int, seed: int | None = None, faults: Faults | None = None) -> Tally:
+    """Tries so many inputs of a kind, drawn from a seed, or the same each time; how many were answered, and how many refused.
 
     Raises what the first faulty one raised, where there are no `faults` to add it to.
     """
     tally: Tally = Counter()
-    seeds = KINDS[kind]()
+    rights = KINDS[kind]()
 
     @settings(
-        max_examples=examples, deadline=None, derandomize=derandomize, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples, deadline=None, derandomize=seed is None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(st.data())
     def one(data: st.DataObject) -> None:
         draw: Any = functools.partial(data.draw)
-        seed = seeds[draw(st.integers(0, len(seeds) - 1))]
-        command = seed.commands[draw(st.integers(0, len(seed.commands) - 1))]
-        content = mutated(draw, seed.content, seed.form)
+        right = rights[draw(st.integers(0, len(rights) - 1))]
+        command = right.commands[draw(st.integers(0, len(right.commands) - 1))]
+        content = mutated(draw, right.content, right.form)
         try:
-            code = _try(seed, command, content)
+            code = _try(right, command, content)
         except (Exception, watched.OvertimeError) as error:
             if faults is None:
                 raise
@@ -65,7 +68,7 @@ def fuzz(kind: str, examples: int, derandomize: bool = False, faults: Faults | N
         else:
             tally["answered" if code == 0 else "refused"] += 1
 
-    one()
+    (one if seed is None else seeded(seed)(one))()
     return tally
 
 
@@ -122,13 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("inputs", type=int, help="how many, of all kinds together")
     parser.add_argument("--kind", choices=KINDS, action="append", dest="kinds", help="these alone")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the inputs (another each time)")
     options = parser.parse_args(arguments)
     kinds = options.kinds or list(KINDS)
     shares = [options.inputs * (at + 1) // len(kinds) - options.inputs * at // len(kinds) for at in range(len(kinds))]
+    seeds = [options.seed] * len(kinds)
     total, faults, most_bytes, all_s = Tally(), dict[str, str](), 0, 0.0
+    print(f"seed {options.seed}")
     print(f"{'input':<12} {'tried':>7} {'answered':>9} {'refused':>8} {'faulty':>7} {'seconds':>8}")
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
-        for kind, (tally, found, peak_bytes, took_s) in zip(kinds, processes.map(_watched, kinds, shares), strict=True):
+        for kind, (tally, found, peak_bytes, took_s) in zip(kinds, processes.map(_watched, kinds, shares, seeds), strict=True):
             total, faults, most_bytes, all_s = total + tally, faults | found, max(most_bytes, peak_bytes), all_s + took_s
             _tell(kind, tally, took_s)
     _tell("all", total, all_s)
@@ -137,10 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if faults else 0
 
 
-def _watched(kind: str, inputs: int) -> tuple[Tally, dict[str, str], int, float]:
+def _watched(kind: str, inputs: int, seed: int) -> tuple[Tally, dict[str, str], int, float]:
     """What came of a kind's inputs, the most memory and the processor time that they took; in a process of its own."""
     faults: Faults = {}
-    tally = fuzz(kind, inputs, faults=faults)
+    tally = fuzz(kind, inputs, seed, faults)
     told = {
         where: f"{str(error)[:400]}\n  {' '.join(command)} of {content[:2000]!r}"
         for where, (command, content, error) in faults.items()

@@ -14,7 +14,7 @@ import scaleproof
 from simulator import library
 from simulator.errors import InputError, NotFoundError
 from tests.accuracy_page import ALL, shown
-from validator.published import Prediction, describe, score, score_all, summarise, tables_at, totals
+from validator.published import Prediction, Score, Scores, describe, score, score_all, summarise, tables_at, totals
 from validator.published_collectives import network_of, predict
 
 TABLE = library.ROOT / "published" / "collectives.csv"
@@ -246,3 +246,17 @@ def test_a_table_that_lacks_a_column_has_blanks_in_it(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text.replace("p2p_ms", "something_else"))
     assert all(one.scored == 0 and one.skipped for one in score(path).sets.values())
+
+
+@pytest.mark.parametrize("name", [path.stem for path in tables_at([])])
+def test_a_table_without_rows_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(TABLE.with_stem(name).read_text().partition("\n")[0] + "\n\n")
+    for options in ([], ["--json"]):
+        assert scaleproof.main(["score", str(path), *options]) == 2
+        assert capsys.readouterr().err.endswith("t.csv: no rows below its columns; give at least one\n")
+
+
+def test_where_nothing_was_scored_its_head_is_left() -> None:
+    head = describe(Scores([Score("collectives", {})], {})).splitlines()
+    assert (head[0], head[1].split()[0], len(head)) == ("collectives", "set", 2)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.estimate.codes import Distinct, combined, distinct
+from simulator.estimate.codes import Distinct, combined, distinct, taken
 
 _COLUMN = st.lists(st.integers(0, 3), min_size=5, max_size=5)
 
@@ -45,3 +45,10 @@ def test_codes_of_codes_are_those_of_all_rows(one: list[int], other: list[int]) 
 
     assert groups(over) == groups(distinct(np.array(one)))
     assert np.array(one)[over.first][over.code].tolist() == one
+
+
+@given(st.lists(st.integers(0, 3), max_size=9))
+def test_rows_that_are_taken_are_those_at_their_places(rows: list[int]) -> None:
+    values, at = np.arange(24.0).reshape(2, 3, 4), np.array(rows, dtype=np.int64)
+    assert taken(values, at, axis=2).tolist() == values[:, :, at].tolist()
+    assert taken(values[0, 0], at).tolist() == values[0, 0, at].tolist()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.estimate.recurrence import Collectives, Passing, Piece, Played, one_rank_s, play, timed
+from simulator.estimate.collectives import Collectives
+from simulator.estimate.recurrence import Passing, Piece, Played, play, timed
 from simulator.strategy.schedule import Pass, ScheduleName, order
 from simulator.strategy.schedules.passes import Stages, starts
 
@@ -92,6 +93,19 @@ def test_configurations_are_timed_alike_alone_and_together() -> None:
         assert alone.left_s[:, 0] == pytest.approx(whole.left_s[:, each])
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
+def test_no_configuration_is_told_by_those_that_fill_a_block(count: int) -> None:
+    """Of any number, in the order in which they are given, each as alone."""
+    rng = np.random.default_rng(count)
+    given = Collectives(*rng.random((5, 4, count)), np.full((4, 1), 3))
+    one = Passing("1f1b", 4, 1, False, rng.random((2, 4, count)), rng.random((3, count)), given)
+    whole = timed([Piece.of(one, 6)])[0]
+    assert whole.window_s.shape == (4, count)
+    for number in (0, count // 2, count - 1):
+        alone = timed([Piece.of(one.take(np.array([number])), 6)])[0]
+        assert [part[:, number].tolist() for part in whole] == [part[:, 0].tolist() for part in alone]
+
+
 def test_passings_of_any_schedules_are_timed_alike_alone_and_together() -> None:
     rng = np.random.default_rng(1)
     several = []
@@ -111,13 +125,3 @@ def test_passings_of_any_schedules_are_timed_alike_alone_and_together() -> None:
         for one, other in zip(passing.play(microbatches), found, strict=True):
             assert one == pytest.approx(other)
             assert np.isfinite(one).all()
-
-
-@pytest.mark.parametrize(("moved_s", "step_s"), [(0.0, 3 * 12.0), (1.0, 1.0 + 3 * 12.0 + 1.0), (100.0, 3 * 12 * 100.0)])
-def test_a_rank_alone_takes_as_long_as_what_takes_longer(moved_s: float, step_s: float) -> None:
-    """Three microbatches through four layers: passes of 1 and 2 s, and as long for each of two gathers and a sum."""
-    layers = np.full((4, 1), 1.0)
-    collectives_s = moved_s * layers, moved_s * layers, moved_s * layers
-    found = one_rank_s((layers, 2 * layers), collectives_s, np.array([3]))
-    assert found[0] == pytest.approx(step_s, rel=0.06)
-    assert found[0] >= max(36.0, 36 * moved_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import math
 import pickle
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.predict import predict
-from simulator.scenario import load
+from simulator.scenario import Scenario, load
 from simulator.study.rows import RESULTS, rows
 from simulator.study.study import read
 from simulator.study.together import NUMBERS, step_times_s, with_numbers
@@ -182,3 +184,15 @@ def test_a_point_where_a_number_was_not_measured_has_its_interval_told_alone() -
     study = read({"scenario": "resnet50-ring-p100", "axes": axes}, [sure])
     for intervals, left in ((True, 2), (False, 0)):
         assert len(rows(pickle.dumps(study), np.arange(2), intervals, True).alone) == left
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_does_not_fit_says_so_and_no_remedy_is_looked_for(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(scenario: Scenario) -> str:
+        raise AssertionError("no table tells of it")
+
+    monkeypatch.setattr(importlib.import_module("simulator.predict"), "fit_by", never)
+    axes = {"cluster.network.bandwidth": ["10 Gbit/s", "25 Gbit/s"]}
+    study = read({"scenario": "resnet50-ring-p100", "axes": axes}, ["cluster.device.memory=1 GiB"])
+    found = rows(pickle.dumps(study), np.arange(2), False, together, math.inf).rows
+    assert [row.get("fits") for row in found] == [False, False]

@@ -1,240 +1,21 @@
-"""Program: what a strategy compiles to and an engine times. Columns, not objects.
-
-One training step as a table of tasks, repeated step after step. A task runs when every task it depends on has ended and the
-task before it in its lane has ended, the last of the previous step included. Alike ranks are folded into one rank class when
-the program is built; what they share is told by how often a task uses a resource.
-"""
+"""Builder: collects the tasks of a program, one by one or in blocks."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.gate import SYNCHRONOUS, Gate, Units
-from simulator.pace import Cycle, Pace
-from simulator.ragged import Ragged, in_order
+from simulator.pace import Pace
+from simulator.program.resources import Resources, Routes, Rows, Use
+from simulator.program.table import COLLECTIVE_LANE, MAIN_LANE, NO_LANE, Kind, Program, RankClasses
+from simulator.ragged import Ragged
 from simulator.varying import numbers, put
-
-NO_LANE: Final = -1
-MAIN_LANE: Final = 0
-COLLECTIVE_LANE: Final = 1
-
-Rows = NDArray[np.int64]
-
-
-class Kind(IntEnum):
-    """COMPUTE holds a rank's main lane for `amount` seconds of work (zero work: the rank only waits).
-    TRANSFER moves `amount` bytes from `rank` to `peer`. COLLECTIVE moves `amount` bytes through each of its members.
-    SERVE queues at server `rank`, see `ProgramBuilder.serve`."""
-
-    COMPUTE = 0
-    TRANSFER = 1
-    COLLECTIVE = 2
-    SERVE = 3
-
-
-class Use(NamedTuple):
-    """A task uses `per_unit` of a resource's capacity for each unit of its own rate (alike ranks count as many)."""
-
-    resource: int
-    per_unit: float = 1.0
-
-
-def followers(follows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The reverse of what each task follows: for each task the tasks that follow it."""
-    result: list[list[int]] = [[] for _ in follows]
-    for task, before in enumerate(follows):
-        for previous in before:
-            result[previous].append(task)
-    return result
-
-
-@dataclass(frozen=True)
-class RankClasses:
-    """Ranks that do the same are one class. names, multiplicity (how many ranks), is_server, late_s (when they begin their
-    first step), lockstep (ranks that share each pass, so that the slowest of them sets its pace), paces (how fast those of them
-    work as time passes; none where all are steady): one entry per class."""
-
-    names: tuple[str, ...]
-    multiplicity: NDArray[np.int64]
-    is_server: NDArray[np.bool_]
-    late_s: NDArray[np.float64]
-    lockstep: NDArray[np.int64]
-    paces: tuple[tuple[Pace, ...], ...]
-
-
-class Tenancy(NamedTuple):
-    """What somebody else takes of a resource while `cycle` is on: a share of its capacity, and as much besides as activities
-    of this weight together that have no limit."""
-
-    resource: int
-    cycle: Cycle
-    share: float
-    weight: float
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What tasks share: names, and capacity in units of rate (cores, bytes per second).
-
-    incast: how much of its capacity a resource loses for each user beyond the first: capacity / (1 + incast · (users − 1)),
-    where users is the sum of what its activities use per unit of their rates (folded alike ranks count as many).
-    tenancies: what others take of them meanwhile.
-    """
-
-    names: tuple[str, ...]
-    capacity: NDArray[np.float64]
-    incast: NDArray[np.float64]
-    tenancies: tuple[Tenancy, ...] = ()
-
-
-@dataclass(frozen=True)
-class Routes:
-    """Sets of resources that tasks use: route r uses those of `resources`' list r, `per_unit` (as long as its values) each."""
-
-    resources: Ragged
-    per_unit: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, routes: Sequence[Sequence[Use]]) -> Routes:
-        per_unit = [use.per_unit for uses in routes for use in uses]
-        return cls(Ragged.of([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64))
-
-    def used(self, route: NDArray[np.integer]) -> tuple[Rows, Rows, NDArray[np.float64]]:
-        """What those use that take these routes: which of them, the resource, and how much per unit; an entry for each use."""
-        uses = Ragged(self.resources.offsets, np.arange(len(self.per_unit))).take(route)
-        return uses.keys(), self.resources.values[uses.values], self.per_unit[uses.values]
-
-    def lists(self) -> list[list[Use]]:
-        """What each route uses."""
-        flat = list(map(Use, self.resources.values.tolist(), self.per_unit.tolist()))
-        return [flat[a:b] for a, b in itertools.pairwise(self.resources.offsets.tolist())]
-
-
-@dataclass(frozen=True)
-class Program:
-    """T tasks in T-long columns.
-
-    kind: Kind. rank: class that owns the task. peer: receiving class of a TRANSFER, else −1. lane: tasks of one rank and lane
-    run in row order; NO_LANE for tasks that wait for their dependencies alone. phase, stage, microbatch: labels for spans.
-    latency_s: passes before anything is used; of a COMPUTE task it is what the ranks of the class exchange with one another
-    within the work, told as if it came first. amount: seconds of work, or bytes. max_rate: work seconds per second (1), or
-    bytes per second. weight: share under contention relative to others. requests, update_s, bucket: of SERVE tasks only: how
-    many requests the task stands for, each `amount` seconds; the seconds of the update once all have come; which of the
-    server's parameters they are for, the first needed of a step being bucket 0.
-    route: number of the route that the task takes; a route that uses nothing limits nothing.
-    slot: hint of an order, −1 for none: a number above those of all that the task follows in its step. Engines may save
-    themselves the search for an order; a hint that is wrong changes no time.
-    together: number of a set of tasks that run at the same time by construction, −1 for none.
-    partner: row of a transfer the other way between the same two ranks that follows the same two tasks, −1 for none: they share
-    a connection, so that first moves what the rank sends that came last, then the other.
-    told_after: task after which the receiver of a transfer tells that it is ready, −1 where that need not be told.
-    behind: row of the last transfer that the receiver had sent the other way before that, −1 for none: the word is queued
-    behind it, if its own receiver had told before, and comes when it has ended.
-    dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
-    members: classes that take part in a COLLECTIVE.
-    gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
-
-    Of a program that was compiled for several points at once (`simulator.varying`), columns of numbers that differ between them
-    have the points as a last axis.
-    """
-
-    ranks: RankClasses
-    resources: Resources
-    routes: Routes
-    kind: NDArray[np.int8]
-    rank: NDArray[np.int32]
-    peer: NDArray[np.int32]
-    lane: NDArray[np.int8]
-    phase: NDArray[np.int8]
-    stage: NDArray[np.int32]
-    microbatch: NDArray[np.int32]
-    latency_s: NDArray[np.float64]
-    amount: NDArray[np.float64]
-    max_rate: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    requests: NDArray[np.int32]
-    update_s: NDArray[np.float64]
-    bucket: NDArray[np.int32]
-    route: NDArray[np.int32]
-    slot: NDArray[np.int32]
-    together: NDArray[np.int32]
-    partner: NDArray[np.int32]
-    behind: NDArray[np.int32]
-    told_after: NDArray[np.int32]
-    dependencies: Ragged
-    carried: Ragged
-    members: Ragged
-    gate: Gate = SYNCHRONOUS
-    units: Units | None = None
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every rank takes every step, in an order that is fixed; else each rank has steps of its own, and a task of
-        one step has always ended before the same of the next begins."""
-        return self.gate == SYNCHRONOUS
-
-    @property
-    def has_servers(self) -> bool:
-        return bool((self.kind == Kind.SERVE).any())
-
-    def partners(self) -> tuple[Rows, Rows, Rows, Rows]:
-        """Transfers that have partners, each pair once: their rows, their partners', and of either the task before it that its
-        sender does."""
-        first = np.flatnonzero(self.partner > np.arange(len(self)))
-        second = self.partner[first].astype(np.int64)
-        before = self.dependencies.take(first)
-        own = self.rank[before.values] == self.rank[first][before.keys()]
-        made, other = np.empty((2, len(first)), dtype=np.int64)
-        made[before.keys()[own]], other[before.keys()[~own]] = before.values[own], before.values[~own]
-        return first, second, made, other
-
-    def predecessors(self) -> Ragged:
-        """For each task the tasks of its step that it follows: its dependencies, and the one before it in its lane."""
-        lanes = self.lanes()
-        later = np.ones(len(lanes.values), dtype=np.bool_)
-        later[lanes.offsets[:-1]] = False
-        previous = np.full(len(self), -1)
-        previous[lanes.values[later]] = lanes.values[np.flatnonzero(later) - 1]
-        return self.dependencies.extended(previous)
-
-    def carried_predecessors(self) -> Ragged:
-        """For each task the tasks of the step before that it follows: those carried, and for a lane's first task its last."""
-        lanes = self.lanes()
-        last = np.full(len(self), -1)
-        last[lanes.values[lanes.offsets[:-1]]] = lanes.values[lanes.offsets[1:] - 1]
-        return self.carried.extended(last)
-
-    def lanes(self) -> Ragged:
-        """The tasks of each lane, in order."""
-        tasks = np.flatnonzero(self.lane != NO_LANE)
-        keys = self.rank[tasks].astype(np.int64) * (self.lane.max(initial=0) + 1) + self.lane[tasks]
-        order = in_order(keys)
-        first = np.flatnonzero(np.diff(keys[order], prepend=-1))
-        return Ragged(np.append(first, len(tasks)), tasks[order])
-
-    def follows(self) -> list[list[int]]:
-        """`predecessors` as lists."""
-        return self.predecessors().lists()
-
-    def carried_with_lanes(self) -> list[list[int]]:
-        """`carried_predecessors` as lists."""
-        return self.carried_predecessors().lists()
-
-    def uses(self) -> list[list[Use]]:
-        """What each task uses; tasks that take one route share one list."""
-        routes = self.routes.lists()
-        return [routes[route] for route in self.route.tolist()]
 
 
 @dataclass(frozen=True)
@@ -403,8 +184,7 @@ class ProgramBuilder:
         phase: int, after: Sequence[ArrayLike], stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
     ) -> Rows:  # fmt: skip
         """A block of `transfer`, each of the size and along the path of number `which`. after: as `computes` has it."""
-        kinds = [self.along(path, size_bytes) for path, size_bytes in zip(paths, sizes_bytes, strict=True)]
-        along = {name: np.array([kind[name] for kind in kinds])[which] for name in kinds[0]}
+        along = self._alongs(zip(sizes_bytes, paths, strict=True), which)
         return self._add_block(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
             slot=slot, **along,
@@ -420,6 +200,20 @@ class ProgramBuilder:
             after, kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_LANE, phase=phase, stage=stage,
             microbatch=microbatch, slot=slot, **self.along(path, size_bytes),
         )  # fmt: skip
+
+    def collectives(
+        self, members: Sequence[int], moved: Sequence[tuple[float, Path]], which: Rows, phase: int, after: ArrayLike,
+        stage: int = -1, slot: ArrayLike = -1,
+    ) -> Rows:  # fmt: skip
+        """A block of `collective` of the same members, each of that size and path of `moved` that has the number `which`.
+        after: rows, shape (collectives, followed by each)."""
+        rows = self._add_block(
+            (), kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_LANE, phase=phase, stage=stage, slot=slot,
+            **self._alongs(moved, which),
+        )  # fmt: skip
+        self._members.add_pairs(rows[:, None], members)
+        self.follow(rows[:, None], after)
+        return rows
 
     def serve(
         self, server: int, worker: int, phase: int, requests: int, service_s: float, update_s: float, after: Sequence[int],
@@ -465,6 +259,11 @@ class ProgramBuilder:
             "weight": path.weight,
             "route": self._route(path.uses) if size_bytes > 0 else 0,
         }
+
+    def _alongs(self, moved: Iterable[tuple[float, Path]], which: Rows) -> dict[str, NDArray[Any]]:
+        """The columns of tasks each of which moves so much along such a path as has the number `which`."""
+        kinds = [self.along(path, size_bytes) for size_bytes, path in moved]
+        return {name: np.array([kind[name] for kind in kinds])[which] for name in kinds[0]}
 
     def _add(self, after: Sequence[int], **columns: float) -> int:
         row = self._rows
