@@ -202,6 +202,8 @@ def _finish(
 def _tell(options: argparse.Namespace, found: Found, tables: Sequence[tuple[Sequence[str], Table]]) -> None:
     import json
 
+    from simulator.errors import printable
+
     if options.json:
         rows = [dict(zip(head, row, strict=True)) for head, table in tables for row in table]
         told = {"tool": found.tool, "files": list(found.files), "found": rows, "points": len(found.points)}
@@ -210,6 +212,6 @@ def _tell(options: argparse.Namespace, found: Found, tables: Sequence[tuple[Sequ
     for head, table in tables:
         widths = [max(len(str(cell)) for cell in column) for column in zip(head, *table, strict=True)]
         for row in (head, *table):
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            print(printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
     if options.out:
         print(f"wrote {options.out}" + (f" and {options.out.with_suffix('.points.parquet')}" if found.points else ""))

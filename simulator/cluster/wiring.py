@@ -136,7 +136,7 @@ class Wiring:
             arrived: dict[Vertex, float] = {}
             for vertex, part in at.items():
                 # sorted, since the order in which sets are gone through differs from process to process
-                following = sorted((after for after in ahead if self.links.has_edge(vertex, after)), key=str)
+                following = sorted(ahead.intersection(self.links.successors(vertex)), key=str)
                 if self.routing == "hashed":
                     following = [following[_hash(f"{source} {target} {vertex}") % len(following)]]
                 for after in following:
@@ -162,7 +162,7 @@ def shortest_ways(graph: nx.DiGraph[Any], source: Vertex, target: Vertex) -> lis
         forward = len(ahead[-1]) <= len(behind[-1])
         side, known = (ahead, seen[0]) if forward else (behind, seen[1])
         near = graph.successors if forward else graph.predecessors
-        side.append({vertex for at in side[-1] for vertex in near(at)} - known)
+        side.append(set().union(*map(near, side[-1])) - known)
         known |= side[-1]
         if not side[-1]:
             raise ValueError(f"no way leads from {source} to {target}")
@@ -170,7 +170,7 @@ def shortest_ways(graph: nx.DiGraph[Any], source: Vertex, target: Vertex) -> lis
     meeting = len(ahead) - 1
     levels[meeting] = ahead[-1] & behind[-1]
     for i in range(meeting - 1, 0, -1):
-        levels[i] = {vertex for vertex in levels[i] if any(after in levels[i + 1] for after in graph.successors(vertex))}
+        levels[i] = {vertex for vertex in levels[i] if not levels[i + 1].isdisjoint(graph.successors(vertex))}
     for i in range(meeting + 1, len(levels) - 1):
-        levels[i] = {vertex for vertex in levels[i] if any(before in levels[i - 1] for before in graph.predecessors(vertex))}
+        levels[i] = {vertex for vertex in levels[i] if not levels[i - 1].isdisjoint(graph.predecessors(vertex))}
     return levels[1:]

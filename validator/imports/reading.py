@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.errors import InputError
+from simulator.errors import InputError, printable
 
 _GZIP: Final = b"\x1f\x8b"
 # Of a file, also once it is unpacked: gzip makes a thousandth of what is all alike. A trace of a long run is larger than what
@@ -30,8 +30,8 @@ class Notes:
     _lines: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, text: str, kind: str = "") -> None:
-        """Notes one line; what has no kind is told always."""
-        self._lines.append((kind, text))
+        """Notes one line, which may say what stands in a file; what has no kind is told always."""
+        self._lines.append((kind, printable(text)))
 
     def lines(self) -> list[str]:
         """The first few of each kind, then how many more there were."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import scaleproof
 from simulator.errors import InputError
 from tests.validator.imports.logs import FILES
 from validator.imports import topo
@@ -131,3 +132,13 @@ def test_names_of_gpus_are_told_apart() -> None:
     assert nominal_Bps("h100-80gb-sxm") == pytest.approx(450e9)
     assert nominal_Bps("NVIDIA A10G") == pytest.approx(31.5e9)
     assert links_of("TPU-v4") is None
+
+
+def test_what_would_steer_a_terminal_is_told_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = (FILES / "dgx-h100.txt").read_bytes()
+    path = tmp_path / "m.txt"
+    path.write_bytes(content.replace(b"NODE\tSYS", b"NODE\x05SYS", 1))
+    assert scaleproof.main(["import", "topo", str(path), "--gpu", "h100-80gb-sxm"]) == 0
+    told = "".join(capsys.readouterr())
+    assert r"NODE\x05SYS" in told
+    assert told.replace("\n", "").isprintable()
