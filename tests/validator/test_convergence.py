@@ -293,8 +293,8 @@ def test_options_that_are_none_are_refused(option: str, file: Path, capsys: pyte
 @pytest.mark.nightly
 def test_real_training_by_batch_and_staleness_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A few runs each: larger batches need fewer updates, gradients that are behind more."""
-    options = ["--target", "2.5", "--batches", "4,16,64", "--workers", "4", "--rates", "0.25,0.5", "--set", "steps=800", "--json"]
-    assert scaleproof.main(["converge", str(file), *options]) == 0
+    options = ["--target", "2.5", "--batches", "4,16,64", "--workers", "4", "--rates", "0.25,0.5", "--set", "steps=800"]
+    assert scaleproof.main(["converge", str(file), *options, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     steps = {one["mode"] + str(one["batch"]): np.mean([run["steps"] for run in one["runs"]]) for one in told["settings"]}
     assert steps["synchronous4"] > steps["synchronous64"]
