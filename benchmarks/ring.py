@@ -12,6 +12,7 @@ import numpy as np
 import simpy
 
 from simulator.engine import replay
+from simulator.engine.alone import durations_s
 from simulator.engine.variation import Variation
 from simulator.program import Path, Program, ProgramBuilder
 from simulator.run import Phase
@@ -60,7 +61,7 @@ def replay_ring(ranks: int) -> float:
     """The end of the allreduce, by replay of the program, 2(n−1) steps; only the last step is kept."""
     program = ring_program(ranks)
     last = np.zeros((ranks, 1))
-    for _, end in replay.replay(program, 2 * (ranks - 1), replay.durations_s(program), Variation(start_s=_rates(ranks)[1])):
+    for _, end in replay.replay(program, 2 * (ranks - 1), durations_s(program), Variation(start_s=_rates(ranks)[1])):
         last = end
     # a rank is done once it has received what its neighbour sent last
     return float(last.max())

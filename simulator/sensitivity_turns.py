@@ -18,6 +18,7 @@ from simulator.apart import Together
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import QUANTITIES
 from simulator.engine import Timeline, Variation, replay, simulate_steady
+from simulator.engine.alone import durations_s
 from simulator.horizon import Simulate
 from simulator.knobs import Knob
 from simulator.predict import timed
@@ -60,7 +61,7 @@ class Turns:
 
         self.run = timed(scenario, simulate=simulate)
         self._program = kept[-1]
-        self._own_s = replay.durations_s(self._program)
+        self._own_s = durations_s(self._program)
         varies = scenario.unevenness.is_random or scenario.unevenness.changes
         self.is_replayed = self._program.is_static and not varies and self._is_close()
         self.step = STEP if self._program.is_static else _EVENTS_STEP

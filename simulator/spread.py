@@ -22,6 +22,7 @@ from simulator.baseline import STEPS
 from simulator.cluster import Cluster
 from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed, uncertain
 from simulator.engine import Variation, events, replay
+from simulator.engine.alone import durations_s
 from simulator.program import MAIN_LANE, Kind, Program
 from simulator.run import slopes
 from simulator.scenario import Scenario
@@ -198,7 +199,7 @@ class _Slower:
 
     def __init__(self, strategy: Strategy, job: Job, program: Program, steps: int) -> None:
         self.strategy, self.job, self.program, self.steps = strategy, job, program, steps
-        self.seconds = replay.durations_s(program)
+        self.seconds = durations_s(program)
         self.beyond = _LITTLE if program.is_static else _MORE
 
     @functools.cached_property
@@ -322,13 +323,13 @@ def grown_s(program: Program, slower: Program, seconds: Times | None = None) -> 
         np.array_equal(getattr(program, name), getattr(slower, name)) for name in columns
     ):
         return None
-    return replay.durations_s(slower) - (replay.durations_s(program) if seconds is None else seconds)
+    return durations_s(slower) - (durations_s(program) if seconds is None else seconds)
 
 
 def _step_s(program: Program, steps: int) -> float:
     """Seconds of a step, without jitter; of `steps`, where events time them."""
     if program.is_static:
-        return float(replayed_s(program, replay.durations_s(program)[:, None])[0])
+        return float(replayed_s(program, durations_s(program)[:, None])[0])
     timeline = events.simulate(program, steps, Variation(start_s=program.ranks.late_s))
     return timeline.run(scenario="", strategy="", samples=1).step_time_s
 

@@ -121,6 +121,13 @@ def load_of(provenance: Mapping[str, str]) -> float:
     return float(provenance.get(_LOAD, "0").removesuffix(_OF_CORES)) / 100
 
 
+def load_warning(load: float) -> str:
+    """What to know of a run beside which other work took such a share of the cores, if anything."""
+    if load <= NOTICED_LOAD:
+        return ""
+    return f"other work took {load:.0%} of the cores meanwhile; measure on a quiet machine"
+
+
 def _core_seconds(cores: Iterable[int]) -> dict[int, float]:
     if not _STAT.exists():
         return {}

@@ -23,7 +23,7 @@ from simulator.strategy import Strategy
 from simulator.strategy.grid import Axis
 from validator import lateness
 from validator.correction import Correction
-from validator.environment import NOTICED_LOAD, combined, foreign_loads, told_load, warned
+from validator.environment import combined, foreign_loads, load_warning, told_load, warned
 from validator.free_running import goes_alone, run_of
 from validator.recorder import END_OF_STEP, RAW_SPAN
 from validator.server_spans import cut_pulls, extend_messages, stretch_pushes
@@ -102,8 +102,7 @@ def _foreign_load(outcomes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str]
     if not loads:
         return {}, ""
     most = max(loads.values())
-    warning = f"other work took {most:.0%} of the cores meanwhile; measure on a quiet machine"
-    return told_load(most), warning if most > NOTICED_LOAD else ""
+    return told_load(most), load_warning(most)
 
 
 def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict[str, str], str]:

@@ -43,6 +43,8 @@ _SCHEDULES: Final[Mapping[str, ScheduleName]] = {
 }  # fmt: skip
 # how the name of a zero-bubble schedule goes on whose ranks end a step together all the same
 _SYNCHRONISED: Final = " with all-reduce sync"
+# Of layers, tokens, milliseconds.
+_MOST: Final = 10**9
 # A shipped cluster with the source's GPUs, A100 SXM 80 GB; times of passes and of messages are the rows' own.
 _CLUSTER: Final = "selene-a100"
 # Attention heads by hidden size: arXiv 2401.10241, table 3. Of 128 elements where it is another.
@@ -122,10 +124,6 @@ def step_s(given: Given) -> float:
     samples = given.samples * given.microbatches
     job = _GivenJob(parts, cluster, samples, "fp16", "adam", given=given, waits=() if overlaps else stages)
     return _timed_s(plan, job, stages, given.synchronised)
-
-
-# of layers, tokens, milliseconds
-_MOST: Final = 10**9
 
 
 def _positive(number: float) -> float:

@@ -44,21 +44,17 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
     return events.simulate(program, steps + 1, variation, sample).first(steps)
 
 
-def later_s(timeline: Timeline, variation: Variation = NONE, sample: int = 0) -> float:
-    """How much later than in replay's timeline sharing would end the last step, to first order: what lengthens tasks counts
-    once along every path, and only where it is not waited out."""
-    return _ended_later_s(timeline, longer_s(timeline), variation, sample)
-
-
 def _is_negligible(timeline: Timeline, variation: Variation, sample: int) -> bool:
     """Whether sharing ends the last step hardly later; by how much is only found out where it could matter."""
     longer, most_s = longer_s(timeline), NEGLIGIBLE * timeline.step_ends_s()[-1]
     if order_of(timeline.program).along_s(longer) <= most_s:
         return True
-    return bool(_ended_later_s(timeline, longer, variation, sample) <= most_s)
+    return bool(later_s(timeline, longer, variation, sample) <= most_s)
 
 
-def _ended_later_s(timeline: Timeline, longer: Times, variation: Variation, sample: int) -> float:
+def later_s(timeline: Timeline, longer: Times, variation: Variation = NONE, sample: int = 0) -> float:
+    """How much later than in replay's timeline the last step ends where tasks take `longer` (`longer_s`), to first order: that
+    counts once along every path, and only where it is not waited out."""
     if not longer.any():
         return 0.0
     longer_timeline = replay.simulate_longer(timeline.program, longer, variation, sample)

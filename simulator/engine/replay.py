@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from simulator.engine.alone import Times, durations_s, rates, together_s
+from simulator.engine.alone import Times, durations_s, together_s
 from simulator.engine.order import Held, Level, Order, order_of
 from simulator.engine.queues import Queue, last_of_buckets, servers_of
 from simulator.engine.servers import Busy
@@ -179,8 +179,3 @@ def _plainly(before: Sequence[Sequence[int]], end: Times, took: Times) -> tuple[
         starts_s.append(begin_s)
         ends_s[task] = begin_s + took_s
     return starts_s, ends_s
-
-
-__all__ = [
-    "Times", "durations_s", "rates", "replay", "servers_of", "simulate", "simulate_longer", "simulate_together", "together_s",
-]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.estimate.pipelines import Stages, received
+from simulator.estimate.pipelines import Stages, behind, received
 from simulator.estimate.recurrence import MOST_FOLLOWED, follows_few
 from simulator.strategy.schedule import Pass, ScheduleName, order
 
@@ -83,7 +83,7 @@ class _Paths:
         # what a rank's first pass begins with is on the way there
         self._first_s = np.zeros_like(forward_s) if stages.overlap_sends else stages.before_s
         sends_s = stages.behind_s
-        there_s, back_s = (np.cumsum((one + sends_s)[::-1], axis=0)[::-1] for one in (stages.forward_s, stages.inputs_s))
+        there_s, back_s = (behind(one + sends_s) for one in (stages.forward_s, stages.inputs_s))
         # from a forward pass's begin, or its end, to the last stage, and on from there to the begin of a pass that goes back
         self._from_begin_s, self._from_end_s = there_s, there_s - stages.forward_s
         self._to_s = back_s - stages.inputs_s - (0.0 if stages.overlap_sends else sends_s)

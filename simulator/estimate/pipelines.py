@@ -135,13 +135,14 @@ def gathering(stages: Stages, given: Collectives) -> Stages:
     )  # fmt: skip
 
 
-def _behind(values: Times) -> Times:
+def behind(values: Times) -> Times:
     """Sums of each and all behind it."""
     result: Times = np.cumsum(values[::-1], axis=0)[::-1]
     return result
 
 
-def _slowest_behind(values: Times) -> Times:
+def slowest_behind(values: Times) -> Times:
+    """The largest of each and all behind it."""
     result: Times = np.maximum.accumulate(values[::-1], axis=0)[::-1]
     return result
 
@@ -160,8 +161,8 @@ def received(stages: Stages) -> tuple[Times, Times, Times]:
 def _gpipe(stages: Stages) -> tuple[Times, Times]:
     """The slowest stage sets the pace of all forward passes, and that of all backward passes."""
     forward_s, backward_s, _ = received(stages)
-    pace_s = _slowest_behind(forward_s) + _slowest_behind(backward_s)
-    expected = _behind(stages.way_s) + (stages.microbatches - 1) * pace_s
+    pace_s = slowest_behind(forward_s) + slowest_behind(backward_s)
+    expected = behind(stages.way_s) + (stages.microbatches - 1) * pace_s
     return expected, expected
 
 
@@ -172,7 +173,7 @@ def _1f1b(stages: Stages) -> tuple[Times, Times]:
     both, more = forward_s + backward_s, stages.microbatches - 1
     ahead = np.arange(stages.ranks)[::-1, None]
     steady = np.maximum(more - ahead, 0)
-    through = _behind(stages.way_s)
+    through = behind(stages.way_s)
     own_s = more * backward_s + steady * forward_s
     if stages.overlap_sends:
         paced_s = both.copy()
@@ -181,9 +182,9 @@ def _1f1b(stages: Stages) -> tuple[Times, Times]:
     else:
         both = paced_s = both + stages.before_s + stages.behind_s
         own_s += more * stages.behind_s + steady * stages.before_s
-    least = through + _slowest_behind(own_s)
+    least = through + slowest_behind(own_s)
     # a rank is no faster than those before it either, once these are as far ahead as they may be
-    expected = _slowest_behind(own_s + steady * (paced_s - both))
+    expected = slowest_behind(own_s + steady * (paced_s - both))
     return through + np.maximum(expected, np.maximum.accumulate(steady * paced_s, axis=0)), least
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.estimate.codes import distinct
+from simulator.estimate.pipelines import behind
 from simulator.estimate.servers import ServerConfigurations
 from simulator.estimate.servers_wires import Moves, Shape, Wired, wired
 from simulator.estimate.times import StepTimes
@@ -122,8 +123,7 @@ class _Step:
 
     def _until_ready_s(self) -> Times:
         """From the begin of a step until the gradients of each bucket are made, at least, shape (buckets, configurations)."""
-        backward_s = np.cumsum(self.backward_s[::-1], axis=0)[::-1]
-        ready: Times = (self.forward_s.sum(axis=0) + backward_s + self.sums_s.transpose(1, 0, 2)).min(axis=1)
+        ready: Times = (self.forward_s.sum(axis=0) + behind(self.backward_s) + self.sums_s.transpose(1, 0, 2)).min(axis=1)
         return ready
 
     def _followed(self, moves: Moves, shared: _Shared) -> Times:

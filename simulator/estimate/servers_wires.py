@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine import replay
+from simulator.engine.alone import durations_s
+from simulator.engine.queues import servers_of
 from simulator.program import Kind, Program
 from simulator.run import Phase
 
@@ -68,7 +69,7 @@ class Wired:
 
 def wired(program: Program) -> Wired:
     """Of a program of synchronous servers."""
-    alone_s, kind = replay.durations_s(program), program.kind
+    alone_s, kind = durations_s(program), program.kind
     shared_s = _shared_s(program, alone_s)
     up, down = (np.flatnonzero((kind == Kind.TRANSFER) & (program.phase == phase)) for phase in (Phase.SEND, Phase.RECEIVE))
     crews, servers = np.unique(program.rank[up]), np.unique(program.peer[up])
@@ -78,7 +79,7 @@ def wired(program: Program) -> Wired:
     pushes = _Way(program, up, connections)
     pulls = _Way(program, down, _connections(program.rank[down], program.peer[down], program.together[down]))
     updates_s = np.zeros((len(servers), pushes.buckets))
-    for one in replay.servers_of(program):
+    for one in servers_of(program):
         updates_s[np.searchsorted(servers, one.rank), one.bucket] = one.update_s
     collectives = np.flatnonzero(kind == Kind.COLLECTIVE)
     sums_s, spreads_s = _collectives(alone_s, program.rank[collectives], collectives, crews, pushes.buckets)

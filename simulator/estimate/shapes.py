@@ -21,7 +21,7 @@ from simulator.estimate.cuts import Cut
 from simulator.estimate.expected import Expected, Given, passing_of
 from simulator.estimate.messages import Messages
 from simulator.estimate.passes import Passes
-from simulator.estimate.pipelines import CLOSED, Stages, per_round, received
+from simulator.estimate.pipelines import CLOSED, Stages, per_round, received, slowest_behind
 from simulator.estimate.sums import Agreed
 from simulator.memory.flight import WHOLE
 from simulator.strategy.schedule import ScheduleName, stage_of
@@ -177,7 +177,7 @@ class _PassingTable:
         own = alike.between(held[:, :-1], held[:, :-1] + 1).sum(axis=1)
         before_s: Times = self.per_round * (own @ received_s) + received_s[alike.of[last]]
         if self._schedule == "gpipe" and stages.ranks > 1:
-            slowest_s = np.maximum.accumulate(received_s[alike.of][::-1], axis=0)[::-1]
+            slowest_s = slowest_behind(received_s[alike.of])
             before_s = way_s + (stages.microbatches - 1) * slowest_s[first]
         result: Times = np.maximum(way_s, before_s)
         return result

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op
-from simulator.engine import replay
+from simulator.engine.alone import durations_s
 from simulator.program import Path, ProgramBuilder
 from simulator.run import Phase
 from simulator.strategy.costs import Job
@@ -53,4 +53,4 @@ class Wires:
 
     def seconds(self) -> NDArray[np.float64]:
         """By number."""
-        return replay.durations_s(self._builder.build()) if self._known else np.zeros(0)
+        return durations_s(self._builder.build()) if self._known else np.zeros(0)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cluster.quantities import DEVIATIONS, QUANTITIES
-from simulator.engine import replay
+from simulator.engine.alone import durations_s
 from simulator.program import Program
 from simulator.scenario import Scenario
 from simulator.spread import doubtful, grown_s, replayed_s
@@ -40,7 +40,7 @@ def around(scenario: Scenario, program: Program, slower: Callable[[str], Program
     slower: what the points compile to where a quantity is slower, if they still do together.
     """
     names = list(doubtful(scenario))
-    seconds = replay.durations_s(program)
+    seconds = durations_s(program)
     more_s: list[Times] = []
     for name in names:
         if name != _WHOLE:

@@ -18,6 +18,7 @@ from simulator.baseline import STEPS
 from simulator.cluster import Cluster, Link
 from simulator.cluster.quantities import slowed
 from simulator.engine import Variation, replay, simulate_steady
+from simulator.engine.alone import durations_s, rates
 from simulator.program import MAIN_LANE, Kind, Program
 from simulator.run import slope, slopes
 from simulator.scenario import Scenario
@@ -150,7 +151,7 @@ def _of_points(program: Program, which: NDArray[np.bool_] | int) -> Program:
 
 def _steps_s(program: Program) -> Times:
     """Seconds of a steady step at each point; where tasks may share what they use, timed by itself."""
-    seconds = replay.durations_s(program)
+    seconds = durations_s(program)
     if seconds.ndim == 1:
         # nothing in it varies: one point tells for all
         seconds = seconds[:, None]
@@ -173,8 +174,8 @@ def _may_share(program: Program, times: list[tuple[Times, Times]]) -> NDArray[np
     Coarser than `engine.contention`, which decides; here for all points at once.
     """
     task, resource, per_unit = program.routes.used(program.route)
-    rates, resources = replay.rates(program), program.resources
-    share = (rates[task].T * per_unit / resources.capacity[resource].T).T
+    rate, resources = rates(program), program.resources
+    share = (rate[task].T * per_unit / resources.capacity[resource].T).T
     count = len(resources.names)
     wanted = np.zeros((count, *share.shape[1:]))
     np.add.at(wanted, resource, share)

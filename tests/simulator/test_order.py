@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.engine import order as orders
 from simulator.engine import replay
+from simulator.engine.alone import durations_s
 from simulator.engine.order import Order, order_of
 from simulator.engine.variation import Variation
 from simulator.pace import Cycle
@@ -104,7 +105,7 @@ def test_what_follows_unlike_numbers_of_tasks_fills_no_table() -> None:
 
 def ends_s(program: Program, samples: int, seconds: np.ndarray | None = None) -> np.ndarray:
     """When each task of the last of three steps ends, in the first sample."""
-    each = replay.durations_s(program) if seconds is None else seconds
+    each = durations_s(program) if seconds is None else seconds
     *_, (_, last_s) = replay.replay(program, 3, each, Variation(samples=samples))
     return last_s[:, 0]
 
@@ -133,7 +134,7 @@ def test_so_however_it_is_timed(plainly: int, program: Program) -> None:
 def test_no_path_is_longer_than_what_is_said(program: Program, data: st.DataObject) -> None:
     longer: Sequence[float] = data.draw(st.lists(st.floats(0.0, 10.0), min_size=len(program), max_size=len(program)))
     longer_s = np.array(longer)
-    later_s = ends_s(program, 1, replay.durations_s(program) + longer_s) - ends_s(program, 1)
+    later_s = ends_s(program, 1, durations_s(program) + longer_s) - ends_s(program, 1)
     assert later_s.max() <= order_of(program).along_s(np.tile(longer_s, (3, 1))) * (1 + 1e-9) + 1e-9
 
 

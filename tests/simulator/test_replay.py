@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simulator import engine
 from simulator.engine import events, is_contended, replay
+from simulator.engine.alone import durations_s
 from simulator.engine.timeline import Timeline
 from simulator.engine.variation import NONE, Variation
 from simulator.program import MAIN_LANE, Path, Program, ProgramBuilder, Use
@@ -95,7 +96,7 @@ def assert_same(timeline: Timeline, reference: Timeline) -> None:
 @given(varied(programs(capacity=1e9) | server_programs()), st.integers(1, 3))
 def test_each_sample_equals_events_where_nothing_is_short(case: tuple[Program, Variation], steps: int) -> None:
     program, variation = case
-    together = list(replay.replay(program, steps, replay.durations_s(program), variation))
+    together = list(replay.replay(program, steps, durations_s(program), variation))
     for sample in range(variation.samples):
         replayed = replay.simulate(program, steps, variation, sample)
         assert not is_contended(replayed)
@@ -167,7 +168,7 @@ def ring(chunk_s: list[float]) -> Program:
 
 
 def last_ends_s(program: Program, steps: int, variation: Variation = NONE) -> np.ndarray:
-    *_, (_, end) = replay.replay(program, steps, replay.durations_s(program), variation)
+    *_, (_, end) = replay.replay(program, steps, durations_s(program), variation)
     return end
 
 
@@ -382,7 +383,7 @@ def test_what_sharing_delays_counts_once_along_a_path() -> None:
             builder.wait(rank, Phase.SEND, (sent,))
     timeline = replay.simulate(builder.build(), 1)
     assert engine.longer_s(timeline).sum() == pytest.approx(2.0)
-    assert engine.later_s(timeline) == pytest.approx(0.5)
+    assert engine.later_s(timeline, engine.longer_s(timeline)) == pytest.approx(0.5)
     assert events.simulate(timeline.program, 1).step_ends_s()[-1] == pytest.approx(timeline.step_ends_s()[-1] + 0.5)
 
 
@@ -391,4 +392,4 @@ def test_a_bound_decides_only_what_the_delay_itself_would(program: Program, step
     assume((program.lane == MAIN_LANE).any())
     timeline = replay.simulate(program, steps)
     most_s = engine.NEGLIGIBLE * timeline.step_ends_s()[-1]
-    assert engine._is_negligible(timeline, NONE, 0) == (engine.later_s(timeline) <= most_s)
+    assert engine._is_negligible(timeline, NONE, 0) == (engine.later_s(timeline, engine.longer_s(timeline)) <= most_s)

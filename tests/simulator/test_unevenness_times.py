@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from simulator import engine
 from simulator.engine import Variation, replay
+from simulator.engine.alone import durations_s
 from simulator.errors import FieldError, InputError, ScenarioError
 from simulator.planner import plan
 from simulator.predict import predict, timed
@@ -93,7 +94,7 @@ def expected_slowest(tail: Tail, ranks: int) -> float:
 def test_synchronous_ranks_wait_for_the_deepest_in_the_tail(small: Make, workers: int) -> None:
     ring, tail = RING.replace("workers: 4", f"workers: {workers}"), "unevenness={tail: {share: 0.02, slowdown: 3, shape: 4}}"
     program = compiled(small(ring, *ONLY_COMPUTE, "batch={per_worker: 6}", tail))
-    seconds, steps, samples = replay.durations_s(program), 20, 200
+    seconds, steps, samples = durations_s(program), 20, 200
     ends_s = []
     for given in (None, Tail(share=0.02, slowdown=3, shape=4)):
         variation = Variation(program.ranks.late_s, tail=given, seed=1, samples=samples)

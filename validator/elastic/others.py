@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import Self
 
-from validator.environment import NOTICED_LOAD, Usage, foreign_loads
+from validator.environment import Usage, foreign_loads, load_warning
 
 
 class Others:
@@ -23,9 +23,7 @@ class Others:
     @property
     def warning(self) -> str:
         """What to know of it, if anything."""
-        if self.load <= NOTICED_LOAD:
-            return ""
-        return f"other work took {self.load:.0%} of the cores meanwhile; measure on a quiet machine"
+        return load_warning(self.load)
 
 
 def _own_s() -> float:
