@@ -1,5 +1,5 @@
 """A study of 10,000 points: ResNet-50 by ring and by servers over workers, bandwidth and latency, on all cores of the machine;
-then one core's time for it, and for as many points one by one.
+then one core's time for it, for points one by one, and for 4,000 points that differ in their devices.
 
 Run: python benchmarks/studies.py
 """
@@ -10,6 +10,7 @@ import math
 import pickle
 import tempfile
 import time
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from simulator.study.rows import rows
 from simulator.study.running import Task, tasks
 from simulator.study.study import read
 
-_STUDY = {
+_STUDY: dict[str, Any] = {
     "scenario": {
         "model": "resnet50",
         "cluster": "p100-25gbe",
@@ -32,6 +33,11 @@ _STUDY = {
         "cluster.network.bandwidth": {"from": "1 Gbit/s", "to": "100 Gbit/s", "points": 20, "log": True},
         "cluster.network.latency": {"from": "1 us", "to": "1 ms", "points": 25, "log": True},
     },
+}
+# Of the same, in place of links' numbers.
+_DEVICES = {
+    "cluster.device.peak.fp32": {"from": "5 TFLOP/s", "to": "50 TFLOP/s", "points": 20, "log": True},
+    "cluster.device.memory_bandwidth": {"from": "300 GB/s", "to": "3000 GB/s", "points": 10, "log": True},
 }
 _ONE_BY_ONE = 50
 
@@ -47,16 +53,19 @@ def main() -> None:
     working_s = first_s[-1] - first_s[0]
     print(f"{len(study):,} points: {took_s:.2f} s with the start of processes, {len(study) / took_s:,.0f} points/s")
     print(f"  from the first task to the last: {working_s:.2f} s, {len(study) / working_s:,.0f} points/s")
-    blob = pickle.dumps(study)
     some = np.linspace(0, len(study) - 1, _ONE_BY_ONE, dtype=np.int64)
     together, alone = tasks(study, np.arange(len(study)), alone=8), [Task(some, together=False)]
-    for name, parts, intervals in (
-        ("together", together, False),
-        ("together, with intervals", together, True),
-        ("one by one", alone, False),
-        ("one by one, with intervals", alone, True),
+    axes = {field: axis for field, axis in _STUDY["axes"].items() if not field.startswith("cluster")} | _DEVICES
+    of_devices = read({**_STUDY, "axes": axes})
+    for name, one, parts, intervals in (
+        ("together", study, together, False),
+        ("together, with intervals", study, together, True),
+        ("one by one", study, alone, False),
+        ("one by one, with intervals", study, alone, True),
+        ("on unlike devices, together", of_devices, tasks(of_devices, np.arange(len(of_devices)), alone=8), False),
     ):
         begun_s, points = time.process_time(), sum(len(part.points) for part in parts)
+        blob = pickle.dumps(one)
         for part in parts:
             rows(blob, part.points, intervals, part.together, math.inf)
         print(f"  {name}: {points / (time.process_time() - begun_s):,.0f} points per second of processor")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.engine import simulate_steady
 from simulator.memory import states
 from simulator.model.layers import Shard, cut_into_stages
 from simulator.run import Run, slope
 from simulator.scenario import Scenario
+from simulator.strategy.costs import Job
 from simulator.strategy.hybrid import Hybrid
 from simulator.strategy.replicated import Replicated
 from simulator.unevenness import EVEN
@@ -77,32 +79,82 @@ class _Ground:
     scenario: Scenario = field(compare=False)
 
 
-def compared(run: Run, scenario: Scenario) -> Run:
-    """`run` of `scenario` with its weak and strong scaling efficiency, its speed-up, and what these are against.
+# Seconds, or those of several points.
+_Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
-    The baseline takes microbatches of the scenario's size, on even ranks whatever the scenario's unevenness: in weak scaling
-    as many as leave each rank as many samples as in the scenario, in strong scaling all samples of a step.
-    """
-    ground = _Ground(scenario.model_dump_json(include={"model", "cluster", "training", "input"}), scenario)
-    most, plan = _most(scenario), scenario.strategy.plan
-    smallest = _smallest(ground, most)
-    degrees = smallest.degrees
-    microbatch = scenario.samples_per_worker // plan.microbatches
-    share = degrees.stages * degrees.tensor / (plan.stages * plan.lockstep)
-    counts = {
-        "weak": max(1, round(plan.microbatches * share)),
-        "strong": scenario.total_samples // (microbatch * degrees.workers),
-    }
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a scenario's scaling is told against. microbatches: of each of its workers by scaling, each of `microbatch` samples:
+    in weak scaling as many as leave each rank as many samples as in the scenario, in strong scaling all samples of a step."""
+
+    ground: _Ground
+    most: _Most
+    smallest: _Smallest
+    microbatch: int
+    microbatches: Mapping[str, int]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Baseline:
+        """The baseline takes microbatches of the scenario's size, on even ranks whatever the scenario's unevenness."""
+        ground = _Ground(scenario.model_dump_json(include={"model", "cluster", "training", "input"}), scenario)
+        most, plan = _most(scenario), scenario.strategy.plan
+        smallest = _smallest(ground, most)
+        degrees = smallest.degrees
+        microbatch = scenario.samples_per_worker // plan.microbatches
+        share = degrees.stages * degrees.tensor / (plan.stages * plan.lockstep)
+        counts = {
+            "weak": max(1, round(plan.microbatches * share)),
+            "strong": scenario.total_samples // (microbatch * degrees.workers),
+        }
+        return cls(ground, most, smallest, microbatch, counts)
+
+    @property
+    def ranks(self) -> int:
+        return self.smallest.degrees.ranks
+
+    def samples(self, scaling: str) -> int:
+        """Of a step."""
+        return self.smallest.degrees.workers * self.microbatches[scaling] * self.microbatch
+
+    def is_of(self, run: Run, scaling: str) -> bool:
+        """Whether a run of the scenario is the baseline itself."""
+        same = run.ranks == self.ranks and self.samples(scaling) == run.samples
+        return same and self.ground.scenario.unevenness == EVEN
+
+    def step_s(self, scaling: str) -> float:
+        """Step time of even ranks."""
+        return self.timed(
+            scaling, lambda count: _simulated_s(self.ground, self.most, self.smallest.degrees, count, self.microbatch)
+        )
+
+    def timed(self, scaling: str, simulated_s: Callable[[int], _Seconds]) -> _Seconds:
+        """Step time, where that of so many microbatches a worker is told. A full pipeline takes the same time for every further
+        microbatch, so a long step is told from two shorter ones."""
+        microbatches, stages = self.microbatches[scaling], self.smallest.degrees.stages
+        filled, more = 2 * stages, 3 * stages
+        if microbatches <= more:
+            return simulated_s(microbatches)
+        filled_s, more_s = (simulated_s(count) for count in (filled, more))
+        return filled_s + (microbatches - filled) / (more - filled) * (more_s - filled_s)
+
+    def job(self, microbatches: int) -> tuple[Hybrid, Job]:
+        """What it compiles, with so many microbatches a worker."""
+        return _job(self.ground, self.most, self.smallest.degrees, microbatches, self.microbatch)
+
+
+def compared(run: Run, scenario: Scenario) -> Run:
+    """`run` of `scenario` with its weak and strong scaling efficiency, its speed-up, and what these are against."""
+    against = Baseline.of(scenario)
     efficiency, speed_up, baseline = {}, {}, {}
-    for scaling, microbatches in counts.items():
-        samples = degrees.workers * microbatches * microbatch
-        itself = run.ranks == degrees.ranks and samples == run.samples and scenario.unevenness == EVEN
-        per_s = run.samples_per_s if itself else samples / _step_s(ground, most, degrees, microbatches, microbatch)
+    for scaling in against.microbatches:
+        samples = against.samples(scaling)
+        per_s = run.samples_per_s if against.is_of(run, scaling) else samples / against.step_s(scaling)
         speed_up[scaling] = run.samples_per_s / per_s
-        efficiency[scaling] = speed_up[scaling] * degrees.ranks / run.compute_ranks
-        unlike = _unlike(samples / degrees.ranks, run.samples / run.compute_ranks) if scaling == "weak" else ""
+        efficiency[scaling] = speed_up[scaling] * against.ranks / run.compute_ranks
+        unlike = _unlike(samples / against.ranks, run.samples / run.compute_ranks) if scaling == "weak" else ""
         each = f"{samples} sample{'s' if samples > 1 else ''} a step{unlike}"
-        baseline[scaling] = f"{smallest}, {each}, {per_s:.4g} samples/s"
+        baseline[scaling] = f"{against.smallest}, {each}, {per_s:.4g} samples/s"
     return replace(run, efficiency=efficiency, speed_up=speed_up, baseline=baseline)
 
 
@@ -170,20 +222,13 @@ def _states_bytes(ground: _Ground, tensor: int, expert: int, workers: int) -> li
     return [sum(states([layer], scenario.training, workers)) for layer in layers]
 
 
-def _step_s(ground: _Ground, most: _Most, degrees: Degrees, microbatches: int, microbatch: int) -> float:
-    """Step time for so many microbatches a worker, of `microbatch` samples each.
-
-    A full pipeline takes the same time for every further microbatch, so a long step is told from two shorter ones.
-    """
-    filled, more = 2 * degrees.stages, 3 * degrees.stages
-    if microbatches <= more:
-        return _simulated_s(ground, most, degrees, microbatches, microbatch)
-    filled_s, more_s = (_simulated_s(ground, most, degrees, count, microbatch) for count in (filled, more))
-    return filled_s + (microbatches - filled) / (more - filled) * (more_s - filled_s)
-
-
 @functools.lru_cache(_KEPT)
 def _simulated_s(ground: _Ground, most: _Most, degrees: Degrees, microbatches: int, microbatch: int) -> float:
+    strategy, job = _job(ground, most, degrees, microbatches, microbatch)
+    return slope(simulate_steady(strategy.compile(job), STEPS).step_ends_s())
+
+
+def _job(ground: _Ground, most: _Most, degrees: Degrees, microbatches: int, microbatch: int) -> tuple[Hybrid, Job]:
     strategy = Hybrid.model_validate(
         degrees._asdict()
         | {
@@ -193,5 +238,4 @@ def _simulated_s(ground: _Ground, most: _Most, degrees: Degrees, microbatches: i
             "overlap_tensor": most.overlap_tensor,
         }
     )
-    program = strategy.compile(ground.scenario.job(microbatches * microbatch, strategy=strategy))
-    return slope(simulate_steady(program, STEPS).step_ends_s())
+    return strategy, ground.scenario.job(microbatches * microbatch, strategy=strategy)

@@ -29,7 +29,8 @@ from simulator.memory import memory
 from simulator.predict import timed
 from simulator.scenario import Scenario, load
 from simulator.sensitivity import rebuilt, with_nodes
-from simulator.study.together import NUMBERS, step_times_s, with_numbers
+from simulator.study.differences import NUMBERS, Differences, with_numbers
+from simulator.study.together import step_times_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -223,7 +224,7 @@ class _Ground:
             return
         try:
             scenario = self.scenario(contender, self.x.values[0], y)
-            times_s = step_times_s(scenario, {self.x.field: np.array(self.x.values)}).tolist()
+            times_s = step_times_s(scenario, Differences({self.x.field: np.array(self.x.values)})).tolist()
             # such steps each end with an update by all samples
             steps = scenario.convergence.steps(scenario.total_samples) if scenario.convergence else None
             found = {x: self._told(contender, x, y, step_s, steps, scenario)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Literal, Self
 
@@ -85,6 +85,10 @@ class Device(Spec):
         if self.kernels is not None and self.efficiency is None and self.layer_overhead_s:
             raise ValueError("layer_overhead: goes with an efficiency; kernels have a launch and an issue instead")
         return self
+
+    def changed(self, change: Callable[[Device], Device]) -> Device:
+        """What `change` makes of it, and of each of several that stand for it (`simulator.cluster.devices`)."""
+        return change(self)
 
     def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float]:
         """Seconds of the layer's forward and backward pass over `samples` samples, collectives not among them.

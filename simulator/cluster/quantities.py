@@ -107,7 +107,7 @@ def uncertain(cluster: Cluster) -> dict[str, float]:
 
 def _slower_device(cluster: Cluster, slowness: float) -> Cluster:
     """All that the device computes but the optimizer's step where that was measured."""
-    return cluster.model_copy(update={"device": _device(cluster.device, slowness)})
+    return cluster.model_copy(update={"device": cluster.device.changed(lambda one: _device(one, slowness))})
 
 
 def _device(device: Device, slowness: float) -> Device:
@@ -138,11 +138,14 @@ def _device(device: Device, slowness: float) -> Device:
 
 
 def _slower_optimizer(cluster: Cluster, slowness: float) -> Cluster:
-    measured = tuple(
-        one.model_copy(update={"base_s": one.base_s * slowness, "per_parameter_s": one.per_parameter_s * slowness})
-        for one in cluster.device.measured_optimizers
-    )
-    return cluster.model_copy(update={"device": cluster.device.model_copy(update={"measured_optimizers": measured})})
+    def slower(device: Device) -> Device:
+        measured = tuple(
+            one.model_copy(update={"base_s": one.base_s * slowness, "per_parameter_s": one.per_parameter_s * slowness})
+            for one in device.measured_optimizers
+        )
+        return device.model_copy(update={"measured_optimizers": measured})
+
+    return cluster.model_copy(update={"device": cluster.device.changed(slower)})
 
 
 def _slower_collectives(cluster: Cluster, slowness: float) -> Cluster:

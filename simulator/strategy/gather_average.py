@@ -48,8 +48,8 @@ class GatherAverage(Strategy):
             name = f"{alike.ranks} workers" if alike.ranks > 1 else f"worker {alike.rank}"
             rank = fabric.add_rank(name, job.unevenness, alike.rank, alike.node, alike.each, alike.ranks)
             feeding.add(rank, alike.node, alike.each, alike.ranks)
-            builder.compute(rank, Phase.FORWARD, float(costs.forward_s.sum()))
-            gradients.append(builder.compute(rank, Phase.BACKWARD, float(costs.backward_s.sum())))
+            builder.compute(rank, Phase.FORWARD, costs.forward_s.sum())
+            gradients.append(builder.compute(rank, Phase.BACKWARD, costs.backward_s.sum()))
             ranks.append(rank)
         main, others = ranks[0], ranks[1:]
         parameters = float(costs.parameters.sum())

@@ -59,7 +59,7 @@ class LocalSgd(Strategy):
         self._check_size(len(placed))
         costs = job.costs()
         parameters = float(costs.parameters.sum())
-        step_s = [float(costs.forward_s.sum()), float(costs.backward_s.sum()), job.optimizer_s(parameters)]
+        step_s = [costs.forward_s.sum(), costs.backward_s.sum(), job.optimizer_s(parameters)]
         # the samples of a period are read as one batch, whose time is that of all
         feeding = Feeding(builder, replace(job, samples_per_worker=self.period * job.samples_per_worker))
         ranks, begins, ends = [], [], []

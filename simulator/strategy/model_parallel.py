@@ -94,7 +94,7 @@ class _Passes:
         forward: list[int] = []
         for i, read in enumerate(self._reads):
             after = [self._send(source, i, forward[source]) for source in read if self.device_of[source] != self.device_of[i]]
-            forward.append(self.builder.compute(self._rank(i), Phase.FORWARD, float(self.costs.forward_s[i]), after))
+            forward.append(self.builder.compute(self._rank(i), Phase.FORWARD, self.costs.forward_s[i], after))
 
     def add_backward(self) -> None:
         """Every layer once the gradients of what it handed on have come."""
@@ -108,7 +108,7 @@ class _Passes:
                 for reader in readers.get(i, ())
                 if self.device_of[reader] != self.device_of[i]
             ]
-            seconds = float(self.costs.backward_s[i])
+            seconds = self.costs.backward_s[i]
             self._backward[i] = self.builder.compute(self._rank(i), Phase.BACKWARD, seconds, after)
 
     def add_optimizers(self, owners: Mapping[int, int]) -> None:

@@ -173,7 +173,7 @@ class ServedStep:
     def _pass(self, here: RankClass, phase: Phase, begin: int, end: int) -> list[int]:
         """The pass through some layers; its row, none where there are none."""
         layers_s = self._costs.forward_s if phase == Phase.FORWARD else self._costs.backward_s
-        return [self._builder.compute(self._ranks[here], phase, float(layers_s[begin:end].sum()))] if begin < end else []
+        return [self._builder.compute(self._ranks[here], phase, layers_s[begin:end].sum())] if begin < end else []
 
     def _wait(self, members: Sequence[RankClass], phase: Phase, after: Sequence[int]) -> None:
         for here in members if after else ():

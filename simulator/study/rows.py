@@ -7,21 +7,23 @@ import math
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.baseline import compared
+from simulator.baseline import Baseline
+from simulator.cluster import Device
 from simulator.errors import FieldError, ScaleproofError, ScenarioError, one_line
 from simulator.predict import predict
 from simulator.run import Run
 from simulator.scenario import Scenario
+from simulator.study.differences import NUMBERS, Differences, value_of
 from simulator.study.study import Numbers, Study
-from simulator.study.together import NUMBERS, Points, timed_together, with_numbers
+from simulator.study.together import baseline_s, timed_together
 
 Row = dict[str, Any]
+Times = NDArray[np.float64]
 
 
 # What is told of every point, beside its axes: kind of number, and how it follows from the step time where all else is alike.
@@ -58,8 +60,8 @@ class Part(NamedTuple):
 def rows(blob: bytes, points: Numbers, intervals: bool, together: bool, enough_s: float = 2.0) -> Part:
     """Rows of a study's points, with their numbers, as many as can be told in about `enough_s`, and one at least.
 
-    blob: the study, pickled. together: whether the points differ in numbers of links alone, and are to be timed together, which
-    leaves those alone that have to be.
+    blob: the study, pickled. together: whether the points differ in numbers alone, and are to be timed together, which leaves
+    those alone that have to be.
     """
     study, begun_s, first_s = _unpickled(blob), time.monotonic(), 0.0
     places = study.places(points)
@@ -124,7 +126,7 @@ def told(run: Run) -> Row:
 
 
 class _Alike:
-    """Points that differ in numbers of links alone."""
+    """Points that differ in numbers of links and devices alone."""
 
     def __init__(self, study: Study, places: Numbers, intervals: bool) -> None:
         self.study = study
@@ -145,22 +147,19 @@ class _Alike:
     def _rows(self) -> Iterator[Row | None]:
         """Raises ScenarioError for what is wrong with all points."""
         scenario, first = self._valid()
-        numbers, problems = self._numbers(first)
-        good = np.array([problem is None for problem in problems])
-        times_s = np.full((len(Points._fields), len(self.places)), np.nan)
-        times_s[:, good] = timed_together(scenario, {field: values[good] for field, values in numbers.items()}, self.intervals)
-        run = predict(scenario, interval=False, remedy=False)
-        baseline = _Baseline(run, scenario)
-        of_one = told(run)
-        for problem, of_point, *its in zip(problems, times_s.T.tolist(), *numbers.values(), strict=True):
-            step_s, low_s, high_s = of_point
+        differences, problems = self._differences(first)
+        times = timed_together(scenario, differences, self.intervals)
+        of_one = told(run := predict(scenario, interval=False, remedy=False))
+        columns = {"low_s": times.low_s, "high_s": times.high_s} if self.intervals else {}
+        columns |= _unscaled(run, scenario, differences, times.step_s)
+        cells = zip(*(column.tolist() for column in (times.step_s, *columns.values())), strict=True)
+        for problem in problems:
             if problem is not None:
                 yield problem
-            elif math.isnan(low_s if self.intervals else step_s):
-                yield None
-            else:
-                row = _scaled(of_one, step_s) | baseline.efficiency(step_s, dict(zip(numbers, its, strict=True)))
-                yield row | {"low_s": low_s, "high_s": high_s} if self.intervals else row
+                continue
+            step_s, *own = next(cells)
+            is_told = not any(map(math.isnan, (step_s, *own)))
+            yield _scaled(of_one, step_s) | dict(zip(columns, own, strict=True)) if is_told else None
 
     def _valid(self) -> tuple[Scenario, Numbers]:
         """The scenario of one of the points that is valid, and where that stands. Raises ScenarioError where neither of the two
@@ -176,43 +175,49 @@ class _Alike:
                     raise
                 raise FieldError((), "points are not valid for unlike reasons") from None
 
-    def _numbers(self, valid: Numbers) -> tuple[dict[str, NDArray[np.float64]], list[Row | None]]:
-        """What each number is at each point, by field, and what is wrong with the point's numbers. valid: places of a point."""
-        values: dict[str, NDArray[np.float64]] = {}
+    def _differences(self, valid: Numbers) -> tuple[Differences, list[Row | None]]:
+        """In what points differ that are valid, and what is wrong with others. valid: places of a point."""
+        fields = [axis.field for axis in self.study.axes]
+        links = [axis for axis in self.study.numbers if fields[axis] in NUMBERS]
+        of_device = [axis for axis in self.study.numbers if fields[axis] not in NUMBERS]
         problems: list[Row | None] = [None] * len(self.places)
-        for axis in self.study.numbers:
-            of_place = {place: self._number(axis, place, valid) for place in np.unique(self.places[:, axis]).tolist()}
-            found = [of_place[place] for place in self.places[:, axis].tolist()]
-            problems = [one or (other if isinstance(other, dict) else None) for one, other in zip(problems, found, strict=True)]
-            values[self.study.axes[axis].field] = np.array([np.nan if isinstance(one, dict) else one for one in found])
-        return values, problems
+        found: list[tuple[list[Any], Numbers]] = []
+        for axes in [*([axis] for axis in links), *([of_device] if of_device else [])]:
+            several, at = np.unique(self.places[:, axes], axis=0, return_inverse=True)
+            values = [self._value(axes, places, valid) for places in several.tolist()]
+            wrong = [value if isinstance(value, dict) else None for value in values]
+            problems = [one or wrong[place] for one, place in zip(problems, at.ravel().tolist(), strict=True)]
+            found.append((values, at.ravel()))
+        good = np.array([problem is None for problem in problems])
+        columns = {
+            fields[axis]: np.array([np.nan if isinstance(one, dict) else one for one in values])[at[good]]
+            for axis, (values, at) in zip(links, found, strict=False)
+        }
+        if not of_device:
+            return Differences(columns), problems
+        values, at = found[-1]
+        used, device = np.unique(at[good], return_inverse=True)
+        return Differences(columns, [values[one] for one in used.tolist()], device), problems
 
-    def _number(self, axis: int, place: int, valid: Numbers) -> float | Row:
-        """What an axis' value comes to, or a row with what is wrong with it. No rule ties numbers of links to one another, or
-        to more than the cluster that they are in."""
-        cluster = [valid[i] for i, one in enumerate(self.study.axes) if _of_cluster(one.field) and i not in self.study.numbers]
-        key = (axis, place, tuple(cluster))
-        if key not in self.study.known_numbers:
+    def _value(self, axes: Sequence[int], places: Sequence[int], valid: Numbers) -> float | Device | Row:
+        """The number that an axis' value comes to, the device of all that are of one, or a row with what is wrong with it. No
+        rule ties numbers of links to one another, or to more than the cluster and the training that they are in."""
+        others = [i for i, one in enumerate(self.study.axes) if _ties(one.field) and i not in self.study.numbers]
+        key = (*axes, *places, *valid[others].tolist())
+        if key not in self.study.known_values:
             changed = valid.copy()
-            changed[axis] = place
+            changed[axes] = places
             try:
-                scenario = self.study.scenario(changed)
+                cluster = self.study.scenario(changed).cluster
             except ScaleproofError as error:
-                self.study.known_numbers[key] = failed(error)
+                self.study.known_values[key] = failed(error)
             else:
-                self.study.known_numbers[key] = _number_in(scenario, self.study.axes[axis].field)
-        return self.study.known_numbers[key]
+                self.study.known_values[key] = value_of(cluster, self.study.axes[axes[0]].field)
+        return self.study.known_values[key]
 
 
-def _of_cluster(field: str) -> bool:
-    return field == "cluster" or field.startswith("cluster.")
-
-
-def _number_in(scenario: Scenario, field: str) -> float:
-    part, name = NUMBERS[field]
-    link = scenario.cluster.network if part == "network" else scenario.cluster.node.link
-    assert link is not None
-    return float(getattr(link, name))
+def _ties(field: str) -> bool:
+    return field.partition(".")[0] in ("cluster", "training")
 
 
 def _scaled(row: Row, step_s: float) -> Row:
@@ -222,19 +227,19 @@ def _scaled(row: Row, step_s: float) -> Row:
             for name, value in row.items()}  # fmt: skip
 
 
-class _Baseline:
-    """Efficiency of points, against a baseline that may use the links itself."""
-
-    def __init__(self, run: Run, scenario: Scenario) -> None:
-        self.run, self.scenario = run, scenario
-        efficiency, speed_up = (run.efficiency or {}), (run.speed_up or {})
-        ranks = {round(efficiency[scaling] * run.compute_ranks / speed_up[scaling]) for scaling in speed_up}
-        self.is_alone = ranks <= {1}
-
-    def efficiency(self, step_s: float, numbers: Mapping[str, float]) -> Row:
-        """What differs from how all else follows from the step time: nothing, where the baseline is one rank alone."""
-        if self.is_alone:
-            return {}
-        scenario = self.scenario.model_copy(update={"cluster": with_numbers(self.scenario.cluster, numbers)})
-        found = compared(replace(self.run, step_time_s=step_s), scenario).efficiency or {}
-        return {"efficiency": found.get("weak"), "strong_efficiency": found.get("strong")}
+def _unscaled(run: Run, scenario: Scenario, differences: Differences, step_s: Times) -> dict[str, Times]:
+    """What of points follows not from their step time alone, by column, shape (points,): efficiency, where the baseline is not
+    one rank alone on the scenario's device, and MFU, where devices differ."""
+    baseline, result = Baseline.of(scenario), dict[str, Times]()
+    if baseline.ranks > 1 or differences.devices:
+        for scaling, column in (("weak", "efficiency"), ("strong", "strong_efficiency")):
+            itself = baseline.is_of(run, scaling)
+            against_s = (
+                step_s if itself else baseline.timed(scaling, lambda count: baseline_s(*baseline.job(count), differences))
+            )
+            speed_up = run.samples / step_s / (baseline.samples(scaling) / against_s)
+            result[column] = speed_up * baseline.ranks / run.compute_ranks
+    if differences.device is not None and run.mfu is not None and run.peak_flops is not None:
+        peaks = np.array([device.peak_flops[scenario.training.precision] for device in differences.devices])
+        result["mfu"] = run.mfu * (run.step_time_s / step_s) * (run.peak_flops / peaks[differences.device])
+    return result

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import library, yamlfile
+from simulator.cluster import Device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
 from simulator.scenario import Scenario, build
 from simulator.study.axes import Axis
-from simulator.study.together import NUMBERS
+from simulator.study.differences import is_number
 from simulator.yamlfile import Located
 
 _KEYS: Final = ("name", "description", "scenario", "axes", "zip")
@@ -70,10 +71,10 @@ class Study:
     @functools.cached_property
     def numbers(self) -> list[int]:
         """The axes along which points differ in numbers alone."""
-        return [i for i, axis in enumerate(self.axes) if axis.field in NUMBERS]
+        return [i for i, axis in enumerate(self.axes) if is_number(axis.field)]
 
     @functools.cached_property
-    def known_numbers(self) -> dict[tuple[object, ...], float | dict[str, Any]]:
+    def known_values(self) -> dict[tuple[int, ...], float | Device | dict[str, Any]]:
         """What is known of values of those axes; a worker's own."""
         return {}
 

@@ -1,4 +1,4 @@
-"""Together: step times of many points whose scenarios differ in the numbers of links alone, by one replay.
+"""Together: step times of many points whose scenarios differ in numbers of links and devices alone, by one replay.
 
 The program is compiled for all of them at once, its numbers varying from point to point; points for which it would have come
 out otherwise, as where another algorithm is faster, are compiled again among themselves. What a point's tasks take is, to the
@@ -7,7 +7,7 @@ last bit, what they would take in a program of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
@@ -15,26 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.baseline import STEPS
-from simulator.cluster import Cluster, Link
 from simulator.cluster.quantities import slowed
 from simulator.engine import Variation, replay, simulate_steady
 from simulator.engine.alone import durations_s, rates
 from simulator.program import MAIN_LANE, Kind, Program
 from simulator.run import slope, slopes
 from simulator.scenario import Scenario
+from simulator.strategy import Strategy
 from simulator.strategy.costs import Job
+from simulator.study.differences import Differences
 from simulator.study.doubt import LITTLE, around
 from simulator.varying import Crowd, NotVaryingError
 
 Times = NDArray[np.float64]
 
-# The fields that points may differ in, and where the cluster has their numbers.
-NUMBERS: Final[Mapping[str, tuple[str, str]]] = {
-    "cluster.network.bandwidth": ("network", "bandwidth_Bps"),
-    "cluster.network.latency": ("network", "latency_s"),
-    "cluster.node.link.bandwidth": ("node.link", "bandwidth_Bps"),
-    "cluster.node.link.latency": ("node.link", "latency_s"),
-}
 # Programs that hold for fewer points than these save little, so that after some of them the rest is left to be told alone.
 _FEW: Final = 3
 _MOST_MISSES: Final = 20
@@ -53,90 +47,90 @@ class Points(NamedTuple):
     high_s: Times
 
 
-def step_times_s(scenario: Scenario, numbers: Mapping[str, Times]) -> Times:
+def step_times_s(scenario: Scenario, differences: Differences) -> Times:
     """The step time of each point, shape (points,); not a number where points have to be predicted one by one.
 
-    numbers: by field of NUMBERS, what it is at each point. The scenario stands for all points in all else.
+    The scenario stands for all points in all else.
     """
-    return timed_together(scenario, numbers, intervals=False).step_s
+    return timed_together(scenario, differences, intervals=False).step_s
 
 
-def timed_together(scenario: Scenario, numbers: Mapping[str, Times], intervals: bool) -> Points:
+def timed_together(scenario: Scenario, differences: Differences, intervals: bool) -> Points:
     """The same, with an interval around each, if asked for."""
-    points = len(next(iter(numbers.values())))
-    result = np.full((len(Points._fields), points), np.nan)
+    result = np.full((len(Points._fields), len(differences)), np.nan)
     # an interval in which a number was measured is none of another number
-    own = {field.removeprefix("cluster.") for field in numbers} & set(scenario.cluster.uncertainty)
+    own = {field.removeprefix("cluster.") for field in differences.links} & set(scenario.cluster.uncertainty)
     if scenario.unevenness.is_random or scenario.unevenness.changes or (intervals and own):
         return Points(*result)
-    job, left = scenario.job(unevenness=scenario.unevenness), np.arange(points)
-    program = scenario.strategy.compile(job)
+    job = scenario.job(unevenness=scenario.unevenness)
+    for some, compiled in _compiled(scenario.strategy, job, differences):
+        result[:, some] = compiled.steps_s() / scenario.strategy.program_steps
+        if intervals:
+            result[:, some] *= compiled.around(scenario)
+    return Points(*result)
+
+
+def baseline_s(strategy: Strategy, job: Job, differences: Differences) -> Times:
+    """The step time of a job that another's is compared with, at each point, shape (points,); not a number as above."""
+    result = np.full(len(differences), np.nan)
+    for some, compiled in _compiled(strategy, job, differences):
+        result[some] = compiled.steps_s()
+    return result
+
+
+def _compiled(strategy: Strategy, job: Job, differences: Differences) -> Iterator[tuple[NDArray[np.int64], _Compiled]]:
+    """Points that a program holds for, and that program, as long as there are many of them."""
+    left, misses = np.arange(len(differences)), 0
+    program = strategy.compile(job)
     most = max(_FEW, _MOST_TASKS // len(program))
-    misses = 0
     try:
         while program.is_static and len(left) and misses < _MOST_MISSES:
             some = left[:most]
-            compiled = _Compiled(scenario, job, {field: values[some] for field, values in numbers.items()})
-            alike = compiled.crowd.agrees
-            program = _of_points(compiled.program, alike)
-            result[:, some[alike]] = _steps_s(program) / scenario.strategy.program_steps
-            if intervals:
-                result[:, some[alike]] *= compiled.around(program)
+            compiled = _Compiled(strategy, job, differences.take(some))
+            program, alike = compiled.program, compiled.crowd.agrees
+            yield some[alike], compiled
             left = np.concatenate([some[~alike], left[most:]])
             misses += int(alike.sum() < _FEW)
     except NotVaryingError:
         # one of them has to be timed by itself, and is told apart there
         pass
-    return Points(*result)
 
 
 class _Compiled:
-    """Points that are compiled together. crowd: which of them the program holds for."""
+    """Points that are compiled together. crowd: which of them the program holds for; program: of those."""
 
-    def __init__(self, scenario: Scenario, job: Job, numbers: Mapping[str, Times]) -> None:
-        self.scenario, self.job, self.numbers = scenario, job, numbers
-        self.crowd = Crowd(len(next(iter(numbers.values()))))
-        self.program = self._program(self.crowd, self.numbers, {})
+    def __init__(self, strategy: Strategy, job: Job, differences: Differences) -> None:
+        self._strategy, self._job, self._differences = strategy, job, differences
+        self.crowd = Crowd(len(differences))
+        self.program = _of_points(self._program(self.crowd, differences, {}), self.crowd.agrees)
 
-    def _program(self, crowd: Crowd, numbers: Mapping[str, Times], slownesses: Mapping[str, float]) -> Program:
-        varying = {field: crowd.number(values) for field, values in numbers.items()}
-        cluster = slowed(with_numbers(self.scenario.cluster, varying), slownesses)
-        return self.scenario.strategy.compile(replace(self.job, cluster=cluster))
+    def _program(self, crowd: Crowd, differences: Differences, slownesses: Mapping[str, float]) -> Program:
+        cluster = slowed(differences.varying(self._job.cluster, crowd), slownesses)
+        return self._strategy.compile(replace(self._job, cluster=cluster))
 
-    def around(self, program: Program) -> Times:
+    def steps_s(self) -> Times:
+        """Of the program at each of its points; where that has to be told point by point, not a number."""
+        return np.broadcast_to(_steps_s(self.program), int(self.crowd.agrees.sum()))
+
+    def around(self, scenario: Scenario) -> Times:
         """What to multiply step times with, for themselves and for where their intervals begin and end, shape (3, points) of
-        those that agree; not a number where that has to be told point by point. program: of those."""
-        alike = self.crowd.agrees
-        numbers = {field: values[alike] for field, values in self.numbers.items()}
+        those that the program holds for; not a number where that has to be told point by point."""
+        differences = self._differences.take(self.crowd.agrees)
 
         def slower(name: str) -> Program | None:
-            crowd = Crowd(int(alike.sum()))
-            changed = self._program(crowd, numbers, {name: 1 + LITTLE})
+            crowd = Crowd(len(differences))
+            changed = self._program(crowd, differences, {name: 1 + LITTLE})
             return changed if crowd.agrees.all() else None
 
         try:
-            found = around(self.scenario, program, slower)
+            found = around(scenario, self.program, slower)
         except ValueError:
             # at one of them requests overtake others
             found = None
-        result = np.full((len(Points._fields), int(alike.sum())), np.nan)
+        result = np.full((len(Points._fields), len(differences)), np.nan)
         if found is not None:
             result[:] = np.ones_like(found.low), found.low, found.high
         return result
-
-
-def with_numbers(cluster: Cluster, numbers: Mapping[str, object]) -> Cluster:
-    """The cluster with other numbers of links, which are taken to be valid; by field of NUMBERS."""
-    changes: dict[str, dict[str, object]] = {"network": {}, "node.link": {}}
-    for field, number in numbers.items():
-        part, name = NUMBERS[field]
-        changes[part][name] = number
-    network, link = _changed(cluster.network, changes["network"]), _changed(cluster.node.link, changes["node.link"])
-    return cluster.model_copy(update={"network": network, "node": cluster.node.model_copy(update={"link": link})})
-
-
-def _changed(link: Link | None, changes: Mapping[str, object]) -> Link | None:
-    return link.model_copy(update=changes) if link is not None and changes else link
 
 
 def _of_points(program: Program, which: NDArray[np.bool_] | int) -> Program:

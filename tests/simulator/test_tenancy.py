@@ -19,6 +19,7 @@ from simulator.predict import timed
 from simulator.program import Path, Program, ProgramBuilder, Tenancy, Use
 from simulator.run import Phase
 from simulator.scenario import Scenario
+from simulator.study.differences import Differences
 from simulator.study.together import step_times_s
 
 Make = Callable[..., Scenario]
@@ -161,4 +162,4 @@ def test_who_comes_and_goes_too_often_is_refused(small: Make, monkeypatch: pytes
 
 def test_points_with_tenants_are_timed_one_by_one(small: Make) -> None:
     scenario = small(SERVERS, "unevenness={tenants: [{share: 0.5}]}")
-    assert np.isnan(step_times_s(scenario, {"cluster.network.bandwidth": np.array([1e9, 2e9])})).all()
+    assert np.isnan(step_times_s(scenario, Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])}))).all()

@@ -118,8 +118,13 @@ def strike(one: Command, find: Callable[[Command], Sequence[int]]) -> None:
 
 
 def at_start(victim: str) -> Callable[[Command], list[int]]:
-    """Once the fork server is there and no rank is."""
-    return lambda one: [] if one.ranks() else one.server() and {"server": one.server(), "launcher": [one.pid]}[victim]
+    """Once the fork server is to start ranks and has started none; one that dies before that has another take its place."""
+
+    def find(one: Command) -> list[int]:
+        asked = any(JobFolder(path).job.exists() for path in one.temporary.glob("scaleproof-*"))
+        return {"server": one.server(), "launcher": [one.pid]}[victim] if asked and not one.ranks() else []
+
+    return find
 
 
 def in_phase(victim: str, phase: int, rank: int, ranks: int = 2) -> Callable[[Command], list[int]]:

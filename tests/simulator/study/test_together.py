@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.cluster import Device
 from simulator.predict import predict
 from simulator.scenario import Scenario, load
+from simulator.study.differences import NUMBERS, Differences, with_numbers
 from simulator.study.rows import RESULTS, rows
 from simulator.study.study import read
-from simulator.study.together import NUMBERS, step_times_s, with_numbers
+from simulator.study.together import step_times_s
 
 # programs of every sort, and for each how its points are to be told: together, or alone
 SCENARIOS = {
@@ -50,7 +52,7 @@ def numbers_of(name: str, overrides: tuple[str, ...], points: list[tuple[float, 
 def test_step_times_are_those_of_each_point_alone(name: str, points: list[tuple[float, ...]]) -> None:
     overrides = SCENARIOS[name]
     scenario, numbers = load(name.strip(), overrides), numbers_of(name, overrides, points)
-    found = step_times_s(scenario, numbers)
+    found = step_times_s(scenario, Differences(numbers))
     for point, step_s in enumerate(found.tolist()):
         its = {field: float(values[point]) for field, values in numbers.items()}
         alone = scenario.model_copy(update={"cluster": with_numbers(scenario.cluster, its)})
@@ -58,21 +60,49 @@ def test_step_times_are_those_of_each_point_alone(name: str, points: list[tuple[
         assert np.isnan(step_s) or step_s == pytest.approx(predict(alone, interval=False).step_time_s, rel=1e-9)
 
 
+def faster(device: Device, peak: float, memory: float) -> Device:
+    rates = {precision: rate * peak for precision, rate in device.peak_flops.items()}
+    return device.model_copy(update={"peak_flops": rates, "memory_bandwidth_Bps": device.memory_bandwidth_Bps * memory})
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@settings(max_examples=2)
+@given(points=st.lists(st.tuples(*[st.floats(0.2, 5)] * 3), min_size=3, max_size=5))
+def test_step_times_of_points_on_unlike_devices_are_those_of_each_alone(name: str, points: list[tuple[float, ...]]) -> None:
+    scenario = load(name.strip(), SCENARIOS[name])
+    links = numbers_of(name, SCENARIOS[name], [(bandwidth, 1.0, bandwidth, 1.0) for bandwidth, _, _ in points])
+    devices = [faster(scenario.cluster.device, peak, memory) for _, peak, memory in points]
+    found = step_times_s(scenario, Differences(links, devices, np.arange(len(points))))
+    for point, step_s in enumerate(found.tolist()):
+        cluster = with_numbers(scenario.cluster, {field: float(values[point]) for field, values in links.items()})
+        alone = scenario.model_copy(update={"cluster": cluster.model_copy(update={"device": devices[point]})})
+        assert np.isnan(step_s) or step_s == pytest.approx(predict(alone, interval=False).step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
+def test_points_are_told_together_where_only_rates_of_devices_differ(name: str) -> None:
+    scenario = load(name, SCENARIOS[name])
+    devices = [faster(scenario.cluster.device, factor, factor) for factor in (0.5, 1, 2, 4)]
+    assert np.isfinite(step_times_s(scenario, Differences({}, devices, np.arange(4)))).all()
+
+
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
 def test_points_are_told_together_where_only_bandwidths_differ(name: str) -> None:
     scenario = load(name, SCENARIOS[name])
-    found = step_times_s(scenario, numbers_of(name, SCENARIOS[name], [(factor, 1.0, 1.0, 1.0) for factor in (0.5, 1, 2, 4)]))
+    found = step_times_s(
+        scenario, Differences(numbers_of(name, SCENARIOS[name], [(factor, 1.0, 1.0, 1.0) for factor in (0.5, 1, 2, 4)]))
+    )
     assert np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("change", ["unevenness.compute_jitter=0.1", "strategy.mode=asynchronous"])
 def test_what_has_no_fixed_order_is_left_to_be_told_alone(change: str) -> None:
     scenario = load("resnet50-servers-p100", [change])
-    assert np.isnan(step_times_s(scenario, {"cluster.network.latency": np.array([1e-6, 1e-5])})).all()
+    assert np.isnan(step_times_s(scenario, Differences({"cluster.network.latency": np.array([1e-6, 1e-5])}))).all()
 
 
 def test_cores_that_move_data_are_left_to_be_told_alone() -> None:
-    found = step_times_s(load("ring-2"), {"cluster.node.link.bandwidth": np.array([1e9, 2e9, 4e9])})
+    found = step_times_s(load("ring-2"), Differences({"cluster.node.link.bandwidth": np.array([1e9, 2e9, 4e9])}))
     for step_s, rate in zip(found, ("1 GB/s", "2 GB/s", "4 GB/s"), strict=True):
         alone = predict(load("ring-2", [f"cluster.node.link.bandwidth={rate}"]), interval=False).step_time_s
         assert np.isnan(step_s) or step_s == pytest.approx(alone, rel=1e-9)
@@ -100,6 +130,24 @@ STUDIES = {
             "cluster.node.link.bandwidth": ["50 GB/s", "300 GB/s"],
         },
     },
+    "devices": {
+        "scenario": "resnet50-ring-p100",
+        "axes": {
+            "cluster.device.peak.fp32": ["5 TFLOP/s", "10 TFLOP/s"],
+            "cluster.device.memory_bandwidth": {"from": "300 GB/s", "to": "900 GB/s", "points": 3},
+            "cluster.network.bandwidth": ["1 Gbit/s", "25 Gbit/s"],
+        },
+    },
+    "devices of a baseline that uses links": {
+        "scenario": {
+            "model": "gpt3-13b",
+            "cluster": "selene-a100",
+            "strategy": {"kind": "hybrid", "tensor": 8, "workers": 2, "microbatches": 4},
+            "batch": 64,
+            "training": {"precision": "bf16", "optimizer": "adam", "zero": 1},
+        },
+        "axes": {"cluster.device.efficiency": [0.3, 0.5], "cluster.device.layer_overhead": ["10 us", "50 us"]},
+    },
     "rent": {
         "scenario": "resnet50-ring-p100",
         "axes": {"cluster.node.price": ["3 USD/h"], "cluster.network.bandwidth": ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s"]},
@@ -120,6 +168,17 @@ def test_rows_say_the_same_together_and_alone(name: str) -> None:
         for column in ("point", *RESULTS):
             expected = other.get(column)
             assert one.get(column) == (pytest.approx(expected, rel=1e-9) if isinstance(expected, float) else expected), column
+
+
+def test_of_invalid_devices_the_rule_is_told_and_the_others_go_on() -> None:
+    axes = {"cluster.device.peak": [{"fp32": "5 TFLOP/s"}, {"bf16": "5 TFLOP/s"}, {"fp32": "x"}, {"fp32": "9 TFLOP/s"}]}
+    blob, points = pickle.dumps(read({"scenario": "resnet50-ring-p100", "axes": axes})), np.arange(4)
+    together, alone = (rows(blob, points, False, way, math.inf) for way in (True, False))
+    assert len(together.alone) == 0
+    assert "has no peak rate for fp32" in together.rows[1]["error"]
+    for one, other in zip(together.rows, alone.rows, strict=True):
+        assert one.get("error") == other.get("error")
+        assert one.get("step_time_s", 0.0) == pytest.approx(other.get("step_time_s", 0.0), rel=1e-9)
 
 
 def test_of_invalid_points_the_rule_is_told_and_the_others_go_on() -> None:
@@ -145,7 +204,7 @@ def test_whatever_goes_wrong_is_the_points_own(monkeypatch: pytest.MonkeyPatch) 
     assert row == {"point": 0, "error": "ZeroDivisionError: of a bug"}
 
 
-@pytest.mark.parametrize("broken", ["timed_together", "compared"])
+@pytest.mark.parametrize("broken", ["timed_together", "baseline_s"])
 def test_what_cannot_be_done_together_is_left_to_be_done_alone(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     study = read(STUDIES["a baseline that uses links"])
     blob, points = pickle.dumps(study), np.arange(4)
@@ -165,11 +224,20 @@ def test_intervals_are_told_where_they_are_asked_for() -> None:
     assert row["low_s"] < row["step_time_s"] < row["high_s"]
 
 
-@pytest.mark.parametrize("name", ["resnet50-ring-p100", "resnet50-servers-p100", "llama-2-7b-fsdp-a100", "siamese-towers-dgx1"])
+INTERVALS = {
+    "resnet50-ring-p100": ("cluster.network.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "resnet50-servers-p100": ("cluster.network.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "llama-2-7b-fsdp-a100": ("cluster.network.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "siamese-towers-dgx1": ("cluster.node.link.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "resnet50-ring-p100 ": ("cluster.device.memory_bandwidth", (200, 500, 700, 2000), "GB/s"),
+    "resnet50-servers-p100 ": ("cluster.device.peak.fp32", (2, 5, 10, 40), "TFLOP/s"),
+}
+
+
+@pytest.mark.parametrize("name", INTERVALS)
 def test_intervals_of_points_together_are_those_that_draws_tell_of_each(name: str) -> None:
-    link = "node.link" if load(name).cluster.network is None else "network"
-    rates = [f"{rate} Gbit/s" for rate in (5, 25, 60, 200)]
-    study = read({"scenario": name, "axes": {f"cluster.{link}.bandwidth": rates}})
+    field, numbers, unit = INTERVALS[name]
+    study = read({"scenario": name.strip(), "axes": {field: [f"{number} {unit}" for number in numbers]}})
     together, alone = (rows(pickle.dumps(study), np.arange(4), True, way, 1e9) for way in (True, False))
     assert len(together.alone) == 0
     for row, its in zip(together.rows, alone.rows, strict=True):

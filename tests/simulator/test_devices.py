@@ -1,0 +1,66 @@
+"""Devices: several in place of one tell at each point what the point's own device would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.cluster.device import Device
+from simulator.cluster.devices import Devices
+from simulator.scenario import load
+from simulator.varying import Crowd, Varying
+
+DEVICE = load("resnet50-ring-p100").cluster.device
+LAYERS = load("megatron-175b-3d-selene").model.build_layers()[:3]
+AT = np.array([1, 0, 2, 1])
+shares = st.lists(st.floats(0.05, 1.0), min_size=3, max_size=3)
+
+
+def several(change: str, values: list[float]) -> tuple[Devices, list[Device]]:
+    each = [DEVICE.model_copy(update={change: value}) for value in values]
+    return Devices(Crowd(len(AT)), each, AT), each
+
+
+def values(told: Any) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    found = told if isinstance(told, tuple) else (told,)
+    assert all(isinstance(one, Varying) for one in found)
+    return [one.values for one in found]
+
+
+ASKED = {
+    "layer_s": lambda one: [one.layer_s(layer, 8, "fp32") for layer in LAYERS],
+    "weights_s": lambda one: [one.weights_s(layer, 8, "fp32") for layer in LAYERS],
+    "operators_s": lambda one: [one.operators_s(layer, layer.operators[:1], 8, "fp32") for layer in LAYERS],
+    "scores_s": lambda one: [one.scores_s(layer, 8, "fp32") for layer in LAYERS],
+    "optimizer_s": lambda one: [one.optimizer_s(1e9, "adam", "fp32")],
+    "memory_bandwidth_Bps": lambda one: [one.memory_bandwidth_Bps],
+    "peak_flops": lambda one: [one.peak_flops["fp32"]],
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@given(shares)
+def test_each_point_is_told_what_its_own_device_tells(asked: str, found: list[float]) -> None:
+    devices, each = several("efficiency", found)
+    for told, *own in zip(ASKED[asked](devices), *(ASKED[asked](one) for one in each), strict=True):
+        columns = [one if isinstance(one, tuple) else (one,) for one in own]
+        for varying, *of_each in zip(values(told), *columns, strict=True):
+            np.testing.assert_array_equal(varying, np.array(of_each)[AT])
+
+
+def test_a_change_is_made_to_each() -> None:
+    devices, each = several("memory_bandwidth_Bps", [1e11, 2e11, 4e11])
+    twice = devices.changed(lambda one: one.model_copy(update={"memory_bandwidth_Bps": 2 * one.memory_bandwidth_Bps}))
+    np.testing.assert_array_equal(twice.memory_bandwidth_Bps.values, 2 * devices.memory_bandwidth_Bps.values)
+    assert [one.memory_bandwidth_Bps for one in each] == [1e11, 2e11, 4e11]
+
+
+def test_what_all_have_alike_is_no_number_of_points() -> None:
+    devices, each = several("efficiency", [0.2, 0.3, 0.4])
+    assert (devices.name, devices.kernels, devices.memory_bytes) == (each[0].name, each[0].kernels, each[0].memory_bytes)
+    np.testing.assert_array_equal(values(devices.efficiency)[0], [0.3, 0.2, 0.4, 0.3])
+    assert several("efficiency", [None, None, None])[0].efficiency is None  # type: ignore[list-item]
