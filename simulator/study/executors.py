@@ -7,12 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from simulator.errors import InputError, MissingDependencyError
+from simulator.errors import InputError, MissingDependencyError, RunError
+from simulator.study.jobs import slurm
 
 Name = Literal["local", "dask", "slurm"]
 NAMES: Final[tuple[Name, ...]] = ("local", "dask", "slurm")
@@ -23,10 +24,9 @@ _PATIENCE_S: Final = 10
 _JOBS: Final = 64
 _JOB_POINTS: Final = 512
 _JOB_S: Final = 1800.0
-_JOB_MINUTES: Final = 240
 # for processes to begin, which import as much as this one has
 _START_S: Final = 1.5
-# between two looks at jobs, and of a process at the one that started it
+# between two looks of a process at the one that started it
 _LOOK_S: Final = 0.2
 
 
@@ -130,63 +130,19 @@ def _dask(scheduler: str | None) -> Workers:
 
 def _slurm(folder: Path) -> Workers:
     try:
-        import submitit
+        start, limit_s = slurm(folder)
     except ImportError:
         raise _missing("slurm") from None
-    try:
-        jobs = submitit.SlurmExecutor(folder / "jobs")
-    except RuntimeError as error:
-        raise InputError(f"--executor slurm: {str(error).splitlines()[0]}; run it where sbatch is") from None
-    jobs.update_parameters(time=_JOB_MINUTES, cpus_per_task=1, job_name="scaleproof")
-    return queued(jobs)
+    except RunError as error:
+        raise InputError(f"--executor slurm: {error}; run it where sbatch and squeue work") from None
+    return queued(start, task_s=_JOB_S if limit_s is None else min(_JOB_S, limit_s / 2))
 
 
-def queued(jobs: Any, count: int = _JOBS) -> Workers:
-    """The workers of one of submitit's executors."""
+def queued(start: Callable[[], Executor], count: int = _JOBS, task_s: float = _JOB_S) -> Workers:
+    """The workers that jobs of submitit's are."""
     from submitit.core.utils import FailedJobError, UncompletedJobError
 
-    return Workers(lambda: Jobs(jobs), count, (UncompletedJobError, FailedJobError), alone=_JOB_POINTS, task_s=_JOB_S)
-
-
-class Jobs(Executor):
-    """One of submitit's executors as one of `concurrent.futures`."""
-
-    def __init__(self, jobs: Any) -> None:
-        self._jobs = jobs
-        self._running: dict[Future[Any], Any] = {}
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Queues a job."""
-        future: Future[Any] = Future()
-        job = self._jobs.submit(function, *arguments, **options)
-        with self._lock:
-            self._running[future] = job
-        return future
-
-    def _watch(self) -> None:
-        """Tells futures what has become of their jobs."""
-        while not self._stopped.wait(_LOOK_S):
-            with self._lock:
-                ended = [future for future, job in self._running.items() if job.done()]
-                jobs = {future: self._running.pop(future) for future in ended}
-            for future, job in jobs.items():
-                try:
-                    future.set_result(job.result())
-                except Exception as error:
-                    future.set_exception(error)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Lets no more jobs end; with cancel_futures takes those back that are queued or run."""
-        while wait and self._running:
-            time.sleep(_LOOK_S)
-        self._stopped.set()
-        with self._lock:
-            for future, job in self._running.items() if cancel_futures else ():
-                job.cancel()
-                future.cancel()
+    return Workers(start, count, (UncompletedJobError, FailedJobError), alone=_JOB_POINTS, task_s=task_s)
 
 
 def _missing(name: str) -> MissingDependencyError:

@@ -166,7 +166,15 @@ class _Work:
     def submit(self) -> None:
         """Gives workers what they can take."""
         while self.waiting and len(self.running) < self.at_work.count * _AHEAD:
-            self._start(self.waiting.popleft())
+            task = self.waiting.popleft()
+            try:
+                self._start(task)
+            except RunError:
+                # a queue may have enough for now: what it has is waited for
+                if not self.running:
+                    raise
+                self.waiting.appendleft(task)
+                break
         if self.suspects and not self.running:
             self._start(self.suspects.popleft())
 

@@ -17,6 +17,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.study import sweep
 from simulator.study.executors import Workers, queued, workers
+from simulator.study.jobs import Jobs
 from simulator.study.rows import rows
 from simulator.study.running import done, tasks
 from simulator.study.study import Study, read
@@ -132,7 +133,7 @@ def test_jobs_of_a_queue_do_the_same(study: Study, tmp_path: Path) -> None:
     import submitit  # type: ignore[import-untyped]
 
     some = read(STUDY | {"axes": {"strategy.workers": [2, 4]}})
-    found = of(some, queued(submitit.LocalExecutor(tmp_path), count=1))
+    found = of(some, queued(lambda: Jobs(submitit.LocalExecutor(tmp_path)), count=1))
     alone = rows(_pickled(some), np.arange(2), False, False).rows
     assert [found[point] for point in range(2)] == alone
 
@@ -153,7 +154,11 @@ def _pickled(study: Study) -> bytes:
         ("cloud", None, "give one of local, dask, slurm"),
     ],
 )
-def test_who_cannot_be_reached_is_told_in_one_line(name: str, scheduler: str | None, message: str, tmp_path: Path) -> None:
+def test_who_cannot_be_reached_is_told_in_one_line(
+    name: str, scheduler: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # this machine may have a Slurm
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError) as caught:
         workers(name, scheduler, tmp_path)
     assert message in str(caught.value)
