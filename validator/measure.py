@@ -87,7 +87,7 @@ def where_to(on: On | None) -> On:
     """Where `measure` measures. Raises InputError for a cluster that nothing has started this process on."""
     started = place_in(os.environ) is not None
     if on == "cluster" and not started:
-        raise InputError("--on cluster joins ranks that were started by torchrun or srun; start it by one of them")
+        raise InputError("--on cluster joins ranks that were started by torchrun or srun; start two or more by one of them")
     return on or ("cluster" if started else "local")
 
 
