@@ -50,9 +50,8 @@ def combined(halves: Iterable[tuple[Numbers, Numbers]]) -> Distinct:
     for codes, places in halves:
         each = int(codes.max(initial=0)) + 1
         code, count = code * each + taken(codes, places), count * each
-    there = np.zeros(count, dtype=np.bool_)
-    there[code] = True
-    code = taken(np.cumsum(there) - 1, code)
-    first = np.empty(np.count_nonzero(there), dtype=np.int64)
+    first = np.full(count, -1)
+    # the last of alike rows that is written stays
     first[code] = np.arange(len(code))
-    return Distinct(code, first)
+    there = first >= 0
+    return Distinct(taken(np.cumsum(there) - 1, code), first[there])

@@ -138,8 +138,11 @@ class Configurations:
 
     def distinct(self, *names: str) -> Distinct:
         """Which of them are alike in some columns."""
-        codes = (self._codes(half, [name for name in names if name in half]) for half in (self.shapes, self.rests))
-        return combined(zip(codes, (self.shape, self.rest), strict=True))
+        return self.alike(*(self._codes(half, [name for name in names if name in half]) for half in (self.shapes, self.rests)))
+
+    def alike(self, shapes: Numbers, rests: Numbers) -> Distinct:
+        """Which of them are alike in codes of the rows of their halves."""
+        return combined([(shapes, self.shape), (rests, self.rest)])
 
     def _codes(self, half: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
         """Of the rows of a half by some of its columns."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.estimate.contents import Contents, Division
-from simulator.memory.chunk import Backward, Moment, alikes_of
+from simulator.memory.chunk import Alikes, Backward, Layers, Moment, alikes_of
 from simulator.memory.own import Part
 from simulator.memory.setting import Setting
-from simulator.memory.states import states_of
+from simulator.memory.states import Amount, states_of
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -21,14 +20,26 @@ Numbers = NDArray[np.int64]
 _TOLD: Final = 3
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """How layers are divided and made again. chunks: what of the model contents have."""
 
     setting: Setting
     division: Division
     contents: Contents
     chunks: Part
+
+    def alikes(self, shape: _Shape) -> Alikes:
+        """Of the first of contents that have the same layers."""
+        layers, entry, batch = self.contents.all[shape.contents[0]].of(self.division)
+        return alikes_of(self.setting, [layers[i] for i in shape.layers], entry, batch)
+
+    def gradients(self, setting: Setting) -> tuple[Amount, Amount]:
+        """That a pass makes in each of the contents, with what the allocator holds beyond, and of a parameter. setting: for
+        many numbers of workers."""
+        sizes = self.chunks.each(lambda one: one[:, None]).sizes
+        gradients: Amount = states_of(sizes, setting.training, *setting.sharing, setting.plan.gradient_bytes).gradients
+        held = (1 + setting.fragmentation_of_gradients) * setting.gradient_copies * gradients
+        return held, gradients / np.maximum(1, sizes.parameters)
 
 
 class Columns(NamedTuple):
@@ -49,50 +60,65 @@ class _Shape(NamedTuple):
 
 
 class Held:
-    """Bytes in chunks, by indices as `at` has them.
+    """Bytes in chunks, with what the allocator holds beyond, shape (contents, rows of columns).
 
-    kept, left: of each microbatch in flight. making, adding: at the fullest moment of its backward pass, with what the
-    allocator holds beyond. gradients: that passes make. Where they are made before the first pass, making and gradients are 0.
+    kept, left: of each microbatch in flight. making, adding: at the fullest moment of its backward pass. gradients: that passes
+    make. Where they are made before the first pass, making and gradients are 0.
     """
 
-    def __init__(self, ways: Sequence[Way], columns: Columns, used: NDArray[np.bool_]) -> None:
-        """used: which contents come up, shape (rows of columns, contents)."""
-        self._at = np.cumsum(used).reshape(used.shape) - 1
-        self.kept, self.left, self.making, self.adding, self.gradients = np.zeros((5, int(used.sum())))
-        shapes: dict[tuple[int, int], list[_Shape]] = {}
+    def __init__(self, ways: Sequence[Way], columns: Columns) -> None:
+        size = max(len(way.contents.all) for way in ways), len(columns.way)
+        self.kept, self.left, self.making, self.adding, self.gradients = np.zeros((5, *size))
+        self._columns, self._gathers = columns, np.zeros(len(columns.way), dtype=np.bool_)
+        self._gradient_bytes = np.full(size, float(ways[0].setting.size))
         for number, way in enumerate(ways):
-            rows = np.flatnonzero(columns.way == number)
-            most = _TOLD if way.setting.training.recompute.every == 1 else len(way.division.layers)
-            key = id(way.contents), most
-            if key not in shapes:
-                shapes[key] = _shapes(way.contents, most)
-            for shape in shapes[key]:
-                row, which = np.nonzero(used[np.ix_(rows, shape.contents)])
-                if len(row):
-                    self._pass(way, shape, which, rows[row], columns)
+            rows, count = np.flatnonzero(columns.way == number), len(way.contents.all)
+            setting = way.setting.over(columns.workers[rows], 0.0)
+            self._gathers[rows] = setting.gathers
+            if setting.makes_gradients:
+                self.gradients[:count, rows], self._gradient_bytes[:count, rows] = way.gradients(setting)
+        for shape, alikes in _together(ways):
+            self._pass(ways[min(alikes)].setting, shape, alikes)
 
-    def at(self, row: Numbers, content: int) -> Numbers:
-        at: Numbers = self._at[row, content]
-        return at
+    def _pass(self, setting: Setting, shape: _Shape, alikes: Mapping[int, Alikes]) -> None:
+        """alikes: of each of some ways, by number."""
+        place = np.full(self._columns.way.max() + 1, -1)
+        place[list(alikes)] = range(len(alikes))
+        of_row = place[self._columns.way]
+        rows = np.flatnonzero(of_row >= 0)
+        at, share = np.ix_(shape.contents, rows), setting.fragmentation
+        begins = np.cumsum([0, *alikes[min(alikes)].counts[:-1]])
+        counts = np.add.reduceat(shape.counts, begins, axis=0)[:, :, None]
+        layers = Layers.of([one.layers for one in alikes.values()]).each(of_row[rows])
+        each = self._gradient_bytes[at], self._gathers[rows]
+        backward = Backward(setting, layers, counts, self._columns.samples[rows], *each)
+        self.kept[at], self.left[at] = (1 + share) * backward.kept, (1 + share) * backward.left
+        if setting.makes_gradients:
+            self.making[at] = _most(backward.making, share)
+        self.adding[at] = _most(backward.adding, share)
 
-    def _pass(self, way: Way, shape: _Shape, which: Numbers, row: Numbers, columns: Columns) -> None:
-        setting, samples = way.setting, columns.samples[row].astype(np.float64)
-        content, share = shape.contents[which], setting.fragmentation
-        at, each = self._at[row, content], np.full(len(row), float(setting.size))
-        if setting.makes_gradients:
-            setting = setting.over(columns.workers[row], 0.0)
-            sizes = way.chunks.each(lambda one: one[content]).sizes
-            gradients = states_of(sizes, setting.training, *setting.sharing, setting.plan.gradient_bytes).gradients
-            self.gradients[at], each = gradients * setting.gradient_copies, gradients / np.maximum(1, sizes.parameters)
-        layers, entry, batch = way.contents.all[shape.contents[0]].of(way.division)
-        alikes = alikes_of(way.setting, [layers[i] for i in shape.layers], entry, batch)
-        begins = np.cumsum([0, *alikes.counts[:-1]])
-        counts = np.add.reduceat(shape.counts, begins, axis=0)[:, which]
-        backward = Backward(setting, alikes.layers, counts, samples, each, np.broadcast_to(setting.gathers, row.shape))
-        self.kept[at], _, self.left[at] = backward.sums
-        if setting.makes_gradients:
-            self.making[at] = Moment(*backward.making).reserved_bytes(share)
-        self.adding[at] = Moment(*backward.adding).reserved_bytes(share)
+
+def _most(moments: Iterable[Moment], share: float) -> Bytes:
+    """Of all layers."""
+    most: Bytes = np.maximum(*(some.reserved_bytes(share).max(axis=(0, 1)) for some in moments))
+    return most
+
+
+def _together(ways: Sequence[Way]) -> Iterable[tuple[_Shape, Mapping[int, Alikes]]]:
+    """Passes over as many layers in some of the ways."""
+    shapes: dict[tuple[int, int], list[_Shape]] = {}
+    found: dict[tuple[object, ...], tuple[_Shape, dict[int, Alikes]]] = {}
+    for number, way in enumerate(ways):
+        setting = way.setting
+        most = _TOLD if setting.training.recompute.every == 1 else len(way.division.layers)
+        key = id(way.contents), most
+        if key not in shapes:
+            shapes[key] = _shapes(way.contents, most)
+        for shape in shapes[key]:
+            alikes = way.alikes(shape)
+            passed = id(shape), alikes.counts, id(setting.software), setting.splits
+            found.setdefault(passed, (shape, {}))[1][number] = alikes
+    return found.values()
 
 
 def _shapes(contents: Contents, most: int) -> list[_Shape]:

@@ -6,14 +6,13 @@ It follows from few things that many configurations have in common, each of whic
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.estimate.codes import distinct, taken
+from simulator.estimate.codes import combined, distinct, taken
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.contents import Contents, Division, Kind
 from simulator.estimate.held import Columns, Held, Way
@@ -30,11 +29,6 @@ from simulator.strategy.schedule import PassTimes, ScheduleName
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-# Columns from which all follows but how states are shared out, and the order of ranks.
-_TOLD: Final = (
-    "tensor", "context", "expert", "sequence_parallel", "recompute", "schedule", "stages", "chunks", "microbatches", "samples",
-    "zero",
-)  # fmt: skip
 # Schedules whose order depends on what passes take.
 _SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
 
@@ -44,22 +38,21 @@ def memory_bytes(configurations: Configurations) -> Bytes:
     c = configurations
     if not len(c):
         return np.empty(0)
-    told = c.distinct(*_TOLD)
-    own = c.take(told.first)
-    divided = distinct(own.tensor, own.context, own.expert, own.sequence_parallel, own.recompute)
-    passed = distinct(own.schedule, own.stages, own.chunks, own.microbatches)
-    alike = distinct(divided.code, passed.code, own.samples, (own.zero == 3).astype(np.int64))
-    sharing = c.distinct("zero", "bucket")
-    ways = c.take(sharing.first)
-    shared = distinct(ways.zero, np.where(ways.zero == 2, ways.bucket, 0))
+    rests = c.rests
+    told = c.alike(np.arange(len(c.shapes["tensor"])), distinct(rests["recompute"], _sharded(rests)).code)
+    shared = distinct(rests["zero"], np.where(rests["zero"] == 2, rests["bucket"], 0))
     fullest = _Fullest(
-        own.take(alike.first), [_Shared(int(ways.zero[i]), c.space.buckets_bytes[ways.bucket[i]]) for i in shared.first]
+        c.take(told.first), [_Shared(int(rests["zero"][i]), c.space.buckets_bytes[rests["bucket"][i]]) for i in shared.first]
     )
-    held, libraries = fullest.bytes(), fullest.libraries_bytes()
-    row = alike.over(told).code
-    result = taken(held.ravel(), shared.over(sharing).code * held.shape[1] + row)
-    result += taken(libraries.ravel(), c.order * libraries.shape[1] + row)
-    return result
+    held = fullest.bytes()[:, None] + fullest.libraries_bytes()
+    at = shared.code * len(c.space.orders) + rests["order"]
+    return taken(held.ravel(), taken(at * len(told), c.rest) + told.code)
+
+
+def _sharded(rests: Mapping[str, Numbers]) -> Numbers:
+    """Whether parameters are shared out as well."""
+    sharded: Numbers = (rests["zero"] == 3).astype(np.int64)
+    return sharded
 
 
 class _Shared(NamedTuple):
@@ -82,10 +75,10 @@ class _Group(NamedTuple):
 
     def moments(self, kind: Kind, groups: tuple[int, ...]) -> Iterator[tuple[slice, Moments]]:
         """Of a rank of a kind, whose chunks are in groups of alike ones, and the rows that have them."""
-        begins = np.flatnonzero(np.diff(self.microbatches, prepend=-1)).tolist()
+        begins = np.flatnonzero(np.diff(self.microbatches, prepend=-1))
         found = [
             (begin, moments(self.schedule, self.stages, kind.first, number, groups, self.times))
-            for begin, number in zip(begins, self.microbatches[begins].tolist(), strict=True)
+            for begin, number in zip(begins.tolist(), self.microbatches[begins].tolist(), strict=True)
         ]
         # many microbatches come to the same moments as more do
         told = [next(same) for _, same in itertools.groupby(found, key=lambda one: id(one[1]))]
@@ -99,12 +92,14 @@ class _Fullest:
 
     def __init__(self, configurations: Configurations, shared: Sequence[_Shared]) -> None:
         self.c, self.shared = configurations, shared
-        c = configurations
-        self.sharded = (c.zero == 3).astype(np.int64)
-        apart = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[c.schedule]
-        self.divided = distinct(c.tensor, c.context, c.expert, c.sequence_parallel)
-        self.ground = distinct(self.divided.code, self.sharded, apart)
-        self.way = distinct(self.ground.code, c.recompute)
+        c, shapes, rests = configurations, configurations.shapes, configurations.rests
+        sharded, none = _sharded(rests), np.zeros_like(rests["zero"])
+        apart = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
+        divided = distinct(*(shapes[name] for name in ("tensor", "context", "expert", "sequence_parallel"))).code
+        ground = distinct(divided, apart).code
+        self.sharded = taken(sharded, c.rest)
+        self.divided, self.ground = c.alike(divided, none), c.alike(ground, sharded)
+        self.way = c.alike(ground, distinct(sharded, rests["recompute"]).code)
         self.grounds = [_setting(c, row) for row in self.ground.first.tolist()]
         self.divisions = [Division(self._setting(row).job.layers) for row in self.divided.first]
         self.microbatch = distinct(self.way.code, c.samples, np.where(self.sharded, c.workers, 0))
@@ -121,29 +116,27 @@ class _Fullest:
         ]
         self.parts = [kinds for _, kinds in parts]
         most = max(len(contents.all) for contents in self.contents)
-        self.ends = np.zeros((2, most, len(self.divided)), dtype=np.int64)
+        ends = np.zeros((2, most, len(self.divided)))
         for number, (contents, division) in enumerate(zip(self.contents, self.divisions, strict=True)):
-            self.ends[:, : len(contents.all), number] = contents.ends(division)
+            ends[:, : len(contents.all), number] = contents.ends(division)
+        first = self.microbatch.first
+        self.ends_bytes = ends[:, :, self.divided.code[first]] * (c.samples[first] * self.grounds[0].size)
         recomputes = (c.space.recompute[number] for number in c.recompute[self.way.first])
         ways = [
             Way(ground.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
             for ground, recompute, i in zip(grounds, recomputes, at, strict=True)
         ]
-        used = np.zeros((len(self.microbatch), most), dtype=np.bool_)
-        for group in self.groups:
-            rows = np.unique(self.microbatch.code[group.rows])
-            for content in {content for kind in group.ranks for content in kind.contents}:
-                used[rows, content] = True
-        first = self.microbatch.first
-        return Held(ways, Columns(self.way.code[first], c.samples[first], c.workers[first]), used)
+        return Held(ways, Columns(self.way.code[first], c.samples[first], c.workers[first]))
 
     def _groups(self) -> Iterator[_Group]:
         c, space = self.c, self.c.space
         numbers = {id(contents): number for number, contents in enumerate(self.contents)}
         pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.divided.code]
         searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
-        key = distinct(c.stages, c.chunks, c.schedule, self.sharded, pattern, np.where(searched, 1 + self.microbatch.code, 0))
-        in_order = np.lexsort((c.microbatches, key.code))
+        passed = c.alike(distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule"))).code, _sharded(c.rests))
+        key = distinct(passed.code, pattern, np.where(searched, 1 + self.microbatch.code, 0))
+        # numbers of few bits are sorted in less time
+        in_order = np.lexsort([one.astype(np.min_scalar_type(one.max())) for one in (c.microbatches, key.code)])
         for rows in np.split(in_order, np.cumsum(np.bincount(key.code))[:-1]):
             row = rows[0]
             schedule, stages = space.schedules[c.schedule[row]], int(c.stages[row])
@@ -164,7 +157,7 @@ class _Fullest:
 
     def bytes(self) -> Bytes:
         """Of the fullest rank, but for libraries, shape (ways to share, configurations)."""
-        result = np.full((len(self.shared), len(self.c)), -np.inf)
+        result = np.zeros((len(self.shared), len(self.c)))
         of_stage = np.array([shared.zero == 3 for shared in self.shared])
         constants = np.stack([self._constants(shared) for shared in self.shared], axis=2)
         for group in self.groups:
@@ -172,11 +165,12 @@ class _Fullest:
             makes = self._setting(rows[0]).makes_gradients and group.schedule in WHOLE
             ways = np.flatnonzero(of_stage == bool(self.sharded[rows[0]]))
             at = self.divided.code[rows] * len(self.workers) + self.workers.code[rows]
+            found = []
             for kind in group.ranks:
                 passes, pipeline = self._passes(group, kind, makes)
                 always, gradients, optimizer = taken(constants[kind.number][:, ways], at, axis=2)
-                most = always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer)
-                result[ways[:, None], rows] = np.maximum(result[ways[:, None], rows], most)
+                found.append(always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer))
+            result[np.ix_(ways, rows)] = np.maximum.reduce(found)
         return result
 
     def _constants(self, shared: _Shared) -> Bytes:
@@ -199,29 +193,23 @@ class _Fullest:
     def _passes(self, group: _Group, kind: Kind, makes: bool) -> tuple[Bytes, Bytes]:
         """The most that comes on top while a rank of a kind passes microbatches, and buffers of what it sends and receives.
         makes: whether backward passes make gradients, which are among it."""
-        c, rows, setting, held = self.c, group.rows, self._setting(group.rows[0]), self.held
-        own = list(dict.fromkeys(kind.contents))
+        setting, held = self._setting(group.rows[0]), self.held
+        own, at = list(dict.fromkeys(kind.contents)), self.microbatch.code[group.rows]
         groups = tuple(own.index(content) for content in kind.contents)
-        told = list(group.moments(kind, groups))
-        at = np.stack([held.at(self.microbatch.code[rows], content) for content in own])
-        share = 1 + setting.fragmentation
-        weights = [share * held.kept[at]]
-        weights += [share * held.left[at]] if setting.splits else []
-        weights += [(1 + setting.fragmentation_of_gradients) * held.gradients[at]] if makes else []
-        of_passes = [held.making[at]] if makes else []
-        of_passes += [held.adding[at]]
-        of_passes += [np.zeros((1, len(rows)))] if setting.splits and not makes else []
-        passes, flights = np.concatenate(of_passes), np.empty((len(own), len(rows)))
-        columns = np.concatenate(weights)
-        for some, one in told:
-            flights[:, some] = one.most[:, None]
-            lists = [*one.first, *one.later] if makes else [*one.beside, one.between] if setting.splits else one.beside
-            for most, counts in zip(passes, lists, strict=True):
-                most[some] += (counts @ columns[:, some]).max(axis=0, initial=-math.inf)
-        entries, outputs = self.ends[:, own][:, :, self.divided.code[rows]] * (c.samples[rows] * setting.size)
+        parts = (
+            (held.making, held.adding, held.kept, held.gradients)
+            if makes
+            else (held.adding, held.kept, held.left)[: 2 + setting.splits]
+        )
+        columns, passes = np.concatenate([taken(part[own], at, axis=1) for part in parts]), np.empty(len(at))
+        flights = np.empty((len(own), len(at)))
+        for some, one in group.moments(kind, groups):
+            counts, flights[:, some] = one.making if makes else one.adding, one.most[:, None]
+            passes[some] = (counts @ columns[:, some]).max(axis=0)
         chunks = np.array([[groups.count(number)] for number in range(len(own))])
+        entries, outputs = (taken(some[own], at, axis=1) for some in self.ends_bytes)
         pipeline = pipeline_bytes(setting.software, group.microbatches, flights, entries, outputs, chunks)
-        return passes.max(axis=0), pipeline.sum(axis=0)
+        return passes, pipeline.sum(axis=0)
 
     def libraries_bytes(self) -> Bytes:
         """What libraries hold, the same on all ranks, shape (orders, configurations)."""
@@ -232,7 +220,8 @@ class _Fullest:
             copies[group.rows] = any(contents[one].copies for kind in group.ranks for one in kind.contents)
         cluster, fixed = space.scenario.cluster, libraries_bytes(self.grounds[0], False)
         fixed_bytes = fixed["workspace"] + fixed["context"]
-        key = distinct(c.tensor, c.context, c.expert, c.workers, c.stages, copies)
+        shapes = distinct(*(c.shapes[name] for name in ("tensor", "context", "expert", "workers", "stages")))
+        key = combined([(shapes.code, c.shape), (np.arange(2), copies)])
         degrees = np.array([c.workers, c.stages, c.tensor, c.context, c.expert])[:, key.first].T.tolist()
         found = np.array(
             [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -14,6 +15,7 @@ from simulator.strategy.schedule import PassTimes, ScheduleName, order
 from simulator.strategy.schedules.written import interleaved_1f1b
 
 Counts = NDArray[np.int64]
+Weights = NDArray[np.float64]
 # Schedules in which a rank has no fewer forward passes ahead than those behind it: of alike ranks the first holds the most.
 FIRST_HOLDS_MOST: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
 # Rounds of microbatches after which 1F1B over several chunks does the same in turn.
@@ -28,7 +30,7 @@ class Moments:
     """
 
     def __init__(self, found: Turns, groups: tuple[int, ...], splits: bool) -> None:
-        self._groups, self._back, chunks = groups, found.back[0], len(groups)
+        self._groups, self._back, self._splits, chunks = groups, found.back[0], splits, len(groups)
         self._is_in = (np.array(groups)[:, None] == np.arange(max(groups) + 1)).astype(np.int64)
         columns = np.kron(np.eye(2, dtype=np.int64), self._is_in) if splits else self._is_in
         self._itself = [columns[groups.index(group)] for group in range(max(groups) + 1)]
@@ -42,6 +44,17 @@ class Moments:
         return [_most(self._before[self._group == i] - itself) for i, itself in enumerate(self._itself)]
 
     @cached_property
+    def adding(self) -> Weights:
+        """All of that, and where gradients of weights come later ends of passes; before the counts 1 in the column of the group
+        that is passed back."""
+        return _together([*self.beside, self.between] if self._splits else self.beside, len(self._itself))
+
+    @cached_property
+    def making(self) -> Weights:
+        """The same where passes make gradients: columns of groups passed back at first, and after it, then counts."""
+        return _together([*self.first, *self.later], 2 * len(self._itself))
+
+    @property
     def first(self) -> list[Counts]:
         """The same at the first that goes back, and then how many chunks of each group one has gone back through before."""
         firsts = self._firsts
@@ -49,7 +62,7 @@ class Moments:
         counts = np.concatenate([self._before[firsts] - self._is_in, done], axis=1)
         return [_most(counts[self._is_in[:, i] == 1]) for i in range(len(self._itself))]
 
-    @cached_property
+    @property
     def later(self) -> list[Counts]:
         """The same at those after it, when one has gone back through all chunks."""
         group = self._group.copy()
@@ -58,7 +71,7 @@ class Moments:
         every = self._is_in.sum(axis=0)
         return [np.concatenate([one, np.broadcast_to(every, (len(one), len(every)))], axis=1) for one in found]
 
-    @cached_property
+    @property
     def between(self) -> Counts:
         """At ends of passes."""
         return _most(self._after)
@@ -96,6 +109,12 @@ def _moments(
         passes = order(schedule, ranks, microbatches, len(groups), times)
         kind, chunk = passes.kind[rank], passes.chunk[rank]
     return Moments(turns(kind[None], chunk[None], len(groups)), groups, schedule not in WHOLE)
+
+
+def _together(counts: Sequence[Counts], passes: int) -> Weights:
+    """One after the other, with a column before for each of so many passes, which they are beside in turn."""
+    each = zip(np.eye(len(counts), passes), counts, strict=True)
+    return np.concatenate([np.concatenate([np.tile(own, (len(one), 1)), one], axis=1) for own, one in each])
 
 
 def _most(counts: Counts) -> Counts:

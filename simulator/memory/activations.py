@@ -135,12 +135,6 @@ class Held(NamedTuple):
     gathered: float
     moments: tuple[tuple[float, int], ...]
 
-    def working_elements(self, samples: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of activations' gradients for one sample, and of weights', at the fullest moment with so many samples."""
-        working, weights = np.array(self.moments, dtype=np.float64).T
-        at = np.argmax(samples[:, None] * working + weights, axis=1)
-        return working[at], weights[at]
-
 
 def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool, setting: Setting) -> Held:
     """own: of what it keeps (`whole`) what is not made again. is_last: whether no layer of the chunk is behind it."""
@@ -151,13 +145,16 @@ def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool
     dropped_bytes -= size_bytes((one for one in own if one.name in names), size, logit_bytes)
     if software.input_bytes is not None:
         own = with_narrow_inputs(own, software.input_bytes, layer.output_elements)
+    fullest: dict[int, float] = {}
+    for working, weights in _moments(layer, size, is_last, software.loss):
+        fullest[weights] = max(working, fullest.get(weights, working))
     return Held(
         size_bytes(own, size, logit_bytes),
         size_bytes((one for one in own if one.name in _LOGITS), size, logit_bytes),
         dropped_bytes,
         size * sum(map(_needed_elements, layer.operators)),
         size * _gathered_elements(layer, setting.plan.context),
-        tuple(_moments(layer, size, is_last, software.loss)),
+        tuple((working, weights) for weights, working in fullest.items()),
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.memory.activations import Held, held, kept, kept_of_every_second, segments
 from simulator.memory.setting import Setting
+from simulator.memory.states import Amount
 from simulator.model.layers import Layer
 from simulator.model.operators import Kept
 
@@ -20,22 +21,24 @@ Bytes = NDArray[np.float64]
 
 
 class Moment(NamedTuple):
-    """Bytes of one microbatch at a moment of its backward pass, by what holds them; logits are among the activations."""
+    """Bytes of one microbatch at a moment of its backward pass, by what holds them; logits are among the activations. Of many
+    moments where numbers are arrays."""
 
-    gradients: float
-    activations: float
-    logits: float
-    recomputed: float
-    working: float
-    communication: float
+    gradients: Amount
+    activations: Amount
+    logits: Amount
+    recomputed: Amount
+    working: Amount
+    communication: Amount
 
     @property
-    def total_bytes(self) -> float:
-        return sum(self) - self.logits
+    def total_bytes(self) -> Amount:
+        # the last are the same for many chunks
+        return self.gradients + self.activations + (self.recomputed + self.working + self.communication)
 
-    def reserved_bytes(self, fragmentation: float) -> float:
+    def reserved_bytes(self, fragmentation: float) -> Amount:
         """With what the allocator holds beyond it, as a share of what comes and goes."""
-        return self.total_bytes + fragmentation * (self.total_bytes - self.communication)
+        return (1 + fragmentation) * self.total_bytes - fragmentation * self.communication
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,19 @@ def chunk_of(
     """Of `layers`, into which `entry_elements` come for a sample. gradient_bytes: of a parameter, as the pass leaves them.
     batch: what the first layer keeps that is there throughout the step."""
     alikes = alikes_of(setting, layers, entry_elements, batch)
-    each = np.array([setting.samples]), np.array([gradient_bytes]), np.array([setting.gathers])
-    backward = Backward(setting, alikes.layers, np.array(alikes.counts)[:, None], *each)
-    kept_bytes, logits_bytes, left_bytes = (sums.item() for sums in backward.sums)
-    making, adding = (Moment(*moments[:, 0].tolist()) for moments in (backward.making, backward.adding))
+    each = Layers.of([alikes.layers]), np.array(alikes.counts)[:, None], setting.samples, gradient_bytes, setting.gathers
+    backward = Backward(setting, *each)
+    kept_bytes, logits_bytes, left_bytes = (sums.item() for sums in (backward.kept, backward.logits, backward.left))
+    making, adding = (_fullest(moments, setting.fragmentation) for moments in (backward.making, backward.adding))
     return Chunk(kept_bytes, logits_bytes, left_bytes, making, adding)
+
+
+def _fullest(moments: Sequence[Moment], fragmentation: float) -> Moment:
+    """With what the allocator holds beyond it."""
+    reserved = [some.reserved_bytes(fragmentation) for some in moments]
+    number = int(np.argmax([some.max() for some in reserved]))
+    at = np.unravel_index(reserved[number].argmax(), reserved[number].shape)
+    return Moment(*(float(np.broadcast_to(one, reserved[number].shape)[at]) for one in moments[number]))
 
 
 def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, batch: Sequence[Kept] = ()) -> Alikes:
@@ -118,97 +129,116 @@ def _keeps(setting: Setting, layer: Layer, first: bool, entry_elements: int) -> 
     return kept(layer, recompute, first, entry_elements)
 
 
+class Layers(NamedTuple):
+    """A chunk's layers as arrays, of many ways to train them in the last axis. numbers: all that `Alike` has, of `Held` what is
+    for a sample, shape (10, layers, ways). moments: as in `Held`, shape (2, moments, layers, ways)."""
+
+    numbers: NDArray[np.float64]
+    moments: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, ways: Sequence[Sequence[Alike]]) -> Layers:
+        """As many layers in each."""
+        numbers = np.array([[(*one.held[:5], *one[1:]) for one in layers] for layers in ways], dtype=np.float64)
+        most = max(len(one.held.moments) for layers in ways for one in layers)
+        moments = [[(one.held.moments * most)[:most] for one in layers] for layers in ways]
+        return cls(numbers.T, np.array(moments, dtype=np.float64).T)
+
+    def each(self, ways: NDArray[np.int64]) -> Layers:
+        """The way of each row, for columns of chunks."""
+        return Layers(self.numbers[..., None, ways], self.moments[..., None, ways])
+
+    def working_elements(self, samples: Amount) -> NDArray[np.float64]:
+        """Of activations' gradients for one sample, and of weights', at the fullest moment with so many samples."""
+        moments = self.moments.swapaxes(0, 1)
+        fullest: NDArray[np.float64] = moments[0]
+        for moment in moments[1:]:
+            is_fuller = samples * moment[0] + moment[1] > samples * fullest[0] + fullest[1]
+            fullest = np.where(is_fuller, moment, fullest)
+        return fullest
+
+
 class Backward:
     """A backward pass over one microbatch, of many chunks of the same layers: from the last to the first.
 
-    counts: how many there are of each of `alikes`, shape (alikes, chunks). samples: of a microbatch; gradient_bytes: of a
-    parameter; gathers: whether layers are gathered; shape (chunks,).
+    counts: how many there are of each of `layers`. samples: of a microbatch; gradient_bytes: of a parameter; gathers: whether
+    layers are gathered. All of chunks in the last axes; bytes are in arrays of shape (layers, first and last, chunks), where
+    they are not the same for some.
     Before a layer is reached its activations and those of the layers before it are held, after it those of the layers before
     it and the gradients of its parameters. Between layers that are alike all this goes up or down evenly: the fullest moment is
-    one of the two, for the first or the last of them. Bytes are in arrays of shape (alikes, first and last, chunks).
+    one of the two, for the first or the last of them.
 
-    sums: kept, logits of them, and left, shape (3, chunks). making, adding: as in `Chunk`, shape (holders, chunks).
+    kept, logits, left: in sums. making, adding: as in `Chunk`, at all moments before and after a layer.
     """
 
     def __init__(
-        self, setting: Setting, alikes: Sequence[Alike], counts: NDArray[np.int64], samples: Bytes, gradient_bytes: Bytes,
-        gathers: NDArray[np.bool_],
+        self, setting: Setting, layers: Layers, counts: NDArray[np.int64], samples: Amount, gradient_bytes: Amount,
+        gathers: Amount,
     ) -> None:  # fmt: skip
-        self.setting, self.alikes, self.counts, self.gathers = setting, alikes, counts, gathers
-        per_sample = np.array([[*one.held[:5], setting.size * one.entry] for one in alikes]).T[:, :, None, None]
-        kept, logits, again, left, gathered, entry = per_sample * samples
-        working, weights = np.array([one.held.working_elements(samples) for one in alikes]).transpose(1, 0, 2)[:, :, None]
-        self.glued = np.array([one.glued for one in alikes])[:, None, None]
-        self.parameters = np.array([float(one.parameters) for one in alikes])[:, None, None]
-        stands_in = setting.software.stand_ins & ~self.glued
-        self.gradients = gradient_bytes * self.parameters
-        self.first_gradients = np.where(stands_in, 0, gradient_bytes * np.minimum(self.parameters, weights))
-        self.sums = (counts * np.stack([kept, logits, left])[:, :, 0]).sum(axis=1)
-        self.held = np.zeros((6, 2, len(alikes), 2, len(samples)))
-        self._hold(kept, logits, left)
-        self.held[3, 0] = self._made_again(again)
-        self.held[4, 0], self.held[4, 1] = samples * setting.size * working, entry
-        self.held[5] = self._scattered()
-        self.held[5, 0] += gathered
+        numbers = layers.numbers[:, :, None]
+        kept, logits, again, left, gathered = numbers[:5] * samples
+        parameters, behind, entry, glued, continues = numbers[5:]
+        working, weights = layers.working_elements(samples)[:, :, None]
+        self.setting, self.counts = setting, counts[:, None]
+        self.gradients = gradient_bytes * parameters
+        self.first_gradients = gradient_bytes * np.minimum(parameters, weights)
+        if setting.software.stand_ins:
+            self.first_gradients = self.first_gradients * glued
+        self.kept, self.logits, self.left = ((self.counts * own).sum(axis=(0, 1)) for own in (kept, logits, left))
+        scattered, scattered_after = self._scattered(parameters, behind, glued, gathers)
+        sample_bytes = setting.size * samples
+        held, held_logits = self._before(kept), self._before(logits)
+        missing = self._behind(left) if setting.splits else 0.0
+        self.at = Moment(
+            0.0, held + kept + missing, held_logits + logits, self._made_again(again, continues), sample_bytes * working,
+            gathered + scattered,
+        )  # fmt: skip
+        missing = missing + left if setting.splits else 0.0
+        self.after = Moment(0.0, held + missing, held_logits, 0.0, sample_bytes * entry, scattered_after)
 
     @cached_property
-    def making(self) -> Bytes:
+    def making(self) -> tuple[Moment, Moment]:
         if self.setting.splits:
             return self.adding
-        behind, held = self._behind(self.gradients), self.held.copy()
-        held[0] = behind + self.first_gradients, behind + self.gradients
-        return self._fullest(held)
+        behind = self._behind(self.gradients)
+        return self.at._replace(gradients=behind + self.first_gradients), self.after._replace(gradients=behind + self.gradients)
 
     @cached_property
-    def adding(self) -> Bytes:
-        held = self.held.copy()
-        if not self.setting.splits:
-            # else gradients of weights come later
-            held[4, 0] += self.first_gradients
-        return self._fullest(held)
-
-    def _hold(self, kept: Bytes, logits: Bytes, left: Bytes) -> None:
-        for holder, own in ((1, kept), (2, logits)):
-            before = self._before(own)
-            self.held[holder] = before + own, before
-        if self.setting.splits:
-            behind = self._behind(left)
-            self.held[1] += behind, behind + left
-
-    def _fullest(self, held: Bytes) -> Bytes:
-        """With what the allocator holds beyond it."""
-        moments = held.reshape(6, -1, held.shape[-1])
-        at = np.argmax(Moment(*moments).reserved_bytes(self.setting.fragmentation), axis=0)
-        return np.take_along_axis(moments, at[None, None], axis=1)[:, 0]
+    def adding(self) -> tuple[Moment, Moment]:
+        # where gradients of weights come later there are none
+        first = 0.0 if self.setting.splits else self.first_gradients
+        return self.at._replace(working=self.at.working + first), self.after
 
     def _before(self, own: Bytes) -> Bytes:
         """Sums over all layers that come before."""
-        total = self.counts * own[:, 0]
+        total = self.counts * own
         first = np.cumsum(total, axis=0) - total
-        return np.stack([first, first + (self.counts - 1) * own[:, 0]], axis=1)
+        return np.concatenate([first, first + (self.counts - 1) * own], axis=1)
 
     def _behind(self, own: Bytes) -> Bytes:
         """Sums over all layers that come after."""
-        total = self.counts * own[:, 0]
+        total = self.counts * own
         last = np.cumsum(total[::-1], axis=0)[::-1] - total
-        return np.stack([last + (self.counts - 1) * own[:, 0], last], axis=1)
+        return np.concatenate([last + (self.counts - 1) * own, last], axis=1)
 
-    def _made_again(self, again: Bytes) -> Bytes:
+    def _made_again(self, again: Bytes, continues: Bytes) -> Bytes:
         """What was dropped is made again for one layer, or for some, of which the layers already passed are done with."""
-        result = np.repeat(again, 2, axis=1)
-        for number, one in enumerate(self.alikes):
-            if one.continues:
-                before, own = result[number - 1, 1], again[number, 0]
-                result[number] = before + own, before + self.counts[number] * own
+        if not continues.any():
+            return again
+        each, *chunks = np.broadcast_shapes(again.shape, self.counts.shape)[1:]
+        result = np.empty((len(again), 2 * each, *chunks))
+        before = np.zeros(chunks)
+        for number, (own, counts, goes_on) in enumerate(zip(again[:, 0], self.counts[:, 0], continues[:, 0], strict=True)):
+            result[number] = before * goes_on + own, before * goes_on + np.where(goes_on, counts, 1) * own
+            before = result[number, 1]
         return result
 
-    def _scattered(self) -> Bytes:
+    def _scattered(self, parameters: Bytes, behind: Bytes, glued: Bytes, gathers: Amount) -> tuple[Amount, Amount]:
         """Whole gradients on their way to who has which part: of a layer, and of the one behind it, which goes out meanwhile
         (PyTorch's FSDP). Those of what is glued wait for the end of the pass, since that was gathered together."""
-        setting = self.setting
-        blocks, ends = np.where(self.glued, 0, self.parameters), np.where(self.glued, self.parameters, 0)
-        behind = np.array([float(one.behind) for one in self.alikes])[:, None, None]
-        moving = (setting.size + setting.gradient_size) * blocks + setting.gradient_size * behind
-        waiting = setting.size * self._behind(ends)
-        scattered: Bytes = self.gathers * np.stack([moving + waiting, moving + waiting + setting.size * ends])
-        return scattered
+        if not np.any(gathers):
+            return 0.0, 0.0
+        setting, ends = self.setting, glued * parameters
+        moving = (setting.size + setting.gradient_size) * (parameters - ends) + setting.gradient_size * behind
+        scattered = gathers * (moving + setting.size * self._behind(ends))
+        return scattered, scattered + gathers * setting.size * ends

@@ -17,7 +17,7 @@ from simulator.memory.libraries import libraries_bytes
 from simulator.memory.own import Own, batch_of, output_elements, owns, part_of
 from simulator.memory.result import COMES_AND_GOES, HOLDERS, RankMemory
 from simulator.memory.setting import Setting
-from simulator.memory.states import states
+from simulator.memory.states import Amount, states
 from simulator.strategy import GatherAverage
 
 _NOTHING: Final = Moment(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -53,7 +53,7 @@ class Peak(NamedTuple):
     beside_bytes: Sequence[float]
     gradients_bytes: float
 
-    def total_bytes(self, setting: Setting) -> float:
+    def total_bytes(self, setting: Setting) -> Amount:
         """With what the allocator holds beyond it."""
         share, of_gradients = setting.fragmentation, setting.fragmentation_of_gradients
         beside_bytes = (1 + share) * self.beside_bytes[0] + (1 + of_gradients) * self.gradients_bytes
