@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -44,12 +44,12 @@ def distinct(*columns: Numbers) -> Distinct:
     return Distinct(code.astype(np.int64, copy=False), first)
 
 
-def combined(halves: Iterable[tuple[Numbers, Numbers]]) -> Distinct:
+def combined(halves: Sequence[tuple[Numbers, Numbers]]) -> Distinct:
     """The codes of rows that are combinations of halves: of each half its own codes, and the place in it that each row has."""
-    code, count = np.zeros(1, dtype=np.int64), 1
-    for codes, places in halves:
-        each = int(codes.max(initial=0)) + 1
-        code, count = code * each + taken(codes, places), count * each
+    count, code = 1, np.zeros(len(halves[0][1]), dtype=np.int64)
+    for codes, places in reversed(halves):
+        code += taken(count * codes, places)
+        count *= int(codes.max(initial=0)) + 1
     first = np.full(count, -1)
     # the last of alike rows that is written stays
     first[code] = np.arange(len(code))

@@ -128,16 +128,19 @@ class Contents:
 
     def parts(self, division: Division, setting: Setting) -> tuple[Part, Part]:
         """What each chunk has of the model, and each kind of ranks: arrays."""
-        of_chunks = []
+        layers, chunks, batch_bytes = dict[tuple[int, int, bool], Layer](), list[list[tuple[int, int, bool]]](), list[int]()
         for content in self.all:
-            layers, _, batch = content.of(division)
-            of_chunks.append(part_of(layers, setting.training, size_bytes(batch, setting.size)))
-        chunks = _stacked(of_chunks)
-        most = max(len(contents) for _, contents in self.kinds)
-        none = len(self.all)
-        members = np.array([[*contents, *[none] * (most - len(contents))] for _, contents in self.kinds])
-        of_kinds = chunks.each(lambda one: np.append(one, 0.0)[members])
-        return chunks, together(of_kinds, self._products(division, setting))
+            own, _, batch = content.of(division)
+            chunks.append([(id(layer.operators), id(layer.tensors), layer.glued) for layer in own])
+            layers.update(zip(chunks[-1], own, strict=True))
+            batch_bytes.append(size_bytes(batch, setting.size))
+        number = {made: number for number, made in enumerate(layers)}
+        of_layers = _stacked([part_of([one], setting.training) for one in layers.values()])
+        members = [[number[made] for made in chunk] for chunk in chunks]
+        of_chunks = together(_members(of_layers, members), np.zeros(len(chunks)))
+        of_chunks = of_chunks._replace(batch_bytes=np.array(batch_bytes, dtype=np.float64))
+        of_ranks = _members(of_chunks, [contents for _, contents in self.kinds])
+        return of_chunks, together(of_ranks, self._products(division, setting))
 
     def ends(self, division: Division) -> Numbers:
         """Elements of a sample that come into each chunk, and that go out, shape (2, contents)."""
@@ -160,3 +163,10 @@ class Contents:
 def _stacked(parts: Sequence[Part]) -> Part:
     sizes = np.array([part.sizes for part in parts], dtype=np.float64).T
     return Part(Sizes(*sizes), *np.array([part[1:] for part in parts], dtype=np.float64).T)
+
+
+def _members(parts: Part, members: Sequence[Sequence[int]]) -> Part:
+    """Of each the members, in the last axis."""
+    most, none = max(map(len, members)), len(parts.largest)
+    at = np.array([[*some, *[none] * (most - len(some))] for some in members])
+    return parts.each(lambda one: np.append(one, 0.0)[at])

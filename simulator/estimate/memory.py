@@ -45,8 +45,9 @@ def memory_bytes(configurations: Configurations) -> Bytes:
         c.take(told.first), [_Shared(int(rests["zero"][i]), c.space.buckets_bytes[rests["bucket"][i]]) for i in shared.first]
     )
     held = fullest.bytes()[:, None] + fullest.libraries_bytes()
-    at = shared.code * len(c.space.orders) + rests["order"]
-    return taken(held.ravel(), taken(at * len(told), c.rest) + told.code)
+    at = taken((shared.code * len(c.space.orders) + rests["order"]) * len(told), c.rest)
+    at += told.code
+    return taken(held.ravel(), at)
 
 
 def _sharded(rests: Mapping[str, Numbers]) -> Numbers:
@@ -63,22 +64,22 @@ class _Shared(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Rows whose ranks have the same chunks and pass them in the same order, by their number of microbatches. ranks: those that
-    may be the fullest."""
+    """Rows whose ranks have the same chunks and pass them in the same order, by their number of microbatches. begins: where
+    each number does. ranks: those that may be the fullest."""
 
     rows: Numbers
     schedule: ScheduleName
     stages: int
     times: PassTimes
     microbatches: Numbers
+    begins: Numbers
     ranks: Sequence[Kind]
 
     def moments(self, kind: Kind, groups: tuple[int, ...]) -> Iterator[tuple[slice, Moments]]:
         """Of a rank of a kind, whose chunks are in groups of alike ones, and the rows that have them."""
-        begins = np.flatnonzero(np.diff(self.microbatches, prepend=-1))
         found = [
             (begin, moments(self.schedule, self.stages, kind.first, number, groups, self.times))
-            for begin, number in zip(begins.tolist(), self.microbatches[begins].tolist(), strict=True)
+            for begin, number in zip(self.begins.tolist(), self.microbatches[self.begins].tolist(), strict=True)
         ]
         # many microbatches come to the same moments as more do
         told = [next(same) for _, same in itertools.groupby(found, key=lambda one: id(one[1]))]
@@ -146,7 +147,9 @@ class _Fullest:
             if searched[row]:
                 scenario = c.scenario(int(row))
                 times = scenario.strategy.plan.pass_times(scenario.job())
-            yield _Group(rows, schedule, stages, times, c.microbatches[rows], [kind for some in firsts for kind in some])
+            microbatches, fullest = c.microbatches[rows], [kind for some in firsts for kind in some]
+            begins = np.append(0, 1 + np.flatnonzero(np.diff(microbatches)))
+            yield _Group(rows, schedule, stages, times, microbatches, begins, fullest)
 
     def _fullest_of(self, schedule: ScheduleName, ranks: Sequence[Kind], row: int) -> Sequence[Kind]:
         """Of alike ranks those that may hold the most: where what comes in and goes out does not tell, the first."""
@@ -165,12 +168,15 @@ class _Fullest:
             makes = self._setting(rows[0]).makes_gradients and group.schedule in WHOLE
             ways = np.flatnonzero(of_stage == bool(self.sharded[rows[0]]))
             at = self.divided.code[rows] * len(self.workers) + self.workers.code[rows]
-            found = []
+            contents, found = list({content: None for kind in group.ranks for content in kind.contents}), []
+            columns = self._columns(group, contents, makes)
             for kind in group.ranks:
-                passes, pipeline = self._passes(group, kind, makes)
+                own = list(dict.fromkeys(kind.contents))
+                passes, pipeline = self._passes(group, kind, columns[:, [contents.index(content) for content in own]], makes)
                 always, gradients, optimizer = taken(constants[kind.number][:, ways], at, axis=2)
                 found.append(always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer))
-            result[np.ix_(ways, rows)] = np.maximum.reduce(found)
+            for way, most in zip(ways.tolist(), np.maximum.reduce(found), strict=True):
+                result[way, rows] = most
         return result
 
     def _constants(self, shared: _Shared) -> Bytes:
@@ -190,26 +196,28 @@ class _Fullest:
             own[:, 2] = optimizer_step(always, gradients).total_bytes(setting)
         return result.reshape(kinds, 3, -1)
 
-    def _passes(self, group: _Group, kind: Kind, makes: bool) -> tuple[Bytes, Bytes]:
+    def _columns(self, group: _Group, contents: Sequence[int], makes: bool) -> Bytes:
+        """Of some contents what counts of moments are of, then what comes into them and goes out, shape (…, contents, rows)."""
+        held, at = self.held, self.microbatch.code[group.rows]
+        if makes:
+            parts = [held.making, held.adding, held.kept, held.gradients]
+        else:
+            parts = [held.adding, held.kept, *([held.left] if self._setting(group.rows[0]).splits else [])]
+        return np.array([taken(part[contents], at, axis=1) for part in (*parts, *self.ends_bytes)])
+
+    def _passes(self, group: _Group, kind: Kind, columns: Bytes, makes: bool) -> tuple[Bytes, Bytes]:
         """The most that comes on top while a rank of a kind passes microbatches, and buffers of what it sends and receives.
         makes: whether backward passes make gradients, which are among it."""
-        setting, held = self._setting(group.rows[0]), self.held
-        own, at = list(dict.fromkeys(kind.contents)), self.microbatch.code[group.rows]
+        own = list(dict.fromkeys(kind.contents))
         groups = tuple(own.index(content) for content in kind.contents)
-        parts = (
-            (held.making, held.adding, held.kept, held.gradients)
-            if makes
-            else (held.adding, held.kept, held.left)[: 2 + setting.splits]
-        )
-        columns, passes = np.concatenate([taken(part[own], at, axis=1) for part in parts]), np.empty(len(at))
-        flights = np.empty((len(own), len(at)))
+        *_, entries, outputs = columns
+        held, passes, flights = columns[:-2].reshape(-1, len(group.rows)), np.empty(len(group.rows)), np.empty_like(entries)
         for some, one in group.moments(kind, groups):
             counts, flights[:, some] = one.making if makes else one.adding, one.most[:, None]
-            passes[some] = (counts @ columns[:, some]).max(axis=0)
+            passes[some] = (counts @ held[:, some]).max(axis=0)
         chunks = np.array([[groups.count(number)] for number in range(len(own))])
-        entries, outputs = (taken(some[own], at, axis=1) for some in self.ends_bytes)
-        pipeline = pipeline_bytes(setting.software, group.microbatches, flights, entries, outputs, chunks)
-        return passes, pipeline.sum(axis=0)
+        software = self._setting(group.rows[0]).software
+        return passes, pipeline_bytes(software, group.microbatches, flights, entries, outputs, chunks).sum(axis=0)
 
     def libraries_bytes(self) -> Bytes:
         """What libraries hold, the same on all ranks, shape (orders, configurations)."""

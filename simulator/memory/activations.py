@@ -145,17 +145,24 @@ def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool
     dropped_bytes -= size_bytes((one for one in own if one.name in names), size, logit_bytes)
     if software.input_bytes is not None:
         own = with_narrow_inputs(own, software.input_bytes, layer.output_elements)
-    fullest: dict[int, float] = {}
-    for working, weights in _moments(layer, size, is_last, software.loss):
-        fullest[weights] = max(working, fullest.get(weights, working))
+    key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
+    if key not in setting.passed:
+        setting.passed[key] = _passed(layer, is_last, setting)
     return Held(
         size_bytes(own, size, logit_bytes),
         size_bytes((one for one in own if one.name in _LOGITS), size, logit_bytes),
         dropped_bytes,
-        size * sum(map(_needed_elements, layer.operators)),
-        size * _gathered_elements(layer, setting.plan.context),
-        tuple((working, weights) for weights, working in fullest.items()),
+        *setting.passed[key],
     )
+
+
+def _passed(layer: Layer, is_last: bool, setting: Setting) -> tuple[float, float, tuple[tuple[float, int], ...]]:
+    """What is left and gathered, and moments, whatever is made again."""
+    size, fullest = setting.size, dict[int, float]()
+    for working, weights in _moments(layer, size, is_last, setting.software.loss):
+        fullest[weights] = max(working, fullest.get(weights, working))
+    left, gathered = size * sum(map(_needed_elements, layer.operators)), size * _gathered_elements(layer, setting.plan.context)
+    return left, gathered, tuple((working, weights) for weights, working in fullest.items())
 
 
 def _needed_elements(operator: Operator) -> int:

@@ -47,7 +47,7 @@ class Always:
         """What comes on top: work, and gradients copied to 32 bits, unless that has been done. torch's Adam makes two of the
         size of one tensor after another, unless it is fused."""
         setting, main = self.setting, self._copies and self.setting.software.main_gradients and not self._flattens
-        unfused = setting.training.optimizer == "adam" and not setting.is_gpu and not setting.strategy.servers
+        unfused = setting.training.optimizer == "adam" and not setting.is_gpu and not setting.servers
         return 2.0 * setting.size * self.part.largest if unfused else 0.0, self.held.master_parameters if main else 0.0
 
     def _gradients_apart_bytes(self) -> float:
@@ -59,7 +59,7 @@ class Always:
     @property
     def _updates(self) -> bool:
         """Whether the rank's device updates parameters."""
-        return "optimizer" not in self.setting.training.offload and self.setting.strategy.servers == 0
+        return "optimizer" not in self.setting.training.offload and self.setting.servers == 0
 
     @property
     def _copies(self) -> bool:

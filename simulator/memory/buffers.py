@@ -49,7 +49,7 @@ def _summed_bytes(setting: Setting, part: Part, held: States) -> float:
     """Buckets of gradients. Of those that ZeRO's second stage scatters one fills while the one before it is on its way.
     Strategies that exchange something else have a copy of it, flat (torch.distributed.algorithms.model_averaging)."""
     zero, software, parameters = setting.training.zero, setting.software, part.sizes.parameters
-    if setting.strategy.servers:
+    if setting.servers:
         return 0.0
     if not isinstance(setting.strategy, Replicated):
         return setting.averages * held.gradients

@@ -101,7 +101,7 @@ def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, ba
     """Layers that are made of the same, at the same place, are asked once."""
     known: dict[tuple[object, ...], Alike] = setting.alike
     recompute = setting.training.recompute
-    continues = (np.diff(segments(layers, recompute), prepend=-1) == 0).tolist()
+    continues = [one == before for before, one in itertools.pairwise([-1, *segments(layers, recompute).tolist()])]
     entries = [entry_elements, *(layer.output_elements for layer in layers[:-1])]
     behind = [*(0 if layer.glued else layer.parameters for layer in layers[1:]), 0]
 
@@ -210,13 +210,17 @@ class Backward:
         return self.at._replace(working=self.at.working + first), self.after
 
     def _before(self, own: Bytes) -> Bytes:
-        """Sums over all layers that come before."""
+        """Sums over all layers that come before; of nothing nothing."""
+        if not own.any():
+            return own
         total = self.counts * own
         first = np.cumsum(total, axis=0) - total
         return np.concatenate([first, first + (self.counts - 1) * own], axis=1)
 
     def _behind(self, own: Bytes) -> Bytes:
-        """Sums over all layers that come after."""
+        """Sums over all layers that come after; of nothing nothing."""
+        if not own.any():
+            return own
         total = self.counts * own
         last = np.cumsum(total[::-1], axis=0)[::-1] - total
         return np.concatenate([last + (self.counts - 1) * own, last], axis=1)

@@ -27,7 +27,7 @@ def libraries_bytes(setting: Setting, copies: bool) -> dict[str, float]:
     facts = facts_of(setting.scenario.cluster.device.name)
     return {
         "workspace": float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"]) if setting.is_gpu else 0.0,
-        "library": 0.0 if setting.strategy.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
+        "library": 0.0 if setting.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
         "context": float(setting.software.context_bytes) if setting.is_gpu else 0.0,
     }
 

@@ -26,15 +26,17 @@ class Setting:
     def __init__(self, scenario: Scenario, software: Software) -> None:
         strategy = scenario.strategy
         self.scenario, self.software, self.strategy = scenario, software, strategy
-        self.training, self.job, self.plan = scenario.training, scenario.job(), strategy.plan
+        self.training, self.job, self.plan, self.servers = scenario.training, scenario.job(), strategy.plan, strategy.servers
         plan = self.plan
         self.size = self.job.element_bytes
         self.gradient_size = plan.gradient_bytes or self.size
         self.samples_per_worker = max(plan.shares) if plan.shares else scenario.samples_per_worker
         self.samples = self.samples_per_worker / plan.microbatches
         self.workers, self.bucket_bytes = plan.workers, plan.bucket_bytes
-        self.alike: dict[tuple[object, ...], Any] = {}  # layers that have been asked, by what they are made of
-        self.makes_gradients = software.gradients == "made" and strategy.servers == 0
+        # layers that have been asked, by what they are made of; of these, what does not depend on how they are trained
+        self.alike: dict[tuple[object, ...], Any] = {}
+        self.passed: dict[tuple[object, ...], Any] = {}
+        self.makes_gradients = software.gradients == "made" and self.servers == 0
 
     @cached_property
     def flights(self) -> Flights:
