@@ -59,7 +59,8 @@ class Round:
 
 @dataclass(frozen=True)
 class Group:
-    """The members of a collective: ranks in ascending order, on nodes of `devices` devices (rank // devices is the node)."""
+    """The members of a collective: ranks in ascending order, a range if they are evenly spaced, on nodes of `devices` devices
+    (rank // devices is the node)."""
 
     ranks: range | tuple[int, ...]
     devices: int
@@ -71,30 +72,40 @@ class Group:
             if ranks < 1:
                 raise InputError(f"a collective over {ranks} ranks; give at least one")
             return cls(range(ranks), devices)
+        if isinstance(ranks, range) and ranks and ranks.start >= 0 < ranks.step:
+            return cls(ranks, devices)
         if repeated := [rank for rank, count in Counter(ranks).items() if count > 1]:
             raise InputError(f"rank {repeated[0]} stands more than once in the group; name each rank once")
         if not ranks or min(ranks) < 0:
             raise InputError("a group needs ranks, numbered from zero on")
-        return cls(tuple(sorted(ranks)), devices)
+        ordered = sorted(ranks)
+        even = range(ordered[0], ordered[-1] + 1, ordered[1] - ordered[0] if len(ordered) > 1 else 1)
+        return cls(even if list(even) == ordered else tuple(ordered), devices)
 
     @property
     def size(self) -> int:
         return len(self.ranks)
 
     @functools.cached_property
+    def _numbers(self) -> NDArray[np.int64]:
+        """The ranks; of a range numpy would ask for one after the other."""
+        one = self.ranks
+        return np.arange(one.start, one.stop, one.step) if isinstance(one, range) else np.array(one, dtype=np.int64)
+
+    @functools.cached_property
     def node_numbers(self) -> NDArray[np.int64]:
         """The nodes that have members, ascending."""
-        return np.unique(np.array(self.ranks, dtype=np.int64) // self.devices)
+        return np.unique(self._numbers // self.devices)
 
     @functools.cached_property
     def node_of(self) -> NDArray[np.int64]:
         """Which of those nodes each member is on, counted from zero; shape (size,)."""
-        return np.searchsorted(self.node_numbers, np.array(self.ranks, dtype=np.int64) // self.devices)
+        return np.searchsorted(self.node_numbers, self._numbers // self.devices)
 
     @functools.cached_property
     def device_of(self) -> NDArray[np.int64]:
         """Each member's device on its node; shape (size,)."""
-        return np.array(self.ranks, dtype=np.int64) % self.devices
+        return self._numbers % self.devices
 
     @functools.cached_property
     def first(self) -> NDArray[np.int64]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from simulator.cluster.kernels import Kernels, Speed, passes_s, weights_s
@@ -17,13 +19,16 @@ from simulator.units import Bytes, PositiveBytesPerSecond, PositiveFlopsPerSecon
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
 
+# One, or many in an array.
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+
 ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 # Elements read and written per parameter: sgd reads w and g and writes w; momentum and Adam also read and write states. LAMB
 # writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once more for its sums.
 OPTIMIZER_ACCESSES: Final[dict[str, int]] = {"sgd": 3, "momentum": 5, "adam": 7, "lamb": 12, "adafactor": 4}
 
 
-def optimizer_bytes(parameters: float, optimizer: str, precision: str) -> float:
+def optimizer_bytes(parameters: Amount, optimizer: str, precision: str) -> Amount:
     """Bytes that an optimizer's step moves: master weights and states are 32-bit also where gradients are 16-bit."""
     return parameters * max(4, ELEMENT_BYTES[precision]) * OPTIMIZER_ACCESSES[optimizer]
 
@@ -147,7 +152,7 @@ class Device(Spec):
         efficiency = 1.0 if self.efficiency is None else self.efficiency
         return flops / (self.peak_flops[precision] * efficiency)
 
-    def optimizer_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> float:
+    def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount:
         """Seconds of one optimizer step over `parameters` parameters: measured, else bound by memory bandwidth."""
         for measured in self.measured_optimizers:
             if measured.optimizer == optimizer and measured.precision == precision:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from simulator.cluster.algorithms import Group, Op
 from simulator.estimate.wires import Wires
-from simulator.strategy.agreement import ends, units, with_copies
+from simulator.strategy.agreement import KEEPERS, Held, Unit
 from simulator.strategy.costs import Job
+from simulator.strategy.grid import Grid
 from simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
 
-# What ranks have alike: what all replicas have, or a mixture's experts.
-_KEEPERS: Final = ("replicas", "experts")
 # What a pattern tells: all sums of a step's last pass, those of the unit whose gradients come last, gathers before a pass, the
 # first of these, gathers after the step.
 SUMS, LAST, GATHERS, OPENING, AFTER = range(5)
@@ -32,7 +31,7 @@ SUMS, LAST, GATHERS, OPENING, AFTER = range(5)
 _POWERS: Final = 27, 30
 _LARGE_BYTES: Final = 2.0 ** _POWERS[0]
 
-_Sizes = Counter[tuple[str, float]]
+_Sizes = dict[tuple[str, float], int]
 
 
 class Pattern(NamedTuple):
@@ -53,136 +52,123 @@ class Pattern(NamedTuple):
         return found
 
 
-class Held:
-    """A model's layers, as a plan's pipeline ranks have them. pair: those with the first and the last stage; copied: parameters
-    that both have."""
-
-    def __init__(self, plan: Plan, job: Job) -> None:
-        self.layers = layers = with_copies(job.layers, plan)
-        self.pair, self.copied = ends(plan), layers[-1].parameters - job.layers[-1].parameters
-        experts = [layer.expert_parameters if plan.expert > 1 else 0 for layer in layers]
-        replicas = [layer.parameters - kept for layer, kept in zip(layers, experts, strict=True)]
-        self._running = [list(itertools.accumulate(each, initial=0)) for each in (replicas, experts)]
-
-    def parameters(self, stage: range) -> tuple[int, int]:
-        """Of what all workers have, and of experts that some have."""
-        replicas, experts = (running[stage.stop] - running[stage.start] for running in self._running)
-        return replicas, experts
-
-
 def _pattern(held: Held, plan: Plan, job: Job, stage: range) -> Pattern:
     """Of a stage of the model. job: with the ZeRO stage; of 1 and 2 `after` is told, which others leave out."""
-    found = units(held.layers, stage, plan, job)[::-1]
-    size = plan.gradient_bytes or job.element_bytes
+    found, size = held.units(stage, plan, job)[::-1], plan.gradient_bytes or job.element_bytes
     kept = [held.parameters(unit.layers) for unit in found]
-    sums = [
-        [*(("replicas", float(sum(one.tensors) * size)) for one in unit.buckets), *_given((0, experts), size)]
-        for unit, (_, experts) in zip(found, kept, strict=True)
-    ]
-    gathers = [_given(each, job.element_bytes) for each in kept] if job.zero == 3 else [[]]
-    parameters = held.parameters(stage)
-    return Pattern(
-        Counter(itertools.chain.from_iterable(sums)), Counter(sums[-1]), Counter(itertools.chain.from_iterable(gathers)),
-        Counter(gathers[-1]), Counter(_given(parameters, job.element_bytes)), found[0].layers, parameters,
-    )  # fmt: skip
+    gathered, parameters = kept if job.zero == 3 else [], held.parameters(stage)
+    sums = _summed(held, found, kept, size)
+    last = sums if len(found) == 1 else _summed(held, found[-1:], kept[-1:], size)
+    gathers, opening, after = (_given(each, job.element_bytes) for each in (gathered, gathered[-1:], [parameters]))
+    return Pattern(sums, last, gathers, opening, after, found[0].layers, parameters)
 
 
-def _given(parameters: tuple[int, int], size: int) -> list[tuple[str, float]]:
-    return [(name, float(count * size)) for name, count in zip(_KEEPERS, parameters, strict=True) if count]
+def _summed(held: Held, found: Sequence[Unit], kept: Sequence[tuple[int, int]], size: int) -> _Sizes:
+    """Buckets of units, and gradients of their experts."""
+    filled = held.gradients.filled
+    buckets = Counter([filled[end] - filled[begin] for unit in found for begin, end in itertools.pairwise(unit.bounds)])
+    sizes = {("replicas", float(elements * size)): often for elements, often in buckets.items()}
+    return sizes | _given([(0, experts) for _, experts in kept if experts], size)
+
+
+def _given(parameters: Iterable[tuple[int, int]], size: int) -> _Sizes:
+    sizes: _Sizes = {}
+    for each in parameters:
+        for name, count in zip(KEEPERS, each, strict=True):
+            if count:
+                sizes[name, float(count * size)] = sizes.get((name, float(count * size)), 0) + 1
+    return sizes
 
 
 class Agreeing:
     """What all patterns of layers that are divided alike take on all groups of ranks that share them.
 
-    patterns: in the order in which `add` gave their numbers.
+    patterns: in the order in which `add` gave their numbers. held: the layers, by whether first and last are apart.
     """
 
     def __init__(self, wires: Wires, algorithm: str | None) -> None:
         self._wires, self._algorithm = wires, algorithm
         self.patterns: list[Pattern] = []
-        self._held: dict[tuple[int, int, str], Held] = {}
+        self.held: dict[bool, Held] = {}
         self._groups: list[dict[str, tuple[Group, int]]] = []
         self._group_of: dict[object, int] = {}
-        self._asked: dict[tuple[int, Op, str, float], int] = {}
-        self._known: dict[tuple[Op, str], tuple[int, list[float]]] = {}
-        self._often: dict[tuple[tuple[int, ...], str, int], Times] = {}
+        self._asked: dict[tuple[int, Op, str], list[int]] = {}
+        self._known: dict[tuple[tuple[int, ...], str], list[float]] = {}
+        self._all: dict[tuple[str, int], Times] = {}
+        self._often: dict[tuple[str, int], Times] = {}
 
-    def add(self, plan: Plan, job: Job, stages: Sequence[range]) -> int:
-        """The number of the first of the patterns of stages, which follow one another."""
+    def add(self, is_apart: bool, plan: Plan, job: Job, stages: Sequence[range]) -> int:
+        """The number of the first of the patterns of stages, which follow one another. is_apart: whether the first and the last
+        of the model are on different ranks."""
         first = len(self.patterns)
-        self.patterns.extend(_pattern(self.held(plan, job), plan, job, stage) for stage in stages)
+        if is_apart not in self.held:
+            self.held[is_apart] = Held(job.layers, plan)
+        self.patterns.extend(_pattern(self.held[is_apart], plan, job, stage) for stage in stages)
         return first
 
-    def held(self, plan: Plan, job: Job) -> Held:
-        """The layers as a plan's ranks have them."""
-        key = plan.stages, plan.chunks, plan.schedule
-        if key not in self._held:
-            self._held[key] = Held(plan, job)
-        return self._held[key]
-
-    def group(self, plan: Plan, devices: int) -> int:
-        """The number of the groups that the ranks of a plan are in."""
-        grid = plan.grid(devices)
-        key = plan.tensor, plan.context, plan.workers, plan.expert, plan.order, grid.stride("workers")
+    def group(self, grid: Grid, expert: int) -> int:
+        """The number of the groups that ranks are in. expert: workers that share a mixture's experts."""
+        strides = grid.stride("tensor"), grid.stride("context"), grid.stride("workers")
+        key = grid.tensor, grid.context, grid.workers, expert, strides
         if key not in self._group_of:
             self._group_of[key] = len(self._groups)
             beside = grid.beside([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
-            groups = {"replicas": (grid.replicas_of(0, 0, plan.sharing), beside)}
-            if plan.expert > 1:
-                groups["experts"] = grid.replicas_of(0, 0, plan.workers // plan.expert, plan.expert), beside
+            groups = {"replicas": (grid.replicas_of(0), beside)}
+            if expert > 1:
+                groups["experts"] = grid.replicas_of(0, 0, grid.workers // expert, expert), beside
             self._groups.append(groups)
         return self._group_of[key]
 
     def ask(self, group: int, op: Op) -> None:
-        """Asks for all patterns' sums or gathers on a group."""
+        """Asks for all patterns' sums or gathers on a group. All patterns have been added."""
         for keepers, (ranks, beside) in self._groups[group].items():
             algorithm = self._algorithm if op == "all_reduce" else None
-            for size_bytes in _told(self._sizes(op, keepers)):
-                key = group, op, keepers, size_bytes
-                if key not in self._asked:
-                    self._asked[key] = self._wires.collective(op, ranks, size_bytes, beside, algorithm)
+            told_bytes = self._told(op, keepers)
+            self._asked[group, op, keepers] = self._wires.collectives(op, ranks, told_bytes, beside, algorithm)
 
-    def _sizes(self, op: Op, keepers: str) -> list[float]:
-        if (op, keepers) not in self._known or self._known[op, keepers][0] != len(self.patterns):
-            asked = (each.sizes(field) for each in self.patterns for field in _fields(op))
-            found = {size for sizes in asked for name, size in sizes if name == keepers}
-            self._known[op, keepers] = len(self.patterns), sorted(found)
-        return self._known[op, keepers][1]
+    def _told(self, op: Op, keepers: str) -> list[float]:
+        """Sizes that are asked for, from which those of all patterns follow."""
+        key = _fields(op), keepers
+        if key not in self._known:
+            sizes_bytes = np.concatenate([self._had(keepers, field)[1] for field in _fields(op)])
+            self._known[key] = _told(np.unique(sizes_bytes).tolist())
+        return self._known[key]
 
-    def seconds(self, groups: Sequence[int], op: Op, fields: Sequence[int], answers: Times) -> Times:
-        """What each pattern's fields take on each group, shape (fields, groups, patterns)."""
-        total: Times = np.zeros((len(fields), len(groups), len(self.patterns)))
-        for keepers in _KEEPERS:
-            each_s = self._each_s(groups, op, keepers, answers)
-            for one, field in zip(total, fields, strict=True):
-                one += each_s @ self._counts(op, keepers, field).T
-        return total
-
-    def _counts(self, op: Op, keepers: str, field: int) -> Times:
-        """How often each pattern has collectives of each size in a field, shape (patterns, sizes)."""
-        key = _fields(op), keepers, field
-        if key not in self._often:
-            sizes = self._sizes(op, keepers)
-            place = {size: number for number, size in enumerate(sizes)}
-            items = [
-                (row, place[size], count)
+    def _had(self, keepers: str, field: int) -> Times:
+        """Collectives that patterns have in a field: the pattern, bytes, how often; shape (3, collectives)."""
+        if (keepers, field) not in self._all:
+            found = [
+                (row, size, count)
                 for row, each in enumerate(self.patterns)
                 for (name, size), count in each.sizes(field).items()
                 if name == keepers
             ]
-            rows, columns, counts = np.array(items, dtype=np.int64).reshape(len(items), 3).T
-            self._often[key] = np.zeros((len(self.patterns), len(sizes)))
-            self._often[key][rows, columns] = counts
-        return self._often[key]
+            self._all[keepers, field] = np.array(found).reshape(len(found), 3).T
+        return self._all[keepers, field]
 
-    def _each_s(self, groups: Sequence[int], op: Op, keepers: str, answers: Times) -> Times:
-        """A collective of each size on each group, shape (groups, sizes)."""
-        sizes = self._sizes(op, keepers)
-        told, result = _told(sizes), np.zeros((len(groups), len(sizes)))
-        for row, group in enumerate(groups):
-            if keepers in self._groups[group] and sizes:
-                result[row] = np.interp(sizes, told, [answers[self._asked[group, op, keepers, size]] for size in told])
-        return result
+    def seconds(self, groups: Sequence[int], op: Op, fields: Sequence[int], answers: Times) -> Times:
+        """What each pattern's fields take on each group, shape (fields, groups, patterns)."""
+        total: Times = np.zeros((len(fields), len(groups), len(self.patterns)))
+        for keepers in KEEPERS:
+            if self._told(op, keepers):
+                told_s = answers[[self._asked[group, op, keepers] for group in groups]]
+                for one, field in zip(total, fields, strict=True):
+                    one += told_s @ self._counts(op, keepers, field)
+        return total
+
+    def _counts(self, op: Op, keepers: str, field: int) -> Times:
+        """How many collectives of the sizes that are asked for those of each pattern's field come to, shape (sizes, patterns):
+        one of a size between two of these is a part of either."""
+        if (keepers, field) not in self._often:
+            told_bytes = self._told(op, keepers)
+            rows, sizes_bytes, counts = self._had(keepers, field)
+            place = np.interp(sizes_bytes, told_bytes, np.arange(len(told_bytes)))
+            below, row = place.astype(np.int64), rows.astype(np.int64)
+            often = np.zeros((len(told_bytes) + 1, len(self.patterns)))
+            np.add.at(often, (below, row), counts * (below + 1 - place))
+            np.add.at(often, (below + 1, row), counts * (place - below))
+            self._often[keepers, field] = often[:-1]
+        return self._often[keepers, field]
 
 
 def _fields(op: Op) -> tuple[int, ...]:

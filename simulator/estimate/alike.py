@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simulator.estimate.codes import Numbers
 
 Times = NDArray[np.float64]
+_T = TypeVar("_T", bound=np.generic)
 # How many of each of the stages that are told.
 Counts = NDArray[np.float64]
 
@@ -28,7 +29,7 @@ class Chunks(NamedTuple):
 
     def slowest(self, seconds: Times) -> Times:
         """Of each kind, shape (kinds, configurations)."""
-        return np.array([seconds[row > 0].max(axis=0) for row in self.counts])
+        return _slowest(seconds, [np.flatnonzero(row) for row in self.counts])
 
 
 class Ranks(NamedTuple):
@@ -41,7 +42,7 @@ class Ranks(NamedTuple):
 
     def slowest(self, seconds: Times, ranks: Iterable[int]) -> Times:
         """Of each of some ranks and all behind it. seconds: by kind, of the last of them."""
-        return np.array([seconds[self.last >= rank].max(axis=0) for rank in ranks])
+        return _slowest(seconds, [np.flatnonzero(self.last >= rank) for rank in ranks])
 
 
 class Alike:
@@ -68,8 +69,7 @@ class Alike:
     @cached_property
     def by_chunk(self) -> Chunks:
         begins = np.arange(0, len(self), self.ranks)
-        counts, kind = np.unique(self.between(begins, begins + self.ranks), axis=0, return_inverse=True)
-        kind = kind.ravel()
+        counts, kind = _kinds(self.between(begins, begins + self.ranks))
         every, before, behind = (
             np.bincount(some, minlength=len(counts)).astype(np.float64) for some in (kind, kind[:-1], kind[1:])
         )
@@ -78,8 +78,26 @@ class Alike:
     @cached_property
     def by_rank(self) -> Ranks:
         """Where ranks have the stages in turn."""
-        held = self.of.reshape(-1, self.ranks).T
-        kinds, kind = np.unique(held, axis=0, return_inverse=True)
+        kinds, kind = _kinds(self.of.reshape(-1, self.ranks).T)
         last = np.zeros(len(kinds), dtype=np.int64)
-        np.maximum.at(last, kind.ravel(), np.arange(self.ranks))
+        # the last of those that are written stays
+        last[kind] = np.arange(self.ranks)
         return Ranks(np.eye(self.of.max() + 1)[kinds].sum(axis=1), kinds[:, 0], last)
+
+
+def _kinds(rows: NDArray[_T]) -> tuple[NDArray[_T], Numbers]:
+    """Those that are not equal, and which of them each is."""
+    known: dict[bytes, int] = {}
+    kind = np.array([known.setdefault(row.tobytes(), len(known)) for row in rows])
+    return rows[np.unique(kind, return_index=True)[1]], kind
+
+
+def _slowest(seconds: Times, several: Sequence[Numbers]) -> Times:
+    """The largest of some rows, of several such."""
+    result: Times = np.empty((len(several), *seconds.shape[1:]))
+    for slowest_s, rows in zip(result, several, strict=True):
+        # a row at a time, as what is larger takes no copies of all
+        slowest_s[:] = seconds[rows[0]]
+        for row in rows[1:]:
+            np.maximum(slowest_s, seconds[row], out=slowest_s)
+    return result

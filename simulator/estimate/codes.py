@@ -46,12 +46,14 @@ def distinct(*columns: Numbers) -> Distinct:
 
 def combined(halves: Sequence[tuple[Numbers, Numbers]]) -> Distinct:
     """The codes of rows that are combinations of halves: of each half its own codes, and the place in it that each row has."""
-    count, code = 1, np.zeros(len(halves[0][1]), dtype=np.int64)
+    code, count = np.zeros(len(halves[0][1]), dtype=np.int64), 1
     for codes, places in reversed(halves):
-        code += taken(count * codes, places)
-        count *= int(codes.max(initial=0)) + 1
-    first = np.full(count, -1)
-    # the last of alike rows that is written stays
-    first[code] = np.arange(len(code))
-    there = first >= 0
-    return Distinct(taken(np.cumsum(there) - 1, code), first[there])
+        each = int(codes.max(initial=0)) + 1
+        if each > 1:
+            code += taken(codes * count, places)
+        count *= each
+    # of alike rows the last that is written stays
+    row = np.full(count, -1)
+    row[code] = np.arange(len(code))
+    there = row >= 0
+    return Distinct(taken(np.cumsum(there) - 1, code), row[there])

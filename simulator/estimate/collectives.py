@@ -35,10 +35,6 @@ class Collectives(NamedTuple):
         """Of some configurations."""
         return Collectives.of((taken(each, at, axis=1) for each in self[:5]), self.layers)
 
-    def told(self, of: Numbers) -> Collectives:
-        """Of all stages, by what is told of each."""
-        return Collectives.of((each[of] for each in self[:5]), self.layers[of])
-
 
 def one_rank_s(works_s: Times, collectives_s: Sequence[Times], microbatches: Numbers) -> Times:
     """Seconds of a step of a rank that is alone in its pipeline: of its forward and backward passes, of what is gathered before

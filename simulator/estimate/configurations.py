@@ -191,17 +191,21 @@ def every(space: Space) -> Configurations:
     """All valid ones. Where gradients are not summed, ZeRO and buckets are not varied; where a schedule has one chunk a rank,
     chunks are not."""
     rests = np.array(list(itertools.product(*_rest_axes(space))), dtype=np.int64).T
-    shapes, shape, rest = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE], [_NONE]
-    count = 0
+    shapes, suiting = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE]
+    passed: dict[tuple[int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
-        own = _shapes(space, degrees, layers)
-        suiting = np.flatnonzero(_suit(space, degrees, layers, rests))
-        shapes.append(own)
-        shape.append(np.repeat(np.arange(count, count + len(own)), len(suiting)))
-        rest.append(np.tile(suiting, len(own)))
-        count += len(own)
-    columns = dict(zip(_SHAPE, np.concatenate(shapes).T, strict=True)), dict(zip(_REST, rests, strict=True))
-    return Configurations(space, *columns, np.concatenate(shape), np.concatenate(rest))
+        first, last = glued_ends(layers)
+        key = degrees["stages"], degrees["workers"], last - first
+        if key not in passed:
+            passed[key] = _passed(space, *key)
+        own = np.tile([*degrees.values()], (len(passed[key]), 1))
+        shapes.append(np.hstack([own, passed[key]]))
+        suiting += [np.flatnonzero(_suit(space, degrees, layers, rests))] * len(own)
+    # each column's values one after another, which numpy takes from without a copy
+    shaped = np.ascontiguousarray(np.concatenate(shapes).T)
+    columns = dict(zip(_SHAPE, shaped, strict=True)), dict(zip(_REST, rests, strict=True))
+    shape = np.repeat(np.arange(len(suiting) - 1), [len(own) for own in suiting[1:]])
+    return Configurations(space, *columns, shape, np.concatenate(suiting))
 
 
 def _rest_axes(space: Space) -> Iterator[Sequence[int]]:
@@ -248,19 +252,18 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
         yield degrees, found
 
 
-def _shapes(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer]) -> Numbers:
-    """How samples are divided, and in which order they are passed, with some degrees; shape (rows, columns)."""
-    first, last = glued_ends(layers)
-    stages, per_worker = degrees["stages"], space.scenario.total_samples // degrees["workers"]
-    chunks = [chunks for chunks in space.chunks if stages * chunks <= last - first]
+def _passed(space: Space, stages: int, workers: int, blocks: int) -> Numbers:
+    """How samples are divided, and in which order they are passed, where so many blocks of layers are cut into stages: chunks,
+    samples, schedules and microbatches, shape (rows, 4)."""
+    per_worker = space.scenario.total_samples // workers
+    chunks = [chunks for chunks in space.chunks if stages * chunks <= blocks]
     samples = [samples for samples in space.samples if per_worker % samples == 0]
-    own = [degrees[name] for name in _SHAPE[: len(degrees)]]
     rows = [
-        [*own, chunk, sample, schedule, per_worker // sample]
+        (chunk, sample, schedule, per_worker // sample)
         for chunk, sample, (schedule, name) in itertools.product(chunks, samples, enumerate(space.schedules))
         if _is_valid(name, stages, per_worker // sample, chunk)
     ]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), len(_SHAPE))
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
 
 
 @lru_cache(maxsize=100_000)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulator.estimate.bounds import least_s
 from simulator.estimate.codes import Numbers
 from simulator.estimate.collectives import Collectives
-from simulator.estimate.pipelines import CLOSED, Stages, gathering, per_round, received, unlike_s, windows
+from simulator.estimate.pipelines import CLOSED, Stages, accumulated, gathering, per_round, received, unlike_s, windows
 from simulator.estimate.recurrence import MOST_FOLLOWED, Passing, Played, follows_few, play
 from simulator.strategy.schedule import ScheduleName
 
@@ -163,19 +163,17 @@ class _Form:
         # where all passes are followed, each path to the end of the first rank's begins with its first
         is_few = follows_few(self._schedule, some.ranks, some.microbatches)
         sure = at[:0] if self._is_closed or given is not None else at[~is_few]
-        return _Asked(at, passing_of(self._schedule, self._chunks, some, given), some.microbatches, sure)
+        return _Asked(at, passing_of(self._schedule, some, given), some.microbatches, sure)
 
 
 def passing_of(
-    schedule: ScheduleName, chunks: int, stages: Stages, given: Collectives | None = None, sums_s: Times | None = None
+    schedule: ScheduleName, stages: Stages, given: Collectives | None = None, sums_s: Times | None = None
 ) -> Passing:
-    """Passes to follow, with what ranks gather and sum, or sum beside passes alone. sums_s: by stage."""
-    each, of = stages.apart, stages.alike.of
-    work_s = [each.forward_s, each.backward_s]
-    if isinstance(each.weights_s, np.ndarray):
-        work_s += [each.inputs_s, each.weights_s]
-    gathered = given.told(of) if given is not None else None
-    return Passing(schedule, each.ranks, chunks, each.overlap_sends, np.array(work_s), each.behind_s[:-1], gathered, sums_s)
+    """Passes to follow, with what ranks gather and sum, or sum beside passes alone. sums_s: by stage that is told."""
+    work_s = [stages.forward_s, stages.backward_s]
+    if isinstance(stages.weights_s, np.ndarray):
+        work_s += [stages.inputs_s, stages.weights_s]
+    return Passing(schedule, stages.alike, stages.overlap_sends, np.array(work_s), stages.behind_s, given, sums_s)
 
 
 def _left_s(schedule: ScheduleName, held: Numbers, stages: Stages) -> Times:
@@ -187,10 +185,11 @@ def _left_s(schedule: ScheduleName, held: Numbers, stages: Stages) -> Times:
     if held.shape[1] == 1:
         return result
     _, backward_s, beside_s = received(stages)
-    next_s = (backward_s * of_round)[alike.of[held[:, :-1]]]
+    chunks = held.T
+    next_s = (backward_s * of_round)[alike.of[chunks[:-1]]]
     if schedule == "interleaved_1f1b":
         slowest_s = alike.by_chunk.slowest(backward_s * of_round)[alike.by_chunk.kind[:-1]]
-        way_s = alike.between(held[:, :-1], held[:, 1:]) @ (backward_s + beside_s)
-        next_s = np.maximum(slowest_s, way_s)
-    np.cumsum(next_s, axis=1, out=result[:, 1:])
+        way_s = alike.between(chunks[:-1], chunks[1:]) @ (backward_s + beside_s)
+        next_s = np.maximum(slowest_s[:, None], way_s)
+    result[:, 1:] = accumulated(np.add, next_s).swapaxes(0, 1)
     return result

@@ -23,8 +23,10 @@ class Graph(NamedTuple):
     code: kind and stage of each. before: the pass before it on its rank. made: that which makes what it needs. link: the
     boundary over which that is sent, the last for none. stream: the pass for which the rank got the message before. turn,
     turn_link: of the message that the rank waits for first, sent by the pass before: what its receiver does before it gets it.
-    slot: of its order. first, last: passes of each rank; sent: for which the last messages are that each rank sends. makes:
-    the last that makes gradients of each stage, and its rank. making: all that do, by rank, and beyond them none.
+    slots: of its order, since that of the pass before. apart: which make gradients of weights alone, for which nothing is
+    gathered; gathering: the last before it on its rank that does not. first, last: passes of each rank; sent: for which the
+    last messages are that each rank sends. makes: the last that makes gradients of each stage, and its rank. making: all that
+    do, by rank, and beyond them none.
     """
 
     code: Numbers
@@ -34,7 +36,9 @@ class Graph(NamedTuple):
     stream: Numbers
     turn: Numbers
     turn_link: Numbers
-    slot: Numbers
+    slots: Numbers
+    gathering: Numbers
+    apart: NDArray[np.bool_]
     level: Numbers
     first: Numbers
     last: Numbers
@@ -95,7 +99,11 @@ def graph_of(
         making[one, : len(own)] = own
     last = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(last, rank, np.arange(nothing))
+    apart, gathering = kind == Pass.WEIGHT, before
+    while (skipped := np.append(apart, False)[gathering]).any():
+        gathering = np.where(skipped, np.append(before, nothing)[gathering], gathering)
+    slots = slot - np.append(slot, 0)[before]
     level = np.cumsum(np.diff(slot, prepend=slot[0]) > 0, dtype=np.int64)
     code = kind * (boundaries + 1) + stage
-    found = before, made, link, stream, turn, turn_link, slot, level, number[:, 0], last, sent, makes, rank[makes], making
-    return Graph(code, *found)
+    waits = before, made, link, stream, turn, turn_link, slots, gathering, apart
+    return Graph(code, *waits, level, number[:, 0], last, sent, makes, rank[makes], making)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cluster import Cluster
 from simulator.estimate.codes import Numbers
+from simulator.estimate.places import Place
 from simulator.estimate.wires import Wires
-from simulator.strategy.costs import Job
-from simulator.strategy.grid import Grid
-from simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
 
@@ -26,42 +25,45 @@ class _Way(NamedTuple):
 
 
 class Messages:
-    """Asks for messages of all sizes on all ways; `ask` says which ways, `numbers` what to ask the wires' answers for."""
+    """Asks for messages of all sizes on all ways; `ask` says which ways, `numbers` what to ask the wires' answers for.
 
-    def __init__(self, wires: Wires, job: Job, sizes_bytes: Sequence[float], plans: Iterable[Plan]) -> None:
-        """plans: how ranks may be placed."""
+    place: of each of the places, a number that is equal for those whose pipeline ranks are placed alike.
+    """
+
+    def __init__(self, wires: Wires, cluster: Cluster, sizes_bytes: Sequence[float], places: Sequence[Place]) -> None:
         self._wires, self._sizes_bytes = wires, sizes_bytes
-        self._is_uniform = job.cluster.is_uniform
-        self._places = [(plan.grid(job.cluster.node.devices), wires.alike(plan, job)) for plan in plans]
+        self._is_uniform, self._devices = cluster.is_uniform, cluster.node.devices
+        known: dict[tuple[int, int], int] = {}
+        strides = ((grid.stride("stages"), alike) for grid, alike in places)
+        # ranks that are so far from one another that each is on its own node are as far as any
+        keys = ((min(stride, self._devices) if self._is_uniform else stride, alike) for stride, alike in strides)
+        self.place = np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        self._places = list(known)
         self._ways: dict[object, int] = {}
         self._known: dict[object, Numbers] = {}
         self._asked: list[list[int]] = []
 
-    def ask(self, plan: int, rank_of: Numbers) -> Numbers:
-        """The way behind each stage of the model but the last, by number, any where the next is on the same rank. plan: number
-        of one. rank_of: the pipeline rank that has each stage."""
-        grid, alike = self._places[plan]
-        if not self._is_uniform:
-            return self._behind(grid, alike, rank_of)
-        # ranks that are so far from one another that each is on its own node are as far as any
-        key = rank_of.tobytes(), min(grid.stride("stages"), grid.devices), alike
+    def ask(self, place: int, rank_of: Numbers) -> Numbers:
+        """The way behind each stage of the model but the last, by number, any where the next is on the same rank. rank_of: the
+        pipeline rank that has each stage."""
+        key = place, rank_of.tobytes()
         if key not in self._known:
-            self._known[key] = self._behind(grid, alike, rank_of)
+            self._known[key] = self._behind(*self._places[place], rank_of)
         return self._known[key]
 
-    def _behind(self, grid: Grid, alike: int, rank_of: Numbers) -> Numbers:
-        ranks = rank_of * grid.stride("stages")
-        nodes = ranks // grid.devices
+    def _behind(self, stride: int, alike: int, rank_of: Numbers) -> Numbers:
+        ranks = rank_of * stride
+        nodes = ranks // self._devices
         # where any two places are joined like any other two, all that counts is whether a message leaves its node
         uniform = np.add(nodes[:-1] == nodes[1:], ranks[:-1] == ranks[1:], dtype=np.int64)
         told = uniform if self._is_uniform else ranks[:-1] * (ranks.max() + 1) + ranks[1:]
         crossing = np.flatnonzero(ranks[:-1] != ranks[1:])
-        _, first, code = np.unique(told[crossing], return_index=True, return_inverse=True)
-        places, first = np.array([nodes, ranks % grid.devices]), crossing[first]
-        ends = zip(places[:, first].T.tolist(), places[:, first + 1].T.tolist(), strict=True)
-        ways = [self._way(_Way((a, b), (c, d), alike)) for (a, b), (c, d) in ends]
+        keys, places = told[crossing].tolist(), [*zip(nodes.tolist(), (ranks % self._devices).tolist(), strict=True)]
+        # a stage behind which each of them is
+        behind = dict(zip(keys, crossing.tolist(), strict=True))
+        ways = {key: self._way(_Way(places[stage], places[stage + 1], alike)) for key, stage in behind.items()}
         result = np.zeros(len(told), dtype=np.int64)
-        result[crossing] = np.array(ways, dtype=np.int64)[code]
+        result[crossing] = [ways[key] for key in keys]
         return result
 
     def _way(self, way: _Way) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from simulator.estimate.codes import Distinct, Numbers, distinct
 from simulator.estimate.configurations import Configurations
 from simulator.memory.flight import WHOLE
-from simulator.model.layers import Layer, Shard
-from simulator.strategy.costs import Exchanging, Job
+from simulator.model.layers import Shard
+from simulator.strategy.costs import Job
 from simulator.strategy.exchange import crowded_s
 from simulator.strategy.plan import Plan
 
@@ -59,11 +60,11 @@ class Passes:
         apart = tensor, np.where(c.context > 1, context, 0), np.where(c.expert > 1, workers, 0)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
         degrees = c.tensor, c.context, c.expert, c.sequence_parallel, within.astype(np.int64)
-        between = *degrees, *apart
-        key = distinct(*between, c.samples, c.recompute)
-        made = _Making(c)
-        for row in key.first.tolist():
-            made.add(row, tuple(int(column[row]) for column in between))
+        between = distinct(*degrees, *apart)
+        key = distinct(between.code, c.samples, c.recompute)
+        made = _Making(c, between)
+        for one in np.array([between.code, c.samples, c.recompute])[:, key.first].T.tolist():
+            made.add(*one)
         forward_s, backward_s = np.array(made.passes_s).transpose(1, 0, 2)
         sent_bytes, joining_s = np.array(made.sent).transpose(1, 0, 2)
         running = _running(forward_s), _running(backward_s), _running(np.array(made.weights_s))
@@ -72,47 +73,43 @@ class Passes:
 
 class _Making:
     """Works passes out one after the other, and what several have in common once: what is computed does not depend on how far
-    ranks are apart, and what they exchange not on what they make again but for exchanges."""
+    ranks are apart, and what they exchange first not on what they make again."""
 
-    def __init__(self, configurations: Configurations) -> None:
-        self._c, self._base = configurations, configurations.space.scenario.job()
-        self._splits = not WHOLE.issuperset(configurations.space.schedules)
-        self._layers: dict[Shard, Sequence[Layer]] = {}
-        self._handed_on: dict[Shard, Times] = {}
+    def __init__(self, c: Configurations, between: Distinct) -> None:
+        """between: which ranks exchange alike."""
+        self._splits = not WHOLE.issuperset(c.space.schedules)
+        self._splits_sends = bool(c.space.kept.get("split_sends", False))
+        self._plans, base = [*plans_of(c, between.first)], c.space.scenario.job()
+        self._shards = [plan.shard for plan in self._plans]
+        layers = {shard: c.space.scenario.model.build_layers(shard) for shard in dict.fromkeys(self._shards)}
+        self._handed_on = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}
+        own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
+        self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
         self._computing: dict[tuple[Shard, int, int], Times] = {}
         self._weights: dict[tuple[Shard, int], Times] = {}
-        self._exchanges: dict[tuple[int, ...], Exchanging] = {}
-        self._exchanging: dict[tuple[int, ...], Times] = {}
+        self._exchanging: dict[tuple[int, int], Times] = {}
+        self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
         self.jobs: list[Job] = []
         self.passes_s: list[Times] = []
         self.weights_s: list[Times] = []
         self.sent: list[tuple[Times, Times]] = []
 
-    def add(self, row: int, between: tuple[int, ...]) -> None:
-        """The passes of a row, whose ranks exchange as those of all rows that have the same `between`."""
-        c, plan = self._c, plan_of(self._c, row)
-        shard, samples, recompute = plan.shard, int(c.samples[row]), c.space.recompute[c.recompute[row]]
-        if shard not in self._layers:
-            self._layers[shard] = c.space.scenario.model.build_layers(shard)
-            self._handed_on[shard] = replace(self._base, layers=self._layers[shard]).handed_on_bytes(1.0)
-        job = replace(self._base, layers=self._layers[shard], samples_per_worker=samples, recompute=recompute)
-        if between not in self._exchanges:
-            exchange = plan.exchanging(job).exchange
-            assert exchange is not None
-            self._exchanges[between] = exchange
-        job = replace(job, exchange=self._exchanges[between])
-        made = shard, samples, int(c.recompute[row])
-        if made not in self._computing:
-            self._computing[made] = job.computing_s(samples)
-        if (shard, samples) not in self._weights:
-            self._weights[shard, samples] = job.weights_s() if self._splits else np.zeros(len(job.layers))
-        exchanged = *between, samples, int(recompute.kind == "full")
-        if exchanged not in self._exchanging:
-            self._exchanging[exchanged] = job.exchanging_s(samples)
+    def add(self, between: int, samples: int, recompute: int) -> None:
+        """The passes of some samples. between: number of ranks that exchange alike."""
+        job, shard = self._jobs[between][recompute], self._shards[between]
+        if (computed := (shard, samples, recompute)) not in self._computing:
+            self._computing[computed] = job.computing_s(samples)
+        if (weighed := (shard, samples)) not in self._weights:
+            one = replace(job, samples_per_worker=samples)
+            self._weights[weighed] = one.weights_s() if self._splits else np.zeros(len(job.layers))
+        if (moved := (between, samples)) not in self._sent:
+            self._exchanging[moved] = job.exchanges_s(samples)
+            output_bytes = self._handed_on[shard] * samples
+            self._sent[moved] = _sent(self._plans[between], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        self.passes_s.append(self._computing[made] + self._exchanging[exchanged])
-        self.weights_s.append(self._weights[shard, samples])
-        self.sent.append(_sent(plan, job, self._handed_on[shard] * samples, bool(c.space.kept.get("split_sends", False))))
+        self.passes_s.append(self._computing[computed] + job.with_again(self._exchanging[moved]))
+        self.weights_s.append(self._weights[weighed])
+        self.sent.append(self._sent[moved])
 
 
 def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Times, Times]:
@@ -142,15 +139,20 @@ def _running(values: Times) -> Times:
     return np.pad(np.cumsum(values, axis=1), [(0, 0), (1, 0)])
 
 
-def plan_of(configurations: Configurations, row: int) -> Plan:
-    """The plan of one configuration, as its scenario's strategy has it."""
-    c, space = configurations, configurations.space
-    tensor, context, stages, sequence = (int(column[row]) for column in (c.tensor, c.context, c.stages, c.sequence_parallel))
-    bucket_bytes = space.buckets_bytes[c.bucket[row]]
-    options = space.options(tensor, context, stages, int(c.zero[row]), sequence)
-    return Plan(
-        workers=int(c.workers[row]), stages=stages, chunks=int(c.chunks[row]), tensor=tensor, context=context,
-        expert=int(c.expert[row]), order=space.orders[c.order[row]], sequence_parallel=bool(sequence),
-        microbatches=int(c.microbatches[row]), schedule=space.schedules[c.schedule[row]], bucket_bytes=bucket_bytes,
-        first_bucket_bytes=bucket_bytes, **options,
-    )  # fmt: skip
+def plans_of(configurations: Configurations, rows: Numbers) -> Iterator[Plan]:
+    """The plans of some configurations, as their scenarios' strategies have them."""
+    c, space = configurations.take(rows), configurations.space
+    degrees = c.workers, c.stages, c.chunks, c.tensor, c.context, c.expert, c.microbatches
+    chosen = c.order, c.sequence_parallel, c.schedule, c.bucket, c.zero
+    known: dict[tuple[int, ...], dict[str, Any]] = {}
+    for workers, stages, chunks, tensor, context, expert, microbatches, order, sequence, schedule, bucket, zero in zip(
+        *(column.tolist() for column in (*degrees, *chosen)), strict=True
+    ):
+        if (key := (tensor, context, stages, zero, sequence)) not in known:
+            known[key] = space.options(*key)
+        yield Plan(
+            workers=workers, stages=stages, chunks=chunks, tensor=tensor, context=context, expert=expert,
+            order=space.orders[order], sequence_parallel=bool(sequence), microbatches=microbatches,
+            schedule=space.schedules[schedule], bucket_bytes=space.buckets_bytes[bucket],
+            first_bucket_bytes=space.buckets_bytes[bucket], **known[key],
+        )  # fmt: skip

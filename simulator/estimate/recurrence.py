@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.estimate.alike import Alike
 from simulator.estimate.codes import taken
 from simulator.estimate.collectives import Collectives
 from simulator.estimate.graphs import Graph, graph_of
-from simulator.strategy.schedule import Pass, PassTimes, ScheduleName
+from simulator.strategy.schedule import PassTimes, ScheduleName
 from simulator.strategy.schedules.passes import EQUAL
 
 Times = NDArray[np.float64]
@@ -43,19 +44,29 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True)
 class Passing:
-    """Seconds of passes, shape (kinds of passes, stages of the model, configurations), and of the messages behind each stage
-    but the last, shape (stages − 1, configurations). sums_s: of what is summed beside after each pass that makes gradients of a
-    stage's weights, shape (stages, configurations). times: what orders that are searched for weigh."""
+    """Seconds of passes, shape (kinds of passes, stages that are told, configurations), and of the messages behind each, 0
+    behind the last, shape (stages that are told, configurations); `alike` says which stand for others. sums_s: of what is
+    summed beside after each pass that makes gradients of a stage's weights, of that shape too. times: what orders that are
+    searched for weigh."""
 
     schedule: ScheduleName
-    ranks: int
-    chunks: int
+    alike: Alike
     overlap_sends: bool
     work_s: Times
     sends_s: Times
     collectives: Collectives | None = None
     sums_s: Times | None = None
     times: PassTimes = EQUAL
+
+    @property
+    def ranks(self) -> int:
+        """That have the stages."""
+        return self.alike.ranks
+
+    @property
+    def chunks(self) -> int:
+        """Of each rank."""
+        return len(self.alike) // self.ranks
 
     def play(self, microbatches: Numbers) -> Played:
         """microbatches: of each configuration."""
@@ -78,8 +89,8 @@ def play(passings: Sequence[tuple[Passing, Numbers]]) -> list[Played]:
     """Of several at once, with the microbatches of their configurations."""
     results, shares = list[Played](), list[_Share]()
     for passing, microbatches in passings:
-        stages, count = passing.work_s.shape[1:]
-        results.append(Played(*(np.empty((rows, count)) for rows in (passing.ranks, passing.ranks, stages))))
+        rows, count = (passing.ranks, passing.ranks, len(passing.alike)), passing.work_s.shape[-1]
+        results.append(Played(*(np.empty((row, count)) for row in rows)))
         shares += _shares(passing, microbatches, results[-1])
     found = iter(timed([piece for share in shares for piece in share.pieces]))
     for share in shares:
@@ -145,6 +156,12 @@ class Piece(NamedTuple):
         """Of configurations, of which every pass has as many."""
         return -(-self.width // _BLOCK)
 
+    def told(self, numbers: Numbers) -> Numbers:
+        """The numbers of stages, or kinds of passes and stages, among those that are told."""
+        kind, stage = np.divmod(numbers, len(self.passing.alike))
+        result: Numbers = kind * self.passing.work_s.shape[1] + self.passing.alike.of[stage]
+        return result
+
 
 def timed(pieces: Sequence[Piece]) -> list[Played]:
     """Those with about as many levels are timed together."""
@@ -199,14 +216,21 @@ class _Run:
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces, self.layout = pieces, (layout := _Layout(pieces))
         self.overlap_sends, is_gathered = pieces[0].passing.kind
-        sends_s = [np.pad(piece.passing.sends_s, [(0, 1), (0, 0)]) for piece in pieces]
+        sends_s = [piece.passing.sends_s for piece in pieces]
         self.sends_s = _in_blocks(sends_s)
         self.before, self.made = self._rows("before"), self._rows("made")
         self.link, self.stream = self._of("link", sends_s), self._rows("stream") if self.overlap_sends else None
         self.turn = None
         if any((piece.graph.turn < len(piece.graph.code)).any() for piece in pieces):
             self.turn, self.turn_link = self._rows("turn"), self._of("turn_link", sends_s)
-        self.end_s, self.got_s = np.zeros((2, layout.size, _BLOCK))
+        values_s = np.empty((4 if is_gathered else 2, layout.size, _BLOCK))
+        # nothing is held up by what there is not
+        values_s[:, layout.total :] = 0.0
+        self.got_s, self.end_s = values_s[:2]
+        if is_gathered:
+            # when all collectives of a pass have ended but for its last sum, and when its last layer but one was passed
+            self.ready_s, self.moved_s = values_s[2:]
+            self.passed_s = values_s[1:3].reshape(-1, _BLOCK)
         works_s = [piece.passing.work_s for piece in pieces]
         self.code = self._of("code", works_s)
         self.lane = _Lane(self) if is_gathered else None
@@ -221,7 +245,7 @@ class _Run:
         """Where rows of tables are that are told by number, in all tables one behind another."""
         begins = np.cumsum([0, *(table.size // _BLOCK for table in tables[:-1])]).tolist()
         both = zip(self.pieces, begins, strict=True)
-        return self.layout.at(begin + getattr(piece.graph, name) * piece.blocks for piece, begin in both)
+        return self.layout.at(begin + piece.told(getattr(piece.graph, name)) * piece.blocks for piece, begin in both)
 
     def played(self) -> list[Played]:
         for begin, end in itertools.pairwise(self.layout.bounds):
@@ -242,7 +266,7 @@ class _Run:
         if piece.passing.sums_s is None:
             return last_s
         graph, sums_s = piece.graph, piece.passing.sums_s.reshape(-1, piece.blocks, _BLOCK)
-        stage, summed_s = np.append(graph.code, 0) % len(sums_s), np.zeros_like(last_s)
+        stage, summed_s = piece.told(np.append(graph.code, 0)) % len(sums_s), np.zeros_like(last_s)
         for making in graph.making.T:
             sum_s = sums_s[stage[making]] * (making < len(graph.code))[:, None, None]
             summed_s = np.maximum(summed_s, self.end_s[places[making][:, None] + np.arange(piece.blocks)]) + sum_s
@@ -272,75 +296,72 @@ class _Lane:
     """Collectives of ranks whose parameters are gathered layer by layer: each waits for the one before it and for the layer but
     one before its own, each sum for its layer. Layers of a stage are taken to be alike but for what comes first or last.
 
-    Of each pass: what is gathered first, and then; what else is gathered, and summed beside, −∞ where there is one layer; what
-    is summed with the last layer but one, and with the last; the pass, a layer, and that again, −∞ where there are not three.
-    Nothing is gathered for gradients of weights that are made apart, and all is summed after them.
+    tables: of each pass by its code, as `_lane_tables` has them; sums: the seconds of its last sum, and 0 where there is one,
+    else −∞, and at the end the same of none. earlier, later: of each pass the last sum of the pass before it on its rank, where
+    that comes before what is gathered first, or after it. free: when what is gathered first may begin, as the layer but one
+    before it was passed then. Nothing is gathered for gradients of weights that are made apart, and all is summed after them.
     """
 
     def __init__(self, run: _Run) -> None:
         self.run, pieces = run, run.pieces
-        self.tables = np.concatenate([_lane_tables(piece.passing) for piece in pieces], axis=1)
-        layers = [self._layers(piece) for piece in pieces]
-        self.several = run.layout.spread(own > 1 for own in layers)
-        self.sums_first = run.layout.spread(self._sums_first(piece, own) for piece, own in zip(pieces, layers, strict=True))
-        is_apart = run.layout.spread(piece.graph.code >= Pass.WEIGHT * piece.passing.work_s.shape[1] for piece in pieces)
+        tables = [_lane_tables(piece.passing) for piece in pieces]
+        begins = np.cumsum([0, *(table.shape[1] for table in tables)]).tolist()
+        self.tables = np.concatenate([table[:-1] for table in tables], axis=1)
+        sums_s = np.pad(np.concatenate([table[-1] for table in tables]), [(0, max(piece.blocks for piece in pieces)), (0, 0)])
+        self.sums = np.array([sums_s, np.where(sums_s > 0, 0.0, -np.inf)])
+        earlier, later, free = [], [], []
+        for piece, places, begin in zip(pieces, run.layout.places, begins[:-1], strict=True):
+            graph, layers = piece.graph, np.append(_layers(piece), 1)
+            sums = np.append(begin + piece.told(graph.code) * piece.blocks, begins[-1])[graph.before]
+            # hints of an order have as many places for each pass as any has layers: where some are left, sums come first
+            is_earlier = graph.slots * layers.max() > layers[graph.before]
+            earlier.append(np.where(is_earlier, sums, begins[-1]))
+            later.append(np.where(is_earlier, begins[-1], sums))
+            again = np.append(graph.gathering, len(graph.code))[graph.gathering]
+            free.append(np.where(layers[graph.gathering] > 1, run.layout.size + places[graph.gathering], places[again]))
+        self.earlier, self.later, self.free = (run.layout.at(one) for one in (earlier, later, free))
+        is_apart = run.layout.spread(piece.graph.apart for piece in pieces)
         self.is_apart = is_apart if is_apart.any() else None
-        # when the collectives of a pass have ended but for the last sum, and that; of the last pass for which anything was
-        # gathered, when its last layer but one was passed, and its last
-        self.state_s = np.zeros((4, run.layout.size, _BLOCK))
-
-    @staticmethod
-    def _layers(piece: Piece) -> Numbers:
-        """Of each pass."""
-        assert piece.passing.collectives is not None
-        own = piece.passing.collectives.layers[:, 0]
-        result: Numbers = np.where(piece.graph.code < Pass.WEIGHT * len(own), own[piece.graph.code % len(own)], 1)
-        return result
-
-    @staticmethod
-    def _sums_first(piece: Piece, layers: Numbers) -> NDArray[np.bool_]:
-        """Hints of an order have as many places for each pass as any has layers: where some are left, sums come before
-        gathers."""
-        graph = piece.graph
-        slot, before_layers = np.append(graph.slot, 0)[graph.before], np.append(layers, 1)[graph.before]
-        assert piece.passing.collectives is not None
-        result: NDArray[np.bool_] = (graph.slot - slot) * piece.passing.collectives.layers.max() > before_layers
-        return result
 
     def passed(self, at: slice, before_s: Times, begin_s: Times) -> None:
         """Tells when passes end that could begin at `begin_s`, on ranks whose passes before ended at `before_s`."""
-        old_s, new_s = self.state_s.take(self.run.before[at], axis=1), self.state_s[:, at]
-        moved_s, last_s, free_s, passed_last_s = old_s
-        gather_s, second_s, other_s, sum_s, new_last_s, work_s, layer_s, third_s = self.tables.take(self.run.code[at], axis=1)
-        sums_first = self.sums_first[at] & (last_s > 0)
-        moved_s = np.where(sums_first, np.maximum(moved_s, before_s) + last_s, moved_s)
-        first_s = np.maximum(moved_s, free_s)
-        first_s += gather_s
-        summed_s = np.where(sums_first, first_s, np.maximum(first_s, before_s) + last_s)
-        start_s = np.maximum(begin_s, first_s)
-        second_s += np.maximum(summed_s, passed_last_s)
+        run = self.run
+        earlier_s, held_s = self.sums.take(self.earlier[at], axis=1)
+        gather_s, second_s, other_s, sum_s, work_s, layer_s, third_s = self.tables.take(run.code[at], axis=1)
+        # all that was gathered and summed before
+        held_s += before_s
+        moved_s = np.maximum(run.moved_s.take(run.before[at], axis=0), held_s)
+        moved_s += earlier_s
+        gather_s += np.maximum(moved_s, run.passed_s.take(self.free[at], axis=0))
+        start_s = np.maximum(begin_s, gather_s)
+        summed_s = np.maximum(gather_s, before_s)
+        summed_s += self.sums[0].take(self.later[at], axis=0)
+        second_s += summed_s
         third_s += start_s
         other_s += np.maximum(second_s, third_s)
         start_s += work_s
-        end_s = np.maximum(start_s, other_s + layer_s)
-        ready_s = end_s - layer_s
-        other_s = np.where(sum_s > 0, np.maximum(other_s, ready_s), other_s)
-        other_s += sum_s
-        np.maximum(other_s, summed_s, out=new_s[0])
-        new_s[1] = new_last_s
-        new_s[2] = np.where(self.several[at], ready_s, passed_last_s)
-        new_s[3] = end_s
-        if self.is_apart is not None:
-            is_apart = self.is_apart[at]
-            end_s = np.where(is_apart, begin_s + work_s, end_s)
-            new_s[0] = np.where(is_apart, moved_s, new_s[0])
-            new_s[2:] = np.where(is_apart, old_s[2:], new_s[2:])
-        self.run.end_s[at] = end_s
+        end_s = np.maximum(start_s, other_s + layer_s, out=run.end_s[at])
+        ready_s = np.subtract(end_s, layer_s, out=run.ready_s[at])
+        sum_s += np.maximum(other_s, ready_s)
+        np.maximum(summed_s, other_s, out=summed_s)
+        if self.is_apart is None:
+            np.maximum(summed_s, sum_s, out=run.moved_s[at])
+        else:
+            run.moved_s[at] = np.where(self.is_apart[at], moved_s, np.maximum(summed_s, sum_s))
 
     def rest_s(self, last: Numbers) -> Times:
         """From the end of each rank's last pass to that of its collectives."""
-        result: Times = np.maximum(0.0, self.state_s[0][last] - self.run.end_s[last]) + self.state_s[1][last]
+        run = self.run
+        result: Times = np.maximum(0.0, run.moved_s[last] - run.end_s[last]) + self.sums[0][run.code[last]]
         return result
+
+
+def _layers(piece: Piece) -> Numbers:
+    """Of each pass: of gradients of weights that are made apart all are one."""
+    assert piece.passing.collectives is not None
+    own = piece.passing.collectives.layers[:, 0]
+    result: Numbers = np.where(piece.graph.apart, 1, own[piece.told(piece.graph.code) % len(own)])
+    return result
 
 
 def _in_blocks(tables: Iterable[Times]) -> Times:
@@ -348,19 +369,24 @@ def _in_blocks(tables: Iterable[Times]) -> Times:
 
 
 def _lane_tables(passing: Passing) -> Times:
-    """What `_Lane` tells of each pass, by its code, shape (8, codes · blocks, configurations of a block)."""
+    """What `_Lane` tells of each pass, by its code, shape (8, codes · blocks, configurations of a block): what is gathered
+    first, and then; what else is gathered, and summed beside, −∞ where there is one layer; what is summed with the last layer
+    but one, −∞ for nothing; the pass, a layer, and that again, −∞ where there are not three; what is summed with the last."""
     given, work_s = passing.collectives, passing.work_s
     assert given is not None
     layers, kinds = given.layers, len(work_s)
     none, others, between = np.zeros_like(given.sums_s), np.maximum(1, layers - 1), np.maximum(0, layers - 2)
-    never_s = np.where(layers > 1, 0.0, -np.inf)
+    several = layers > 1
+    never_s = np.where(several, 0.0, -np.inf)
     gather_s, again_s = (given.gathers_s - given.opening_s) / others, given.again_s / layers
-    sum_s, several = (given.sums_s - given.last_s) / others, layers > 1
-    forward = given.opening_s, gather_s * several, between * gather_s + never_s, none, none
-    backward = again_s, again_s * several, between * (again_s + sum_s) + never_s, sum_s * several, given.last_s
-    inputs = again_s, again_s * several, between * again_s + never_s, none, none
-    weights = none, none, none, none, given.sums_s
-    tables = [np.array(each[:kinds]) for each in zip(forward, backward, inputs, weights, strict=True)]
+    sum_s = (given.sums_s - given.last_s) / others
+    sums_s = np.where(several & (sum_s > 0), sum_s, -np.inf)
+    forward = given.opening_s, gather_s * several, between * gather_s + never_s, none - np.inf, none
+    backward = again_s, again_s * several, between * (again_s + sum_s) + never_s, sums_s, given.last_s
+    inputs = again_s, again_s * several, between * again_s + never_s, none - np.inf, none
+    # nothing is waited for
+    weights = none - np.inf, none, none - np.inf, none - np.inf, given.sums_s
+    *tables, last = (np.array(each[:kinds]) for each in zip(forward, backward, inputs, weights, strict=True))
     passed = np.array([layers, layers, layers, np.ones_like(layers)])[:kinds]
     layer_s = work_s / passed
-    return np.array([*tables, work_s, layer_s, np.where(passed > 2, layer_s, -np.inf)]).reshape(8, -1, _BLOCK)
+    return np.array([*tables, work_s, layer_s, np.where(passed > 2, layer_s, -np.inf), last]).reshape(8, -1, _BLOCK)

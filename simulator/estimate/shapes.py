@@ -33,6 +33,9 @@ Times = NDArray[np.float64]
 _SURE: Final = 0.999
 _NOTHING: Final = np.zeros(1)
 
+# Stages, chunks, and the number of a schedule.
+Key = tuple[int, int, int]
+
 
 class _Sum(NamedTuple):
     """What a rank sums for its stage of some chunk, of a kind. before: how many stages of each kind are summed after it."""
@@ -43,15 +46,16 @@ class _Sum(NamedTuple):
 
 
 class Shape:
-    """passing, agreeing: the rows of both tables. codes: of each row of the first its passes, and the plan that says how its
-    ranks are placed."""
+    """passing, agreeing: the rows of both tables. codes: of each row of the first its passes, and how its ranks are placed."""
 
-    def __init__(self, passing: Configurations, agreeing: Configurations, codes: Numbers, cut: Cut, messages: Messages) -> None:
-        self.passing, self.agreeing, self.pass_code, self.cut = passing, agreeing, codes[0], cut
-        self.stages, chunks = int(passing.stages[0]), int(passing.chunks[0])
+    def __init__(
+        self, key: Key, passing: Configurations, agreeing: Configurations, codes: Numbers, cut: Cut, messages: Messages
+    ) -> None:
+        self.passing, self.agreeing, self.cut, (self.pass_code, self.placed) = passing, agreeing, cut, codes
+        self.stages, chunks, schedule = key
         self.kept = passing.space.kept
         self.is_uniform = passing.space.scenario.cluster.is_uniform
-        self.schedule: ScheduleName = passing.space.schedules[passing.schedule[0]] if self.stages > 1 else "1f1b"
+        self.schedule: ScheduleName = passing.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.stage_of = np.array(
             [[stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(chunks)] for rank in range(self.stages)]
         )
@@ -70,10 +74,10 @@ class Shape:
         self.held = self.stage_of[self.ranks]
         # how many stages of each kind a rank has
         self.has = np.array([np.bincount(cut.kind_of[held], minlength=len(cut.kinds)) for held in self.held])
-        plans, self.placed = np.unique(codes[1], return_inverse=True)
         rank_of = np.argsort(self.stage_of, axis=None) // chunks
-        asked = [messages.ask(plan, rank_of) for plan in plans.tolist()]
-        self.ways = np.array(asked, dtype=np.int64).reshape(len(plans), cut.count - 1)
+        self.ways = np.zeros((int(self.placed.max()) + 1, cut.count - 1), dtype=np.int64)
+        for place in np.flatnonzero(np.bincount(self.placed)).tolist():
+            self.ways[place] = messages.ask(place, rank_of)
         self.crosses = rank_of[:-1] != rank_of[1:]
 
     def answered(self, passes: Passes, seconds: Times, size_of: Numbers, agreed: Agreed) -> Answered:
@@ -92,33 +96,31 @@ class Shape:
     def sums(self, rank: int, every: bool) -> Iterator[_Sum]:
         """Those of a rank's sums that may end last, beside that of its first stage, one of `ranks` by its number: of stages of
         a kind that follow one another the first and the last, between which all goes up evenly unless `every` counts."""
-        kinds = self.cut.kind_of[self.held[rank]]
+        kinds = self.cut.kind_of[self.held[rank]].tolist()
         for i in range(1, len(kinds)):
             if every or i == len(kinds) - 1 or not kinds[i - 1] == kinds[i] == kinds[i + 1]:
-                yield _Sum(i, int(kinds[i]), np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
+                yield _Sum(i, kinds[i], np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
 
 
 class _PassingTable:
     """What passes take, by row of the first table.
 
     kinds_s: of both passes over a stage of each kind, shape (2, kinds, rows). expected: of all. begins: where a row's running
-    sums over layers begin. parts: of all parameters, by layer.
+    sums over layers begin.
     """
 
     def __init__(self, shape: Shape, passes: Passes, seconds: Times, size_of: Numbers) -> None:
         cut, self._held, self._schedule = shape.cut, shape.held, shape.schedule
         self._kind_of = cut.kind_of
-        code, used = np.unique(shape.pass_code, return_inverse=True)
-        begins, stops = cut.begins[cut.kinds][:, None], cut.stops[cut.kinds][:, None]
-        both = [running[code, stops] - running[code, begins] for running in (passes.forward_s, passes.backward_s)]
-        self.kinds_s = np.array(both)[:, :, used]
+        begins, stops = cut.begins[cut.kinds], cut.stops[cut.kinds]
+        both = [(running[:, stops] - running[:, begins]).T for running in (passes.forward_s, passes.backward_s)]
+        self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)
         self.microbatches = shape.passing.microbatches
         self.backward_s = passes.backward_s.ravel()
         self.begins = shape.pass_code * passes.backward_s.shape[1]
         self._running_s = passes.forward_s, passes.backward_s
         self._code = shape.pass_code
-        parameters = np.array([layer.parameters for layer in passes.jobs[0].layers], dtype=np.float64)
-        self.parts = parameters / parameters.sum()
+        self._layers = passes.jobs[0].layers
         self.stages = self._stages(shape, passes, seconds, size_of)
         self.per_round = per_round(self.stages)
         self.expected = Expected.of(shape.schedule, shape.stage_of, shape.told, self.stages)
@@ -130,9 +132,9 @@ class _PassingTable:
         forward_s, backward_s = self.kinds_s[:, cut.kind_of[first]]
         behind_s, inner = np.zeros_like(forward_s), np.flatnonzero(first < cut.count - 1)
         if len(inner):
-            at, lasts = first[inner], cut.stops[first[inner], None] - 1
-            sends_s = seconds[taken(shape.ways.T[at], shape.placed, axis=1), size_of[code, lasts]]
-            behind_s[inner] = shape.crosses[at, None] * (sends_s + passes.joining_s[code, lasts])
+            at, lasts = first[inner], cut.stops[first[inner]] - 1
+            sends_s = seconds[taken(shape.ways.T[at], shape.placed, axis=1), taken(size_of.T[lasts], code, axis=1)]
+            behind_s[inner] = shape.crosses[at, None] * (sends_s + taken(passes.joining_s.T[lasts], code, axis=1))
         # nothing is sent behind the last stage, as before the first
         before_s = behind_s[alike.of[first - 1]]
         overlap = bool(shape.kept.get("overlap_sends", False))
@@ -156,6 +158,13 @@ class _PassingTable:
         """From the last gradients of each stage of each of the ranks to the end of the rank's last pass."""
         assert self.expected.left_s is not None
         return self.expected.left_s[self._places]
+
+    @property
+    def parts(self) -> Times:
+        """Of all parameters, by layer."""
+        parameters = np.array([layer.parameters for layer in self._layers], dtype=np.float64)
+        result: Times = parameters / parameters.sum()
+        return result
 
     @cached_property
     def layers_s(self) -> Times:
@@ -202,9 +211,7 @@ class _AgreeingTable:
         shared = c.zero > 0
         updated = replicas / np.where(shared, c.workers * c.context, 1)
         updated += experts / np.where(shared, np.maximum(1, c.workers // c.expert) * c.context, 1)
-        values, inverse = np.unique(updated, return_inverse=True)
-        job = passes.jobs[0]
-        self.optimizer_s = np.array([job.optimizer_s(value) for value in values.tolist()])[inverse].reshape(updated.shape)
+        self.optimizer_s = passes.jobs[0].optimizer_s(updated)
 
 
 class Gathering(NamedTuple):
@@ -227,6 +234,8 @@ class Answered:
 
     def __init__(self, shape: Shape, passing: _PassingTable, agreeing: _AgreeingTable) -> None:
         self.shape, self.passing, self.agreeing = shape, passing, agreeing
+        every = bool(passing.expected.followed.any())
+        self._sums = [list(shape.sums(rank, every)) for rank in range(len(shape.ranks))]
 
     def times(self, p: Numbers, a: Numbers, zero: int, gathering: Gathering) -> tuple[Times, Times]:
         """What is expected of configurations, and at least, once all passes are followed. p, a: their rows of the tables; zero:
@@ -278,7 +287,7 @@ class Answered:
         final = int(shape.cut.kind_of[shape.held[rank, 0]])
         sure_s = np.maximum(taken(agreeing.last_s[final], a), taken(agreeing.sums_s[final], a) - beside_s[final])
         exposed_s = sure_s
-        for one in shape.sums(rank, bool(passing.expected.followed.any())):
+        for one in self._sums[rank]:
             # sums of a rank follow one another: with ZeRO's second stage, those of each microbatch of a round
             before_s, own_s = one.before @ agreeing.sums_s, agreeing.sums_s[one.kind]
             ended_s: Times = taken(before_s if zero == 2 else before_s + own_s, a)
@@ -307,14 +316,13 @@ class Answered:
         """How long ranks sum after their passes what they sum beside each, followed where sums may take longer than what is
         between them, shape (ranks, configurations)."""
         shape, stages, expected = self.shape, self.passing.stages, self.passing.expected
-        sums_s = self.agreeing.sums_s[shape.cut.kind_of][:, a]
-        each = stages.apart
-        between_s = np.broadcast_to(each.weights_s if shape.splits else each.backward_s, each.backward_s.shape)
+        sums_s = self.agreeing.sums_s[shape.cut.kind_of[stages.alike.first]][:, a]
+        between_s = np.broadcast_to(stages.weights_s if shape.splits else stages.backward_s, stages.backward_s.shape)
         at = np.flatnonzero((sums_s > taken(between_s, p, axis=1)).any(axis=0) & taken(expected.followed, p))
         result: Times = np.zeros((shape.stages, len(p)))
         if len(at):
             some = stages.take(p[at])
-            found = passing_of(shape.schedule, shape.stage_of.shape[1], some, sums_s=sums_s[:, at]).play(some.microbatches)
+            found = passing_of(shape.schedule, some, sums_s=sums_s[:, at]).play(some.microbatches)
             result[:, at] = found.lane_s
         return result
 
@@ -344,17 +352,16 @@ class Answered:
         if zero < 3 or shape.stages == 1:
             return Gathering(p[:0], None)
         again_s = self._again * agreeing.gathers_s
-        if shape.splits:
+        if shape.splits or (layers != layers[0]).any():
             longer = np.arange(len(p))
         else:
             waits_s = taken(np.array([agreeing.gathers_s, agreeing.sums_s + again_s]), a, axis=2)
-            unhidden = (waits_s > taken(passing.kinds_s, p, axis=2)).any(axis=(0, 1))
-            longer = np.flatnonzero(unhidden | (layers != layers[0]).any())
+            longer = np.flatnonzero((waits_s > taken(passing.kinds_s, p, axis=2)).any(axis=(0, 1)))
         if not len(longer):
             return Gathering(longer, None)
         at, to = p[longer], a[longer]
         each_s = agreeing.gathers_s, again_s, agreeing.opening_s, agreeing.sums_s, agreeing.last_s
-        collectives = Collectives.of((taken(one, to, axis=1)[kind_of] for one in each_s), layers)
+        collectives = Collectives.of((taken(one[kind_of], to, axis=1) for one in each_s), layers)
         given = Given(collectives, taken(passing.expected.least_s, at, axis=1))
         return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, shape.told, passing.stages.take(at), given))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -14,9 +14,9 @@ from simulator.estimate.agreements import AFTER, GATHERS, LAST, OPENING, SUMS, A
 from simulator.estimate.codes import Numbers, distinct
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
-from simulator.estimate.passes import Passes, plan_of
+from simulator.estimate.passes import Passes, plans_of
+from simulator.estimate.places import Place
 from simulator.estimate.wires import Wires
-from simulator.strategy.costs import Job
 from simulator.strategy.schedules.passes import V_SHAPED
 
 Times = NDArray[np.float64]
@@ -47,9 +47,11 @@ class Agreed(NamedTuple):
 class Sums:
     """Asks what all configurations' replicas take to agree, and tells it once that is answered."""
 
-    def __init__(self, c: Configurations, passes: Passes, pass_code: Numbers, wires: Wires, cuts: Mapping[int, Cut]) -> None:
-        """pass_code: the passes of each."""
-        self.c = c
+    def __init__(
+        self, c: Configurations, passes: Passes, codes: Numbers, places: Sequence[Place], wires: Wires, cuts: Mapping[int, Cut]
+    ) -> None:
+        """codes: of each its passes and its place."""
+        self.c, (pass_code, place_code) = c, codes
         counts = c.stages * c.chunks
         # with ZeRO's first stage gradients are cut as without, unless parameters are gathered beside the next step
         cut_by = np.where((c.zero == 1) & (not c.space.kept.get("overlap_gather", False)), 0, c.zero)
@@ -58,35 +60,40 @@ class Sums:
         shaped = np.array([schedule in V_SHAPED for schedule in c.space.schedules], dtype=np.bool_)[c.schedule]
         apart = ((c.stages > 1) & ~shaped).astype(np.int64)
         self.pattern = distinct(self.shard.code, counts, apart, c.bucket, cut_by)
-        self.group = distinct(self.shard.code, c.context, c.workers, c.order, np.where(c.order > 0, c.stages, 0))
         self.agreeing = [Agreeing(wires, c.space.kept.get("algorithm")) for _ in range(len(self.shard))]
         self.begins: list[int] = []
-        for row in self.pattern.first.tolist():
-            plan = plan_of(c, row)
-            plan = plan if plan.workers * plan.context > 1 else replace(plan, workers=2 * plan.expert)
+        for row, plan in zip(self.pattern.first.tolist(), plans_of(c, self.pattern.first), strict=True):
+            several = plan if plan.workers * plan.context > 1 else replace(plan, workers=2 * plan.expert)
             job = replace(passes.jobs[pass_code[row]], zero=int(c.zero[row]))
-            own, cut = self.agreeing[self.shard.code[row]], cuts[int(counts[row])]
-            self.begins.append(own.add(plan, job, [cut.ranges[kind] for kind in cut.kinds]))
-        devices = c.space.scenario.cluster.node.devices
-        self.groups = [self.agreeing[self.shard.code[row]].group(plan_of(c, row), devices) for row in self.group.first.tolist()]
+            cut = cuts[plan.stages * plan.chunks]
+            stages = [cut.ranges[kind] for kind in cut.kinds]
+            self.begins.append(self._agreeing(row).add(bool(apart[row]), several, job, stages))
+        self.group = distinct(self.shard.code, c.context, c.workers, c.order, np.where(c.order > 0, c.stages, 0))
         self.ops: list[Op] = list(_FIELDS) if c.zero.any() else ["all_reduce"]
-        for row, group in zip(self.group.first.tolist(), self.groups, strict=True):
+        self.groups: list[int] = []
+        for row in self.group.first.tolist():
+            agreeing, grid = self._agreeing(row), places[place_code[row]].grid
+            self.groups.append(agreeing.group(grid, int(c.expert[row])))
             for op in self.ops:
-                self.agreeing[self.shard.code[row]].ask(group, op)
-        self.copying = distinct(self.group.code, c.stages, apart, (c.zero >= 2).astype(np.int64))
-        self.copies = [self._ask_for_copies(row, passes.jobs[pass_code[row]], wires) for row in self.copying.first.tolist()]
+                agreeing.ask(self.groups[-1], op)
+        self.copying = distinct(self.shard.code, place_code, apart, (c.zero >= 2).astype(np.int64))
+        sized = c.space.kept.get("gradient_bytes") or passes.jobs[0].element_bytes
+        self.copies = [
+            self._ask_for_copies(row, bool(apart[row]), places[place_code[row]], sized, wires)
+            for row in self.copying.first.tolist()
+        ]
 
-    def _ask_for_copies(self, row: int, job: Job, wires: Wires) -> int:
+    def _agreeing(self, row: int) -> Agreeing:
+        return self.agreeing[int(self.shard.code[row])]
+
+    def _ask_for_copies(self, row: int, is_apart: bool, place: Place, element_bytes: int, wires: Wires) -> int:
         """The number of the sum over the first and the last stage; −1 where they have no weights in common."""
-        plan = plan_of(self.c, row)
-        held = self.agreeing[self.shard.code[row]].held(plan, job)
-        if held.pair[0] == held.pair[1] or held.copied == 0:
+        (grid, alike), copied = place, self._agreeing(row).held[is_apart].copied
+        if not copied:
             return -1
-        share = plan.sharing * plan.context if self.c.zero[row] >= 2 else 1
-        grid = plan.grid(job.cluster.node.devices)
-        group = Group.of([grid.rank(0, rank) for rank in held.pair], grid.devices)
-        copied_bytes = held.copied * (plan.gradient_bytes or job.element_bytes)
-        return wires.collective("all_reduce", group, copied_bytes / share, min(wires.alike(plan, job), grid.devices))
+        share = grid.workers * grid.context if self.c.zero[row] >= 2 else 1
+        group = Group.of([grid.rank(0, rank) for rank in (0, grid.stages - 1)], grid.devices)
+        return wires.collectives("all_reduce", group, [copied * element_bytes / share], min(alike, grid.devices))[0]
 
     def answered(self, answers: Times) -> Agreed:
         """A table of all combinations: shard by shard, and group by group, of patterns."""

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import FieldError
-from simulator.estimate.codes import Numbers, taken
+from simulator.estimate.codes import Numbers, distinct, taken
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
 from simulator.estimate.expected import follow
 from simulator.estimate.messages import Messages
-from simulator.estimate.passes import Passes, plan_of
+from simulator.estimate.passes import Passes
 from simulator.estimate.pipelines import CLOSED, FOLLOWED
-from simulator.estimate.shapes import Shape
+from simulator.estimate.places import Places
+from simulator.estimate.shapes import Key, Shape
 from simulator.estimate.sums import Sums
 from simulator.estimate.wires import Wires
 from simulator.strategy.schedule import ScheduleName
@@ -58,21 +59,23 @@ def step_times(configurations: Configurations) -> StepTimes:
     counts = np.unique(passing.stages * passing.chunks).tolist()
     cuts = {count: Cut.of(passes.jobs[0].layers, count) for count in counts}
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
-    placed = passing.distinct("tensor", "context", "workers", "stages", "order")
-    plans = (plan_of(passing, row) for row in placed.first.tolist())
-    messages = Messages(wires, passes.jobs[0], sizes_bytes.tolist(), plans)
-    shapes, groups = _by_shape(passing), _by_shape(agreeing)
-    codes = np.array([passes.key.code, placed.code])
+    places = Places.of(passing, passes.jobs[0])
+    messages = Messages(wires, c.space.scenario.cluster, sizes_bytes.tolist(), places.all)
+    codes = np.array([passes.key.code, messages.place[places.code]])
+    told = distinct(passing.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
+    each, of_each = passing.take(told.first), codes[:, told.first]
+    shapes, groups = _by_shape(each), _by_shape(agreeing)
     found = {
-        key: Shape(passing.take(rows), agreeing.take(groups[key]), codes[:, rows], cuts[key[0] * key[1]], messages)
+        key: Shape(key, each.take(rows), agreeing.take(groups[key]), of_each[:, rows], cuts[key[0] * key[1]], messages)
         for key, rows in shapes.items()
     }
-    sums = Sums(agreeing, passes, passes.key.code[to_passing.code[to_agreeing.first]], wires, cuts)
+    first = to_passing.code[to_agreeing.first]
+    sums = Sums(agreeing, passes, np.array([passes.key.code[first], places.code[first]]), places.all, wires, cuts)
     answers = wires.seconds()
     seconds = answers[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
     agreed, size_of = sums.answered(answers), size_of.reshape(passes.sent_bytes.shape)
     tables = {key: one.answered(passes, seconds, size_of, agreed.take(groups[key])) for key, one in found.items()}
-    p, a = taken(_places(shapes), to_passing.code), taken(_places(groups), to_agreeing.code)
+    p, a = taken(_places(shapes)[told.code], to_passing.code), taken(_places(groups), to_agreeing.code)
     parts = [
         (tables[key], zero, rows[begin : begin + _AT_ONCE])
         for key, zero, rows in _alike(agreeing, to_agreeing.code)
@@ -95,17 +98,14 @@ def _check(schedules: Sequence[ScheduleName]) -> None:
             raise FieldError(("strategy", "schedule"), message)
 
 
-_Key = tuple[int, int, int]
-
-
-def _by_shape(c: Configurations) -> dict[_Key, Numbers]:
+def _by_shape(c: Configurations) -> dict[Key, Numbers]:
     """The rows that have as many stages and chunks, and the same schedule, by these three."""
     key = c.distinct("stages", "chunks", "schedule")
     names = np.array([c.stages, c.chunks, c.schedule])[:, key.first].T.tolist()
     return {(stages, chunks, schedule): rows for (stages, chunks, schedule), rows in zip(names, _split(key.code), strict=True)}
 
 
-def _places(by_shape: Mapping[_Key, Numbers]) -> Numbers:
+def _places(by_shape: Mapping[Key, Numbers]) -> Numbers:
     """The place of each row among those of its shape."""
     result = np.empty(sum(map(len, by_shape.values())), dtype=np.int64)
     for rows in by_shape.values():
@@ -113,7 +113,7 @@ def _places(by_shape: Mapping[_Key, Numbers]) -> Numbers:
     return result
 
 
-def _alike(agreeing: Configurations, code: Numbers) -> Iterator[tuple[_Key, int, Numbers]]:
+def _alike(agreeing: Configurations, code: Numbers) -> Iterator[tuple[Key, int, Numbers]]:
     """Configurations of one shape and one ZeRO stage. code: the row of `agreeing` that each has."""
     key = agreeing.distinct("stages", "chunks", "schedule", "zero")
     names = np.array([agreeing.stages, agreeing.chunks, agreeing.schedule, agreeing.zero])[:, key.first].T.tolist()
@@ -124,5 +124,5 @@ def _alike(agreeing: Configurations, code: Numbers) -> Iterator[tuple[_Key, int,
 def _split(code: Numbers) -> list[Numbers]:
     """The rows of each code."""
     # numpy sorts short integers much faster
-    short = code.astype(np.int16) if code.max(initial=0) < 2**15 else code
+    short = code.astype(np.min_scalar_type(code.max(initial=0)))
     return np.split(np.argsort(short, kind="stable"), np.cumsum(np.bincount(code))[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,45 +12,47 @@ from simulator.cluster.algorithms import Group, Op
 from simulator.engine.alone import durations_s
 from simulator.program import Path, ProgramBuilder
 from simulator.run import Phase
-from simulator.strategy.costs import Job
-from simulator.strategy.fabric import Fabric
-from simulator.strategy.plan import Plan
+from simulator.strategy.fabric import Fabric, Moving
 
 
 class Wires:
-    """Asked for one after the other, answered all at once: `ask` gives a number, `seconds` what each number takes."""
+    """Asked for one after the other, answered all at once: what is asked for has a number, `seconds` says what each takes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._builder = ProgramBuilder()
         self.fabric = Fabric(cluster, self._builder)
-        self._rank = self._builder.rank("anyone")
+        self._moved: list[tuple[float, Path]] = []
         self._known: dict[Hashable, int] = {}
-        self._alike: dict[Hashable, int] = {}
-
-    def alike(self, plan: Plan, job: Job) -> int:
-        """How many ranks on a node have a stage of the model, and send when any of them does."""
-        key = plan.tensor, plan.context, plan.workers, plan.stages, plan.order
-        if key not in self._alike:
-            grid = plan.grid(job.cluster.node.devices)
-            self._alike[key] = plan.classes(job)[0].each * grid.beside(grid.members(0, 0))
-        return self._alike[key]
+        self._collectives: dict[Hashable, tuple[Moving, dict[float, int]]] = {}
 
     def message(self, key: Hashable, size_bytes: float, path: Path) -> int:
         """key: equal for messages that take as long."""
         if (key, size_bytes) not in self._known:
-            row = self._builder.transfer(self._rank, self._rank, size_bytes, path, Phase.SEND, ())
-            self._known[key, size_bytes] = row
+            self._known[key, size_bytes] = self._ask(size_bytes, path)
         return self._known[key, size_bytes]
 
-    def collective(self, op: Op, group: Group, size_bytes: float, beside: int, algorithm: str | None = None) -> int:
-        """beside: groups like it on the same nodes."""
-        key = op, group, size_bytes, beside, algorithm
-        if key not in self._known:
-            nodes = group.node_numbers.tolist()[:1]
-            moved_bytes, path = self.fabric.collective(op, group, size_bytes, nodes, beside, algorithm)
-            self._known[key] = self._builder.collective([self._rank], moved_bytes, path, Phase.SYNCHRONISE, ())
-        return self._known[key]
+    def collectives(
+        self, op: Op, group: Group, sizes_bytes: Sequence[float], beside: int, algorithm: str | None = None
+    ) -> list[int]:
+        """Of each of some sizes. beside: groups like it on the same nodes."""
+        key = op, self.fabric.told(group), beside, algorithm
+        if key not in self._collectives:
+            self._collectives[key] = self.fabric.moving(op, group, group.node_numbers.tolist()[:1], beside, algorithm), {}
+        moving, known = self._collectives[key]
+        for size_bytes in sizes_bytes:
+            if size_bytes not in known:
+                known[size_bytes] = self._ask(*moving(size_bytes))
+        return [known[size_bytes] for size_bytes in sizes_bytes]
+
+    def _ask(self, size_bytes: float, path: Path) -> int:
+        self._moved.append((size_bytes, path))
+        return len(self._moved) - 1
 
     def seconds(self) -> NDArray[np.float64]:
         """By number."""
-        return durations_s(self._builder.build()) if self._known else np.zeros(0)
+        if not self._moved:
+            return np.zeros(0)
+        rank, which = self._builder.rank("anyone"), np.arange(len(self._moved))
+        sizes_bytes, paths = zip(*self._moved, strict=True)
+        rows = self._builder.transfers(rank, rank, sizes_bytes, paths, which, Phase.SEND, ())
+        return durations_s(self._builder.build())[rows]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from simulator.model.layers import Layer, copied_weights, glued_ends
 from simulator.program import Rows, Use
 from simulator.ragged import Ragged
 from simulator.run import Phase
-from simulator.strategy.costs import Bucket, Job, buckets
+from simulator.strategy.costs import Gradients, Job
 from simulator.strategy.fabric import Fabric
 from simulator.strategy.lanes import SLOTS
 from simulator.strategy.plan import Plan
@@ -24,37 +24,56 @@ from simulator.strategy.replica import Replica, Shop
 from simulator.strategy.schedule import Pass
 from simulator.strategy.sketch import Moved, Sheet
 
+# What ranks have alike: what all replicas have, or a mixture's experts.
+KEEPERS: Final = ("replicas", "experts")
 
-@dataclass(frozen=True)
-class Unit:
-    """Layers whose gradients are complete together, or that are gathered together, and the buckets that are then full."""
+
+class Unit(NamedTuple):
+    """Layers whose gradients are complete together, or that are gathered together. bounds: where the buckets that are then full
+    begin, among all gradients, and where the last of them ends."""
 
     layers: range
-    buckets: tuple[Bucket, ...]
+    bounds: list[int]
 
 
-def units(held: Sequence[Layer], stage: range, plan: Plan, job: Job) -> list[Unit]:
-    """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets fill.
-    held: the layers with copies."""
-    if plan.workers * plan.context == 1 or plan.servers:
-        return [Unit(stage, ())]
-    everyones = [_without_experts(held[i]) if plan.expert > 1 else held[i] for i in stage]
-    if job.zero == 3:
-        return [Unit(range(i, i + 1), (Bucket(i, layer.tensors),)) for i, layer in zip(stage, everyones, strict=True)]
-    size = plan.gradient_bytes or job.element_bytes
-    found = buckets(everyones, size, plan.first_bucket_bytes, plan.bucket_bytes)
-    if not (plan.overlap or plan.overlap_gather or job.zero == 2):
-        return [Unit(stage, tuple(found))]
-    result: list[Unit] = []
-    end = stage.stop
-    for bucket in found:
-        layer = stage.start + bucket.layer
-        if layer < end:
-            result.insert(0, Unit(range(layer, end), ()))
-            end = layer
-        # one that a layer fills together with the one before it
-        result[0] = Unit(result[0].layers, (*result[0].buckets, bucket))
-    return ([Unit(range(stage.start, end), ())] if end > stage.start else []) + result
+class Held:
+    """A model's layers, as pipeline ranks have them that have all its stages. copied: parameters of which the last stage has
+    a copy. gradients: of what all workers have, and of experts that some have."""
+
+    def __init__(self, layers: Sequence[Layer], plan: Plan) -> None:
+        self.layers = with_copies(layers, plan)
+        self.copied = self.layers[-1].parameters - layers[-1].parameters
+        everyones = [_without_experts(layer) if plan.expert > 1 else layer for layer in self.layers]
+        self.gradients = Gradients(everyones)
+        replicas = [layer.parameters for layer in everyones]
+        experts = [layer.parameters - own for layer, own in zip(self.layers, replicas, strict=True)]
+        self._replicas, self._experts = (list(itertools.accumulate(each, initial=0)) for each in (replicas, experts))
+
+    def parameters(self, stage: range) -> tuple[int, int]:
+        """Of what all workers have, and of experts that some have."""
+        begin, end = stage.start, stage.stop
+        return self._replicas[end] - self._replicas[begin], self._experts[end] - self._experts[begin]
+
+    def units(self, stage: range, plan: Plan, job: Job) -> list[Unit]:
+        """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets
+        fill."""
+        if plan.workers * plan.context == 1 or plan.servers:
+            return [Unit(stage, [])]
+        if job.zero == 3:
+            return [Unit(layer, self.gradients.bounds(layer)) for layer in (range(i, i + 1) for i in stage)]
+        size = plan.gradient_bytes or job.element_bytes
+        bounds, layers = self.gradients.buckets(stage, size, plan.first_bucket_bytes, plan.bucket_bytes)
+        if not (plan.overlap or plan.overlap_gather or job.zero == 2):
+            return [Unit(stage, bounds)]
+        result, begin, end = list[Unit](), 0, stage.stop
+        # all that one layer completes are of one unit
+        for layer, own in itertools.groupby(layers):
+            count = len(list(own))
+            result.append(Unit(range(layer, end), bounds[begin : begin + count + 1]))
+            begin, end = begin + count, layer
+        if end > stage.start:
+            result.append(Unit(range(stage.start, end), []))
+        return result[::-1]
 
 
 def _without_experts(layer: Layer) -> Layer:
@@ -99,11 +118,9 @@ class _Events(NamedTuple):
 class Agreement:
     """Adds to a program what all replicas do together."""
 
-    def __init__(self, shop: Shop, job: Job, found: Sequence[Sequence[Unit]], replicas: Sequence[Replica]) -> None:
+    def __init__(self, shop: Shop, job: Job, held: Held, found: Sequence[Sequence[Unit]], replicas: Sequence[Replica]) -> None:
         """job: any replica's. found: the units of each stage of the model."""
-        self.shop, self.plan = shop, shop.plan
-        self.job = replace(job, layers=with_copies(job.layers, self.plan))
-        self.copied = self.job.layers[-1].parameters - job.layers[-1].parameters
+        self.shop, self.plan, self.job, self.held = shop, shop.plan, job, held
         self.units, self.replicas = found, replicas
         self._beginning = {unit.layers.start: unit for stage in found for unit in stage}
         self._nodes = [sorted({replica.places[rank][0] for replica in replicas}) for rank in range(self.plan.stages)]
@@ -116,7 +133,7 @@ class Agreement:
     def add(self) -> None:
         """Sums and gathers of every stage, and the optimizers."""
         sums = [self._add_collectives(rank) for rank in range(self.plan.stages)]
-        if self.copied:
+        if self.held.copied:
             self._sum_copies(sums)
         for rank, rows in enumerate(sums):
             self._add_optimizers(rank, rows)
@@ -152,7 +169,7 @@ class Agreement:
         summed theirs (Megatron-LM, arXiv 2104.04473). Where gradients are shared out, each rank has a part of them."""
         pair, grid, replicas = ends(self.plan), self.shop.grid, self.replicas
         share = self._groups(pair[0], "replicas")[0].size if self.job.zero >= 2 else 1
-        size_bytes = self.copied * (self.plan.gradient_bytes or self.job.element_bytes) / share
+        size_bytes = self.held.copied * (self.plan.gradient_bytes or self.job.element_bytes) / share
         asked = []
         for replica in replicas:
             group = Group.of([grid.rank(replica.placed.rank, rank) for rank in pair], grid.devices)
@@ -201,7 +218,8 @@ class Agreement:
 
         def asked(begin: int) -> Iterator[_Asked]:
             for unit in self.units[stage][::-1] if begin < 0 else [self._beginning[begin]]:
-                parts = [("replicas", bucket.tensors) for bucket in unit.buckets]
+                buckets = (self.held.gradients.tensors[begin:end] for begin, end in itertools.pairwise(unit.bounds))
+                parts = [("replicas", tensors) for tensors in buckets]
                 parts += [(group, (count,)) for group, count in self._parameters(unit.layers).items() if group == "experts"]
                 yield from itertools.chain.from_iterable(itertools.starmap(partial(self._summed, rank), parts))
 
@@ -229,11 +247,10 @@ class Agreement:
             for wire in plan.compression.wire(tensors, size):
                 yield _Asked(wire.op, keepers, wire.collective_bytes(ranks))
 
-    def _parameters(self, layers: Iterable[int]) -> dict[str, int]:
+    def _parameters(self, *layers: range) -> dict[str, int]:
         """How many parameters of some layers each group keeps alike."""
-        whole = sum(self.job.layers[i].parameters for i in layers)
-        experts = sum(self.job.layers[i].expert_parameters for i in layers) if self.plan.expert > 1 else 0
-        return {group: count for group, count in (("replicas", whole - experts), ("experts", experts)) if count}
+        counts = map(sum, zip(*map(self.held.parameters, layers), strict=True))
+        return {group: count for group, count in zip(KEEPERS, counts, strict=True) if count}
 
     def _gathers(self, own: Rows) -> _Events:
         """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped."""
@@ -316,10 +333,10 @@ class Agreement:
     def _updating(self, rank: int) -> Callable[[Sheet], tuple[float, float]]:
         """Seconds of the optimizer's step over a rank's own part of the parameters, and none of exchanges."""
         plan, zero = self.plan, self.job.zero
-        held = [i for stage in plan.stage_of[rank] for i in self.shop.ranges[stage]]
-        kept, ranks = self._parameters(held), self._groups(rank, "replicas")[0].size
+        held = [self.shop.ranges[stage] for stage in plan.stage_of[rank]]
+        kept, ranks = self._parameters(*held), self._groups(rank, "replicas")[0].size
         own = sum(count / (self._groups(rank, group)[0].size if zero else 1) for group, count in kept.items())
-        tensors = [tensor for i in held for tensor in self.job.layers[i].tensors]
+        tensors = [tensor for stage in held for i in stage for tensor in self.held.layers[i].tensors]
 
         def told(sheet: Sheet) -> tuple[float, float]:
             job, work_s = sheet.job, sheet.job.optimizer_s(own)

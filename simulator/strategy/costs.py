@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from simulator.cluster import Cluster
-from simulator.cluster.device import ELEMENT_BYTES, Optimizer, Precision
+from simulator.cluster.device import ELEMENT_BYTES, Amount, Optimizer, Precision
 from simulator.errors import FieldError
 from simulator.input import Input
 from simulator.model.graph import handed_on
@@ -104,8 +106,20 @@ class Job:
         return result
 
     def exchanging_s(self, samples: float) -> NDArray[np.float64]:
-        """Seconds that each layer's exchanges hold up either pass, shape (2, layers)."""
+        """Seconds that each layer's exchanges hold up either pass, shape (2, layers); what is recomputed exchanges again."""
+        return self.with_again(self.exchanges_s(samples))
+
+    def exchanges_s(self, samples: float) -> NDArray[np.float64]:
+        """The same without what is exchanged again."""
         return self._of_layers(self._exchanges_s, samples)
+
+    def with_again(self, exchanges_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What `exchanges_s` told, and what is exchanged again."""
+        if self.recompute.kind != "full":
+            return exchanges_s
+        forward_s, backward_s = exchanges_s
+        glued = np.array([layer.glued for layer in self.layers])
+        return np.stack([forward_s, backward_s + np.where(glued, 0.0, forward_s)])
 
     def handed_on_bytes(self, samples: float) -> NDArray[np.float64]:
         """What is handed to the layers behind each layer, shape (layers,)."""
@@ -132,20 +146,24 @@ class Job:
 
     def _of_layers(self, of_layer: Callable[[Layer, float], tuple[float, ...]], samples: float) -> NDArray[np.float64]:
         """What `of_layer` says of each layer, shape (values, layers); it is asked once about those that are alike."""
-        distinct = {layer.signature: layer for layer in self.layers}
-        values = {signature: of_layer(layer, samples) for signature, layer in distinct.items()}
-        return np.array([values[layer.signature] for layer in self.layers]).T
+        distinct, which = self._distinct
+        return np.array([of_layer(layer, samples) for layer in distinct])[which].T
+
+    @cached_property
+    def _distinct(self) -> tuple[list[Layer], NDArray[np.int64]]:
+        """Layers of which no two are alike, and which of them each is like."""
+        layers = {layer.signature: layer for layer in self.layers}
+        numbers = {signature: number for number, signature in enumerate(layers)}
+        return list(layers.values()), np.array([numbers[layer.signature] for layer in self.layers])
 
     def _exchanges_s(self, layer: Layer, samples: float) -> tuple[float, float]:
-        """Seconds of a layer's exchanges in both passes; what is recomputed exchanges again."""
+        """Seconds of a layer's exchanges in both passes."""
         if self.exchange is None or not layer.exchanges:
             return 0.0, 0.0
-        forward_s, backward_s = (
-            sum(self.exchange.seconds(one, layer, samples, self) for one in layer.exchanges if one.backward == backward)
-            for backward in (False, True)
-        )
-        again_s = forward_s if self.recompute.kind == "full" and not layer.glued else 0.0
-        return forward_s, backward_s + again_s
+        both = [0.0, 0.0]
+        for one in layer.exchanges:
+            both[one.backward] += self.exchange.seconds(one, layer, samples, self)
+        return both[False], both[True]
 
     def _scale(self) -> float:
         """What to multiply the times of layers with so that they make the step that was measured. Raises FieldError."""
@@ -167,31 +185,40 @@ class Job:
         again_s = forward_s if self.recompute.kind == "full" else device.scores_s(layer, samples, self.precision)
         return forward_s, backward_s + again_s
 
-    def optimizer_s(self, parameters: float) -> float:
+    def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""
         return self.cluster.device.optimizer_s(parameters, self.optimizer, self.precision)
 
 
-class Bucket(NamedTuple):
-    """Gradients that are summed together. layer: number of the one that completes it. tensors: elements of each."""
+class Gradients:
+    """Gradients of layers, in the order in which passes make them: the reverse. tensors: elements of each. filled: of all
+    before each, and of all."""
 
-    layer: int
-    tensors: tuple[int, ...]
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.tensors = tuple(tensor for layer in reversed(layers) for tensor in reversed(layer.tensors))
+        self.filled = list(itertools.accumulate(self.tensors, initial=0))
+        self._owners = [number for number in reversed(range(len(layers))) for _ in layers[number].tensors]
+        # where those of each layer end, and those of the layer before begin
+        self._ends = list(itertools.accumulate((len(layer.tensors) for layer in reversed(layers)), initial=0))[::-1]
 
+    def bounds(self, stage: range) -> list[int]:
+        """Where those of some layers begin and end."""
+        return [self._ends[stage.stop], self._ends[stage.start]]
 
-def buckets(layers: Sequence[Layer], element_bytes: int, first_bytes: float, bucket_bytes: float) -> list[Bucket]:
-    """Gradient buckets as DistributedDataParallel fills them, in order.
+    def buckets(self, stage: range, element_bytes: int, first_bytes: float, bucket_bytes: float) -> tuple[list[int], list[int]]:
+        """As DistributedDataParallel fills them with those of some layers: where each begins and where the last ends; and the
+        layer that completes each.
 
-    Tensors are taken in reverse order; a bucket closes once it holds its limit or more; the first has a limit of its own,
-    so that communication starts early.
-    """
-    tensors = [tensor for layer in reversed(layers) for tensor in reversed(layer.tensors)]
-    owners = [index for index in reversed(range(len(layers))) for _ in layers[index].tensors]
-    filled = list(itertools.accumulate(tensors))
-    result: list[Bucket] = []
-    begin, before, limit_bytes = 0, 0, first_bytes
-    while before < (filled[-1] if filled else 0):
-        end = bisect.bisect_left(filled, before + limit_bytes / element_bytes, begin) + 1
-        result.append(Bucket(owners[end - 1] if end <= len(owners) else 0, tuple(tensors[begin:end])))
-        begin, before, limit_bytes = end, filled[min(end, len(filled)) - 1], bucket_bytes
-    return result
+        A bucket closes once it holds its limit or more; the first has a limit of its own, so that communication starts early.
+        """
+        filled, (begin, end) = self.filled, self.bounds(stage)
+        limit, each = (math.ceil(min(size / element_bytes, filled[-1] + 1)) for size in (first_bytes, bucket_bytes))
+        bounds, layers = [begin], list[int]()
+        while filled[begin] < filled[end]:
+            begin = bisect.bisect_left(filled, filled[begin] + limit, begin + 1, end + 1)
+            if begin > end:
+                return [*bounds, end], [*layers, stage.start]
+            bounds.append(begin)
+            layers.append(self._owners[begin - 1])
+            limit = each
+        return bounds, layers

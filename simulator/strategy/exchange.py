@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -73,7 +74,7 @@ class _Crowd:
 
     def __init__(self, op: Op, group: Group, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._cost = costing(op, group, cluster)
+        self._cost = functools.cache(costing(op, group, cluster))
         cards, devices = cluster.node.cards_used, cluster.node.devices
         wanted = devices / group.per_node * min(group.per_node, cards)
         self._crowding = max(1.0, wanted / cards) if group.nodes > 1 else 1.0

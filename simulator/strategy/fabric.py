@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op, bus_factor
@@ -17,6 +17,9 @@ from simulator.errors import FieldError, InputError
 from simulator.program import Path, ProgramBuilder, Use
 from simulator.strategy.loads import Load, Shapes, of_modelled, shapes
 from simulator.unevenness import Unevenness
+
+# Bytes through each member of a collective and their path, by the bytes of its size.
+Moving = Callable[[float], tuple[float, Path]]
 
 
 class Fabric:
@@ -36,7 +39,7 @@ class Fabric:
         self._cards_used = cluster.node.cards_used
         self._ends: dict[tuple[str, int, bool], tuple[int, float]] = {}
         self._costings: dict[tuple[object, ...], Costing] = {}
-        self._costs: dict[tuple[object, ...], CollectiveCost] = {}
+        self._told: dict[Group, object] = {}
         self._uses: dict[tuple[object, ...], tuple[Use, ...]] = {}
         self._paths: dict[tuple[object, ...], Path] = {}
 
@@ -271,71 +274,89 @@ class Fabric:
     def collective(
         self, op: Op, group: Group, size_bytes: float, nodes: Sequence[int], alike: int = 1, algorithm: str | None = None
     ) -> tuple[float, Path]:
-        """Bytes through each member and their path, for a collective over a group, as the library does it.
+        """Of one size; see `moving`."""
+        return self.moving(op, group, nodes, alike, algorithm)(size_bytes)
+
+    def moving(self, op: Op, group: Group, nodes: Sequence[int], alike: int = 1, algorithm: str | None = None) -> Moving:
+        """A collective over a group, as the library does it.
 
         nodes: those whose resources are modelled (alike nodes may be folded away). alike: groups like it on other devices of
         the same nodes, at the same time. algorithm: the library's choice, if None.
         """
         if group.size == 1:
-            return 0.0, Path(0.0, 1.0)
-        try:
-            cost = self._cost(op, group, size_bytes, algorithm)
-        except InputError as error:
-            if algorithm is None:
-                raise
-            raise FieldError(("strategy", "algorithm"), str(error)) from None
-        moved_bytes = bus_factor(op, group.size) * size_bytes
-        moving_s = cost.seconds - cost.latency_s
-        max_Bps = moved_bytes / moving_s if moving_s else 1.0
-        is_measured = cost.algorithm == "measured" and group.nodes == 1
-        measured = self.cluster.collectives.exactly(op, group.size, group.nodes, size_bytes) if is_measured else None
-        if measured is not None:
-            scale = moved_bytes / size_bytes if size_bytes else 1.0
-            uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
-            return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
-        crosses = group.nodes > 1 and size_bytes > 0
-        uses = self._network_uses(op, group, self._algorithm(cost, op, group, size_bytes), nodes, alike) if crosses else ()
-        links = [self.cluster.network] if group.nodes > 1 else []
-        links += [self.cluster.node.link] if group.per_node > 1 else []
-        cores: tuple[Use, ...] = ()
-        for node in nodes:
-            for link in links:
-                sends = alike * (group.per_node if link is self.cluster.node.link else 1)
-                cores += self._core_use(node, _given(link).cores_busy, _given(link).bandwidth_Bps, sends)
-        uses += _added_up(cores)
-        return moved_bytes, Path(cost.latency_s, max_Bps, uses, min(_weight(_given(link)) for link in links))
+            return lambda size_bytes: (0.0, Path(0.0, 1.0))
+        cost_of, factor = self._costing(op, group, algorithm), bus_factor(op, group.size)
+        between, inside = [self.cluster.network] * (group.nodes > 1), [self.cluster.node.link] * (group.per_node > 1)
+        links = [_given(link) for link in between + inside]
+        weight, used = min(map(_weight, links)), dict[str, tuple[Use, ...]]()
 
-    def _cost(self, op: Op, group: Group, size_bytes: float, algorithm: str | None) -> CollectiveCost:
-        """Of groups of one shape, wherever they are, where any two devices and nodes are joined like any other two."""
-        at: object = group.shape if self._is_uniform else group
-        key = op, algorithm, at
+        def moved(size_bytes: float) -> tuple[float, Path]:
+            cost = cost_of(size_bytes)
+            moved_bytes = factor * size_bytes
+            moving_s = cost.seconds - cost.latency_s
+            max_Bps = moved_bytes / moving_s if moving_s else 1.0
+            is_measured = cost.algorithm == "measured" and group.nodes == 1
+            measured = self.cluster.collectives.exactly(op, group.size, group.nodes, size_bytes) if is_measured else None
+            if measured is not None:
+                scale = moved_bytes / size_bytes if size_bytes else 1.0
+                uses = self._core_use(nodes[0], measured.cores_busy, measured.bandwidth_Bps * scale, 1)
+                return moved_bytes, Path(cost.latency_s, max_Bps, uses, _weight(measured) * group.size * scale)
+            crosses = group.nodes > 1 and size_bytes > 0
+            chosen = self._algorithm(cost, op, group, size_bytes) if crosses else ""
+            if chosen not in used:
+                network = self._network_uses(op, group, chosen, tuple(nodes), alike) if crosses else ()
+                used[chosen] = network + self._cores_used(group, links, nodes, alike)
+            return moved_bytes, Path(cost.latency_s, max_Bps, used[chosen], weight)
+
+        return moved
+
+    def told(self, group: Group) -> object:
+        """What tells a group's collectives from those of others: its shape, wherever it is, where any two devices and nodes are
+        joined like any other two."""
+        if group not in self._told:
+            self._told[group] = group.shape if self._is_uniform else group
+        return self._told[group]
+
+    def _costing(self, op: Op, group: Group, algorithm: str | None) -> Costing:
+        key = op, algorithm, self.told(group)
         if key not in self._costings:
-            self._costings[key] = costing(op, group, self.cluster, algorithm)
-        of_size = *key, size_bytes
-        if of_size not in self._costs:
-            self._costs[of_size] = self._costings[key](size_bytes)
-        return self._costs[of_size]
+            try:
+                self._costings[key] = functools.cache(costing(op, group, self.cluster, algorithm))
+            except InputError as error:
+                if algorithm is None:
+                    raise
+                raise FieldError(("strategy", "algorithm"), str(error)) from None
+        return self._costings[key]
 
     def _algorithm(self, cost: CollectiveCost, op: Op, group: Group, size_bytes: float) -> str:
         """What loads the network: of a measured collective the algorithm that the library is known to choose."""
         measured = cost.algorithm == "measured"
         return modelled_costing(op, group, self.cluster)(size_bytes).algorithm if measured else cost.algorithm
 
-    def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int], alike: int) -> tuple[Use, ...]:
+    def _cores_used(self, group: Group, links: Sequence[Link], nodes: Sequence[int], alike: int) -> tuple[Use, ...]:
+        """The cores that move a collective over links, and those like it."""
+        cores: tuple[Use, ...] = ()
+        for node in nodes:
+            for link in links:
+                sends = alike * (group.per_node if link is self.cluster.node.link else 1)
+                cores += self._core_use(node, link.cores_busy, link.bandwidth_Bps, sends)
+        return _added_up(cores)
+
+    def _network_uses(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...], alike: int) -> tuple[Use, ...]:
         """The network's channels that a collective and those like it load; of alike nodes those of the modelled."""
-        key = op, group, algorithm, tuple(nodes)
+        key = op, algorithm, self.told(group), nodes
         if key not in self._uses:
-            self._uses[key] = self._loaded(*key)
+            self._uses[key] = self._loaded(op, group, algorithm, nodes)
         if _given(self.cluster.network).topology.tells_cards_apart:
             # groups of other devices have other cards, as far as there are any
             alike = min(alike, -(-self.cluster.node.devices // self._cards_used))
         return tuple(Use(use.resource, alike * use.per_unit) for use in self._uses[key])
 
-    def _loaded(self, op: Op, group: Group, algorithm: str, nodes: Sequence[int]) -> tuple[Use, ...]:
+    def _loaded(self, op: Op, group: Group, algorithm: str, nodes: tuple[int, ...]) -> tuple[Use, ...]:
         """The same of one collective, for what moves through a member."""
         link, wiring = _given(self.cluster.network), self._in_network
         load = Load(algorithm, op, group, self._shapes, rotates(self.cluster, algorithm))
-        loads = of_modelled(load, tuple(nodes)) if link.is_uniform else load.by_channel
+        loads = of_modelled(load, nodes) if link.is_uniform else load.by_channel
         bus = bus_factor(op, group.size)
         return tuple(Use(self._channel("network ", link, wiring, channel), load / bus) for channel, load in loads.items())
 

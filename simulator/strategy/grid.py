@@ -65,8 +65,9 @@ class Grid:
         """
         last = self.workers if count is None else first + count * step
         across = self.stride("context")
-        starts = (self.rank(worker, stage) for worker in range(first, last, step))
-        return Group.of([start + c * across for start in starts for c in range(self.context)], self.devices)
+        starts = range(self.rank(first, stage), self.rank(last, stage), step * self.stride("workers"))
+        ranks = starts if self.context == 1 else [start + c * across for start in starts for c in range(self.context)]
+        return Group.of(ranks, self.devices)
 
     @lru_cache(maxsize=64)  # noqa: B019 (grids are small and few)
     def along(self, axis: Axis, size: int) -> Group:

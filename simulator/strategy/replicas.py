@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.errors import FieldError
 from simulator.program import Program, ProgramBuilder
-from simulator.strategy.agreement import Agreement, units, with_copies
+from simulator.strategy.agreement import Agreement, Held
 from simulator.strategy.costs import Job
 from simulator.strategy.fabric import Fabric
 from simulator.strategy.feeding import Feeding
@@ -46,8 +46,8 @@ def _sketched(plan: Plan, job: Job, ranges: Sequence[range]) -> Sketch:
     grid = plan.grid(job.cluster.node.devices)
     classes = plan.classes(job)
     check_size(plan, len(classes))
-    held = with_copies(job.layers, plan)
-    found = [units(held, stage, plan, job) for stage in ranges]
+    held = Held(job.layers, plan)
+    found = [held.units(stage, plan, job) for stage in ranges]
     if job.zero >= 2:
         _check_units(len(classes) * sum(map(len, found)), plan.microbatches)
     tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, plan.pass_times(job))
@@ -58,7 +58,7 @@ def _sketched(plan: Plan, job: Job, ranges: Sequence[range]) -> Sketch:
     if plan.servers:
         add_servers(shop, job, replicas)
     else:
-        Agreement(shop, job, found, replicas).add()
+        Agreement(shop, job, held, found, replicas).add()
     return Sketch(builder.build(), draft, plan.microbatches)
 
 

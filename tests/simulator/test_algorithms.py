@@ -285,3 +285,11 @@ def test_the_first_ranks_are_a_list_of_ranks(ranks: int, devices: int) -> None:
     first, listed = Group.of(ranks, devices), Group.of(list(range(ranks)), devices)
     assert list(first.ranks) == list(listed.ranks)
     assert (first.nodes, first.per_node) == (listed.nodes, listed.per_node) == (-(-ranks // devices), min(ranks, devices))
+
+
+def test_groups_of_the_same_ranks_are_equal_however_they_are_given() -> None:
+    assert Group.of([6, 2, 4], 4) == Group.of(range(2, 8, 2), 4)
+    assert Group.of(3, 4) == Group.of([0, 1, 2], 4)
+    assert Group.of([5], 4).ranks == range(5, 6)
+    assert Group.of([4, 1, 2], 4).ranks == (1, 2, 4)
+    assert Group.of(range(1, 9, 3), 4).node_numbers.tolist() == [0, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +16,7 @@ from simulator.predict import predict
 from simulator.program import Kind
 from simulator.run import Phase
 from simulator.scenario import Scenario
-from simulator.strategy.costs import Bucket, Job, buckets
+from simulator.strategy.costs import Gradients, Job
 from simulator.strategy.plan import Plan
 from tests.simulator.programs import compiled, step_s
 
@@ -233,13 +234,19 @@ def test_a_faster_network_never_slows_a_step(small: Make) -> None:
 
 def test_buckets_hold_all_gradients_in_reverse_order() -> None:
     layers = [Layer(str(i), str(i), 0.0, tensors, 1) for i, tensors in enumerate([(100, 10), (50,), (300, 30)])]
-    assert buckets(layers, 4, first_bytes=100, bucket_bytes=1000) == [
-        Bucket(2, (30,)),
-        Bucket(2, (300,)),
-        Bucket(0, (50, 10, 100)),
-    ]
-    assert sum(sum(bucket.tensors) for bucket in buckets(layers, 4, 1, 1)) == 490
-    assert buckets(layers, 4, 1e9, 1e9) == [Bucket(0, (30, 300, 50, 10, 100))]
+    gradients = Gradients(layers)
+    assert gradients.tensors == (30, 300, 50, 10, 100)
+    assert gradients.buckets(range(3), 4, first_bytes=100, bucket_bytes=1000) == ([0, 1, 2, 5], [2, 2, 0])
+    assert gradients.buckets(range(3), 4, 1, 1) == ([0, 1, 2, 3, 4, 5], [2, 2, 1, 0, 0])
+    assert gradients.buckets(range(3), 4, 1e9, math.inf) == ([0, 5], [0])
+
+
+def test_buckets_hold_gradients_of_some_layers_alone() -> None:
+    layers = [Layer(str(i), str(i), 0.0, tensors, 1) for i, tensors in enumerate([(100,), (), (10,), (20, 30)])]
+    gradients = Gradients(layers)
+    assert gradients.buckets(range(1, 4), 4, 1000, 1000) == ([0, 3], [1])
+    assert gradients.buckets(range(1, 4), 4, 120, 40) == ([0, 1, 2, 3], [3, 3, 2])
+    assert gradients.buckets(range(1, 2), 4, 120, 40) == ([3], [])
 
 
 def test_breakdown_adds_up_for_every_family(small: Make) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from simulator.errors import InputError
 from simulator.run import Phase, Stream
-from simulator.strategy.costs import buckets
+from simulator.strategy.costs import Gradients
 from tests.validator import faults_data_parallel as faults
 from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
 from tests.validator.verdicts import deviation, paced
@@ -85,8 +86,10 @@ def test_microbatches_are_passed_in_turn_and_averaged_once(overlap: bool, make_s
     assert passes == [*expected, (Phase.SYNCHRONISE, -1), (Phase.OPTIMIZER, -1)]
     assert (main.arrival_s[1:] >= main.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
     sums = own.where(own.stream == Stream.COMMUNICATION)
-    filled = buckets(layers, 4, 2.0**20, 100 * 2.0**10)
-    assert sorted(sums.size_bytes.tolist()) == sorted(4.0 * sum(bucket.tensors) for bucket in filled)
+    gradients = Gradients(layers)
+    bounds, _ = gradients.buckets(range(len(layers)), 4, 2.0**20, 100 * 2.0**10)
+    expected_bytes = [4.0 * (gradients.filled[end] - gradients.filled[begin]) for begin, end in itertools.pairwise(bounds)]
+    assert sorted(sums.size_bytes.tolist()) == sorted(expected_bytes)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import yaml
 
 from simulator.errors import InputError, RankError
 from simulator.run import COMPUTE_PHASES, Phase, Run, Stream, load_run
-from simulator.strategy.costs import buckets
+from simulator.strategy.costs import Gradients
 from tests.validator import faults, processes
 from tests.validator.conftest import CLUSTER, GPT, MakeScenario
 from tests.validator.verdicts import in_turn, main_of
@@ -74,8 +75,10 @@ def test_a_run_says_what_it_is(make_scenario: MakeScenario) -> None:
 @pytest.mark.parametrize("overlap", [True, False])
 def test_buckets_are_those_that_the_simulator_expects(overlap: bool, make_scenario: MakeScenario) -> None:
     scenario = make_scenario({**RING, "overlap": overlap}, GPT)
-    found = buckets(scenario.model.build_layers(), 4, 20 * 1024, 100 * 1024)
-    expected = [4 * sum(bucket.tensors) for bucket in found]
+    layers = scenario.model.build_layers()
+    gradients = Gradients(layers)
+    bounds, _ = gradients.buckets(range(len(layers)), 4, 20 * 1024, 100 * 1024)
+    expected = [4 * (gradients.filled[end] - gradients.filled[begin]) for begin, end in itertools.pairwise(bounds)]
 
     spans = measure(scenario).spans
 

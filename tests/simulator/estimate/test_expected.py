@@ -40,7 +40,7 @@ def test_the_last_gradients_of_few_microbatches_come_when_they_have_come_round(
     microbatches = min(share, ranks - 1)
     stages = drawn(ranks, chunks, microbatches, unlike, send_s, overlap_sends)
     found = Expected.of("interleaved_1f1b", held(ranks, chunks), range(ranks), stages)
-    followed = timed([Piece.of(passing_of("interleaved_1f1b", chunks, stages), microbatches)])[0]
+    followed = timed([Piece.of(passing_of("interleaved_1f1b", stages), microbatches)])[0]
     assert found.left_s is not None
     left_s = followed.left_s[held(ranks, chunks)]
     assert (found.left_s <= 1.35 * left_s + 1e-9).all()
@@ -55,7 +55,7 @@ def test_unlike_stages_are_followed_and_alike_ones_need_not_be() -> None:
     expected_s = unlike.window_s.copy()
     follow([alike, unlike])
     stages = drawn(4, 2, 12, 3.0)
-    found = timed([Piece.of(passing_of("interleaved_1f1b", 2, stages), 12)])[0]
+    found = timed([Piece.of(passing_of("interleaved_1f1b", stages), 12)])[0]
     assert unlike.window_s == pytest.approx(found.window_s[[0, 3]])
     assert (unlike.window_s != expected_s).any()
     assert unlike.left_s == pytest.approx(found.left_s[held(4, 2)[[0, 3]]])

@@ -23,8 +23,7 @@ def stages(ranks: int, chunks: int, microbatches: int, unlike: float, send_s: fl
 
 def followed_s(schedule: ScheduleName, given: Stages) -> np.ndarray:
     work_s = np.array([given.forward_s, given.backward_s])
-    chunks = len(given.forward_s) // given.ranks
-    passing = Passing(schedule, given.ranks, chunks, given.overlap_sends, work_s, given.behind_s[:-1])
+    passing = Passing(schedule, given.alike, given.overlap_sends, work_s, given.behind_s)
     return timed([Piece.of(passing, int(given.microbatches[0]))])[0].window_s
 
 
@@ -82,7 +81,8 @@ def test_alike_stages_that_are_told_once_take_as_long_as_each_told(
     pairs = [(few, np.array([kind for *_, kind in told])), (every, np.array(kinds))]
     if is_gathered:
         collectives = Collectives.of(moved_s, np.array([[1], [2], [4]]))
-        pairs = [(gathering(one, collectives.told(of)), of) for one, of in pairs]
+        several = [Collectives.of((each[of] for each in collectives[:5]), collectives.layers[of]) for _, of in pairs]
+        pairs = [(gathering(one, given), of) for (one, of), given in zip(pairs, several, strict=True)]
     for mine, others in zip(*(windows(schedule, one, range(ranks)) for one, _ in pairs), strict=True):
         assert mine == pytest.approx(others, rel=1e-12)
     assert unlike_s(few) == pytest.approx(unlike_s(every), abs=1e-12)

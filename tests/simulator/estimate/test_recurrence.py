@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.estimate.alike import Alike
 from simulator.estimate.collectives import Collectives
 from simulator.estimate.recurrence import Passing, Piece, Played, play, timed
 from simulator.strategy.schedule import Pass, ScheduleName, order
@@ -24,7 +25,12 @@ def passing(schedule: ScheduleName, ranks: int, chunks: int, overlap_sends: bool
     """Of alike stages: forward passes take 1 s, gradients of inputs and weights 1.5 and 0.5 s."""
     stages = ranks * chunks
     work_s = np.repeat([1.0, 2.0, 1.5, 0.5], stages).reshape(4, stages, 1)
-    return Passing(schedule, ranks, chunks, overlap_sends, work_s, np.full((stages - 1, 1), send_s))
+    return Passing(schedule, Alike(range(stages), ranks), overlap_sends, work_s, sends(np.full((stages - 1, 1), send_s)))
+
+
+def sends(between_s: np.ndarray) -> np.ndarray:
+    """Behind each stage, where nothing is sent behind the last."""
+    return np.pad(between_s, [(0, 1), (0, 0)])
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
@@ -65,7 +71,7 @@ def gathered(layers: int, gather_s: float, sum_s: float, work_s: float = 1.0) ->
     each, last = np.full((2, 1), gather_s), np.full((2, 1), sum_s)
     collectives = Collectives(layers * each, layers * each, each, layers * last, last, np.full((2, 1), layers))
     passes = work_s * np.array([whole, 2 * whole])
-    return Passing("1f1b", 2, 1, True, passes, np.zeros((1, 1)), collectives).play(np.array([4]))
+    return Passing("1f1b", Alike(range(2), 2), True, passes, np.zeros((2, 1)), collectives).play(np.array([4]))
 
 
 def test_what_is_gathered_beside_passes_prolongs_none() -> None:
@@ -85,10 +91,10 @@ def test_collectives_that_take_longer_than_passes_set_the_pace() -> None:
 
 def test_configurations_are_timed_alike_alone_and_together() -> None:
     rng = np.random.default_rng(0)
-    work_s, sends_s = rng.random((2, 6, 7)), rng.random((5, 7))
-    whole = Passing("interleaved_1f1b", 3, 2, False, work_s, sends_s).play(np.full(work_s.shape[-1], 9))
+    work_s, sends_s, alike = rng.random((2, 6, 7)), sends(rng.random((5, 7))), Alike(range(6), 3)
+    whole = Passing("interleaved_1f1b", alike, False, work_s, sends_s).play(np.full(work_s.shape[-1], 9))
     for each in range(7):
-        alone = Passing("interleaved_1f1b", 3, 2, False, work_s[:, :, [each]], sends_s[:, [each]]).play(np.array([9]))
+        alone = Passing("interleaved_1f1b", alike, False, work_s[:, :, [each]], sends_s[:, [each]]).play(np.array([9]))
         assert alone.window_s[:, 0] == pytest.approx(whole.window_s[:, each])
         assert alone.left_s[:, 0] == pytest.approx(whole.left_s[:, each])
 
@@ -98,7 +104,7 @@ def test_no_configuration_is_told_by_those_that_fill_a_block(count: int) -> None
     """Of any number, in the order in which they are given, each as alone."""
     rng = np.random.default_rng(count)
     given = Collectives(*rng.random((5, 4, count)), np.full((4, 1), 3))
-    one = Passing("1f1b", 4, 1, False, rng.random((2, 4, count)), rng.random((3, count)), given)
+    one = Passing("1f1b", Alike(range(4), 4), False, rng.random((2, 4, count)), sends(rng.random((3, count))), given)
     whole = timed([Piece.of(one, 6)])[0]
     assert whole.window_s.shape == (4, count)
     for number in (0, count // 2, count - 1):
@@ -117,9 +123,10 @@ def test_passings_of_any_schedules_are_timed_alike_alone_and_together() -> None:
         if number % 3 == 0:
             whole, part = rng.random((3, stages, count)), 0.3 * rng.random((2, stages, count))
             given = Collectives(whole[0], whole[1], part[0], whole[2], part[1], np.full((stages, 1), 1 + number % 4))
-        sends_s = rng.random((stages - 1, count))
+        sends_s = sends(rng.random((stages - 1, count)))
         microbatches = ranks * np.arange(2, 2 + count)
-        several.append((Passing(schedule, ranks, chunks, overlap_sends, work_s, sends_s, given), microbatches))
+        one = Passing(schedule, Alike(range(stages), ranks), overlap_sends, work_s, sends_s, given)
+        several.append((one, microbatches))
     together = play(several)
     for (passing, microbatches), found in zip(several, together, strict=True):
         for one, other in zip(passing.play(microbatches), found, strict=True):

@@ -1,0 +1,36 @@
+"""Places: how the ranks of configurations are placed on nodes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simulator.estimate.codes import Numbers
+from simulator.estimate.configurations import Configurations
+from simulator.estimate.passes import plans_of
+from simulator.strategy.costs import Job
+from simulator.strategy.grid import Grid
+from simulator.strategy.plan import Plan
+
+
+class Place(NamedTuple):
+    """alike: how many ranks on a node have a stage of the model, and send when any of them does."""
+
+    grid: Grid
+    alike: int
+
+    @classmethod
+    def of(cls, plan: Plan, job: Job) -> Place:
+        grid = plan.grid(job.cluster.node.devices)
+        return cls(grid, plan.classes(job)[0].each * grid.beside(grid.members(0, 0)))
+
+
+class Places(NamedTuple):
+    """code: the place of each configuration, one of `all`."""
+
+    code: Numbers
+    all: list[Place]
+
+    @classmethod
+    def of(cls, configurations: Configurations, job: Job) -> Places:
+        placed = configurations.distinct("tensor", "context", "workers", "stages", "order")
+        return cls(placed.code, [Place.of(plan, job) for plan in plans_of(configurations, placed.first)])
