@@ -8,12 +8,12 @@ import pytest
 from simulator.estimate.collectives import Collectives, one_rank_s
 
 
-def test_what_is_told_of_some_stages_and_configurations_is_theirs() -> None:
+def test_what_is_taken_of_some_configurations_is_theirs() -> None:
     seconds = np.arange(30.0).reshape(5, 2, 3)
-    found = Collectives.of(seconds, np.array([[1], [4]])).told(np.array([1, 0, 1])).take(np.array([2]))
-    assert found.layers.ravel().tolist() == [4, 1, 4]
-    assert found.gathers_s.tolist() == [[5.0], [2.0], [5.0]]
-    assert found.last_s.tolist() == [[29.0], [26.0], [29.0]]
+    found = Collectives.of(seconds, np.array([[1], [4]])).take(np.array([2, 0]))
+    assert found.layers.ravel().tolist() == [1, 4]
+    assert found.gathers_s.tolist() == [[2.0, 0.0], [5.0, 3.0]]
+    assert found.last_s.tolist() == [[26.0, 24.0], [29.0, 27.0]]
 
 
 @pytest.mark.parametrize(("moved_s", "step_s"), [(0.0, 3 * 12.0), (1.0, 1.0 + 3 * 12.0 + 1.0), (100.0, 3 * 12 * 100.0)])

@@ -108,7 +108,14 @@ def test_cores_that_move_data_are_left_to_be_told_alone() -> None:
         assert np.isnan(step_s) or step_s == pytest.approx(alone, rel=1e-9)
 
 
-STUDIES = {
+TENSOR_PARALLEL = {
+    "model": "gpt3-13b",
+    "cluster": "selene-a100",
+    "strategy": {"kind": "hybrid", "tensor": 8, "workers": 2, "microbatches": 4},
+    "batch": 64,
+    "training": {"precision": "bf16", "optimizer": "adam", "zero": 1},
+}
+STUDIES: dict[str, dict[str, Any]] = {
     "numbers": {
         "scenario": "resnet50-servers-p100",
         "axes": {
@@ -118,13 +125,7 @@ STUDIES = {
         },
     },
     "a baseline that uses links": {
-        "scenario": {
-            "model": "gpt3-13b",
-            "cluster": "selene-a100",
-            "strategy": {"kind": "hybrid", "tensor": 8, "workers": 2, "microbatches": 4},
-            "batch": 64,
-            "training": {"precision": "bf16", "optimizer": "adam", "zero": 1},
-        },
+        "scenario": TENSOR_PARALLEL,
         "axes": {
             "cluster.network.bandwidth": ["100 Gbit/s", "1600 Gbit/s"],
             "cluster.node.link.bandwidth": ["50 GB/s", "300 GB/s"],
@@ -139,13 +140,7 @@ STUDIES = {
         },
     },
     "devices of a baseline that uses links": {
-        "scenario": {
-            "model": "gpt3-13b",
-            "cluster": "selene-a100",
-            "strategy": {"kind": "hybrid", "tensor": 8, "workers": 2, "microbatches": 4},
-            "batch": 64,
-            "training": {"precision": "bf16", "optimizer": "adam", "zero": 1},
-        },
+        "scenario": TENSOR_PARALLEL,
         "axes": {"cluster.device.efficiency": [0.3, 0.5], "cluster.device.layer_overhead": ["10 us", "50 us"]},
     },
     "rent": {
