@@ -255,12 +255,16 @@ class Answered:
                 # its group may be nearer to one another than rank 0's, of which all sums are told
                 sure_s, lane_s = _NOTHING, _NOTHING
             optimizer_s = taken(self.agreeing.optimizer_s[rank], a)
-            sure_s = np.maximum(taken(self.passing.least_s[rank], p) + sure_s, lane_s) + optimizer_s
-            exposed_s = window_s + exposed_s + optimizer_s
+            surely_s = taken(self.passing.least_s[rank], p)
+            surely_s += sure_s
+            np.maximum(surely_s, lane_s, out=surely_s)
+            surely_s += optimizer_s
+            optimizer_s += window_s
+            optimizer_s += exposed_s
             if rank == 0:
-                exposed_s += taken(self.agreeing.copied_s, a)
-            np.maximum(expected_s, exposed_s, out=expected_s)
-            np.maximum(least_s, sure_s, out=least_s)
+                optimizer_s += taken(self.agreeing.copied_s, a)
+            np.maximum(expected_s, optimizer_s, out=expected_s)
+            np.maximum(least_s, surely_s, out=least_s)
         return np.maximum(expected_s, least_s), _SURE * least_s
 
     def _beside_s(self, p: Numbers, a: Numbers, zero: int) -> list[Times]:

@@ -22,7 +22,7 @@ from simulator.estimate.messages import Messages
 from simulator.estimate.passes import Passes
 from simulator.estimate.pipelines import CLOSED, FOLLOWED
 from simulator.estimate.places import Places
-from simulator.estimate.shapes import Key, Shape
+from simulator.estimate.shapes import Answered, Key, Shape
 from simulator.estimate.sums import Sums
 from simulator.estimate.wires import Wires
 from simulator.strategy.schedule import ScheduleName
@@ -44,6 +44,16 @@ class StepTimes(NamedTuple):
 
     expected_s: Times
     least_s: Times
+
+
+class _Part(NamedTuple):
+    """Configurations of one shape and one ZeRO stage: their rows, and those that they are of the table's two tables."""
+
+    table: Answered
+    zero: int
+    rows: Numbers
+    p: Numbers
+    a: Numbers
 
 
 def step_times(configurations: Configurations) -> StepTimes:
@@ -77,15 +87,15 @@ def step_times(configurations: Configurations) -> StepTimes:
     tables = {key: one.answered(passes, seconds, size_of, agreed.take(groups[key])) for key, one in found.items()}
     p, a = taken(_places(shapes)[told.code], to_passing.code), taken(_places(groups), to_agreeing.code)
     parts = [
-        (tables[key], zero, rows[begin : begin + _AT_ONCE])
+        _Part(tables[key], zero, some := rows[begin : begin + _AT_ONCE], taken(p, some), taken(a, some))
         for key, zero, rows in _alike(agreeing, to_agreeing.code)
         for begin in range(0, len(rows), _AT_ONCE)
     ]
-    gatherings = [table.gathering(taken(p, rows), taken(a, rows), zero) for table, zero, rows in parts]
+    gatherings = [part.table.gathering(part.p, part.a, part.zero) for part in parts]
     expected = [*(table.passing.expected for table in tables.values()), *(one.expected for one in gatherings)]
     follow(one for one in expected if one is not None)
-    for (table, zero, rows), gathering in zip(parts, gatherings, strict=True):
-        expected_s[rows], least_s[rows] = table.times(taken(p, rows), taken(a, rows), zero, gathering)
+    for part, gathering in zip(parts, gatherings, strict=True):
+        expected_s[part.rows], least_s[part.rows] = part.table.times(part.p, part.a, part.zero, gathering)
     return StepTimes(expected_s, least_s)
 
 
