@@ -111,6 +111,7 @@ class Baseline:
 
     @property
     def ranks(self) -> int:
+        """That it has in all."""
         return self.smallest.degrees.ranks
 
     def samples(self, scaling: str) -> int:

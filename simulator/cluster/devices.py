@@ -46,6 +46,7 @@ class Devices:
 
     @property
     def memory_bandwidth_Bps(self) -> Varying:
+        """Of each."""
         return self._number([one.memory_bandwidth_Bps for one in self.each])
 
     @property
@@ -56,6 +57,7 @@ class Devices:
 
     @property
     def peak_flops(self) -> dict[Precision, Varying]:
+        """Of each, by precision."""
         return {name: self._number([one.peak_flops[name] for one in self.each]) for name in self.each[0].peak_flops}
 
     def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[Varying, ...]:

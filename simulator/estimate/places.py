@@ -20,6 +20,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, plan: Plan, job: Job) -> Place:
+        """Of a plan's ranks."""
         grid = plan.grid(job.cluster.node.devices)
         return cls(grid, plan.classes(job)[0].each * grid.beside(grid.members(0, 0)))
 
@@ -32,5 +33,6 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, configurations: Configurations, job: Job) -> Places:
+        """Of all configurations. job: any of theirs."""
         placed = configurations.distinct("tensor", "context", "workers", "stages", "order")
         return cls(placed.code, [Place.of(plan, job) for plan in plans_of(configurations, placed.first)])

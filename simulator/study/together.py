@@ -109,8 +109,8 @@ class _Compiled:
         return self._strategy.compile(replace(self._job, cluster=cluster))
 
     def steps_s(self) -> Times:
-        """Of the program at each of its points; where that has to be told point by point, not a number."""
-        return np.broadcast_to(_steps_s(self.program), int(self.crowd.agrees.sum()))
+        """Of the program at each of its points, or once where nothing in it varies; not a number as above."""
+        return _steps_s(self.program)
 
     def around(self, scenario: Scenario) -> Times:
         """What to multiply step times with, for themselves and for where their intervals begin and end, shape (3, points) of
@@ -124,8 +124,8 @@ class _Compiled:
 
         try:
             found = around(scenario, self.program, slower)
-        except ValueError:
-            # at one of them requests overtake others
+        except (ValueError, NotVaryingError):
+            # at one of them requests overtake others, or what is slower has to be compiled for each by itself
             found = None
         result = np.full((len(Points._fields), len(differences)), np.nan)
         if found is not None:

@@ -18,7 +18,8 @@ from simulator.scenario import Scenario, load
 from simulator.study.differences import NUMBERS, Differences, with_numbers
 from simulator.study.rows import RESULTS, rows
 from simulator.study.study import read
-from simulator.study.together import step_times_s
+from simulator.study.together import step_times_s, timed_together
+from simulator.varying import NotVaryingError
 
 # programs of every sort, and for each how its points are to be told: together, or alone
 SCENARIOS = {
@@ -238,6 +239,17 @@ def test_intervals_of_points_together_are_those_that_draws_tell_of_each(name: st
     for row, its in zip(together.rows, alone.rows, strict=True):
         assert row["step_time_s"] == pytest.approx(its["step_time_s"])
         assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=5e-3)
+
+
+def test_intervals_that_cannot_be_told_together_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wants_a_number(*arguments: object) -> None:
+        raise NotVaryingError("a plain number is wanted")
+
+    monkeypatch.setattr("simulator.study.together.around", wants_a_number)
+    rates = Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])})
+    found = timed_together(load("resnet50-ring-p100"), rates, intervals=True)
+    assert np.isnan(found.low_s).all()
+    assert np.isnan(found.high_s).all()
 
 
 def test_a_point_where_a_number_was_not_measured_has_its_interval_told_alone() -> None:
