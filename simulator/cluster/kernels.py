@@ -68,6 +68,9 @@ class Kernels(Spec):
     memory_share: float = Field(gt=0, le=1, description="of the memory's bandwidth that kernels reach")
     launch_s: Seconds = Field(alias="launch", description="from the end of one kernel to the start of the next")
     issue_s: Seconds = Field(0.0, alias="issue", description="that the host takes to issue one kernel")
+    host_slowdown: float = Field(
+        1.0, gt=0, le=1000, description="host time per kernel over that of the host that frameworks' files assume"
+    )
     flash_forward_share: float = Field(0.4, gt=0, le=1, description="of the peak that flash attention's blocks reach")
     flash_backward_share: float = Field(0.3, gt=0, le=1)
     serial: Serial | None = Field(
@@ -205,6 +208,22 @@ def weights_s(speed: Speed, operators: tuple[Operator, ...], samples: float) -> 
         return _serial_s(speed, weights_work(operators, samples))
     weighted = (operator for operator in operators if isinstance(operator, Matmul | Convolution))
     return sum(_seconds([list(_backward(operator, samples, speed))[-1] for operator in weighted], speed))
+
+
+@functools.lru_cache(maxsize=4096)
+def kernel_count(operators: tuple[Operator, ...]) -> tuple[int, int]:
+    """Kernels of the forward and the backward pass that operators describe."""
+    return (
+        sum(
+            1 if isinstance(o, Memory | Convolution) or _is_flash(o) else len(o.forward(1)) + isinstance(o, Attention)
+            for o in operators
+        ),
+        sum(1 if isinstance(o, Memory) or _is_flash(o) else len(o.backward(1)) + isinstance(o, Attention) for o in operators),
+    )
+
+
+def _is_flash(operator: Operator) -> bool:
+    return isinstance(operator, Attention) and operator.flash
 
 
 def _serial_s(speed: Speed, work: Work) -> float:

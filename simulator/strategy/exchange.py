@@ -23,7 +23,7 @@ class Exchanges:
     grid: Grid
     expert: int = 1
     overlap_tensor: bool = False
-    _known: dict[tuple[int, Op, str], _Crowd] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[tuple[int, Op, str], Crowd] = field(default_factory=dict, compare=False, repr=False)
 
     def group(self, axis: Literal["tensor", "context", "expert"]) -> Group:
         """The ranks that exchange along an axis, of the groups that set the pace."""
@@ -39,23 +39,23 @@ class Exchanges:
         )
         if exchange.hidden:
             beside = [o for o in layer.operators if exchange.beside in ("", o.name)]
-            beside_s = job.cluster.device.operators_s(layer, beside, samples, job.precision)[exchange.backward]
+            beside_s = job.operators_s(layer, beside, samples)[exchange.backward]
             place = exchange.backward, exchange.beside
             hidden = sum(one.hidden and (one.backward, one.beside) == place for one in layer.exchanges)
             return max(moved_s * processors_taken(job.cluster), moved_s - beside_s / hidden)
         if self.overlap_tensor and _in_pieces(exchange):
             # the first piece to come, or the last to go, has nothing to move beside
             products = [o for o in layer.operators if isinstance(o, Matmul)]
-            products_s = job.cluster.device.operators_s(layer, products, samples, job.precision)[exchange.backward]
+            products_s = job.operators_s(layer, products, samples)[exchange.backward]
             alike = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
             return max(moved_s / self.group(exchange.axis).size, moved_s - products_s / alike)
         return moved_s
 
-    def _crowd(self, op: Op, axis: Literal["tensor", "context", "expert"], cluster: Cluster) -> _Crowd:
+    def _crowd(self, op: Op, axis: Literal["tensor", "context", "expert"], cluster: Cluster) -> Crowd:
         # by the cluster's id, since hashing all that is in one takes longer; its crowd keeps it
         key = id(cluster), op, axis
         if key not in self._known:
-            self._known[key] = _Crowd(op, self.group(axis), cluster)
+            self._known[key] = Crowd(op, self.group(axis), cluster)
         return self._known[key]
 
 
@@ -66,10 +66,10 @@ def _in_pieces(exchange: Exchange) -> bool:
 
 def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
     """Seconds of a collective that all ranks of its nodes take part in, each in a group of its own like `group`."""
-    return _Crowd(op, group, cluster).seconds(size_bytes)
+    return Crowd(op, group, cluster).seconds(size_bytes)
 
 
-class _Crowd:
+class Crowd:
     """Such a collective, of any size."""
 
     def __init__(self, op: Op, group: Group, cluster: Cluster) -> None:

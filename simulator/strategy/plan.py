@@ -11,6 +11,7 @@ from typing import Literal
 from simulator.errors import FieldError
 from simulator.model.layers import Shard
 from simulator.strategy.compression import Compression
+from simulator.strategy.contention import Contention, Replicas
 from simulator.strategy.costs import Job
 from simulator.strategy.exchange import Exchanges
 from simulator.strategy.grid import ORDER, Axis, Grid
@@ -104,8 +105,29 @@ class Plan:
         return PassTimes(forward_s, backward_s - weights_s, weights_s, kept=job.weights_share())
 
     def exchanging(self, job: Job) -> Job:
-        """The job of ranks that exchange what these do within their passes."""
-        return replace(job, exchange=Exchanges(self.grid(job.cluster.node.devices), self.expert, self.overlap_tensor))
+        """The job of ranks that exchange what these do within their passes and next to them."""
+        grid = self.grid(job.cluster.node.devices)
+        return replace(
+            job, exchange=Exchanges(grid, self.expert, self.overlap_tensor), contend=self._contention(grid, job.zero),
+            ranks=self.ranks, group=self.lockstep,
+        )  # fmt: skip
+
+    def _contention(self, grid: Grid, zero: int) -> Contention | None:
+        """What replicas exchange next to their passes; None where they exchange nothing."""
+        if self.workers * self.context == 1 or self.servers:
+            return None
+        gathers_step = zero in (1, 2) and self.overlap_gather
+        sums = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
+        return Contention(
+            Replicas(
+                grid.replicas_of(0, 0, self.sharing if zero else None),
+                (zero == 3 or gathers_step, zero == 3 and self.reshard),
+                sums,
+                1 if zero >= 2 else self.microbatches,
+                self.microbatches if gathers_step else 1,
+                self.gradient_bytes,
+            )
+        )
 
     def grid(self, devices: int) -> Grid:
         """The ranks on nodes of so many devices."""
