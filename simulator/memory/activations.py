@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.setting import Setting
 from simulator.frameworks import Loss
+from simulator.memory.setting import Setting
 from simulator.model.layers import Layer
 from simulator.model.operators import Attention, Convolution, Kept, Matmul, Memory, Operator
 from simulator.recompute import Recompute

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simulator.frameworks import MemoryBehaviour
 from simulator.memory.own import Part
 from simulator.memory.setting import Setting
-from simulator.frameworks import MemoryBehaviour
 from simulator.memory.states import MASTER_BYTES, Amount, States
 from simulator.model.layers import Layer
 from simulator.strategy import LocalSgd

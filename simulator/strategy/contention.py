@@ -7,7 +7,6 @@ collective, and W / (1 − t) if it does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +18,6 @@ from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.cost import processors_taken
 from simulator.strategy.costs import Job
 from simulator.strategy.exchange import Crowd
-from simulator.strategy.grid import Grid
 
 Times = NDArray[np.float64]
 
