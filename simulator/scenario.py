@@ -159,6 +159,7 @@ class Scenario(Spec):
             framework=self.framework,
             recipe=training.fp8_recipe,
             ranks=strategy.waiting_ranks,
+            group=strategy.plan.lockstep,
         )
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simulator.cluster import Cluster
 from simulator.cluster.device import ELEMENT_BYTES, Device, is_narrow
@@ -10,8 +10,11 @@ from simulator.errors import FieldError
 from simulator.frameworks import Framework, shipped
 from simulator.frameworks.library import supporting
 from simulator.model.layers import ModelSpec
-from simulator.strategy import DataParallel, GatherAverage, Hybrid, LocalSgd, ModelParallel, ParameterServer, Strategy
+from simulator.strategy import DataParallel, GatherAverage, Hybrid, LocalSgd, ModelParallel, ParameterServer, Pipeline, Strategy
 from simulator.strategy.plan import Plan
+
+if TYPE_CHECKING:
+    from simulator.scenario import Scenario
 
 _S = TypeVar("_S", bound=Strategy)
 
@@ -57,9 +60,10 @@ def _default_name(strategy: Strategy, zero: int, model: ModelSpec, cluster: Clus
     if isinstance(strategy, ParameterServer) or plan.servers:
         return "tensorflow-1-servers"
     is_transformer = hasattr(model, "sequence")
-    if isinstance(strategy, Hybrid) and is_transformer:
-        return "torchtitan-compiled" if zero == 3 else "megatron-core-0.12"
-    if plan.stages > 1 and is_transformer and not isinstance(strategy, ModelParallel):
+    if isinstance(strategy, Hybrid | Pipeline) and is_transformer:
+        divides = plan.tensor * plan.stages * plan.context * plan.expert > 1
+        if zero == 3:
+            return "torchtitan" if divides else "pytorch-fsdp2"
         return "megatron-core-0.12"
     return {0: "pytorch-ddp", 3: "pytorch-fsdp2"}.get(zero, "deepspeed-zero")
 
@@ -109,8 +113,27 @@ def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict
 
 
 def with_defaults(strategy: _S, framework: Framework, zero: int, precision: Any) -> _S:
-    """The strategy with the fields that the framework decides and that were not given."""
-    fields, given = type(strategy).model_fields, strategy.model_fields_set
+    """The strategy with the fields that the framework decides and that were not given, which still count as not given."""
+    fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
+    free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
     found = decided(framework, strategy.plan, zero, precision)
-    update = {name: value for name, value in found.items() if name in fields and name not in given}
-    return strategy.model_copy(update=update) if update else strategy
+    update = {name: found.get(name, usual) for name, usual in free.items()}
+    if all(getattr(strategy, name) == value for name, value in update.items()):
+        return strategy
+    changed = strategy.model_copy(update=update)
+    # so that another framework decides anew
+    object.__setattr__(changed, "__pydantic_fields_set__", set(given))
+    return changed
+
+
+def planned_fields(scenario: Scenario) -> dict[str, Any]:
+    """Values of the strategy fields that a framework may decide, for hybrids that are planned: as the scenario's own hybrid
+    gives them, else as the framework has them, whether or not they suit the scenario's own degrees."""
+    own = scenario.strategy if isinstance(scenario.strategy, Hybrid) else Hybrid()
+    given = own.model_fields_set if own is scenario.strategy else frozenset()
+    defaults = scenario.framework.defaults
+    found = {}
+    for name in DECIDED:
+        by_framework = getattr(defaults, name)
+        found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
+    return found

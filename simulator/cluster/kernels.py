@@ -73,6 +73,9 @@ class Kernels(Spec):
     )
     flash_forward_share: float = Field(0.4, gt=0, le=1, description="of the peak that flash attention's blocks reach")
     flash_backward_share: float = Field(0.3, gt=0, le=1)
+    flash_ramp_keys: float = Field(
+        0.0, ge=0, le=1e6, description="keys whose time each block of queries takes in addition to those that it attends to"
+    )
     serial: Serial | None = Field(
         None, description="of a processor's core, which hides nothing under anything else; in place of tiles, power and issue"
     )
@@ -313,9 +316,10 @@ def _flash_s(operator: Attention, samples: float, speed: Speed, work: float, sha
     blocks = math.ceil(operator.queries / _FLASH_ROWS) * operator.heads * samples
     waves = max(1.0, blocks / kernels.processors)
     widths = sum(math.ceil(width / _FLASH_WIDTH) * _FLASH_WIDTH for width in (operator.width, operator.value_width))
-    block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * operator.keys * widths * operator.seen * work
+    keys = operator.keys * operator.seen + kernels.flash_ramp_keys
+    block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * keys * widths * work
     busy_s = waves * block_flops * kernels.processors / (speed.peak_flops * share)
     queries = operator.heads * operator.queries * (operator.width + operator.value_width)
-    keys = operator.key_heads * operator.keys * (operator.width + operator.value_width)
-    moved_bytes = (queries + keys) * samples * work * speed.element_bytes
+    read = operator.key_heads * operator.keys * (operator.width + operator.value_width)
+    moved_bytes = (queries + read) * samples * work * speed.element_bytes
     return kernels.launch_s + max(busy_s, moved_bytes / speed.reached_Bps)

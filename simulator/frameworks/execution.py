@@ -237,9 +237,11 @@ def _recipes() -> _Recipes:
 def _tuned(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has."""
     update: dict[str, float] = {"issue_s": 0.0}
-    shares = _data("attention").get(version, {}).get(kernels.generation)
+    found = _data("attention")
+    shares = found.get(version, {}).get(kernels.generation)
     if shares is not None:
         update |= {"flash_forward_share": shares["forward"], "flash_backward_share": shares["backward"]}
+        update["flash_ramp_keys"] = found["ramp_keys"][kernels.generation]
     return kernels.model_copy(update=update)
 
 

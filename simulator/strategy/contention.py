@@ -8,7 +8,7 @@ collective, and W / (1 − t) if it does not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,27 @@ MEMORY_BYTES_PER_BUS_BYTE: Final[dict[Op, float]] = {"all_gather": 2.0, "reduce_
 
 @dataclass(frozen=True)
 class Replicas:
-    """Which collectives of replicas run next to passes. gathers: next to which passes parameters are gathered ("both" with
-    ZeRO's stage 3, "forward" where the next step begins before all are there). sums: the collective that sums gradients next
-    to backward passes, None if sums wait. every: microbatches from one sum to the next; gathered_every: the same of gathers."""
+    """Which collectives of replicas run next to passes.
+
+    gathers: of parameters, next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather:
+    next to the first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait; every: next
+    to each microbatch's, else to the last one's alone.
+    """
 
     group: Group
     gathers: tuple[bool, bool]
+    first_gather: bool
     sums: Op | None
-    every: int
-    gathered_every: int
+    every: bool
     gradient_bytes: int | None
+
+
+class Slowed(NamedTuple):
+    """Seconds by which each layer's passes take longer, shape (2, layers): each of every microbatch, and in addition the first
+    forward and the last backward pass of a step."""
+
+    each_s: Times
+    once_s: Times
 
 
 @dataclass(frozen=True)
@@ -47,35 +58,53 @@ class Contention:
     replicas: Replicas
     _crowds: dict[tuple[int, Op], Crowd] = field(default_factory=dict, compare=False, repr=False)
 
-    def seconds(self, computing_s: Times, samples: float, job: Job) -> Times:
-        """Seconds by which each layer's passes take longer, shape (2, layers)."""
-        if not job.framework.contention or self.replicas.group.size == 1:
-            return np.zeros_like(computing_s)
+    def slowed(self, computing_s: Times, samples: float, job: Job) -> Slowed:
+        """How much longer passes take that take `computing_s` alone, shape (2, layers)."""
+        nothing = np.zeros_like(computing_s)
         processors, reached_Bps = processors_taken(job.cluster), memory_Bps(job)
-        if processors == 0 or reached_Bps is None:
-            return np.zeros_like(computing_s)
-        found = job.of_layers(lambda layer: self._moved(layer.parameters, job))
-        moved_s, memory_bytes = found[:2], found[2:]
+        if not job.framework.contention or self.replicas.group.size == 1 or processors == 0 or reached_Bps is None:
+            return Slowed(nothing, nothing)
         bound = job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
-        rate = np.divide(memory_bytes, moved_s, out=np.zeros_like(moved_s), where=moved_s > 0) / reached_Bps
-        return slowed_by(taken(processors, rate, bound), moved_s, computing_s)
+        found = []
+        for moves in (self._each, self._once):
+            columns = job.of_layers(lambda layer, moves=moves: moves(layer.parameters, job))  # type: ignore[misc]
+            moved_s, memory_bytes = columns[:2], columns[2:]
+            rate = np.divide(memory_bytes, moved_s, out=np.zeros_like(moved_s), where=moved_s > 0) / reached_Bps
+            share = taken(processors, rate, bound)
+            # collectives of a layer run next to passes over its neighbours, so that the bound is that of a whole pass
+            own_s, most_s = share * moved_s, (share / (1 - share) * computing_s).sum(axis=1)
+            total_s = own_s.sum(axis=1)
+            bounded = np.divide(np.minimum(total_s, most_s), total_s, out=np.zeros_like(total_s), where=total_s > 0)
+            found.append(own_s * bounded[:, None])
+        return Slowed(*found)
 
-    def _moved(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
-        """Seconds of collectives next to the forward and the backward pass of one microbatch, and the bytes of memory that each
-        moves meanwhile."""
+    def _each(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
+        """Seconds of collectives next to the forward and the backward pass of each microbatch over a layer, and the bytes of
+        memory that each of both moves."""
+        forward, backward = self.replicas.gathers
+        sums = self.replicas.sums if self.replicas.every else None
+        return self._moved(parameters, job, forward, backward, sums)
+
+    def _once(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
+        """The same of those next to the first forward and the last backward pass alone."""
+        sums = None if self.replicas.every else self.replicas.sums
+        return self._moved(parameters, job, self.replicas.first_gather, False, sums)
+
+    def _moved(
+        self, parameters: int, job: Job, forward: bool, backward: bool, sums: Op | None
+    ) -> tuple[float, float, float, float]:
         replicas, size = self.replicas, job.element_bytes
         moved_s, memory_bytes = [0.0, 0.0], [0.0, 0.0]
 
-        def add(backward: bool, op: Op, size_bytes: float, every: int) -> None:
-            moved_s[backward] += self._crowd(op, job.cluster).seconds(size_bytes) / every
-            bus_bytes = size_bytes * bus_factor(op, replicas.group.size)
-            memory_bytes[backward] += MEMORY_BYTES_PER_BUS_BYTE[op] * bus_bytes / every
+        def add(way: int, op: Op, size_bytes: float) -> None:
+            moved_s[way] += self._crowd(op, job.cluster).seconds(size_bytes)
+            memory_bytes[way] += MEMORY_BYTES_PER_BUS_BYTE[op] * size_bytes * bus_factor(op, replicas.group.size)
 
-        for backward, gathers in enumerate(replicas.gathers):
+        for way, gathers in enumerate((forward, backward)):
             if gathers:
-                add(bool(backward), "all_gather", parameters * size, replicas.gathered_every)
-        if replicas.sums is not None:
-            add(True, replicas.sums, parameters * (replicas.gradient_bytes or size), replicas.every)
+                add(way, "all_gather", float(parameters * size))
+        if sums is not None:
+            add(1, sums, float(parameters * (replicas.gradient_bytes or size)))
         return moved_s[0], moved_s[1], memory_bytes[0], memory_bytes[1]
 
     def _crowd(self, op: Op, cluster: Cluster) -> Crowd:

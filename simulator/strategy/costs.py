@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +33,16 @@ from simulator.units import Seconds
 class Costs:
     """Per layer, for one microbatch: arrays of shape (layers,).
 
-    forward_s, backward_s: of compute; what is recomputed counts as backward. forward_exchange_s, backward_exchange_s: of the
+    forward_s, backward_s: of compute; what is recomputed counts as backward. first_forward_s, last_backward_s: by which the
+    first forward and the last backward pass of a step take longer. forward_exchange_s, backward_exchange_s: of the
     collectives among ranks that share a layer, as far as the rank waits for them. output_bytes: activations handed to the
     layers behind it, for the microbatch. parameters: elements.
     """
 
     forward_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
+    first_forward_s: NDArray[np.float64]
+    last_backward_s: NDArray[np.float64]
     forward_exchange_s: NDArray[np.float64]
     backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
@@ -63,8 +66,9 @@ class Exchanging(Protocol):
 class Contending(Protocol):
     """How collectives of replicas that run next to passes slow these down."""
 
-    def seconds(self, computing_s: NDArray[np.float64], samples: float, job: Job) -> NDArray[np.float64]:
-        """Seconds by which each layer's passes take longer, shape (2, layers); computing_s: what they take alone."""
+    def slowed(self, computing_s: NDArray[np.float64], samples: float, job: Job) -> tuple[Any, Any]:
+        """Seconds by which each layer's passes of every microbatch take longer, shape (2, layers), and in addition the first
+        forward and the last backward pass of a step; computing_s: what they take alone."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +110,17 @@ class Job:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
         computing_s = self.computing_s(samples)
+        once_s = np.zeros_like(computing_s)
         if self.contend is not None:
-            computing_s = computing_s + self.contend.seconds(computing_s, samples, self)
+            each_s, once_s = self.contend.slowed(computing_s, samples, self)
+            computing_s = computing_s + each_s
         forward_s, backward_s = computing_s
         forward_exchange_s, backward_exchange_s = self.exchanging_s(samples)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
+            first_forward_s=once_s[0],
+            last_backward_s=once_s[1],
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.handed_on_bytes(samples),
@@ -234,6 +242,17 @@ class Job:
         """Share of a layer's kernel time that memory bandwidth bounds."""
         key = "memory share", layer.signature, samples, self._work
         return self._on_device(key, lambda execution: (execution.memory_share(layer, samples),))[0]
+
+    def mean_memory_share(self, samples: float) -> float:
+        """The same over all layers that are no ends of the model, by their number."""
+        if not self.framework.contention:
+            return 0.0
+        layers, which = self._distinct
+        counts = np.bincount(which)
+        shares = [
+            (self.memory_share(layer, samples), count) for layer, count in zip(layers, counts, strict=True) if not layer.glued
+        ]
+        return float(sum(share * count for share, count in shares) / max(1, sum(count for _, count in shares)))
 
     def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""

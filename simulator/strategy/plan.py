@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from simulator.cluster.algorithms import Op
 from simulator.errors import FieldError
 from simulator.model.layers import Shard
 from simulator.strategy.compression import Compression
@@ -116,15 +117,14 @@ class Plan:
         """What replicas exchange next to their passes; None where they exchange nothing."""
         if self.workers * self.context == 1 or self.servers:
             return None
-        gathers_step = zero in (1, 2) and self.overlap_gather
-        sums = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
+        sums: Op | None = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
         return Contention(
             Replicas(
                 grid.replicas_of(0, 0, self.sharing if zero else None),
-                (zero == 3 or gathers_step, zero == 3 and self.reshard),
+                (zero == 3, zero == 3 and self.reshard),
+                zero in (1, 2) and self.overlap_gather,
                 sums,
-                1 if zero >= 2 else self.microbatches,
-                self.microbatches if gathers_step else 1,
+                zero >= 2,
                 self.gradient_bytes,
             )
         )
