@@ -20,7 +20,8 @@ _S = TypeVar("_S", bound=Strategy)
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
-    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "gradient_bytes", "bucket_bytes",
+    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "gradient_bytes",
+    "bucket_bytes",
 )  # fmt: skip
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
@@ -117,7 +118,7 @@ def with_defaults(strategy: _S, framework: Framework, zero: int, precision: Any)
     fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
     free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
     found = decided(framework, strategy.plan, zero, precision)
-    update = {name: found.get(name, usual) for name, usual in free.items()}
+    update: dict[str, Any] = {name: found.get(name, usual) for name, usual in free.items()}
     if all(getattr(strategy, name) == value for name, value in update.items()):
         return strategy
     changed = strategy.model_copy(update=update)

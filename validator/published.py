@@ -51,9 +51,10 @@ class Options(NamedTuple):
 class Prediction:
     """One row: the set it counts in, and either both values or why it is skipped.
 
-    id: of the row. framework: that trained it in the scenario; scenario: what `scaleproof show` prints it by. inputs: what tells rows apart that should measure the same. pairs: rows that share it are compared for their order.
-    interval: where the measured value is predicted to be with a probability of 90 %, where that is told. of: what is
-    predicted; totals are of speed, a time or a rate. nodes: that it took, 0 where the row does not say.
+    id: of the row. framework: that trained it in the scenario; scenario: what `scaleproof show` prints it by. inputs: what
+    tells rows apart that should measure the same. pairs: rows that share it are compared for their order. interval: where the
+    measured value is predicted to be with a probability of 90 %, where that is told. of: what is predicted; totals are of
+    speed, a time or a rate. nodes: that it took, 0 where the row does not say.
     """
 
     set_name: str

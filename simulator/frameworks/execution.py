@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -190,7 +190,7 @@ class Execution:
         scores_s, _ = passes_s(speed, attention, layer.kept, samples)
         return scores_s / passes_s(speed, layer.operators, layer.kept, samples)[0]
 
-    def _host_s(self, layer: Layer, samples: float, recompute: str) -> Passes:
+    def _host_s(self, layer: Layer, samples: float, recompute: str) -> _HostTimes:
         """Seconds of host time in both passes."""
         host, slower = self.framework.host, self.framework.host_scale * self._kernels.host_slowdown
         kernels = self._launches(layer)
@@ -200,8 +200,8 @@ class Execution:
             kernels = kernels + host.checkpoint
         sent = [sum(one.backward == backward for one in layer.exchanges) for backward in (False, True)]
         counts = (kernels.forward, sent[0]), (kernels.backward, sent[1])
-        each = (slower * (count * host.kernel_s + number * host.collective_s) for count, number in counts)
-        return Passes.model_construct(**dict(zip(("forward", "backward"), each, strict=True)))
+        forward_s, backward_s = (slower * (count * host.kernel_s + number * host.collective_s) for count, number in counts)
+        return _HostTimes(forward_s, backward_s)
 
     def _launches(self, layer: Layer) -> Passes:
         """Kernels that the framework launches for a layer in both passes."""
@@ -218,6 +218,13 @@ class Execution:
         if self.framework.host.blocking:
             return kernels_s + host_s
         return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+class _HostTimes(NamedTuple):
+    """Seconds of the host in both passes."""
+
+    forward: float
+    backward: float
 
 
 class _Recipes(NamedTuple):
@@ -238,7 +245,7 @@ def _tuned(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has."""
     update: dict[str, float] = {"issue_s": 0.0}
     found = _data("attention")
-    shares = found.get(version, {}).get(kernels.generation)
+    shares = found[version].get(kernels.generation) if version in found else None
     if shares is not None:
         update |= {"flash_forward_share": shares["forward"], "flash_backward_share": shares["backward"]}
         update["flash_ramp_keys"] = found["ramp_keys"][kernels.generation]
@@ -246,5 +253,6 @@ def _tuned(kernels: Kernels, version: str | None) -> Kernels:
 
 
 @functools.cache
-def _data(name: str) -> dict[str, dict[str, dict[str, float]]]:  # type: ignore[explicit-any]
-    return yaml.safe_load((library.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
+def _data(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((library.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return found

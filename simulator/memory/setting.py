@@ -19,8 +19,10 @@ _FRAGMENTATION: Final = 0.05
 
 
 class Setting:
-    """A scenario trained with its framework, whose memory behaviour is `software`. samples: of a microbatch, of the worker with the most. size, gradient_size: bytes
-    of an element. makes_gradients: whether a step begins without.
+    """A scenario trained with its framework, whose memory behaviour is `software`.
+
+    samples: of a microbatch, of the worker with the most. size, gradient_size: bytes of an element. makes_gradients: whether a
+    step begins without.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -43,18 +43,19 @@ def spaces(
     Raises FieldError as `space` does.
     """
     if frameworks is not None or not scenario.framework_is_default:
-        found = [scenario.framework] if frameworks is None else frameworks
-        return [space(_in_framework(scenario, one), ranks, schedules) for one in found]
+        named = [scenario.framework] if frameworks is None else frameworks
+        return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
     by_framework: dict[str, list[int]] = {}
     for zero in _ZERO:
-        strategy = Hybrid(workers_=2, tensor=2 if zero in (0, 1, 3) else 1)
+        # ZeRO's stage 2 is for data parallelism alone, all else for every degree
+        strategy = Hybrid(workers_=2, tensor=1 if zero == 2 else 2)
         name = default_framework(strategy, zero, scenario.model, scenario.cluster).name
         by_framework.setdefault(name, []).append(zero)
-    found = []
-    for name, zero in by_framework.items():
+    result = []
+    for name, stages in by_framework.items():
         one = space(_in_framework(scenario, shipped(name)), ranks, schedules)
-        found.append(replace(one, zero=tuple(stage for stage in zero if stage in one.zero)))
-    return found
+        result.append(replace(one, zero=tuple(stage for stage in stages if stage in one.zero)))
+    return result
 
 
 def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
@@ -67,8 +68,10 @@ def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
 
 def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED) -> Space:
     """All degrees that divide `ranks` and that the scenario's framework supports, microbatches of all sizes, schedules, ZeRO's
-    stages, recomputation, buckets, and orders of axes. Raises FieldError where the model's layers, or so many ranks, are too few
-    or too many."""
+    stages, recomputation, buckets, and orders of axes.
+
+    Raises FieldError where the model's layers, or so many ranks, are too few or too many.
+    """
     cluster = scenario.cluster
     if ranks > cluster.devices:
         nodes = -(-ranks // cluster.node.devices)

@@ -1,4 +1,4 @@
-"""The cluster of a published row: one that ships under the row's name, or one made of the GPU and network that the row states."""
+"""The cluster of a published row: one that ships under the row's name, or one of the GPU and network that the row states."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from simulator.scenario_text import dump
 
 
 def text_of(reference: str) -> str:
-    """YAML of the scenario of `published:ROW-ID`. Raises NotFoundError for an unknown id, InputError for a row without a run."""
+    """YAML of the scenario of `published:ROW-ID`. Raises NotFoundError for an unknown id, InputError for a row without run."""
     row = find_row(reference)
     found = described(row)
     lines = [f"# {row['model']} on {row['gpus']} {row['gpu']}, {row['software']}; {row['source']}"]

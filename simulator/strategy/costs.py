@@ -76,9 +76,9 @@ class Job:
     """A model to train on a cluster: what a strategy compiles. samples_per_worker: of one step.
 
     zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
-    of it, and not the times that the device's model says. framework: what runs the layers; recipe: how it scales 8-bit products.
-    ranks: that wait for each other in each step; group: that wait for each other within each pass. exchange: how ranks that
-    share layers exchange what they must. contend: how collectives next to passes slow these down.
+    of it, and not the times that the device's model says. framework: what runs the layers; recipe: how it scales 8-bit
+    products. ranks: that wait for each other in each step; group: that wait for each other within each pass. exchange: how
+    ranks that share layers exchange what they must. contend: how collectives next to passes slow these down.
     """
 
     layers: Sequence[Layer]
