@@ -192,18 +192,14 @@ def _plain_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Co
         parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
-    latency_s = sum(_latency_s(part, cluster) for part in parts)
+    wires = Wires(group, cluster.node, cluster.network)
+    latency_s = sum(map(wires.latency_s, parts))
 
     def cost(size_bytes: float) -> CollectiveCost:
         moving_s = sum(_moving_s(part, size_bytes, cluster) for part in parts)
         return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
 
     return cost
-
-
-def _latency_s(part: Traffic, cluster: Cluster) -> float:
-    inside, between = (link.latency_s if link else 0.0 for link in (cluster.node.link, cluster.network))
-    return part.inside_steps * inside + part.between_steps * between + part.further_s
 
 
 def _moving_s(part: Traffic, size_bytes: float, cluster: Cluster) -> float:

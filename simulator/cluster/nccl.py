@@ -58,6 +58,11 @@ class Wires:
         """What an algorithm sends over them."""
         return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
 
+    def latency_s(self, traffic: Traffic) -> float:
+        """Seconds that messages which follow one another are on their way over the links alone."""
+        inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
+        return traffic.inside_steps * inside_s + traffic.between_steps * between_s + traffic.further_s
+
 
 # tuning.cc, baseLatencies, then hwLatencies: seconds to start, and per step, by protocol (LL, LL128, Simple).
 _US: Final = 1e-6
@@ -131,7 +136,7 @@ _INSTINCT: Final = re.compile(r"\bMI[2-9]\d\d[AX]?\b")
 
 @functools.lru_cache(maxsize=256)
 def rccl_facts_of(device: str) -> Nccl | None:
-    """What the model takes from an AMD GPU's name, such as 'MI300X-192GB-OAM'; None when it is no GPU that RCCL is tuned for."""
+    """What the model takes from an AMD GPU's name, such as 'MI300X-192GB-OAM'; None when it is no AMD Instinct."""
     if not _INSTINCT.search(device):
         return None
     return Nccl(generation="cdna", interconnect="pcie" if re.search("PCIe|MI210", device, re.IGNORECASE) else "nvlink")
@@ -292,8 +297,12 @@ def _filled(size_bytes: float, table: tuple[float, ...]) -> float:
     return table[below] + (step - below) * (table[below + 1] - table[below])
 
 
-def _latencies_us(facts: Nccl) -> tuple[dict[str, tuple[float, float, float]], dict[str, dict[str, tuple[float, float, float]]]]:
-    """Microseconds to start, by algorithm, and of a step, by link and algorithm; each by protocol."""
+# By algorithm and protocol.
+_Latencies = dict[str, tuple[float, float, float]]
+
+
+def _latencies_us(facts: Nccl) -> tuple[_Latencies, dict[str, _Latencies]]:
+    """Microseconds to start, and of a step by the kind of link."""
     return (_RCCL_BASE_US, _RCCL_STEP_US) if facts.generation == "cdna" else (_BASE_US, _STEP_US)
 
 
@@ -308,7 +317,7 @@ def _wire_s(traffic: Traffic, facts: Nccl, port_share: float = 1.0) -> float:
 
 
 def _pairwise(op: Op, wires: Wires, facts: Nccl) -> Curve:
-    """Messages to all peers at once: one step each way, every remote one posted by the proxy.
+    """Messages to all peers at once: one step each way, every remote one posted by the proxy, and none sooner than links allow.
 
     Where NVLink joins a node's ranks, what they all have for one rank of another node goes over that rank's rail together (PXN,
     NVIDIA's blog on NCCL 2.12).
@@ -318,7 +327,8 @@ def _pairwise(op: Op, wires: Wires, facts: Nccl) -> Curve:
     if traffic.remote:
         together = group.per_node if facts.interconnect == "nvlink" else 1
         second_s = max(second_s, (1.0 if op == "sendrecv" else together / group.size) / _PEER_Bps)
-    return Curve(_messages_latency_s(facts, traffic.inside_steps, traffic.remote), 1 / second_s)
+    latency_s = _messages_latency_s(facts, traffic.inside_steps, traffic.remote)
+    return Curve(max(latency_s, wires.latency_s(traffic)), 1 / second_s)
 
 
 def _messages_latency_s(facts: Nccl, inside: int, remote: int) -> float:
@@ -338,8 +348,8 @@ def _messages_latency_s(facts: Nccl, inside: int, remote: int) -> float:
 class PointToPoint:
     """A message from one rank to another, as a sendrecv moves it.
 
-    latency_s: before its first byte has come. share: of the links' nominal bandwidth that its bytes get. most_Bps: what it
-    reaches at most, however fast the links.
+    latency_s: before its first byte has come, at least. share: of the links' nominal bandwidth that its bytes get. most_Bps:
+    what it reaches at most, however fast the links.
     """
 
     latency_s: float

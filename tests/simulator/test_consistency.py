@@ -1,4 +1,4 @@
-"""Operations that are made of the same messages take about as long, on every cluster that ships and on a device of one's own."""
+"""Operations made of the same messages take about as long, on every cluster that ships and on a device of one's own."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def halves_over_whole(known: Cluster, group: Group, size_bytes: int, algorithm: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reduce_scatter_and_an_all_gather_take_about_as_long_as_an_allreduce(name: str) -> None:
-    """NCCL and RCCL have trees for an allreduce alone, which are faster than rings while steps and not bytes take the time: there
-    they are held against the allreduce that they are halves of, which is the ring's."""
+    """NCCL and RCCL have trees for an allreduce alone, which beat rings while steps and not bytes take the time: there they are
+    compared with the allreduce that they are halves of, which is the ring's."""
     known = cluster(name)
     for group in groups(known):
         for size in SIZES:
@@ -150,6 +150,13 @@ def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     wires = Wires(known)
     number = wires.message(pair, size_bytes, wires.fabric.alike_messages(*pair, size_bytes))
     return float(wires.seconds()[number])
+
+
+def test_a_sendrecv_goes_over_the_link_that_joins_two_ranks() -> None:
+    """However many do the same at that time: MI300X are joined pair by pair."""
+    known = cluster("azure-nd-mi300x-v5")
+    alone, together = (collective_cost("sendrecv", 2**30, Group.of(ranks, 8), known).seconds for ranks in (2, 8))
+    assert together == alone
 
 
 @pytest.mark.parametrize("name", NCCL)
