@@ -42,7 +42,7 @@ def _needed(settings: dict[str, str], changed: Scenario, scenario: Scenario) -> 
     for field in [field for field in settings if field.startswith("strategy.")]:
         name = _name(scenario, field.partition(".")[2])
         strategy = changed.strategy.model_copy(update={name: getattr(scenario.strategy, name)})
-        without = changed.model_copy(update={"strategy": strategy})
+        without = changed.copied(strategy=strategy)
         if _is_possible(without) and memory(without).fits:
             changed, settings = without, {other: value for other, value in settings.items() if other != field}
     return settings
@@ -53,15 +53,19 @@ def _name(scenario: Scenario, field: str) -> str:
     return field if field in type(scenario.strategy).model_fields else f"{field}_"
 
 
-def _training(scenario: Scenario, field: str, value: Any, text: str) -> Change:
-    training = scenario.training.model_copy(update={field: value})
-    return f"training.{field}", text, scenario.model_copy(update={"training": training})
+def _training(scenario: Scenario, field: str, value: Any, text: str) -> Iterator[Change]:
+    """The change, if the framework supports it."""
+    try:
+        changed = scenario.copied(training=scenario.training.model_copy(update={field: value}))
+    except FieldError:
+        return
+    yield f"training.{field}", text, changed
 
 
 def _strategy(scenario: Scenario, field: str, value: Any) -> Iterator[Change]:
     """The change, if the strategy can be so."""
     strategy = scenario.strategy.model_copy(update={_name(scenario, field): value})
-    changed = scenario.model_copy(update={"strategy": strategy})
+    changed = scenario.copied(strategy=strategy)
     if _is_possible(changed):
         yield f"strategy.{field}", str(value).lower(), changed
 
@@ -79,19 +83,19 @@ def _is_possible(scenario: Scenario) -> bool:
 def _selective(scenario: Scenario) -> Iterator[Change]:
     scores = any(kept.group == "attention" for layer in scenario.model.build_layers() for kept in layer.kept)
     if scores and scenario.training.recompute.kind == "none":
-        yield _training(scenario, "recompute", Recompute(kind="selective"), "selective")
+        yield from _training(scenario, "recompute", Recompute(kind="selective"), "selective")
 
 
 def _full(scenario: Scenario) -> Iterator[Change]:
     if scenario.training.recompute != (full := Recompute(kind="full")):
-        yield _training(scenario, "recompute", full, "full")
+        yield from _training(scenario, "recompute", full, "full")
 
 
 def _zero(stage: int) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Change]:
         strategy = scenario.strategy
         if scenario.training.zero < stage and strategy.workers > 1 and strategy.servers == 0:
-            yield _training(scenario, "zero", stage, str(stage))
+            yield from _training(scenario, "zero", stage, str(stage))
 
     return remedy
 
@@ -119,7 +123,7 @@ def _offload(*what: str) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Change]:
         may = "parameters" not in what or scenario.training.zero == 3
         if may and scenario.strategy.servers == 0 and not set(what) <= set(scenario.training.offload):
-            yield _training(scenario, "offload", what, f"[{','.join(what)}]")
+            yield from _training(scenario, "offload", what, f"[{','.join(what)}]")
 
     return remedy
 

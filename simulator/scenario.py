@@ -162,12 +162,23 @@ class Scenario(Spec):
             group=strategy.plan.lockstep,
         )
 
+    def copied(self, **update: Any) -> Self:
+        """A copy with other parts, which are taken to be valid, and the framework that they have by default, if none is named.
+
+        Raises FieldError for a named framework that does not support them.
+        """
+        copy = self.model_copy(update=update)
+        copy._framework_is_there()
+        return copy
+
     @model_validator(mode="after")
     def _framework_is_there(self) -> Self:
         """Fills in the default framework, and what frameworks decide of the strategy."""
         strategy, training = self.strategy, self.training
         if self.framework_is_default:
-            self.__dict__["framework"] = default_framework(strategy, training.zero, self.model, self.cluster)
+            self.__dict__["framework"] = default_framework(
+                strategy, training.precision, training.zero, self.model, self.cluster
+            )
         else:
             check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster.device))
             check_attention(self.framework, self.model)

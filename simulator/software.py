@@ -47,26 +47,30 @@ def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> f
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 
 
-def default_framework(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
-    """The framework that most users of such a strategy train with; docs/guides/frameworks.md has the table."""
-    return shipped(_default_name(strategy, zero, model, cluster))
+def default_framework(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
+    """The framework that most users of such a strategy train with; docs/guides/frameworks.md has the table.
+
+    Of the usual ones the first that supports what is needed; `ideal` where none does.
+    """
+    needed = features(strategy, precision, zero, cluster.device)
+    usual = map(shipped, _usual(strategy, zero, model, cluster))
+    return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
 
 
-def _default_name(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) -> str:
+def _usual(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
+    """Names of frameworks, the most usual first."""
     generation, plan = _generation(cluster.device), strategy.plan
     if generation == "cpu" or cluster.node.cores is not None:
-        return "gloo-cpu"
+        return ("gloo-cpu",)
     if generation == "tpu":
-        return "jax-maxtext"
+        return ("jax-maxtext",)
     if isinstance(strategy, ParameterServer) or plan.servers:
-        return "tensorflow-1-servers"
+        return ("tensorflow-1-servers", "gloo-cpu")
     is_transformer = hasattr(model, "sequence")
-    if isinstance(strategy, Hybrid | Pipeline) and is_transformer:
-        divides = plan.tensor * plan.stages * plan.context * plan.expert > 1
-        if zero == 3:
-            return "torchtitan" if divides else "pytorch-fsdp2"
-        return "megatron-core-0.12"
-    return {0: "pytorch-ddp", 3: "pytorch-fsdp2"}.get(zero, "deepspeed-zero")
+    if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
+        return "megatron-core-0.12", "torchtitan"
+    by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
+    return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
 
 def _generation(device: Device) -> str | None:
@@ -115,6 +119,8 @@ def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict
 
 def with_defaults(strategy: _S, framework: Framework, zero: int, precision: Any) -> _S:
     """The strategy with the fields that the framework decides and that were not given, which still count as not given."""
+    if not isinstance(strategy, DataParallel | Hybrid | Pipeline):
+        return strategy
     fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
     free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
     found = decided(framework, strategy.plan, zero, precision)

@@ -49,7 +49,7 @@ def spaces(
     for zero in _ZERO:
         # ZeRO's stage 2 is for data parallelism alone, all else for every degree
         strategy = Hybrid(workers_=2, tensor=1 if zero == 2 else 2)
-        name = default_framework(strategy, zero, scenario.model, scenario.cluster).name
+        name = default_framework(strategy, scenario.training.precision, zero, scenario.model, scenario.cluster).name
         by_framework.setdefault(name, []).append(zero)
     result = []
     for name, stages in by_framework.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cluster import Cluster, Device, Link
-from simulator.cluster.device import Precision
 from simulator.cluster.devices import Devices
 from simulator.varying import Crowd
 
@@ -49,7 +48,7 @@ class Differences:
     links: Mapping[str, NDArray[np.float64]]
     devices: Sequence[Device] = ()
     device: NDArray[np.int64] | None = None
-    known: dict[tuple[str, float, Precision], Sequence[tuple[float, float]]] = field(default_factory=dict, compare=False)
+    known: dict[Hashable, Sequence[Sequence[float]]] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         """How many points there are."""

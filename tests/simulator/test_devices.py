@@ -31,25 +31,35 @@ def values(told: Any) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
     return [one.values for one in found]
 
 
-ASKED = {
-    "layer_s": lambda one: [one.layer_s(layer, 8, "fp32") for layer in LAYERS],
-    "weights_s": lambda one: [one.weights_s(layer, 8, "fp32") for layer in LAYERS],
-    "operators_s": lambda one: [one.operators_s(layer, layer.operators[:1], 8, "fp32") for layer in LAYERS],
-    "scores_s": lambda one: [one.scores_s(layer, 8, "fp32") for layer in LAYERS],
-    "optimizer_s": lambda one: [one.optimizer_s(1e9, "adam", "fp32")],
-    "memory_bandwidth_Bps": lambda one: [one.memory_bandwidth_Bps],
-    "peak_flops": lambda one: [one.peak_flops["fp32"]],
+NUMBERS = {
+    "memory_bandwidth_Bps": lambda one: one.memory_bandwidth_Bps,
+    "peak_flops": lambda one: one.peak_flops["fp32"],
 }
 
 
-@pytest.mark.parametrize("asked", ASKED)
 @given(shares)
-def test_each_point_is_told_what_its_own_device_tells(asked: str, found: list[float]) -> None:
+def test_each_point_has_what_a_function_says_of_its_own_device(found: list[float]) -> None:
     devices, each = several("efficiency", found)
-    for told, *own in zip(ASKED[asked](devices), *(ASKED[asked](one) for one in each), strict=True):
-        columns = [one if isinstance(one, tuple) else (one,) for one in own]
-        for varying, *of_each in zip(values(told), *columns, strict=True):
-            np.testing.assert_array_equal(varying, np.array(of_each)[AT])
+    for layer in LAYERS:
+        told = devices.of_each(layer.name, lambda one, layer=layer: one.layer_s(layer, 8, "fp32"))
+        for varying, *own in zip(values(told), *(one.layer_s(layer, 8, "fp32") for one in each), strict=True):
+            np.testing.assert_array_equal(varying, np.array(own)[AT])
+
+
+def test_a_function_is_asked_once_of_each_device() -> None:
+    devices, each = several("efficiency", [0.2, 0.4, 0.8])
+    asked: list[Device] = []
+    for _ in range(2):
+        devices.of_each("same key", lambda one: asked.append(one) or (1.0,))  # type: ignore[func-returns-value]
+    assert asked == each
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@given(shares)
+def test_each_point_has_the_numbers_of_its_own_device(name: str, found: list[float]) -> None:
+    devices, each = several("efficiency", found)
+    (told,) = values(NUMBERS[name](devices))
+    np.testing.assert_array_equal(told, np.array([NUMBERS[name](one) for one in each])[AT])
 
 
 def test_a_change_is_made_to_each() -> None:
