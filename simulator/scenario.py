@@ -127,7 +127,7 @@ class Scenario(Spec):
     ) -> Job:
         """What a strategy compiles, with so many samples for each worker; the scenario's own strategy and number, if None."""
         training, strategy = self.training, strategy or self.strategy
-        return Job(
+        job = Job(
             layers=_layers(self.model, strategy.plan.shard),
             cluster=self.cluster,
             samples_per_worker=self.samples_per_worker if samples_per_worker is None else samples_per_worker,
@@ -139,6 +139,7 @@ class Scenario(Spec):
             input=self.input,
             measured_step=training.measured_step,
         )
+        return job.recomputing(strategy.stage_layers(job)) if training.recompute.by_stage else job
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -166,10 +167,7 @@ class Scenario(Spec):
 
     def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
         training = self.training
-        scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
-        if training.recompute.kind == "selective" and not scores:
-            message = f"this {self.model.kind} keeps no attention scores to make again; give full, or {{every: n}}"
-            raise FieldError(("training", "recompute"), message)
+        training.recompute.check(layers, self.model.kind)
         if "parameters" in training.offload and training.zero < 3:
             message = (
                 "only parameters that workers share out are offloaded; set training.zero=3, or offload the optimizer alone"

@@ -129,20 +129,27 @@ class Device(Spec):
         return self.layer_s(replace(layer, signature="", operators=tuple(operators), kept=()), samples, precision)
 
     def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
-        """Seconds in which attention's scores are made and used in the forward pass: what selective recomputation does again.
+        """Seconds in which attention's scores are computed and used in the forward pass; zero for flash attention."""
+        scores = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
+        return self.share_s(layer, scores, samples, precision)
 
-        As a share of the layer's forward pass, so that it fits where that was measured; zero for flash attention.
+    def share_s(self, layer: Layer, operators: tuple[Operator, ...], samples: float, precision: Precision) -> float:
+        """Seconds of some of a layer's operators in its forward pass.
+
+        As a share of the layer's forward pass, so that it fits where that was measured.
         """
-        attention = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
-        if not attention:
+        if not operators:
             return 0.0
         whole_s, _ = self.layer_s(layer, samples, precision)
         if self.kernels is None or self.efficiency is not None:
-            return whole_s * sum(operator.forward_flops for operator in attention) / layer.forward_flops
+            flops = sum(operator.forward_flops for operator in operators)
+            return whole_s * flops / layer.forward_flops if flops else 0.0
         speed = self._speed(self.kernels, precision)
-        scores_s, _ = passes_s(speed, attention, layer.kept, samples)
+        # what is kept says whether there is dropout between softmax and values
+        kept = layer.kept if any(isinstance(operator, Attention) for operator in operators) else ()
+        some_s, _ = passes_s(speed, operators, kept, samples)
         modelled_s, _ = passes_s(speed, layer.operators, layer.kept, samples)
-        return whole_s * scores_s / modelled_s
+        return whole_s * some_s / modelled_s
 
     def _speed(self, kernels: Kernels, precision: Precision) -> Speed:
         size_bytes = ELEMENT_BYTES[precision]

@@ -81,6 +81,10 @@ class Devices:
         """As a Device has it."""
         return self._number([one.scores_s(layer, samples, precision) for one in self.each])
 
+    def share_s(self, layer: Layer, operators: tuple[Operator, ...], samples: float, precision: Precision) -> Varying:
+        """As a Device has it."""
+        return self._number([one.share_s(layer, operators, samples, precision) for one in self.each])
+
     def optimizer_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> Varying:
         """As a Device has it."""
         return self._number([one.optimizer_s(parameters, optimizer, precision) for one in self.each])

@@ -216,15 +216,14 @@ def _rest_axes(space: Space) -> Iterator[Sequence[int]]:
 def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
     """Which of all that is left to choose go with some degrees."""
     zero, recompute, bucket, order = rests
-    selective = [number for number, one in enumerate(space.recompute) if one.kind == "selective"]
-    scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
+    suited = np.array([one.suits(layers) for one in space.recompute], dtype=np.bool_)
     # layers are gathered and scattered one by one in ZeRO's third stage, whatever buckets are; one axis has no order
     suits = ~((zero == 3) & (bucket > 0))
     if degrees["stages"] == 1 or degrees["workers"] == 1:
         suits &= order == 0
     if degrees["workers"] * degrees["context"] == 1:
         suits &= (zero == space.zero[0]) & (bucket == 0)
-    result: NDArray[np.bool_] = suits if scores else suits & ~np.isin(recompute, selective)
+    result: NDArray[np.bool_] = suits & suited[recompute]
     return result
 
 

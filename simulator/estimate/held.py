@@ -110,7 +110,7 @@ def _together(ways: Sequence[Way]) -> Iterable[tuple[_Shape, Mapping[int, Alikes
     found: dict[tuple[object, ...], tuple[_Shape, dict[int, Alikes]]] = {}
     for number, way in enumerate(ways):
         setting = way.setting
-        most = _TOLD if setting.training.recompute.every == 1 else len(way.division.layers)
+        most = len(way.division.layers) if setting.training.recompute.by_place else _TOLD
         key = id(way.contents), most
         if key not in shapes:
             shapes[key] = _shapes(way.contents, most)

@@ -129,8 +129,7 @@ def _each(space: ServerSpace) -> Iterator[tuple[int, ...]]:
     """Rows of the columns."""
     scenario, cluster = space.scenario, space.scenario.cluster
     layers, devices = scenario.model.build_layers(), cluster.node.devices
-    scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
-    recomputes = [number for number, one in enumerate(space.recompute) if scores or one.kind != "selective"]
+    recomputes = [number for number, one in enumerate(space.recompute) if one.suits(layers)]
     buckets = range(len(space.buckets_bytes) if space.kept["overlap"] else 1)
     most = (
         sum(len(layer.tensors) for layer in layers)

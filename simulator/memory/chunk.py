@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import Held, held, kept, kept_of_every_second, segments
+from simulator.memory.activations import Held, held, kept, segments
 from simulator.memory.setting import Setting
 from simulator.memory.states import Amount
 from simulator.model.layers import Layer
 from simulator.model.operators import Kept
+from simulator.recompute import Recompute
 
 Bytes = NDArray[np.float64]
 
@@ -100,7 +101,8 @@ def _fullest(moments: Sequence[Moment], fragmentation: float) -> Moment:
 def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, batch: Sequence[Kept] = ()) -> Alikes:
     """Layers that are made of the same, at the same place, are asked once."""
     known: dict[tuple[object, ...], Alike] = setting.alike
-    recompute = setting.training.recompute
+    recompute = _recompute(setting)
+    concerned = recompute.concerned(layers)
     continues = [one == before for before, one in itertools.pairwise([-1, *segments(layers, recompute).tolist()])]
     entries = [entry_elements, *(layer.output_elements for layer in layers[:-1])]
     behind = [*(0 if layer.glued else layer.parameters for layer in layers[1:]), 0]
@@ -109,9 +111,20 @@ def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, ba
         for number, layer in enumerate(layers):
             without, is_last = batch if number == 0 else (), number == len(layers) - 1
             alike = id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges)
-            key = (*alike, layer.glued, continues[number], entries[number], behind[number], bool(without), is_last)
+            key = (
+                *alike,
+                layer.glued,
+                concerned[number],
+                continues[number],
+                entries[number],
+                behind[number],
+                bool(without),
+                is_last,
+            )
             if key not in known:
-                own, whole = _keeps(setting, layer, not continues[number], entries[number]), layer.kept
+                own = whole = layer.kept
+                if concerned[number]:
+                    own = kept(layer, recompute, not continues[number], entries[number])
                 own, whole = (tuple(one for one in some if one not in without) for some in (own, whole))
                 again = continues[number] and recompute.kind == "full"
                 row = held(layer, own, whole, is_last, setting)
@@ -122,11 +135,12 @@ def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, ba
     return Alikes(tuple(alike for alike, _ in groups), tuple(count for _, count in groups))
 
 
-def _keeps(setting: Setting, layer: Layer, first: bool, entry_elements: int) -> tuple[Kept, ...]:
+def _recompute(setting: Setting) -> Recompute:
+    """What is recomputed, by the scenario or else by the software."""
     recompute = setting.training.recompute
     if setting.software.products == "every second" and recompute.kind == "none":
-        return kept_of_every_second(layer)
-    return kept(layer, recompute, first, entry_elements)
+        return Recompute(kind="selective", products="every_second")
+    return recompute
 
 
 class Layers(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from simulator.errors import FieldError
-from simulator.model.operators import Exchange, Kept, Matmul, Operator
+from simulator.model.operators import Exchange, Kept, Matmul, Module, Operator
 from simulator.spec import Spec
 
 
@@ -45,6 +45,7 @@ class Layer:
     kept: activations that the backward pass needs. exchanges: collectives among the ranks that share it.
     inputs: names of the layers whose outputs it reads; the one before it, if None.
     expert_parameters: how many of its parameters are experts', of which expert-parallel ranks have different ones.
+    modules: parts of it that can be recomputed alone.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Layer:
     exchanges: tuple[Exchange, ...] = ()
     inputs: tuple[str, ...] | None = None
     expert_parameters: int = 0
+    modules: tuple[Module, ...] = ()
 
     @property
     def parameters(self) -> int:

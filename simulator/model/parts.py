@@ -8,15 +8,15 @@ statistics nor biases, which are small; kernels are fused where training framewo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from simulator.errors import FieldError
 from simulator.model.layers import Shard
-from simulator.model.operators import Attention, Exchange, Kept, Matmul, Memory, Operator
+from simulator.model.operators import Attention, Exchange, Kept, Matmul, Memory, Module, Operator
 from simulator.spec import Count, Spec, Width
 
 Norm = Literal["layer", "rms"]
@@ -32,15 +32,34 @@ class Part:
     kept: tuple[Kept, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     expert_parameters: int = 0
+    modules: tuple[Module, ...] = ()
 
     def __add__(self, other: Part) -> Part:
+        before = len(self.operators), len(self.kept), len(self.exchanges)
         return Part(
             self.operators + other.operators,
             self.tensors + other.tensors,
             self.kept + other.kept,
             self.exchanges + other.exchanges,
             self.expert_parameters + other.expert_parameters,
+            self.modules + tuple(module.shifted(*before) for module in other.modules),
         )
+
+    def module(
+        self, name: str, operators: Collection[str] | None = None, kept: Collection[str] | None = None, exchanges: bool = True
+    ) -> Part:
+        """The same part, marked as a module that can be recomputed alone.
+
+        operators, kept: names of what is recomputed and of what need not be kept; everything if None. exchanges: whether the
+        collectives of this part belong to the module.
+        """
+        found = Module(
+            name,
+            tuple(i for i, one in enumerate(self.operators) if operators is None or one.name in operators),
+            tuple(i for i, one in enumerate(self.kept) if kept is None or one.name in kept),
+            tuple(range(len(self.exchanges) if exchanges else 0)),
+        )
+        return replace(self, modules=(*self.modules, found))
 
 
 class Stream(NamedTuple):
@@ -157,15 +176,27 @@ def block(stream: Stream, branches: Sequence[Part], parallel: bool = False) -> P
     Whether norms are before the branches or after the additions, as many activations are kept.
     """
     layer = Part(kept=(Kept("input", stream.here, group="input"),))
+    norms, sums = Kept("norms", len(branches) * stream.here), Kept("sums", (len(branches) - 1) * stream.here)
     if parallel:
-        between = len(branches)
         inner = sum([norm(stream) for _ in branches] + list(branches), Part())
         layer += inner + joined(stream) + residual(stream, len(branches))
     else:
-        between = 2 * len(branches) - 1
         for branch in branches:
-            layer += norm(stream) + branch + joined(stream) + residual(stream)
-    return layer + Part(kept=(Kept("norms", between * stream.here),))
+            layer += norm(stream) + _joined(stream, branch) + residual(stream)
+    layer += Part(kept=(norms,) if parallel or not sums.elements else (norms, sums))
+    return layer.module("layernorm", {"norm"}, {"norms"}, exchanges=False)
+
+
+def _joined(stream: Stream, branch: Part) -> Part:
+    """A branch with the collectives around it, which are part of modules that are the whole branch."""
+    whole = branch + joined(stream)
+    around = tuple(range(len(branch.exchanges), len(whole.exchanges)))
+    return replace(
+        whole,
+        modules=tuple(
+            one._replace(exchanges=one.exchanges + around) if one.name in ("mlp", "moe") else one for one in whole.modules
+        ),
+    )
 
 
 def joined(stream: Stream) -> Part:
@@ -287,6 +318,8 @@ def attention(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None 
         Kept("attention output", queries * mixed),
     )
     part = Part((operator,), kept=kept, exchanges=_passed_around(stream.shard, operator.name, keys * heads.key_heads * widths))
+    # what attention writes is kept by the product that reads it, whether attention is recomputed or not
+    part = part.module("core_attn", None, {one.name for one in _scores(operator, stream.dropout)})
     return part + linear("projection", queries, stream.hidden, mixed, bias)
 
 
@@ -315,6 +348,10 @@ def _scores(operator: Attention, dropped: bool) -> tuple[Kept, ...]:
 
 def mlp(stream: Stream, feedforward: int, activation: Activation, bias: bool) -> Part:
     """Two products and the activation function between them; a gated one has twice the columns in the first."""
+    return _mlp(stream, feedforward, activation, bias).module("mlp")
+
+
+def _mlp(stream: Stream, feedforward: int, activation: Activation, bias: bool) -> Part:
     tokens, hidden = stream.tokens, stream.hidden
     up = linear("up", tokens, feedforward * _fan(activation), hidden, bias)
     return up + _activation(tokens * feedforward, activation) + linear("down", tokens, hidden, feedforward, bias)
@@ -330,7 +367,9 @@ def _activation(elements: int, activation: Activation) -> Part:
     fan = _fan(activation)
     read = () if activation == "relu" else (Kept("up", fan * elements),)
     kept = (*read, Kept("activation", elements))
-    return Part((Memory(activation, fan * elements, elements, (fan + 1) * elements, fan * elements),), kept=kept)
+    part = Part((Memory(activation, fan * elements, elements, (fan + 1) * elements, fan * elements),), kept=kept)
+    # without what it reads it cannot be computed again
+    return part.module("activation", None, {"activation"}) if read else part
 
 
 def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
@@ -355,17 +394,19 @@ def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
         Kept("expert outputs", sent * hidden),
     )
     part = Part(routing, (hidden * experts.count,), kept)
-    part += Part((Matmul("expert up", each, wide, hidden, here),)) + _activation(sent * feedforward, activation)
+    activated = _activation(sent * feedforward, activation)
+    activated = activated.module("moe_act", None, {"activation"}) if activated.modules else activated
+    part += Part((Matmul("expert up", each, wide, hidden, here),)) + activated
     weights = (hidden * wide, hidden * feedforward) * here
     part += Part((Matmul("expert down", each, hidden, feedforward, here),), weights, expert_parameters=sum(weights))
     part += Part((Memory("unpermute", sent * hidden, stream.whole, stream.whole + sent * hidden, sent * hidden),))
     if experts.shared:
-        part += mlp(stream, experts.shared * feedforward, activation, False)
+        part += _mlp(stream, experts.shared * feedforward, activation, False).module("shared_experts")
     if shard.expert > 1:
         both = (False, False, True, True)
         elements = sent * hidden // (shard.tensor if shard.sequence else 1)
         part += Part(exchanges=tuple(Exchange("alltoall", elements, backward, axis="expert") for backward in both))
-    return part
+    return part.module("moe")
 
 
 def looked_up(stream: Stream, rows: int, positions: int | None, types: int = 0) -> Part:

@@ -123,7 +123,9 @@ class Transformer(ModelSpec):
         if self.latent is not None:
             width = self.latent.width + self.latent.rotary_width
             shape = Heads(heads, heads, width, self.latent.value_width, True, self.flash, window)
-            return compressed(stream, shape, self.latent) + attention(stream, shape, bias)
+            mixing = compressed(stream, shape, self.latent) + attention(stream, shape, bias)
+            up, kept = {"query", "query up", "key up", "rotary"}, {"queries", "keys", "values"}
+            return mixing.module("mla_up_proj", up, kept, exchanges=False)
         # of two key heads among eight ranks, each rank has one, as three others have
         key_heads = even_share("key_heads", max(self.key_heads or self.heads, ranks), ranks)
         width = self.head_width or self.hidden // self.heads
@@ -170,7 +172,7 @@ def layer(
     name: str, signature: str, part: Part, output: int, glued: bool = False, inputs: tuple[str, ...] | None = None
 ) -> Layer:
     """A layer made of one part."""
-    rest = part.kept, part.exchanges, inputs, part.expert_parameters
+    rest = part.kept, part.exchanges, inputs, part.expert_parameters, part.modules
     return Layer(name, signature, part.operators, part.tensors, output, glued, *rest)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from simulator.errors import FieldError
 from simulator.estimate import Space
 from simulator.estimate.pipelines import CLOSED
 from simulator.estimate.servers import PLACEMENTS, ServerSpace
 from simulator.model.layers import Layer, Shard, glued_ends
-from simulator.recompute import Recompute
+from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Scenario
 from simulator.strategy import Hybrid, ParameterServer
 from simulator.strategy.grid import ORDER
@@ -44,7 +43,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
     total = scenario.total_samples
     long = getattr(scenario.model, "sequence", 0) >= _LONG
     own = scenario.strategy.bucket_bytes if isinstance(scenario.strategy, Hybrid) else _BUCKETS_BYTES[0]
-    whole = Space(
+    return Space(
         scenario,
         (ranks,),
         tensor=tuple(degree for degree in _powers(cluster.node.devices) if _divides(scenario, degree)),
@@ -56,12 +55,11 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         # the one that ranks have which are alone in their pipelines comes with all
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
         zero=(0, 1, 2, 3),
-        recompute=tuple(Recompute(kind=kind) for kind in ("none", "selective", "full")),
+        recompute=_recompute(layers),
         sequence_parallel=(False, True),
         buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),
         orders=(ORDER, _STAGES_FIRST),
     )
-    return whole if _keeps(layers) else replace(whole, recompute=whole.recompute[:1])
 
 
 def server_space(scenario: Scenario, workers: int, most: int | None) -> ServerSpace:
@@ -73,13 +71,12 @@ def server_space(scenario: Scenario, workers: int, most: int | None) -> ServerSp
     most = machines if most is None else min(most, machines)
     servers = {*_powers(most), *(3 * power for power in _powers(most // 3)), taken, most, own.servers}
     bucket_bytes = own.bucket_bytes if isinstance(own, ParameterServer) else _BUCKETS_BYTES[0]
-    recompute = tuple(Recompute(kind=kind) for kind in ("none", "selective", "full"))
     return ServerSpace(
         scenario,
         (workers,),
         tuple(sorted(number for number in servers if 0 < number <= most)),
         PLACEMENTS,
-        recompute=recompute if _keeps(scenario.model.build_layers()) else recompute[:1],
+        recompute=_recompute(scenario.model.build_layers()),
         buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
     )
 
@@ -96,6 +93,10 @@ def _divides(scenario: Scenario, tensor: int) -> bool:
     return True
 
 
-def _keeps(layers: list[Layer]) -> bool:
-    """Whether anything is kept for the backward pass that could be made again."""
-    return any(layer.kept for layer in layers if not layer.glued)
+def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
+    """None, full, and where attention keeps scores `selective`; none alone where nothing is kept that could be recomputed."""
+    if not any(layer.kept for layer in layers if not layer.glued):
+        return (NO_RECOMPUTE,)
+    scores = any(one.group == "attention" for layer in layers for one in layer.kept)
+    kinds: tuple[Literal["selective", "full"], ...] = ("selective", "full") if scores else ("full",)
+    return (NO_RECOMPUTE, *(Recompute(kind=kind) for kind in kinds))

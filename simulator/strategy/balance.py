@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -63,7 +64,9 @@ def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance) -> list
 
 
 def _seconds(job: Job, plan: Plan) -> _Weights:
-    """Of both passes over each layer, the same on every stage."""
+    """Of both passes over each layer, the same on every stage; with all blocks recomputed, where recomputation depends on
+    stages."""
+    job = replace(job, recomputed=None)
     costs = job.costs(plan.microbatches)
     total = costs.forward_s + costs.backward_s + costs.forward_exchange_s + costs.backward_exchange_s
     return lambda _: total

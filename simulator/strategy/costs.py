@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -21,7 +21,7 @@ from simulator.input import Input
 from simulator.model.graph import handed_on
 from simulator.model.layers import Layer
 from simulator.model.operators import Exchange, Matmul
-from simulator.recompute import NO_RECOMPUTE, Recompute
+from simulator.recompute import NO_RECOMPUTE, Recompute, again
 from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
 from simulator.units import Seconds
@@ -64,6 +64,7 @@ class Job:
 
     zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
     of it, and not the times that the device's model says. exchange: how ranks that share layers exchange what they must.
+    recomputed: whether each layer is recomputed, where that depends on stages; all blocks are, if None.
     """
 
     layers: Sequence[Layer]
@@ -77,6 +78,7 @@ class Job:
     input: Input | None = None
     measured_step: MeasuredStep | None = None
     exchange: Exchanging | None = None
+    recomputed: tuple[bool, ...] | None = None
 
     def apart(self, ranks: int) -> Collection[int]:
         """Ranks that nothing may be folded with: those that are told apart; all, where no rank is like another."""
@@ -102,24 +104,40 @@ class Job:
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds that each layer computes in the forward and in the backward pass, shape (2, layers)."""
-        result: NDArray[np.float64] = self._of_layers(self._layer_s, samples) * self._scale()
+        forward_s, backward_s = self._of_layers(self._layer_s, samples)
+        if self.recompute.kind != "none":
+            backward_s = backward_s + self._where_recomputed(self._of_layers(self._again_s, samples)[0])
+        result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * self._scale()
         return result
 
     def exchanging_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds that each layer's exchanges hold up either pass, shape (2, layers); what is recomputed exchanges again."""
-        return self.with_again(self.exchanges_s(samples))
+        return self.with_again(self.exchanges_s(samples), samples)
 
     def exchanges_s(self, samples: float) -> NDArray[np.float64]:
         """The same without what is exchanged again."""
         return self._of_layers(self._exchanges_s, samples)
 
-    def with_again(self, exchanges_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What `exchanges_s` told, and what is exchanged again."""
-        if self.recompute.kind != "full":
+    def with_again(self, exchanges_s: NDArray[np.float64], samples: float) -> NDArray[np.float64]:
+        """Seconds of exchanges, as `exchanges_s` gives them, with those that recomputation repeats in the backward pass."""
+        if self.recompute.kind == "none" or self.exchange is None:
             return exchanges_s
         forward_s, backward_s = exchanges_s
-        glued = np.array([layer.glued for layer in self.layers])
-        return np.stack([forward_s, backward_s + np.where(glued, 0.0, forward_s)])
+        again_s = forward_s if self.recompute.kind == "full" else self._of_layers(self._exchanges_again_s, samples)[0]
+        return np.stack([forward_s, backward_s + self._where_recomputed(again_s)])
+
+    def recomputing(self, stages: Iterable[Sequence[int]]) -> Job:
+        """The same job where recomputation concerns some layers of each stage, given by numbers of layers."""
+        found = [False] * len(self.layers)
+        for stage in stages:
+            for number, concerned in zip(stage, self.recompute.concerned([self.layers[i] for i in stage]), strict=True):
+                found[number] = concerned
+        return replace(self, recomputed=tuple(found))
+
+    def _where_recomputed(self, again_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of recomputation of each layer, zero where it is not recomputed."""
+        concerned = self.recomputed or [not layer.glued for layer in self.layers]
+        return np.where(concerned, again_s, 0.0)
 
     def handed_on_bytes(self, samples: float) -> NDArray[np.float64]:
         """What is handed to the layers behind each layer, shape (layers,)."""
@@ -165,6 +183,13 @@ class Job:
             both[one.backward] += self.exchange.seconds(one, layer, samples, self)
         return both[False], both[True]
 
+    def _exchanges_again_s(self, layer: Layer, samples: float) -> tuple[float]:
+        """Seconds of a layer's exchanges that selective recomputation repeats."""
+        if self.exchange is None:
+            return (0.0,)
+        repeated = again(layer, self.recompute).exchanges
+        return (sum((self.exchange.seconds(one, layer, samples, self) for one in repeated), 0.0),)
+
     def _scale(self) -> float:
         """What to multiply the times of layers with so that they make the step that was measured. Raises FieldError."""
         if self.measured_step is None:
@@ -173,17 +198,18 @@ class Job:
         if left_s <= 0:
             message = "the optimizer alone takes longer by the device's memory bandwidth; give the time of a whole step"
             raise FieldError(("training", "measured_step", "time"), message)
-        plain = replace(self, recompute=NO_RECOMPUTE)
-        return left_s / float(plain._of_layers(plain._layer_s, self.measured_step.samples).sum())
+        return left_s / float(self._of_layers(self._layer_s, self.measured_step.samples).sum())
 
     def _layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
-        """Seconds of a layer's forward pass, and of its backward pass with what is recomputed in it."""
+        """Seconds of a layer's forward and backward pass, without recomputation."""
+        return self.cluster.device.layer_s(layer, samples, self.precision)
+
+    def _again_s(self, layer: Layer, samples: float) -> tuple[float]:
+        """Seconds of what recomputation of a layer adds to its backward pass."""
         device = self.cluster.device
-        forward_s, backward_s = device.layer_s(layer, samples, self.precision)
-        if self.recompute.kind == "none" or layer.glued:
-            return forward_s, backward_s
-        again_s = forward_s if self.recompute.kind == "full" else device.scores_s(layer, samples, self.precision)
-        return forward_s, backward_s + again_s
+        if self.recompute.kind == "full":
+            return (device.layer_s(layer, samples, self.precision)[0],)
+        return (device.share_s(layer, again(layer, self.recompute).operators, samples, self.precision),)
 
     def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""

@@ -86,6 +86,9 @@ class Replicated(Strategy, ABC):
         """The layers of each stage of the model. Raises FieldError where it cannot be cut so."""
         return cut(self.plan.exchanging(job), self.plan, self.balance_of)
 
+    def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
+        return self.ranges(job)
+
     def parts(self, job: Job) -> list[list[Layer]]:
         ranges = self.ranges(job)
         return [[job.layers[i] for stage in stages for i in ranges[stage]] for stages in self.plan.stage_of]

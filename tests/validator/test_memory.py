@@ -137,7 +137,7 @@ def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], sample
 )
 def test_the_peak_of_what_is_made_again(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, every: int) -> None:
     """Layers checkpointed in groups of `every`, but for those that are glued."""
-    scenario = make_scenario(ALONE, spec, batch=samples, optimizer="momentum", recompute={"every": every})
+    scenario = make_scenario(ALONE, spec, batch=samples, optimizer="momentum", recompute={"group": every})
     layers = scenario.model.build_layers()
     modules = model.build(scenario.model, range(len(layers)), seed=0)
     number = segments(layers, scenario.training.recompute).tolist()
