@@ -188,7 +188,7 @@ def _smallest(ground: _Ground, most: _Most) -> _Smallest:
     where those do not hold it either one of its workers.
     """
     for degrees in _ladder(most.degrees):
-        if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.memory_bytes:
+        if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.capacity_bytes:
             return _Smallest(degrees, True)
     return _Smallest(most.degrees._replace(workers=1, expert=1), False)
 

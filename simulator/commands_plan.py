@@ -35,7 +35,12 @@ def mount(commands: Any) -> None:
         help="of pipelines beside 1f1b, or all (1f1b,interleaved_1f1b,gpipe)",
     )
     parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="what shall be least, or most (time)")
-    parser.add_argument("--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has)")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has, less headroom)"
+    )
+    parser.add_argument(
+        "--headroom", type=float, default=0.04, metavar="SHARE", help="of a device's memory that stays free (0.04)"
+    )
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="how many of the best to tell (10)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, in SI units")
     parser.set_defaults(command=_plan)
@@ -57,7 +62,7 @@ def _plan(options: argparse.Namespace) -> int:
         scenario = load(options.scenario, [*options.overrides, f"cluster.nodes={nodes}"])
     memory_bytes = parse_bytes(options.memory) if options.memory else None
     which = options.servers, options.strategies, options.schedules
-    planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell, *which)
+    planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell, *which, options.headroom)
     doubts = doubt(planned.configurations.take([choice.row for choice in planned.best]))
     print(json.dumps(plain(planned, doubts), indent=2) if options.json else describe(planned, doubts))
     return 0

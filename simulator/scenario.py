@@ -13,7 +13,7 @@ from simulator import library, yamlfile
 from simulator.cluster import Cluster
 from simulator.cluster.device import Device, Optimizer, Precision
 from simulator.convergence import Convergence
-from simulator.device_part import resolve_device
+from simulator.device_part import forget_usable_memory, resolve_device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
 from simulator.input import Input
 from simulator.model import AnyModel
@@ -349,6 +349,8 @@ def _apply(located: Located, override: str) -> None:
     for old in [p for p in located.places if p[: len(path)] == path]:
         del located.places[old]
     located.places[path] = where
+    if path == ("cluster", "device", "memory"):
+        forget_usable_memory(parent)
     if path == ("batch", "total"):
         parent.pop("per_worker", None)
     if path == ("batch", "per_worker"):

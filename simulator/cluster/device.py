@@ -79,11 +79,25 @@ class Device(Spec):
     layer_overhead_s: Seconds = Field(
         0.0, alias="layer_overhead", description="time a layer takes in each pass however small it is, beside an efficiency"
     )
-    memory_bytes: Bytes = Field(alias="memory")
+    memory_bytes: Bytes = Field(alias="memory", description="as the device is sold")
+    usable_memory_bytes: Bytes | None = Field(
+        None, alias="usable_memory", description="that programs can allocate, contexts included; all of its memory if absent"
+    )
     memory_bandwidth_Bps: PositiveBytesPerSecond = Field(alias="memory_bandwidth")
     source: str = ""
     measured_layers: tuple[MeasuredLayer, ...] = ()
     measured_optimizers: tuple[MeasuredOptimizer, ...] = ()
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Bytes of memory that programs can allocate."""
+        return self.memory_bytes if self.usable_memory_bytes is None else self.usable_memory_bytes
+
+    @model_validator(mode="after")
+    def _no_more_is_usable_than_there_is(self) -> Self:
+        if self.capacity_bytes > self.memory_bytes:
+            raise ValueError("usable_memory: more than memory; give at most that, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _kernels_can_be_timed(self) -> Self:
