@@ -15,6 +15,7 @@ from simulator.cluster.device import Device, Optimizer, Precision
 from simulator.convergence import Convergence
 from simulator.device_part import forget_usable_memory, resolve_device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
+from simulator.gradients import check_gradients, gradient_sizes
 from simulator.input import Input
 from simulator.model import AnyModel
 from simulator.model.layers import Layer, ModelSpec, Shard
@@ -68,6 +69,15 @@ class Training(Spec):
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
     recompute: AnyRecompute = NO_RECOMPUTE
     zero: int = Field(0, ge=0, le=3, description="shared out by workers: 1 optimizer states, 2 gradients too, 3 parameters too")
+    accumulate_precision: Precision | None = Field(
+        None, description="of the buffer to which microbatches add their gradients: fp32, or the training precision"
+    )
+    reduce_precision: Precision | None = Field(
+        None, description="of gradients that ranks sum: fp32, or the training precision, which it is if absent"
+    )
+    fused_accumulation: bool | None = Field(
+        None, description="whether products add weights' gradients to the buffer themselves"
+    )
     offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="what hosts hold for their devices")
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
     measured_step: MeasuredStep | None = Field(None, description="of one device alone, in place of a model of it")
@@ -135,6 +145,7 @@ class Scenario(Spec):
             optimizer=training.optimizer,
             unevenness=unevenness,
             recompute=training.recompute,
+            gradients=gradient_sizes(training, strategy),
             zero=training.zero,
             input=self.input,
             measured_step=training.measured_step,
@@ -155,6 +166,7 @@ class Scenario(Spec):
         self.strategy.check(layers, self.samples_per_worker)
         self._memory_is_saved_where_it_can_be(layers)
         self._states_are_shared_where_they_can_be()
+        check_gradients(self.training, self.strategy)
         self._devices_suffice()
         self._ranks_exist()
         if self.convergence is not None:

@@ -173,6 +173,11 @@ class Device(Spec):
         efficiency = 1.0 if self.efficiency is None else self.efficiency
         return flops / (self.peak_flops[precision] * efficiency)
 
+    def moved_s(self, size_bytes: float) -> float:
+        """Seconds in which a kernel that is bound by memory moves bytes."""
+        share = 1.0 if self.kernels is None or self.efficiency is not None else self.kernels.memory_share
+        return size_bytes / (self.memory_bandwidth_Bps * share)
+
     def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount:
         """Seconds of one optimizer step over `parameters` parameters: measured, else bound by memory bandwidth."""
         for measured in self.measured_optimizers:

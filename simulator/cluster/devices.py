@@ -90,6 +90,10 @@ class Devices:
         """As a Device has it."""
         return self._number([one.share_s(layer, operators, samples, precision) for one in self.each])
 
+    def moved_s(self, size_bytes: float) -> Varying:
+        """As a Device has it."""
+        return self._number([one.moved_s(size_bytes) for one in self.each])
+
     def optimizer_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> Varying:
         """As a Device has it."""
         return self._number([one.optimizer_s(parameters, optimizer, precision) for one in self.each])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import FieldError
 from simulator.estimate.codes import Distinct, Numbers, combined, distinct, taken
+from simulator.gradients import gradient_sizes
 from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Batch, Scenario
@@ -57,6 +58,11 @@ class Space:
         """What the scenario's own strategy says of all else."""
         own = self.scenario.strategy
         return {name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {"overlap": True}
+
+    @cached_property
+    def adds(self) -> bool:
+        """Whether adding gradients to whole buffers takes time, which it does where microbatches do not scatter them."""
+        return gradient_sizes(self.scenario.training, self.scenario.strategy).added > 0
 
     def options(self, tensor: int, context: int, stages: int, zero: int, sequence_parallel: int) -> dict[str, Any]:
         """The same as far as it suits such degrees."""

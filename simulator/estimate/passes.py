@@ -50,6 +50,8 @@ class Passes:
         names = ["tensor", "context", "expert", "stages", "workers", "sequence_parallel", "order", "samples", "recompute"]
         if any(one.by_stage for one in configurations.space.recompute):
             names.append("chunks")
+        if configurations.space.adds:
+            names.append("zero")
         told = configurations.distinct(*names)
         found = cls._of(configurations.take(told.first))
         return replace(found, key=found.key.over(told))
@@ -63,7 +65,8 @@ class Passes:
         degrees = c.tensor, c.context, c.expert, c.sequence_parallel, within.astype(np.int64)
         between = distinct(*degrees, *apart)
         by_stage = np.array([one.by_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
-        columns = between.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1)
+        zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
+        columns = between.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1), zero
         key = distinct(*columns)
         made = _Making(c, between)
         for one in np.array(columns)[:, key.first].T.tolist():
@@ -88,8 +91,8 @@ class _Making:
         self._handed_on = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
-        self._computing: dict[tuple[Shard, int, int, int], Times] = {}
-        self._weights: dict[tuple[Shard, int], Times] = {}
+        self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
+        self._weights: dict[tuple[Shard, int, int], Times] = {}
         self._exchanging: dict[tuple[int, int], Times] = {}
         self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
         self.jobs: list[Job] = []
@@ -97,15 +100,15 @@ class _Making:
         self.weights_s: list[Times] = []
         self.sent: list[tuple[Times, Times]] = []
 
-    def add(self, between: int, samples: int, recompute: int, stages: int) -> None:
+    def add(self, between: int, samples: int, recompute: int, stages: int, zero: int) -> None:
         """The passes of some samples. between: number of ranks that exchange alike. stages: of the model, where what is
-        recomputed depends on them."""
-        job, shard = self._jobs[between][recompute], self._shards[between]
+        recomputed depends on them. zero: 2 where microbatches scatter gradients, else 0, where that makes a difference."""
+        job, shard = replace(self._jobs[between][recompute], zero=zero), self._shards[between]
         if job.recompute.by_stage:
             job = job.recomputing(cut_into_stages(job.layers, stages))
-        if (computed := (shard, samples, recompute, stages)) not in self._computing:
+        if (computed := (shard, samples, recompute, stages, zero)) not in self._computing:
             self._computing[computed] = job.computing_s(samples)
-        if (weighed := (shard, samples)) not in self._weights:
+        if (weighed := (shard, samples, zero)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
             self._weights[weighed] = one.weights_s() if self._splits else np.zeros(len(job.layers))
         if (moved := (between, samples)) not in self._sent:

@@ -99,7 +99,9 @@ class ServerConfigurations:
     def scenario(self, row: int) -> Scenario:
         """The scenario of one. Raises FieldError where it is not valid after all."""
         base = self.space.scenario
-        training = base.training.model_copy(update={"zero": 0, "recompute": self.space.recompute[self.recompute[row]]})
+        none = dict.fromkeys(("accumulate_precision", "reduce_precision", "fused_accumulation"))
+        update = {"zero": 0, "recompute": self.space.recompute[self.recompute[row]], **none}
+        training = base.training.model_copy(update=update)
         given = {name: getattr(base, name) for name in Scenario.model_fields}
         given |= {"strategy": self.strategy(row), "training": training, "batch": Batch(total=base.total_samples)}
         return Scenario(**given)

@@ -147,13 +147,15 @@ def _needed_elements(operator: Operator) -> int:
 
 
 def _gathered_elements(layer: Layer, context: int) -> float:
-    """What tensor-parallel ranks have of a sequence that they share, and other ranks of keys and values."""
+    """Elements for a sample that tensor-parallel ranks have of a sequence that they share, that ranks have of others' keys and
+    values, and that are sent where tokens are exchanged for heads."""
+    sent = [one.elements for one in layer.exchanges if (one.op, one.axis) == ("alltoall", "context")]
     gathers = [one for one in layer.exchanges if one.op == "all_gather"]
     tokens = max((one.elements for one in gathers if one.axis == "tensor"), default=0)
     parts = (
         one.elements * (_RING_PARTS / context if one.hidden else _GATHERED_PARTS) for one in gathers if one.axis == "context"
     )
-    return tokens + max(parts, default=0.0)
+    return tokens + max([*parts, *sent], default=0.0)
 
 
 def _weights(operator: Operator) -> int:

@@ -257,6 +257,6 @@ class Backward:
         if not np.any(gathers):
             return 0.0, 0.0
         setting, ends = self.setting, glued * parameters
-        moving = (setting.size + setting.gradient_size) * (parameters - ends) + setting.gradient_size * behind
+        moving = (setting.size + setting.reduced_size) * (parameters - ends) + setting.reduced_size * behind
         scattered = gathers * (moving + setting.size * self._behind(ends))
         return scattered, scattered + gathers * setting.size * ends

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.cluster.nccl import facts_of
+from simulator.gradients import gradient_sizes
 from simulator.memory.flight import WHOLE, Flights, flights
 from simulator.memory.software import Software
 from simulator.memory.states import Amount
@@ -19,8 +20,9 @@ _FRAGMENTATION: Final = 0.05
 
 
 class Setting:
-    """A scenario trained with some software. samples: of a microbatch, of the worker with the most. size, gradient_size: bytes
-    of an element. makes_gradients: whether a step begins without.
+    """A scenario trained with some software. samples: of a microbatch, of the worker with the most. size, gradient_size,
+    reduced_size: bytes of an element, of gradients that are accumulated and of those that ranks sum. makes_gradients: whether a
+    step begins without.
     """
 
     def __init__(self, scenario: Scenario, software: Software) -> None:
@@ -29,7 +31,8 @@ class Setting:
         self.training, self.job, self.plan, self.servers = scenario.training, scenario.job(), strategy.plan, strategy.servers
         plan = self.plan
         self.size = self.job.element_bytes
-        self.gradient_size = plan.gradient_bytes or self.size
+        sizes = gradient_sizes(scenario.training, strategy)
+        self.gradient_size, self.reduced_size = sizes.accumulated, sizes.reduced
         self.samples_per_worker = max(plan.shares) if plan.shares else scenario.samples_per_worker
         self.samples = self.samples_per_worker / plan.microbatches
         self.workers, self.bucket_bytes = plan.workers, plan.bucket_bytes

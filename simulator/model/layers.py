@@ -12,21 +12,24 @@ from simulator.errors import FieldError
 from simulator.model.operators import Exchange, Kept, Matmul, Module, Operator
 from simulator.spec import Spec
 
+ContextBy = Literal["ring", "all_gather", "ulysses"]
+
 
 class Shard(NamedTuple):
     """How layers are divided among ranks that work on the same samples.
 
     tensor: ranks that share each layer's matrices. sequence: whether they also share what is between the matrices, along the
     sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts. context: ranks that each have a part of every
-    sample's tokens, beginnings and ends so that causal attention is balanced; keys and values pass around a ring while
-    attention computes (arXiv 2310.01889), or are gathered before it.
+    sample's tokens, beginnings and ends so that causal attention is balanced. context_by: keys and values pass around a ring
+    while attention computes (arXiv 2310.01889), or are gathered before it, or tokens are exchanged for heads before attention
+    and back after it (DeepSpeed-Ulysses, arXiv 2309.14509).
     """
 
     tensor: int = 1
     sequence: bool = False
     expert: int = 1
     context: int = 1
-    context_by: Literal["ring", "all_gather"] = "ring"
+    context_by: ContextBy = "ring"
 
 
 WHOLE: Final = Shard()

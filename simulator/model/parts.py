@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -292,11 +292,44 @@ def crossed(stream: Stream, source: Stream, heads: Heads) -> Part:
 def attention(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None = None) -> Part:
     """Attention with its output projection; the rank has `read_tokens` keys, as many as queries if None.
 
-    Ranks that share a sample's tokens read one another's keys and values. A window bounds the keys that a query sees; the first
-    queries see fewer, which is all that a causal mask hides then.
+    Ranks that share a sample's tokens read one another's keys and values, or each attends to all tokens with some of the heads.
+    A window bounds the keys that a query sees; the first queries see fewer, which is all that a causal mask hides then.
     """
+    if stream.shard.context > 1 and stream.shard.context_by == "ulysses":
+        return _attention_by_heads(stream, heads, bias, read_tokens)
     queries, own_keys = stream.tokens, read_tokens or stream.tokens
     keys = own_keys * stream.shard.context
+    mixed, widths = heads.heads * heads.value_width, heads.width + heads.value_width
+    part = _core(heads, queries, own_keys, keys, stream.dropout)
+    around = Part(exchanges=_passed_around(stream.shard, part.operators[0].name, keys * heads.key_heads * widths))
+    return _recomputable(part + around) + linear("projection", queries, stream.hidden, mixed, bias)
+
+
+def _attention_by_heads(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None) -> Part:
+    """Attention of ranks that share a sample's tokens, each over all tokens with its share of the heads (arXiv 2309.14509).
+
+    Queries, keys and values are sent before attention and its output after it, in both passes. Key heads that are fewer than
+    ranks are repeated. Both what attention writes and what the projection reads are kept, since they are not the same tokens.
+    """
+    ranks, tokens, keys = stream.shard.context, stream.tokens, read_tokens or stream.tokens
+    key_heads = max(heads.key_heads, ranks)
+    own = heads._replace(
+        heads=even_share("heads", heads.heads, ranks, "context"), key_heads=even_share("key_heads", key_heads, ranks, "context")
+    )
+    part = _core(own, tokens * ranks, keys * ranks, keys * ranks, stream.dropout)
+    mixed = heads.heads * heads.value_width
+    sent = tokens * heads.heads * heads.width + keys * key_heads * (heads.width + heads.value_width)
+    around = tuple(
+        Exchange("alltoall", elements, backward, axis="context")
+        for elements in (sent, tokens * mixed)
+        for backward in (False, True)
+    )
+    read = Part(kept=(Kept("projection input", tokens * mixed),), exchanges=around)
+    return _recomputable(part) + read + linear("projection", tokens, stream.hidden, mixed, bias)
+
+
+def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool) -> Part:
+    """Attention of `queries` to `keys`, of which a rank keeps `own_keys`."""
     window = min(heads.window or keys, keys)
     operator = Attention(
         "attention",
@@ -309,18 +342,19 @@ def attention(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None 
         1 - window / (2 * keys) if heads.causal else 1.0,
         heads.flash,
     )
-    mixed, widths = heads.heads * heads.value_width, heads.width + heads.value_width
     kept = (
         Kept("queries", queries * heads.heads * heads.width),
         Kept("keys", own_keys * heads.key_heads * heads.width),
         Kept("values", own_keys * heads.key_heads * heads.value_width),
-        *_scores(operator, stream.dropout),
-        Kept("attention output", queries * mixed),
+        *_scores(operator, dropout),
+        Kept("attention output", queries * heads.heads * heads.value_width),
     )
-    part = Part((operator,), kept=kept, exchanges=_passed_around(stream.shard, operator.name, keys * heads.key_heads * widths))
-    # what attention writes is kept by the product that reads it, whether attention is recomputed or not
-    part = part.module("core_attn", None, {one.name for one in _scores(operator, stream.dropout)})
-    return part + linear("projection", queries, stream.hidden, mixed, bias)
+    return Part((operator,), kept=kept)
+
+
+def _recomputable(attention: Part) -> Part:
+    """What attention writes is kept by the product that reads it, whether attention is recomputed or not."""
+    return attention.module("core_attn", None, {one.name for one in attention.kept if one.name in _RECOMPUTED})
 
 
 def _passed_around(shard: Shard, attention: str, elements: int) -> tuple[Exchange, ...]:
@@ -330,6 +364,10 @@ def _passed_around(shard: Shard, attention: str, elements: int) -> tuple[Exchang
     hidden = shard.context_by == "ring"
     ways = (("all_gather", False), ("all_gather", True), ("reduce_scatter", True))
     return tuple(Exchange(op, elements, backward, hidden, "context", attention) for op, backward in ways)
+
+
+# What the core of attention keeps for itself, which it makes again where it is recomputed.
+_RECOMPUTED: Final = ("attention statistics", "attention scores", "attention mask", "dropped attention scores")
 
 
 def _scores(operator: Attention, dropped: bool) -> tuple[Kept, ...]:

@@ -61,7 +61,7 @@ class Held:
             return [Unit(stage, [])]
         if job.zero == 3:
             return [Unit(layer, self.gradients.bounds(layer)) for layer in (range(i, i + 1) for i in stage)]
-        size = plan.gradient_bytes or job.element_bytes
+        size = job.reduced_bytes
         bounds, layers = self.gradients.buckets(stage, size, plan.first_bucket_bytes, plan.bucket_bytes)
         if not (plan.overlap or plan.overlap_gather or job.zero == 2):
             return [Unit(stage, bounds)]
@@ -169,7 +169,7 @@ class Agreement:
         summed theirs (Megatron-LM, arXiv 2104.04473). Where gradients are shared out, each rank has a part of them."""
         pair, grid, replicas = ends(self.plan), self.shop.grid, self.replicas
         share = self._groups(pair[0], "replicas")[0].size if self.job.zero >= 2 else 1
-        size_bytes = self.held.copied * (self.plan.gradient_bytes or self.job.element_bytes) / share
+        size_bytes = self.held.copied * self.job.reduced_bytes / share
         asked = []
         for replica in replicas:
             group = Group.of([grid.rank(replica.placed.rank, rank) for rank in pair], grid.devices)
@@ -235,7 +235,7 @@ class Agreement:
 
     def _summed(self, rank: int, keepers: str, tensors: Sequence[int]) -> Iterator[_Asked]:
         """The collectives that sum the gradients of what a group keeps alike."""
-        plan, size = self.plan, self.plan.gradient_bytes or self.job.element_bytes
+        plan, size = self.plan, self.job.reduced_bytes
         ranks = self._groups(rank, keepers)[0].size
         if self.job.zero:
             yield _Asked("reduce_scatter", keepers, float(sum(tensors) * size))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from simulator.recompute import NO_RECOMPUTE, Recompute, again
 from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
 from simulator.units import Seconds
+
+if TYPE_CHECKING:
+    from simulator.gradients import GradientSizes
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Job:
     zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
     of it, and not the times that the device's model says. exchange: how ranks that share layers exchange what they must.
     recomputed: whether each layer is recomputed, where that depends on stages; all blocks are, if None.
+    gradients: bytes of their elements, of the training precision if None.
     """
 
     layers: Sequence[Layer]
@@ -79,6 +83,7 @@ class Job:
     measured_step: MeasuredStep | None = None
     exchange: Exchanging | None = None
     recomputed: tuple[bool, ...] | None = None
+    gradients: GradientSizes | None = None
 
     def apart(self, ranks: int) -> Collection[int]:
         """Ranks that nothing may be folded with: those that are told apart; all, where no rank is like another."""
@@ -87,6 +92,16 @@ class Job:
     @property
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.precision]
+
+    @property
+    def scatters(self) -> bool:
+        """Whether each microbatch's gradients are scattered."""
+        return self.zero >= 2
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes of an element of gradients that ranks sum."""
+        return self.element_bytes if self.gradients is None else self.gradients.reduced
 
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
@@ -149,7 +164,7 @@ class Job:
         samples = self.samples_per_worker / microbatches
 
         def of_layer(layer: Layer, samples: float) -> tuple[float]:
-            return (self.cluster.device.weights_s(layer, samples, self.precision),)
+            return (self.cluster.device.weights_s(layer, samples, self.precision) + self._added_s(layer),)
 
         result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * self._scale()
         return result
@@ -202,7 +217,15 @@ class Job:
 
     def _layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
         """Seconds of a layer's forward and backward pass, without recomputation."""
-        return self.cluster.device.layer_s(layer, samples, self.precision)
+        forward_s, backward_s = self.cluster.device.layer_s(layer, samples, self.precision)
+        return forward_s, backward_s + self._added_s(layer)
+
+    def _added_s(self, layer: Layer) -> float:
+        """Seconds in which a microbatch's gradients of a layer are added to the buffer of all microbatches. Where each
+        microbatch scatters them a rank adds its own part alone, which is left out."""
+        if self.gradients is None or not self.gradients.added or self.scatters:
+            return 0.0
+        return self.cluster.device.moved_s(layer.parameters * self.gradients.added)
 
     def _again_s(self, layer: Layer, samples: float) -> tuple[float]:
         """Seconds of what recomputation of a layer adds to its backward pass."""

@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from simulator.errors import FieldError
-from simulator.model.layers import Shard
+from simulator.model.layers import ContextBy, Shard
 from simulator.strategy.compression import Compression
 from simulator.strategy.costs import Job
 from simulator.strategy.exchange import Exchanges
@@ -43,7 +42,7 @@ class Plan:
     expert: int = 1
     order: tuple[Axis, ...] = ORDER
     sequence_parallel: bool = False
-    context_by: Literal["ring", "all_gather"] = "ring"
+    context_by: ContextBy = "ring"
     overlap_tensor: bool = False
     microbatches: int = 1
     schedule: ScheduleName = "1f1b"
