@@ -146,6 +146,7 @@ class Scenario(Spec):
             unevenness=unevenness,
             recompute=training.recompute,
             gradients=gradient_sizes(training, strategy),
+            scatter=strategy.plan.scatter,
             zero=training.zero,
             input=self.input,
             measured_step=training.measured_step,
@@ -202,6 +203,9 @@ class Scenario(Spec):
         if plan.overlap_gather and zero not in (1, 2):
             message = "parameters are not gathered after a step; set training.zero to 1 or 2, or leave it out"
             raise FieldError(("strategy", "overlap_gather"), message)
+        if zero < 2 and plan.scatter == "step":
+            message = "gradients are not scattered; set training.zero to 2 or 3, or leave it out"
+            raise FieldError(("strategy", "scatter"), message)
         if zero < 3 and not (plan.prefetch == 1 and plan.reshard):
             field = "prefetch" if plan.reshard else "reshard"
             raise FieldError(("strategy", field), "parameters are not gathered; set training.zero=3, or leave it out")

@@ -37,7 +37,9 @@ class Way(NamedTuple):
         """That a pass makes in each of the contents, with what the allocator holds beyond, and of a parameter. setting: for
         many numbers of workers."""
         sizes = self.chunks.each(lambda one: one[:, None]).sizes
-        gradients: Amount = states_of(sizes, setting.training, *setting.sharing, setting.gradient_size).gradients
+        gradients: Amount = states_of(
+            sizes, setting.training, *setting.sharing, setting.gradient_size, setting.whole_gradients
+        ).gradients
         held = (1 + setting.fragmentation_of_gradients) * setting.gradient_copies * gradients
         return held, gradients / np.maximum(1, sizes.parameters)
 

@@ -85,7 +85,10 @@ class _Making:
         """between: which ranks exchange alike."""
         self._splits = not WHOLE.issuperset(c.space.schedules)
         self._splits_sends = bool(c.space.kept.get("split_sends", False))
-        self._plans, base = [*plans_of(c, between.first)], replace(c.space.scenario.job(), recomputed=None)
+        self._plans, base = (
+            [*plans_of(c, between.first)],
+            replace(c.space.scenario.job(), recomputed=None, scatter="microbatch"),
+        )
         self._shards = [plan.shard for plan in self._plans]
         layers = {shard: c.space.scenario.model.build_layers(shard) for shard in dict.fromkeys(self._shards)}
         self._handed_on = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}

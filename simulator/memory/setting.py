@@ -89,6 +89,11 @@ class Setting:
         return self.workers * self.plan.context > 1
 
     @property
+    def whole_gradients(self) -> bool:
+        """Whether ranks keep whole gradients from microbatch to microbatch that they share out at the end of a step."""
+        return self.plan.scatter == "step" and self.plan.microbatches > 1
+
+    @property
     def gathers(self) -> bool:
         """Whether layers are gathered before they are passed."""
         return (self.training.zero == 3) & (self.sharing[0] > 1)

@@ -10,24 +10,20 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simulator.model.attention import Heads, Latent, attention, compressed, projected
 from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
 from simulator.model.parts import (
     Activation,
     Experts,
-    Heads,
-    Latent,
     Norm,
     Part,
     Stream,
-    attention,
     block,
-    compressed,
     even_share,
     looked_up,
     mixture,
     mlp,
     output_head,
-    projected,
 )
 from simulator.spec import Depth, Width
 

@@ -208,7 +208,7 @@ class Agreement:
         beside = plan.overlap or zero >= 2
         for stage in plan.stage_of[rank]:
             making = own[(tasks.stage[own] == stage) & self._makes[own]]
-            if zero < 2:
+            if not self.job.scatters:
                 making = making[-len(self.units[stage]) if beside and tasks.cut[making[-1]] else -1 :]
             yield self._sums(rank, stage, making, tasks.cut[making] if beside else np.zeros(len(making), dtype=np.bool_))
 
@@ -253,11 +253,21 @@ class Agreement:
         return {group: count for group, count in zip(KEEPERS, counts, strict=True) if count}
 
     def _gathers(self, own: Rows) -> _Events:
-        """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped."""
+        """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped; before
+        the step's first pass alone, where they are kept for the whole step."""
         kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if self.plan.reshard else (Pass.FORWARD,)
         passed = own[np.isin(self.shop.lanes.kind[own], kinds)]
+        if self.plan.keeps_gathered:
+            passed = passed[self.shop.lanes.microbatch[passed] == self._first_of(passed)]
         ahead = np.arange(len(passed)) - 1 - self.plan.prefetch
         return self._gathered(passed, np.where(ahead >= 0, passed[np.maximum(ahead, 0)], own[0]))
+
+    def _first_of(self, passed: Rows) -> Rows:
+        """The microbatch that is the first to pass the stage of each of some tasks of a rank."""
+        stage, microbatch = self.shop.lanes.stage[passed], self.shop.lanes.microbatch[passed]
+        stages, first = np.unique(stage, return_index=True)
+        found: Rows = microbatch[first][np.searchsorted(stages, stage)]
+        return found
 
     def _gathers_of_step(self, rank: int, own: Rows) -> Iterator[_Events]:
         """The parameters of each unit before the step's first pass over it, as soon as those before are gathered."""

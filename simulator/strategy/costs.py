@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,7 @@ class Job:
     zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
     of it, and not the times that the device's model says. exchange: how ranks that share layers exchange what they must.
     recomputed: whether each layer is recomputed, where that depends on stages; all blocks are, if None.
-    gradients: bytes of their elements, of the training precision if None.
+    gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter them.
     """
 
     layers: Sequence[Layer]
@@ -84,6 +84,7 @@ class Job:
     exchange: Exchanging | None = None
     recomputed: tuple[bool, ...] | None = None
     gradients: GradientSizes | None = None
+    scatter: Literal["microbatch", "step"] = "microbatch"
 
     def apart(self, ranks: int) -> Collection[int]:
         """Ranks that nothing may be folded with: those that are told apart; all, where no rank is like another."""
@@ -96,7 +97,7 @@ class Job:
     @property
     def scatters(self) -> bool:
         """Whether each microbatch's gradients are scattered."""
-        return self.zero >= 2
+        return self.zero >= 2 and self.scatter == "microbatch"
 
     @property
     def reduced_bytes(self) -> int:

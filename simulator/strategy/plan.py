@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from simulator.errors import FieldError
 from simulator.model.layers import ContextBy, Shard
@@ -29,9 +30,10 @@ class Plan:
     bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
     backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
     forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
-    forward pass. shard_over: workers that share states, all if None; groups of them average (hybrid sharding).
-    gradient_bytes: of an element that is summed; the training precision's, if None. shares: samples of each worker, where they
-    differ. servers: through which workers keep alike in place of averaging, on nodes of their own.
+    forward pass. scatter: when ZeRO's stages 2 and 3 scatter gradients. shard_over: workers that share states, all if None;
+    groups of them average (hybrid sharding). gradient_bytes: of an element that is summed; the training precision's, if None.
+    shares: samples of each worker, where they differ. servers: through which workers keep alike in place of averaging, on nodes
+    of their own.
     """
 
     workers: int = 1
@@ -54,6 +56,7 @@ class Plan:
     overlap_gather: bool = False
     prefetch: int = 1
     reshard: bool = True
+    scatter: Literal["microbatch", "step"] = "microbatch"
     shard_over: int | None = None
     gradient_bytes: int | None = None
     algorithm: str | None = None
@@ -74,6 +77,12 @@ class Plan:
     def shard(self) -> Shard:
         """How each layer is divided."""
         return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by)
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether parameters that ZeRO's stage 3 gathers stay until the step's last backward pass, as FSDP2 has it in pipelines
+        (torch.distributed.pipelining.stage: set_reshard_after_backward)."""
+        return not self.reshard and self.stages > 1
 
     @property
     def splits(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -49,7 +49,12 @@ class Averaged(Spec):
     algorithm: str | None = Field(None, description="of the allreduce; the library's choice if absent")
     compression: AnyCompression | None = Field(None, description="what workers exchange in place of their gradients")
     prefetch: int = Field(1, ge=0, le=1000, description="layers that are gathered ahead, where parameters are shared out")
-    reshard: bool = Field(True, description="drop gathered parameters after the forward pass")
+    reshard: bool = Field(
+        True, description="drop gathered parameters after the forward pass; else pipelines keep them for the whole step"
+    )
+    scatter: Literal["microbatch", "step"] = Field(
+        "microbatch", description="scatter gradients after each microbatch, or whole ones once a step (FSDP's no_sync)"
+    )
     shard_over: Count | None = Field(None, description="workers that share states; all if absent (hybrid sharding)")
 
 
@@ -114,7 +119,7 @@ class Replicated(Strategy, ABC):
 
 def averaging(fields: Averaged) -> dict[str, Any]:
     """What the fields of averaging say of a plan."""
-    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "shard_over")
+    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "scatter", "shard_over")
     return {"workers": fields.workers_} | {name: getattr(fields, name) for name in names}
 
 
