@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.errors import FieldError
 from simulator.estimate.codes import Distinct, Numbers, combined, distinct, taken
 from simulator.gradients import gradient_sizes
-from simulator.model.layers import Layer, Shard, glued_ends
+from simulator.model.layers import Counted, Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Batch, Scenario
 from simulator.strategy import Hybrid
@@ -26,7 +26,7 @@ from simulator.strategy.schedule import ScheduleName
 
 _KEPT: Final = (
     "overlap", "overlap_sends", "overlap_tensor", "context_by", "split_sends", "overlap_gather", "gradient_bytes", "prefetch",
-    "reshard", "algorithm",
+    "reshard", "algorithm", "account_for_embedding", "account_for_loss",
 )  # fmt: skip
 
 
@@ -60,6 +60,11 @@ class Space:
         return {name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {"overlap": True}
 
     @cached_property
+    def counted(self) -> Counted:
+        """Ends of the model that count as blocks of stages, where there are several."""
+        return Counted(*(bool(self.kept.get(f"account_for_{end}", False)) for end in Counted._fields))
+
+    @cached_property
     def adds(self) -> bool:
         """Whether adding gradients to whole buffers takes time, which it does where microbatches do not scatter them."""
         return gradient_sizes(self.scenario.training, self.scenario.strategy).added > 0
@@ -67,6 +72,8 @@ class Space:
     def options(self, tensor: int, context: int, stages: int, zero: int, sequence_parallel: int) -> dict[str, Any]:
         """The same as far as it suits such degrees."""
         suits = {
+            "account_for_embedding": stages > 1,
+            "account_for_loss": stages > 1,
             "split_sends": tensor > 1 and stages > 1,
             "context_by": context > 1,
             "overlap_tensor": sequence_parallel == 1,
@@ -201,7 +208,8 @@ def every(space: Space) -> Configurations:
     passed: dict[tuple[int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
         first, last = glued_ends(layers)
-        key = degrees["stages"], degrees["workers"], last - first
+        ends = sum(space.counted) if degrees["stages"] > 1 else 0
+        key = degrees["stages"], degrees["workers"], last - first + ends
         if key not in passed:
             passed[key] = _passed(space, *key)
         own = np.tile([*degrees.values()], (len(passed[key]), 1))

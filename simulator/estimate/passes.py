@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.estimate.codes import Distinct, Numbers, distinct
 from simulator.estimate.configurations import Configurations
 from simulator.memory.flight import WHOLE
-from simulator.model.layers import Shard, cut_into_stages
+from simulator.model.layers import NOT_COUNTED, Shard, cut_into_stages
 from simulator.strategy.costs import Job
 from simulator.strategy.exchange import crowded_s
 from simulator.strategy.plan import Plan
@@ -83,6 +83,7 @@ class _Making:
 
     def __init__(self, c: Configurations, between: Distinct) -> None:
         """between: which ranks exchange alike."""
+        self._counted = c.space.counted
         self._splits = not WHOLE.issuperset(c.space.schedules)
         self._splits_sends = bool(c.space.kept.get("split_sends", False))
         self._plans, base = (
@@ -108,7 +109,7 @@ class _Making:
         recomputed depends on them. zero: 2 where microbatches scatter gradients, else 0, where that makes a difference."""
         job, shard = replace(self._jobs[between][recompute], zero=zero), self._shards[between]
         if job.recompute.by_stage:
-            job = job.recomputing(cut_into_stages(job.layers, stages))
+            job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
         if (computed := (shard, samples, recompute, stages, zero)) not in self._computing:
             self._computing[computed] = job.computing_s(samples)
         if (weighed := (shard, samples, zero)) not in self._weights:

@@ -122,16 +122,33 @@ def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:
     return first, last
 
 
-def cut_into_stages(layers: Sequence[Layer], stages: int) -> list[range]:
+class Counted(NamedTuple):
+    """Which ends of a model count as one of its blocks when these are divided into stages."""
+
+    embedding: bool = False
+    loss: bool = False
+
+
+NOT_COUNTED: Final = Counted()
+
+
+def cut_into_stages(layers: Sequence[Layer], stages: int, counted: Counted = NOT_COUNTED) -> list[range]:
     """Contiguous layer ranges, one per stage, with block counts that differ by at most one (the first stages get more).
 
-    Leading and trailing glued layers go with the first and the last stage. Raises FieldError for more stages than blocks.
+    Leading and trailing glued layers go with the first and the last stage; where these are counted they may be alone there.
+    Raises FieldError for more stages than blocks, and where a model has no such ends.
     """
     first, last = glued_ends(layers)
+    for end, has in (("embedding", first > 0), ("loss", last < len(layers))):
+        if getattr(counted, end) and not has:
+            message = f"the model has no {end} apart from its layers; leave it out"
+            raise FieldError(("strategy", f"account_for_{end}"), message)
     blocks = last - first
-    if not 1 <= stages <= blocks:
-        raise FieldError(("strategy", "stages"), f"{stages} stages for {blocks} layers; give at most {blocks}")
-    each, extra = divmod(blocks, stages)
-    bounds = [first + stage * each + min(stage, extra) for stage in range(stages + 1)]
+    most = blocks + counted.embedding + counted.loss
+    if not 1 <= stages <= most:
+        raise FieldError(("strategy", "stages"), f"{stages} stages for {most} layers; give at most {most}")
+    each, extra = divmod(most, stages)
+    ends = (stage * each + min(stage, extra) - counted.embedding for stage in range(stages + 1))
+    bounds = [first + min(max(0, end), blocks) for end in ends]
     bounds[0], bounds[-1] = 0, len(layers)
     return [range(a, b) for a, b in itertools.pairwise(bounds)]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from simulator.errors import FieldError
-from simulator.model.layers import ContextBy, Shard
+from simulator.model.layers import ContextBy, Counted, Shard
 from simulator.strategy.compression import Compression
 from simulator.strategy.costs import Job
 from simulator.strategy.exchange import Exchanges
@@ -26,7 +26,8 @@ class Plan:
     order: axes of the ranks' numbers, the innermost first. expert: workers that share a mixture's experts. sequence_parallel,
     context_by: as in `Shard`. overlap_tensor: as in `Exchanges`. overlap_sends: whether
     activations are sent and received beside passes. split_sends: tensor-parallel ranks send a part each of what all of them
-    have (arXiv 2104.04473, section 4.1).
+    have (arXiv 2104.04473, section 4.1). account_for_embedding, account_for_loss: whether
+    these count as blocks of stages.
     bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
     backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
     forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
@@ -48,6 +49,8 @@ class Plan:
     overlap_tensor: bool = False
     microbatches: int = 1
     schedule: ScheduleName = "1f1b"
+    account_for_embedding: bool = False
+    account_for_loss: bool = False
     overlap_sends: bool = False
     split_sends: bool = False
     bucket_bytes: float = math.inf
@@ -88,6 +91,11 @@ class Plan:
     def splits(self) -> bool:
         """Whether tensor-parallel ranks send a part each of what all of them have."""
         return self.split_sends and not self.sequence_parallel
+
+    @property
+    def counted(self) -> Counted:
+        """Ends of the model that count as blocks of stages."""
+        return Counted(self.account_for_embedding, self.account_for_loss)
 
     @property
     def sharing(self) -> int:

@@ -32,6 +32,8 @@ class Staged(Spec):
     chunks: Count = Field(1, description="stages of the model on each rank (virtual stages)")
     schedule: ScheduleName = "1f1b"
     balance: Balance = Field("layers", description="what stages have alike, or how many blocks each has")
+    account_for_embedding: bool = Field(False, description="count the embedding as a layer when stages are cut")
+    account_for_loss: bool = Field(False, description="count the output head and the loss as a layer when stages are cut")
     overlap_sends: bool = Field(False, description="send and receive activations beside passes")
 
     @property
@@ -100,7 +102,7 @@ class Replicated(Strategy, ABC):
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         plan = self.plan
-        cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of)
+        cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of, plan.counted)
         if plan.shares is not None:
             check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
         for samples in plan.shares or (samples_per_worker,):
@@ -125,7 +127,8 @@ def averaging(fields: Averaged) -> dict[str, Any]:
 
 def staging(fields: Staged) -> dict[str, Any]:
     """What the fields of stages say of a plan."""
-    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in ("chunks", "schedule", "overlap_sends")}
+    names = ("chunks", "schedule", "overlap_sends", "account_for_embedding", "account_for_loss")
+    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
 
 
 __all__ = ["Averaged", "Replicated", "Shares", "Staged", "averaging", "staging"]
