@@ -148,8 +148,11 @@ def _every_second(layer: Layer) -> Again:
     recomputed."""
     products = [one for operator in layer.operators for one in _products(operator, layer.kept)]
     kept = [one for one in layer.kept if one.group == "input" or one.name in _ATTENDED]
-    operators = [one for one in layer.operators if not isinstance(one, Matmul | Attention)]
-    operators += [one for one in layer.operators if isinstance(one, Attention) and not one.flash]
+    operators = (
+        one
+        for one in layer.operators
+        if not isinstance(one, Matmul | Attention) or (isinstance(one, Attention) and not one.flash)
+    )
     exchanges = (one for one in layer.exchanges if not one.backward and one.op != "reduce_scatter" and one.axis != "context")
     return Again(
         (*(product for product, _ in products[1::2]), *operators),
