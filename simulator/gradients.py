@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from simulator.cluster.device import ELEMENT_BYTES
 from simulator.errors import FieldError
+from simulator.strategy.costs import GradientSizes
 from simulator.strategy.replicated import Replicated
 
 if TYPE_CHECKING:
     from simulator.scenario import Training
     from simulator.strategy import Strategy
-
-
-class GradientSizes(NamedTuple):
-    """Bytes of gradients, for each parameter.
-
-    accumulated: in the buffer to which microbatches add their gradients. reduced: of what ranks sum. added: read and written
-    by a microbatch to add to the whole buffer, beside what the product of the gradient itself moves.
-    """
-
-    accumulated: int
-    reduced: int
-    added: int = 0
 
 
 def gradient_sizes(training: Training, strategy: Strategy) -> GradientSizes:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from simulator.recompute import NO_RECOMPUTE, Recompute, again
 from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
 from simulator.units import Seconds
-
-if TYPE_CHECKING:
-    from simulator.gradients import GradientSizes
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,18 @@ class MeasuredStep(Spec):
 
     samples: Width
     time_s: Seconds = Field(alias="time", gt=0)
+
+
+class GradientSizes(NamedTuple):
+    """Bytes of gradients, for each parameter.
+
+    accumulated: in the buffer to which microbatches add their gradients. reduced: of what ranks sum. added: read and written
+    by a microbatch to add to the whole buffer, beside what the product of the gradient itself moves.
+    """
+
+    accumulated: int
+    reduced: int
+    added: int = 0
 
 
 class Exchanging(Protocol):

@@ -11,11 +11,12 @@ import pytest
 from simulator.engine import replay
 from simulator.errors import ScenarioError
 from simulator.estimate import Space, every, memory_bytes, step_times
-from simulator.gradients import GradientSizes, gradient_sizes
+from simulator.gradients import gradient_sizes
 from simulator.memory import memory
 from simulator.memory.software import MEGATRON, PYTORCH
 from simulator.predict import predict, timed
 from simulator.scenario import Scenario
+from simulator.strategy.costs import GradientSizes
 
 Make = Callable[..., Scenario]
 
