@@ -10,9 +10,8 @@ from typing import Any
 from simulator.cluster import Cluster
 from simulator.convergence import to_target
 from simulator.model.layers import Layer, ModelSpec
-from simulator.model.operators import Attention
 from simulator.model.parts import Experts
-from simulator.recompute import Recompute
+from simulator.recompute import Recompute, again
 from simulator.run import Run
 from simulator.scenario import Scenario
 
@@ -33,7 +32,9 @@ def accounted(run: Run, scenario: Scenario) -> Run:
     told = replace(run, tokens=None if tokens is None else tokens * run.samples, to_target=reached)
     if run.compute == "paced":
         return told
-    model_flops, recomputed_flops = flops_per_sample(_useful(scenario.model).build_layers(), scenario.training.recompute)
+    model_flops, recomputed_flops = flops_per_sample(
+        _useful(scenario.model).build_layers(), scenario.training.recompute, scenario.job().recomputed
+    )
     counted = replace(
         told,
         model_flops=model_flops * run.samples,
@@ -55,26 +56,29 @@ def _useful(model: ModelSpec) -> ModelSpec:
     return model if experts is None else model.model_copy(update={"experts": experts.filled})
 
 
-def flops_per_sample(layers: Sequence[Layer], recompute: Recompute) -> tuple[float, float]:
-    """FLOPs of the forward and the backward pass over one sample, and those that the backward pass makes again."""
-    alike = Counter((layer.signature, layer.glued) for layer in layers)
+def flops_per_sample(
+    layers: Sequence[Layer], recompute: Recompute, recomputed: Sequence[bool] | None = None
+) -> tuple[float, float]:
+    """FLOPs of the forward and the backward pass over one sample, and those of recomputation. recomputed: whether each layer is
+    recomputed; all blocks are, if None."""
+    concerned = recomputed or [not layer.glued for layer in layers]
+    alike = Counter((layer.signature, is_concerned) for layer, is_concerned in zip(layers, concerned, strict=True))
     model_flops = recomputed_flops = 0.0
-    for layer in {(layer.signature, layer.glued): layer for layer in layers}.values():
-        count = alike[layer.signature, layer.glued]
-        model_flops += count * (layer.forward_flops + layer.backward_flops)
-        recomputed_flops += count * _recomputed_flops(layer, recompute)
+    for layer in {layer.signature: layer for layer in layers}.values():
+        some, others = alike[layer.signature, True], alike[layer.signature, False]
+        model_flops += (some + others) * (layer.forward_flops + layer.backward_flops)
+        recomputed_flops += some * _recomputed_flops(layer, recompute)
     return model_flops, recomputed_flops
 
 
 def _recomputed_flops(layer: Layer, recompute: Recompute) -> float:
-    """The whole forward pass of all that is not glued with full recomputation, attention's scores and what is made of them with
-    selective (arXiv 2205.05198, section 5). What flash kernels make again inside is not counted, as is usual."""
-    if recompute.kind == "none" or layer.glued:
+    """FLOPs of the whole forward pass with full recomputation, of the operators concerned with selective (arXiv 2205.05198,
+    section 5). What flash kernels compute twice inside is not counted, as is usual."""
+    if recompute.kind == "none":
         return 0.0
     if recompute.kind == "full":
         return layer.forward_flops
-    scores = (operator for operator in layer.operators if isinstance(operator, Attention) and not operator.flash)
-    return sum(operator.forward_flops for operator in scores)
+    return sum(operator.forward_flops for operator in again(layer, recompute).operators)
 
 
 def _bill(run: Run, cluster: Cluster, nodes: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.engine import simulate_steady
 from simulator.memory import states
-from simulator.model.layers import Shard, cut_into_stages
+from simulator.model.layers import Shard, cut_into_stages, glued_ends
 from simulator.run import Run, slope
 from simulator.scenario import Scenario
 from simulator.strategy.costs import Job
@@ -176,7 +176,12 @@ def _most(scenario: Scenario) -> _Most:
     if not isinstance(scenario.strategy, Replicated):
         return _Most(Degrees(), "1f1b", False, False)
     sharing = plan.sharing if scenario.training.zero else plan.expert
-    degrees = Degrees(sharing, plan.stages, plan.tensor, plan.expert)
+    stages = plan.stages
+    if any(plan.counted):
+        # the baseline's first and last stages have blocks
+        first, last = glued_ends(scenario.model.build_layers())
+        stages = min(stages, last - first)
+    degrees = Degrees(sharing, stages, plan.tensor, plan.expert)
     return _Most(degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor)
 
 
@@ -188,7 +193,7 @@ def _smallest(ground: _Ground, most: _Most) -> _Smallest:
     where those do not hold it either one of its workers.
     """
     for degrees in _ladder(most.degrees):
-        if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.memory_bytes:
+        if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.capacity_bytes:
             return _Smallest(degrees, True)
     return _Smallest(most.degrees._replace(workers=1, expert=1), False)
 

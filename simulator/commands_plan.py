@@ -38,7 +38,12 @@ def mount(commands: Any) -> None:
         "--frameworks", type=listed, metavar="NAMES", help="to choose from, such as megatron-core-0.12,torchtitan (usual ones)"
     )
     parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="what shall be least, or most (time)")
-    parser.add_argument("--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has)")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has, less headroom)"
+    )
+    parser.add_argument(
+        "--headroom", type=float, default=0.04, metavar="SHARE", help="of a device's memory that stays free (0.04)"
+    )
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="how many of the best to tell (10)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, in SI units")
     parser.set_defaults(command=_plan)
@@ -61,7 +66,7 @@ def _plan(options: argparse.Namespace) -> int:
         scenario = load(options.scenario, [*options.overrides, f"cluster.nodes={nodes}"])
     memory_bytes = parse_bytes(options.memory) if options.memory else None
     frameworks = [shipped(name) for name in options.frameworks] if options.frameworks else None
-    which = options.servers, options.strategies, options.schedules, frameworks
+    which = options.servers, options.strategies, options.schedules, frameworks, options.headroom
     planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell, *which)
     doubts = doubt(planned.configurations.take([choice.row for choice in planned.best]))
     print(json.dumps(plain(planned, doubts), indent=2) if options.json else describe(planned, doubts))

@@ -27,7 +27,15 @@ def resolve_device(located: Located, cluster: FieldPath, folder: Path) -> None:
         places = {own: place for own, place in located.places.items() if own[: len(path)] == path}
         located.graft(path, _read(located, (*path, "base"), device["base"], folder))
         parent["device"] = yamlfile.merged(parent["device"], changes)
+        if "memory" in changes and "usable_memory" not in changes:
+            forget_usable_memory(parent["device"])
         located.places.update(places)
+
+
+def forget_usable_memory(device: Any) -> None:
+    """Takes from a device whose memory has been changed what was usable of it before."""
+    if isinstance(device, dict):
+        device.pop("usable_memory", None)
 
 
 def _read(located: Located, path: FieldPath, reference: object, folder: Path) -> Located:

@@ -13,14 +13,14 @@ from simulator import library, yamlfile
 from simulator.cluster import Cluster
 from simulator.cluster.device import Device, Optimizer, Precision
 from simulator.convergence import Convergence
-from simulator.device_part import resolve_device
+from simulator.device_part import forget_usable_memory, resolve_device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
 from simulator.frameworks import IDEAL, Framework
 from simulator.frameworks.library import resolve_framework
+from simulator.gradients import check_gradients, gradient_sizes
 from simulator.input import Input
 from simulator.model import AnyModel
 from simulator.model.layers import Layer, ModelSpec, Shard
-from simulator.model.operators import Attention
 from simulator.model.tracing import Traced
 from simulator.recompute import NO_RECOMPUTE, AnyRecompute
 from simulator.reliability import Reliability
@@ -76,6 +76,15 @@ class Training(Spec):
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
     recompute: AnyRecompute = NO_RECOMPUTE
     zero: int = Field(0, ge=0, le=3, description="shared out by workers: 1 optimizer states, 2 gradients too, 3 parameters too")
+    accumulate_precision: Precision | None = Field(
+        None, description="of the buffer to which microbatches add their gradients: fp32, or the training precision"
+    )
+    reduce_precision: Precision | None = Field(
+        None, description="of gradients that ranks sum: fp32, or the training precision, which it is if absent"
+    )
+    fused_accumulation: bool | None = Field(
+        None, description="whether products add weights' gradients to the buffer themselves"
+    )
     offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="what hosts hold for their devices")
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
     measured_step: MeasuredStep | None = Field(None, description="of one device alone, in place of a model of it")
@@ -145,7 +154,7 @@ class Scenario(Spec):
     ) -> Job:
         """What a strategy compiles, with so many samples for each worker; the scenario's own strategy and number, if None."""
         training, strategy = self.training, strategy or self.strategy
-        return Job(
+        job = Job(
             layers=_layers(self.model, strategy.plan.shard),
             cluster=self.cluster,
             samples_per_worker=self.samples_per_worker if samples_per_worker is None else samples_per_worker,
@@ -153,6 +162,8 @@ class Scenario(Spec):
             optimizer=training.optimizer,
             unevenness=unevenness,
             recompute=training.recompute,
+            gradients=gradient_sizes(training, strategy, self.framework),
+            scatter=strategy.plan.scatter,
             zero=training.zero,
             input=self.input,
             measured_step=training.measured_step,
@@ -161,6 +172,7 @@ class Scenario(Spec):
             ranks=strategy.waiting_ranks,
             group=strategy.plan.lockstep,
         )
+        return job.recomputing(strategy.stage_layers(job)) if training.recompute.by_stage else job
 
     def copied(self, **update: Any) -> Self:
         """A copy with other parts, which are taken to be valid, and the framework that they have by default, if none is named.
@@ -199,6 +211,7 @@ class Scenario(Spec):
         self.strategy.check(layers, self.samples_per_worker)
         self._memory_is_saved_where_it_can_be(layers)
         self._states_are_shared_where_they_can_be()
+        check_gradients(self.training, self.strategy)
         self._devices_suffice()
         self._ranks_exist()
         if self.convergence is not None:
@@ -211,10 +224,7 @@ class Scenario(Spec):
 
     def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
         training = self.training
-        attends = any(isinstance(operator, Attention) for layer in layers for operator in layer.operators)
-        if training.recompute.kind == "selective" and not attends:
-            message = f"this {self.model.kind} has no attention to make again; give full, or {{every: n}}"
-            raise FieldError(("training", "recompute"), message)
+        training.recompute.check(layers, self.model.kind)
         if "parameters" in training.offload and training.zero < 3:
             message = (
                 "only parameters that workers share out are offloaded; set training.zero=3, or offload the optimizer alone"
@@ -237,6 +247,9 @@ class Scenario(Spec):
         if plan.overlap_gather and zero not in (1, 2):
             message = "parameters are not gathered after a step; set training.zero to 1 or 2, or leave it out"
             raise FieldError(("strategy", "overlap_gather"), message)
+        if zero < 2 and plan.scatter == "step":
+            message = "gradients are not scattered; set training.zero to 2 or 3, or leave it out"
+            raise FieldError(("strategy", "scatter"), message)
         if zero < 3 and not (plan.prefetch == 1 and plan.reshard):
             field = "prefetch" if plan.reshard else "reshard"
             raise FieldError(("strategy", field), "parameters are not gathered; set training.zero=3, or leave it out")
@@ -401,6 +414,8 @@ def _apply(located: Located, override: str) -> None:
     for old in [p for p in located.places if p[: len(path)] == path]:
         del located.places[old]
     located.places[path] = where
+    if path == ("cluster", "device", "memory"):
+        forget_usable_memory(parent)
     if path == ("batch", "total"):
         parent.pop("per_worker", None)
     if path == ("batch", "per_worker"):

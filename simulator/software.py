@@ -20,8 +20,7 @@ _S = TypeVar("_S", bound=Strategy)
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
-    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "gradient_bytes",
-    "bucket_bytes",
+    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes",
 )  # fmt: skip
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
@@ -103,7 +102,6 @@ def suits(plan: Plan, zero: int) -> dict[str, bool]:
         "overlap_tensor": plan.sequence_parallel,
         "overlap_gather": zero in (1, 2),
         "overlap": not plan.servers,
-        "gradient_bytes": not plan.servers,
     }
 
 
@@ -113,7 +111,7 @@ def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict
     found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True)}
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
-        found["bucket_bytes"] = parameters * (defaults.gradient_bytes or ELEMENT_BYTES[precision])
+        found["bucket_bytes"] = parameters * ELEMENT_BYTES[framework.gradients.reduce or precision]
     return {name: value for name, value in found.items() if value is not None}
 
 

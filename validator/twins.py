@@ -58,6 +58,9 @@ def _check_training(scenario: Scenario) -> None:
     training = scenario.training
     if training.recompute != NO_RECOMPUTE and scenario.compute == "real":
         raise InputError("training.recompute is predicted but not measured; leave it out to measure, or set compute=paced")
+    for field in ("accumulate_precision", "reduce_precision", "fused_accumulation"):
+        if getattr(training, field) is not None:
+            raise InputError(f"training.{field} is predicted but not measured; leave it out to measure")
     if training.zero:
         _check_sharded(scenario)
 
@@ -113,6 +116,8 @@ def _check_hybrid(scenario: Scenario) -> None:
         message = "servers of ranks that have parts of gradients, or different experts, are predicted but not measured"
         raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
     sequence = getattr(scenario.model, "sequence", 0)
+    if plan.context_by == "ulysses":
+        raise InputError("strategy.context_by: ulysses is predicted but not measured; give ring or all_gather")
     if plan.context > 1 and sequence % (2 * plan.context):
         message = f"{plan.context} ranks have two parts each of {sequence} tokens, as causal attention needs it to be even"
         raise InputError(f"strategy.context: {message}; give a sequence that {2 * plan.context} divides")

@@ -91,11 +91,25 @@ class Device(Spec):
     layer_overhead_s: Seconds = Field(
         0.0, alias="layer_overhead", description="time a layer takes in each pass however small it is, beside an efficiency"
     )
-    memory_bytes: Bytes = Field(alias="memory")
+    memory_bytes: Bytes = Field(alias="memory", description="as the device is sold")
+    usable_memory_bytes: Bytes | None = Field(
+        None, alias="usable_memory", description="that programs can allocate, contexts included; all of its memory if absent"
+    )
     memory_bandwidth_Bps: PositiveBytesPerSecond = Field(alias="memory_bandwidth")
     source: str = ""
     measured_layers: tuple[MeasuredLayer, ...] = ()
     measured_optimizers: tuple[MeasuredOptimizer, ...] = ()
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Bytes of memory that programs can allocate."""
+        return self.memory_bytes if self.usable_memory_bytes is None else self.usable_memory_bytes
+
+    @model_validator(mode="after")
+    def _no_more_is_usable_than_there_is(self) -> Self:
+        if self.capacity_bytes > self.memory_bytes:
+            raise ValueError("usable_memory: more than memory; give at most that, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _kernels_can_be_timed(self) -> Self:
@@ -158,24 +172,36 @@ class Device(Spec):
         return self.layer_s(replace(layer, signature="", operators=tuple(operators), kept=()), samples, precision)
 
     def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
-        """Seconds in which attention's scores are made and used in the forward pass: what selective recomputation does again.
+        """Seconds in which attention's scores are computed and used in the forward pass; zero for flash attention."""
+        scores = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
+        return self.share_s(layer, scores, samples, precision)
 
-        As a share of the layer's forward pass, so that it fits where that was measured; zero for flash attention.
+    def share_s(self, layer: Layer, operators: tuple[Operator, ...], samples: float, precision: Precision) -> float:
+        """Seconds of some of a layer's operators in its forward pass.
+
+        As a share of the layer's forward pass, so that it fits where that was measured.
         """
-        attention = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
-        if not attention:
+        if not operators:
             return 0.0
         whole_s, _ = self.layer_s(layer, samples, precision)
         if self.kernels is None or self.efficiency is not None:
-            return whole_s * sum(operator.forward_flops for operator in attention) / layer.forward_flops
+            flops = sum(operator.forward_flops for operator in operators)
+            return whole_s * flops / layer.forward_flops if flops else 0.0
         speed = self.speed(precision, self.kernels)
-        scores_s, _ = passes_s(speed, attention, layer.kept, samples)
+        # what is kept says whether there is dropout between softmax and values
+        kept = layer.kept if any(isinstance(operator, Attention) for operator in operators) else ()
+        some_s, _ = passes_s(speed, operators, kept, samples)
         modelled_s, _ = passes_s(speed, layer.operators, layer.kept, samples)
-        return whole_s * scores_s / modelled_s
+        return whole_s * some_s / modelled_s
 
     def _flat_s(self, flops: float, precision: Precision) -> float:
         efficiency = 1.0 if self.efficiency is None else self.efficiency
         return flops / (self.peak_flops[precision] * efficiency)
+
+    def moved_s(self, size_bytes: float) -> float:
+        """Seconds in which a kernel that is bound by memory moves bytes."""
+        share = 1.0 if self.kernels is None or self.efficiency is not None else self.kernels.memory_share
+        return size_bytes / (self.memory_bandwidth_Bps * share)
 
     def measured_optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount | None:
         """Seconds of one optimizer step as measured; None where that was not measured."""

@@ -43,6 +43,11 @@ class Devices:
         return self.each[0].memory_bytes
 
     @property
+    def capacity_bytes(self) -> float:
+        """Of all."""
+        return self.each[0].capacity_bytes
+
+    @property
     def memory_bandwidth_Bps(self) -> Varying:
         """Of each."""
         return self._number([one.memory_bandwidth_Bps for one in self.each])

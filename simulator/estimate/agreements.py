@@ -54,7 +54,7 @@ class Pattern(NamedTuple):
 
 def _pattern(held: Held, plan: Plan, job: Job, stage: range) -> Pattern:
     """Of a stage of the model. job: with the ZeRO stage; of 1 and 2 `after` is told, which others leave out."""
-    found, size = held.units(stage, plan, job)[::-1], plan.gradient_bytes or job.element_bytes
+    found, size = held.units(stage, plan, job)[::-1], job.reduced_bytes
     kept = [held.parameters(unit.layers) for unit in found]
     gathered, parameters = kept if job.zero == 3 else [], held.parameters(stage)
     sums = _summed(held, found, kept, size)

@@ -54,3 +54,9 @@ def one_rank_s(works_s: Times, collectives_s: Sequence[Times], microbatches: Num
         whole_s = np.maximum(end_s, moved_s) + last_s
     result: Times = one_s + (microbatches - 1) * (whole_s - one_s)
     return result
+
+
+def first_wait_s(opening_s: Times, gathers_s: Times, passed_s: Times, layers: int) -> Times:
+    """Seconds by which a step's first pass over the first stage is longer for what is gathered before it: that of its first
+    layer, or of all layers as far as those before the last do not hide it. Stages behind it gather while they wait for it."""
+    return np.maximum(opening_s, gathers_s - passed_s * (1 - 1 / layers))

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from simulator.errors import FieldError
 from simulator.estimate.codes import Distinct, Numbers, combined, distinct, taken
-from simulator.model.layers import Layer, Shard, glued_ends
+from simulator.gradients import gradient_sizes
+from simulator.model.layers import Counted, Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Batch, Scenario
 from simulator.software import planned_fields
@@ -24,7 +25,7 @@ from simulator.strategy.plan import Plan
 from simulator.strategy.replicas import check_size
 from simulator.strategy.schedule import ScheduleName
 
-_KEPT: Final = ("prefetch", "reshard", "algorithm")
+_KEPT: Final = ("prefetch", "reshard", "algorithm", "account_for_embedding", "account_for_loss")
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,21 @@ class Space:
         found.pop("bucket_bytes")
         return found | ({name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {})
 
+    @cached_property
+    def counted(self) -> Counted:
+        """Ends of the model that count as blocks of stages, where there are several."""
+        return Counted(*(bool(self.kept.get(f"account_for_{end}", False)) for end in Counted._fields))
+
+    @cached_property
+    def adds(self) -> bool:
+        """Whether adding gradients to whole buffers takes time, which it does where microbatches do not scatter them."""
+        return gradient_sizes(self.scenario.training, Hybrid(), self.scenario.framework).added > 0
+
     def options(self, tensor: int, context: int, stages: int, zero: int, sequence_parallel: int) -> dict[str, Any]:
         """The same as far as it suits such degrees."""
         suits = {
+            "account_for_embedding": stages > 1,
+            "account_for_loss": stages > 1,
             "split_sends": tensor > 1 and stages > 1,
             "context_by": context > 1,
             "overlap_tensor": sequence_parallel == 1,
@@ -196,7 +209,8 @@ def every(space: Space) -> Configurations:
     passed: dict[tuple[int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
         first, last = glued_ends(layers)
-        key = degrees["stages"], degrees["workers"], last - first
+        ends = sum(space.counted) if degrees["stages"] > 1 else 0
+        key = degrees["stages"], degrees["workers"], last - first + ends
         if key not in passed:
             passed[key] = _passed(space, *key)
         own = np.tile([*degrees.values()], (len(passed[key]), 1))
@@ -217,15 +231,14 @@ def _rest_axes(space: Space) -> Iterator[Sequence[int]]:
 def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
     """Which of all that is left to choose go with some degrees."""
     zero, recompute, bucket, order = rests
-    selective = [number for number, one in enumerate(space.recompute) if one.kind == "selective"]
-    scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
+    suited = np.array([one.suits(layers) for one in space.recompute], dtype=np.bool_)
     # layers are gathered and scattered one by one in ZeRO's third stage, whatever buckets are; one axis has no order
     suits = ~((zero == 3) & (bucket > 0))
     if degrees["stages"] == 1 or degrees["workers"] == 1:
         suits &= order == 0
     if degrees["workers"] * degrees["context"] == 1:
         suits &= (zero == space.zero[0]) & (bucket == 0)
-    result: NDArray[np.bool_] = suits if scores else suits & ~np.isin(recompute, selective)
+    result: NDArray[np.bool_] = suits & suited[recompute]
     return result
 
 

@@ -13,7 +13,7 @@ from simulator.memory.activations import size_bytes
 from simulator.memory.own import Own, Part, batch_of, output_elements, own_of, part_of, read_elements, together
 from simulator.memory.setting import Setting
 from simulator.memory.states import Sizes
-from simulator.model.layers import Layer, cut_into_stages
+from simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages
 from simulator.model.operators import Kept
 from simulator.strategy.schedule import ScheduleName, stage_of
 
@@ -88,8 +88,8 @@ class Kind(NamedTuple):
 class Contents:
     """All chunks and kinds of ranks that come up, of divisions that leave the same layers alike."""
 
-    def __init__(self, division: Division) -> None:
-        self.division = division
+    def __init__(self, division: Division, counted: Counted) -> None:
+        self.division, self.counted = division, counted
         self.all: list[Content] = []
         self.kinds: dict[tuple[bool, tuple[int, ...]], int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
@@ -103,7 +103,8 @@ class Contents:
         return self._cuts[places]
 
     def _ranks(self, places: Sequence[Sequence[int]]) -> list[list[Kind]]:
-        stages = cut_into_stages(self.division.layers, sum(map(len, places)))
+        count = sum(map(len, places))
+        stages = cut_into_stages(self.division.layers, count, self.counted if count > 1 else NOT_COUNTED)
         found: dict[int, list[Kind]] = {}
         for number, own in enumerate(places):
             contents = self._contents(tuple(stages[stage] for stage in own), number == 0)

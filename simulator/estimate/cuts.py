@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.estimate.codes import Numbers
-from simulator.model.layers import Layer, cut_into_stages
+from simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Cut:
     kinds: list[int]
 
     @classmethod
-    def of(cls, layers: Sequence[Layer], count: int) -> Cut:
-        ranges = cut_into_stages(layers, count)
+    def of(cls, layers: Sequence[Layer], count: int, counted: Counted) -> Cut:
+        ranges = cut_into_stages(layers, count, counted if count > 1 else NOT_COUNTED)
         known: dict[tuple[str, ...], int] = {}
         kind_of = [known.setdefault(tuple(layers[i].signature for i in stage), len(known)) for stage in ranges]
         begins, stops = (np.array([getattr(stage, end) for stage in ranges]) for end in ("start", "stop"))

@@ -37,7 +37,9 @@ class Way(NamedTuple):
         """That a pass makes in each of the contents, with what the allocator holds beyond, and of a parameter. setting: for
         many numbers of workers."""
         sizes = self.chunks.each(lambda one: one[:, None]).sizes
-        gradients: Amount = states_of(sizes, setting.training, *setting.sharing, setting.plan.gradient_bytes).gradients
+        gradients: Amount = states_of(
+            sizes, setting.training, *setting.sharing, setting.gradient_size, setting.whole_gradients
+        ).gradients
         held = (1 + setting.fragmentation_of_gradients) * setting.gradient_copies * gradients
         return held, gradients / np.maximum(1, sizes.parameters)
 
@@ -110,7 +112,7 @@ def _together(ways: Sequence[Way]) -> Iterable[tuple[_Shape, Mapping[int, Alikes
     found: dict[tuple[object, ...], tuple[_Shape, dict[int, Alikes]]] = {}
     for number, way in enumerate(ways):
         setting = way.setting
-        most = _TOLD if setting.training.recompute.every == 1 else len(way.division.layers)
+        most = len(way.division.layers) if setting.training.recompute.by_place else _TOLD
         key = id(way.contents), most
         if key not in shapes:
             shapes[key] = _shapes(way.contents, most)

@@ -104,7 +104,9 @@ class _Fullest:
         self.divisions = [Division(self._setting(row).job.layers) for row in self.divided.first]
         self.microbatch = distinct(self.way.code, c.samples, np.where(self.sharded, c.workers, 0))
         patterns: dict[Any, Contents] = {}
-        self.contents = [patterns.setdefault(division.pattern, Contents(division)) for division in self.divisions]
+        self.contents = [
+            patterns.setdefault(division.pattern, Contents(division, c.space.counted)) for division in self.divisions
+        ]
         self.groups = list(self._groups())
         self.workers = distinct(c.workers)
         self.held = self._held([self._setting(row) for row in self.way.first])

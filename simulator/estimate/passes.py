@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.estimate.codes import Distinct, Numbers, distinct
 from simulator.estimate.configurations import Configurations
 from simulator.memory.flight import WHOLE
-from simulator.model.layers import Shard
+from simulator.model.layers import NOT_COUNTED, Shard, cut_into_stages
 from simulator.strategy.costs import Job
 from simulator.strategy.exchange import crowded_s
 from simulator.strategy.plan import Plan
@@ -48,24 +48,30 @@ class Passes:
     @classmethod
     def of(cls, configurations: Configurations) -> Passes:
         """Of all configurations."""
-        told = configurations.distinct(
-            "tensor", "context", "expert", "stages", "workers", "sequence_parallel", "order", "samples", "recompute"
-        )
+        names = ["tensor", "context", "expert", "stages", "workers", "sequence_parallel", "order", "samples", "recompute"]
+        if any(one.by_stage for one in configurations.space.recompute):
+            names.append("chunks")
+        if configurations.space.adds:
+            names.append("zero")
+        told = configurations.distinct(*names)
         found = cls._of(configurations.take(told.first))
         return replace(found, key=found.key.over(told))
 
     @classmethod
     def _of(cls, c: Configurations) -> Passes:
-        """What ranks exchange within passes depends on how far apart they are."""
+        """What ranks exchange within passes depends on how far apart they are; what they recompute may depend on stages."""
         tensor, context, workers = _strides(c)
         apart = tensor, np.where(c.context > 1, context, 0), np.where(c.expert > 1, workers, 0)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
         degrees = c.tensor, c.context, c.expert, c.sequence_parallel, within.astype(np.int64)
         between = distinct(*degrees, *apart)
+        by_stage = np.array([one.by_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
+        zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
         ranks = c.tensor * c.context * c.stages * c.workers
-        key = distinct(between.code, c.samples, c.recompute, ranks)
+        columns = between.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1), zero, ranks
+        key = distinct(*columns)
         made = _Making(c, between)
-        for one in np.array([between.code, c.samples, c.recompute, ranks])[:, key.first].T.tolist():
+        for one in np.array(columns)[:, key.first].T.tolist():
             made.add(*one)
         forward_s, backward_s = np.array(made.passes_s).transpose(1, 0, 2)
         sent_bytes, joining_s = np.array(made.sent).transpose(1, 0, 2)
@@ -79,17 +85,21 @@ class _Making:
 
     def __init__(self, c: Configurations, between: Distinct) -> None:
         """between: which ranks exchange alike."""
+        self._counted = c.space.counted
         self._splits = not WHOLE.issuperset(c.space.schedules)
         self._splits_sends = bool(c.space.kept.get("split_sends", False))
-        self._plans, base = [*plans_of(c, between.first)], c.space.scenario.job()
+        self._plans, base = (
+            [*plans_of(c, between.first)],
+            replace(c.space.scenario.job(), recomputed=None, scatter="microbatch"),
+        )
         self._shards = [plan.shard for plan in self._plans]
         layers = {shard: c.space.scenario.model.build_layers(shard) for shard in dict.fromkeys(self._shards)}
         self._handed_on = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
-        self._computing: dict[tuple[Shard, int, int], Times] = {}
+        self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
         self._bound: dict[tuple[Shard, int, int], float] = {}
-        self._weights: dict[tuple[Shard, int], Times] = {}
+        self._weights: dict[tuple[Shard, int, int], Times] = {}
         self._exchanging: dict[tuple[int, int], Times] = {}
         self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
         self.jobs: list[Job] = []
@@ -98,16 +108,19 @@ class _Making:
         self.bound: list[float] = []
         self.sent: list[tuple[Times, Times]] = []
 
-    def add(self, between: int, samples: int, recompute: int, ranks: int) -> None:
-        """The passes of some samples. between: number of ranks that exchange alike. ranks: that wait for each other."""
-        job, shard = self._jobs[between][recompute], self._shards[between]
-        if job.ranks != ranks:
-            job = replace(job, ranks=ranks)
+    def add(self, between: int, samples: int, recompute: int, stages: int, zero: int, ranks: int) -> None:
+        """The passes of some samples. between: number of ranks that exchange alike. stages: of the model, where what is
+        recomputed depends on them. zero: 2 where microbatches scatter gradients, else 0, where that makes a difference. ranks:
+        that wait for each other."""
+        job, shard = replace(self._jobs[between][recompute], zero=zero, ranks=ranks), self._shards[between]
+        if job.recompute.by_stage:
+            job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
         # what all layers compute is known for one rank, and longer for the slowest of several
-        if (computed := (shard, samples, recompute)) not in self._computing:
+        if (computed := (shard, samples, recompute, stages, zero)) not in self._computing:
             self._computing[computed] = job.computing_s(samples) / job.slowest
-            self._bound[computed] = job.mean_memory_share(samples)
-        if (weighed := (shard, samples)) not in self._weights:
+        if (shaped := (shard, samples, recompute)) not in self._bound:
+            self._bound[shaped] = job.mean_memory_share(samples)
+        if (weighed := (shard, samples, zero)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
             self._weights[weighed] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
         if (moved := (between, samples)) not in self._sent:
@@ -115,9 +128,9 @@ class _Making:
             output_bytes = self._handed_on[shard] * samples
             self._sent[moved] = _sent(self._plans[between], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        self.passes_s.append(self._computing[computed] * job.slowest + job.with_again(self._exchanging[moved]))
+        self.passes_s.append(self._computing[computed] * job.slowest + job.with_again(self._exchanging[moved], samples))
         self.weights_s.append(self._weights[weighed] * job.slowest)
-        self.bound.append(self._bound[computed])
+        self.bound.append(self._bound[shaped])
         self.sent.append(self._sent[moved])
 
 

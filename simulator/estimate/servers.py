@@ -99,7 +99,9 @@ class ServerConfigurations:
     def scenario(self, row: int) -> Scenario:
         """The scenario of one. Raises FieldError where it is not valid after all."""
         base = self.space.scenario
-        training = base.training.model_copy(update={"zero": 0, "recompute": self.space.recompute[self.recompute[row]]})
+        none = dict.fromkeys(("accumulate_precision", "reduce_precision", "fused_accumulation"))
+        update = {"zero": 0, "recompute": self.space.recompute[self.recompute[row]], **none}
+        training = base.training.model_copy(update=update)
         given = {name: getattr(base, name) for name in Scenario.model_fields}
         given |= {"strategy": self.strategy(row), "training": training, "batch": Batch(total=base.total_samples)}
         return Scenario(**given)
@@ -129,8 +131,7 @@ def _each(space: ServerSpace) -> Iterator[tuple[int, ...]]:
     """Rows of the columns."""
     scenario, cluster = space.scenario, space.scenario.cluster
     layers, devices = scenario.model.build_layers(), cluster.node.devices
-    scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
-    recomputes = [number for number, one in enumerate(space.recompute) if scores or one.kind != "selective"]
+    recomputes = [number for number, one in enumerate(space.recompute) if one.suits(layers)]
     buckets = range(len(space.buckets_bytes) if space.kept["overlap"] else 1)
     most = (
         sum(len(layer.tensors) for layer in layers)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.cluster.cost import processors_taken
 from simulator.estimate.alike import Alike
 from simulator.estimate.codes import Numbers, taken
-from simulator.estimate.collectives import Collectives, one_rank_s
+from simulator.estimate.collectives import Collectives, first_wait_s, one_rank_s
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.cuts import Cut
 from simulator.estimate.expected import Expected, Given, passing_of
@@ -61,6 +61,8 @@ class Shape:
         self.passing, self.agreeing, self.cut, (self.pass_code, self.placed) = passing, agreeing, cut, codes
         self.stages, chunks, schedule = key
         self.kept = passing.space.kept
+        # what is gathered before a stage's first pass for the whole step
+        self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = passing.space.scenario.cluster.is_uniform
         self.schedule: ScheduleName = passing.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.stage_of = np.array(
@@ -236,7 +238,7 @@ class _AgreeingTable:
             return
         assert reached_Bps is not None
         self.memory_Bps = reached_Bps
-        size, gradient_size = job.element_bytes, kept.get("gradient_bytes") or job.element_bytes
+        size, gradient_size = job.element_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
         gathers = (c.zero == 3) * (1.0 + bool(kept.get("reshard", True)))
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
@@ -281,8 +283,8 @@ class Answered:
         """What is expected of configurations, and at least, once all passes are followed. p, a: their rows of the tables; zero:
         the stage that all have; gathering: of them."""
         slowed = self._slowed(p, a, zero) if self.agreeing.contends else None
-        gathered = self._gathered(p, a, gathering, slowed) if zero == 3 else None
-        summed_s = self._summed_s(p, a) if zero == 2 and self.shape.schedule not in CLOSED else None
+        gathered = self._gathered(p, a, gathering, slowed) if zero == 3 and not self.shape.keeps else None
+        summed_s = self._summed_s(p, a) if zero >= 2 and gathered is None and self.shape.schedule not in CLOSED else None
         # what layers gather is followed with their sums
         beside_s = self._beside_s(p, a, zero, slowed) if gathered is None else []
         expected_s, least_s = np.zeros((2, len(p)))
@@ -292,6 +294,8 @@ class Answered:
                 window_s, exposed_s, sure_s, lane_s = self._of_gathering(rank, p, a, gathered)
             else:
                 window_s = taken(self.passing.window_s[rank], p)
+                if zero == 3:
+                    window_s += self._first_wait_s(p, a)
                 exposed_s, sure_s, lane_s = self._exposed(rank, p, a, zero, beside_s, summed_s)
             if rank > 0 and not self.shape.is_uniform:
                 # its group may be nearer to one another than rank 0's, of which all sums are told
@@ -373,8 +377,8 @@ class Answered:
         for one in self._sums[rank]:
             # sums of a rank follow one another: with ZeRO's second stage, those of each microbatch of a round
             before_s, own_s = one.before @ agreeing.sums_s, agreeing.sums_s[one.kind]
-            ended_s: Times = taken(before_s if zero == 2 else before_s + own_s, a)
-            if zero == 2:
+            ended_s: Times = taken(before_s if zero >= 2 else before_s + own_s, a)
+            if zero >= 2:
                 ended_s *= taken(passing.per_round, p)
                 ended_s += taken(own_s, a)
             ended_s -= beside_s[one.kind]
@@ -385,9 +389,9 @@ class Answered:
             exposed_s = np.where(own_s > 0, np.maximum(sure_s, own_s), exposed_s)
         if zero == 0:
             return exposed_s, sure_s, _NOTHING
-        after_s = taken(shape.has[rank] @ agreeing.after_s, a)
+        after_s = taken(shape.has[rank] @ agreeing.after_s, a) if zero < 3 else _NOTHING
         lane_s = _NOTHING
-        if zero == 2:
+        if zero >= 2:
             # sums begin once a microbatch has come back to the rank
             lane_s = taken(passing.microbatches, p) * taken(shape.has[rank] @ agreeing.sums_s, a)
             lane_s += taken(passing.until_back_s[rank], p) + after_s
@@ -432,7 +436,7 @@ class Answered:
         shape, passing, agreeing = self.shape, self.passing, self.agreeing
         first = passing.stages.alike.first
         kind_of, layers = shape.cut.kind_of[first], (shape.cut.stops - shape.cut.begins)[first, None]
-        if zero < 3 or shape.stages == 1:
+        if zero < 3 or shape.stages == 1 or shape.keeps:
             return Gathering(p[:0], None)
         again_s = self._again * agreeing.gathers_s
         if shape.splits or (layers != layers[0]).any():
@@ -462,6 +466,12 @@ class Answered:
             found = gathering.expected
             result.window_s[:, gathering.at], result.lane_s[:, gathering.at] = found.window_s, found.lane_s
         return result
+
+    def _first_wait_s(self, p: Numbers, a: Numbers) -> Times:
+        """Seconds by which the first pass of a step is longer for what is gathered before it and kept."""
+        kind, agreeing = int(self.shape.cut.kind_of[0]), self.agreeing
+        opening_s, gathers_s = taken(agreeing.opening_s[kind], a), taken(agreeing.gathers_s[kind], a)
+        return first_wait_s(opening_s, gathers_s, taken(self.passing.kinds_s[0, kind], p), len(self.shape.cut.ranges[0]))
 
     def _alone_s(self, p: Numbers, a: Numbers, slowed: Sequence[Times] | None) -> Times:
         """Seconds of a step before its update of ranks that have all layers. Layers are taken to have parts of what is moved as

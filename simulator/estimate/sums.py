@@ -77,7 +77,7 @@ class Sums:
             for op in self.ops:
                 agreeing.ask(self.groups[-1], op)
         self.copying = distinct(self.shard.code, place_code, apart, (c.zero >= 2).astype(np.int64))
-        sized = c.space.kept.get("gradient_bytes") or passes.jobs[0].element_bytes
+        sized = passes.jobs[0].reduced_bytes
         self.copies = [
             self._ask_for_copies(row, bool(apart[row]), places[place_code[row]], sized, wires)
             for row in self.copying.first.tolist()

@@ -63,11 +63,12 @@ def step_times(configurations: Configurations) -> StepTimes:
     expected_s, least_s = np.empty((2, len(c)))
     if not len(c):
         return StepTimes(expected_s, least_s)
-    to_passing, to_agreeing = c.distinct(*_PASSING), c.distinct(*_AGREEING)
+    passing_by = (*_PASSING, "zero") if c.space.adds else _PASSING
+    to_passing, to_agreeing = c.distinct(*passing_by), c.distinct(*_AGREEING)
     passing, agreeing = c.take(to_passing.first), c.take(to_agreeing.first)
     passes, wires = Passes.of(passing), Wires(c.space.scenario.cluster)
     counts = np.unique(passing.stages * passing.chunks).tolist()
-    cuts = {count: Cut.of(passes.jobs[0].layers, count) for count in counts}
+    cuts = {count: Cut.of(passes.jobs[0].layers, count, c.space.counted) for count in counts}
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
     places = Places.of(passing, passes.jobs[0])
     messages = Messages(wires, c.space.scenario.cluster, sizes_bytes.tolist(), places.all)

@@ -19,7 +19,7 @@ from simulator.cluster.kernels import Kernels, Speed, kernel_count, passes_s, we
 from simulator.frameworks.framework import Framework, Passes, written_elements
 from simulator.model.layers import Layer
 from simulator.model.operators import Attention, Matmul, Operator
-from simulator.recompute import Recompute
+from simulator.recompute import Recompute, again
 
 # How sharply the bounds of the host and of the device take over from one another: norm of that order. Within a layer, kernels
 # that the host bounds alternate with those that the device does; a round assumption.
@@ -60,29 +60,31 @@ class Execution:
             self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
 
     def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
-        """Seconds of the forward and the backward pass over `samples` samples; what is recomputed is in the backward pass."""
-        recompute = "none" if layer.glued else self.work.recompute.kind
+        """Seconds of the forward and the backward pass over `samples` samples, without recomputation."""
         measured = self.device.measured_layer_s(layer, samples, self.work.precision)
         if measured is not None or not self.is_described:
-            forward_s, backward_s = measured or self.device.layer_s(layer, samples, self.work.precision)
-            again_s = {"none": 0.0, "full": forward_s}.get(recompute)
-            return forward_s, backward_s + (self._scores_s(layer, samples) if again_s is None else again_s)
-        return self._framed_s(layer, samples, recompute)
-
-    def _framed_s(self, layer: Layer, samples: float, recompute: str) -> tuple[float, float]:
-        """The same of a device whose kernels are described."""
+            return measured or self.device.layer_s(layer, samples, self.work.precision)
         forward_s, backward_s = self._kernels_s(layer, samples)
-        host = self._host_s(layer, samples, recompute)
-        scores = recompute == "selective" and any(isinstance(o, Attention) and not o.flash for o in layer.operators)
-        if recompute == "selective" and not scores:
-            backward_s += self._selectively_s(layer, samples)
-        passed_s = self._passed_s(forward_s, host.forward)
-        if recompute == "full":
+        host = self._host_s(layer, samples)
+        # what a microbatch takes in addition is counted half in the first layer and half in the last
+        ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
+        return self._passed_s(forward_s, host.forward) + ends_s, self._passed_s(backward_s, host.backward)
+
+    def again_s(self, layer: Layer, samples: float) -> float:
+        """Seconds by which recomputation makes the backward pass longer."""
+        recompute, device = self.work.recompute, self.device
+        if device.measured_layer_s(layer, samples, self.work.precision) is not None or not self.is_described:
+            if recompute.kind == "full":
+                return device.layer_s(layer, samples, self.work.precision)[0]
+            return device.share_s(layer, again(layer, recompute).operators, samples, self.work.precision)
+        forward_s, backward_s = self._kernels_s(layer, samples)
+        host, more = self._host_s(layer, samples), self.framework.host.checkpoint
+        alone_s = self._passed_s(backward_s, host.backward)
+        if recompute.kind == "full":
             # the host issues recomputation while the device is still busy with what comes before it
-            return passed_s, self._passed_s(forward_s + backward_s, host.forward + host.backward)
-        return passed_s, self._passed_s(backward_s, host.backward) + (
-            passed_s * self._scores_share(layer, samples) if scores else 0
-        )
+            more_s = (more.forward + more.backward) * self._kernel_host_s
+            return self._passed_s(forward_s + backward_s, host.forward + host.backward + more_s) - alone_s
+        return self._passed_s(backward_s + self._selectively_s(layer, samples), host.backward) - alone_s
 
     def weights_s(self, layer: Layer, samples: float) -> float:
         """Seconds of the backward pass that are weight gradients, on which no other layer waits."""
@@ -167,40 +169,31 @@ class Execution:
         return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
 
     def _selectively_s(self, layer: Layer, samples: float) -> float:
-        """Seconds of what selective recomputation repeats where attention writes no scores."""
-        shares = self.framework.recomputation.selective or {o.name: 1.0 for o in layer.operators if isinstance(o, Attention)}
-        total_s = 0.0
-        for operator in layer.operators:
-            share = shares.get(operator.name, 0.0)
-            if share:
-                alone_s, _ = self._operators_s([operator], samples)
-                extra = self.framework.extra_bytes.get(operator.name, Passes())
-                moved_bytes = extra.forward * written_elements(operator) * samples
-                total_s += share * (alone_s + moved_bytes / self._reached_Bps)
+        """Seconds of the kernels that selective recomputation repeats."""
+        operators = again(layer, self.work.recompute).operators
+        kept = layer.kept if any(isinstance(o, Attention) for o in operators) else ()
+        total_s, _ = passes_s(self._speed(), operators, kept, samples) if operators else (0.0, 0.0)
+        for operator in operators:
+            extra = self.framework.extra_bytes.get(operator.name, Passes())
+            total_s += extra.forward * written_elements(operator) * samples / self._reached_Bps
         return total_s * self.framework.kernel_scale
 
-    def _scores_s(self, layer: Layer, samples: float) -> float:
-        """Seconds in which attention scores are made and used in the forward pass."""
-        return self.device.scores_s(layer, samples, self.precision)
+    @property
+    def _kernel_host_s(self) -> float:
+        """Seconds of host time per kernel launch."""
+        return self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.kernel_s
 
-    def _scores_share(self, layer: Layer, samples: float) -> float:
-        """The same as a share of the kernels of the forward pass."""
-        attention = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
-        speed = self._speed()
-        scores_s, _ = passes_s(speed, attention, layer.kept, samples)
-        return scores_s / passes_s(speed, layer.operators, layer.kept, samples)[0]
-
-    def _host_s(self, layer: Layer, samples: float, recompute: str) -> _HostTimes:
+    def _host_s(self, layer: Layer, samples: float) -> _HostTimes:
         """Seconds of host time in both passes."""
-        host, slower = self.framework.host, self.framework.host_scale * self._kernels.host_slowdown
         kernels = self._launches(layer)
         if any(self._unfused_scores(operator, samples) for operator in layer.operators):
             kernels = kernels + _UNFUSED_KERNELS
-        if recompute == "full":
-            kernels = kernels + host.checkpoint
+        collective_s = self.framework.host_scale * self._kernels.host_slowdown * self.framework.host.collective_s
         sent = [sum(one.backward == backward for one in layer.exchanges) for backward in (False, True)]
-        counts = (kernels.forward, sent[0]), (kernels.backward, sent[1])
-        forward_s, backward_s = (slower * (count * host.kernel_s + number * host.collective_s) for count, number in counts)
+        forward_s, backward_s = (
+            count * self._kernel_host_s + number * collective_s
+            for count, number in zip((kernels.forward, kernels.backward), sent, strict=True)
+        )
         return _HostTimes(forward_s, backward_s)
 
     def _launches(self, layer: Layer) -> Passes:

@@ -48,10 +48,16 @@ class Host(Spec):
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
-class Recomputation(Spec):
-    """What selective recomputation repeats when attention keeps no scores: shares of operators' forward passes."""
+class GradientDefaults(Spec):
+    """How gradients are added up over microbatches and summed over ranks where a scenario does not say."""
 
-    selective: dict[str, float] = Field({}, description="by operator; attention alone if empty")
+    accumulate: Literal["fp32", "bf16", "fp16"] | None = Field(
+        None, description="precision of the buffer; as reduced if absent"
+    )
+    reduce: Literal["fp32", "bf16", "fp16"] | None = Field(None, description="as they are summed; the training's if absent")
+    fused: bool | None = Field(
+        None, description="the weight-gradient product adds to the buffer itself, or a kernel adds; absent: no buffer"
+    )
 
 
 class Scale(Spec):
@@ -70,7 +76,6 @@ class Defaults(Spec):
     overlap_sends: bool | None = None
     split_sends: bool | None = None
     context_by: Literal["ring", "all_gather"] | None = None
-    gradient_bytes: Literal[2, 4, 8] | None = None
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="at least so many per data-parallel rank")
@@ -92,7 +97,7 @@ class Framework(Spec):
     )
     parameter_bytes: Passes = Field(Passes(), description="copies and sums per parameter and microbatch")
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
-    recomputation: Recomputation = Recomputation()
+    gradients: GradientDefaults = GradientDefaults()
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
     scale: Scale = Scale()
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
@@ -127,7 +132,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
     "attention": {"attention": {}},
     "kernels": {"extra_bytes": {}, "fused_softmax": False},
-    "copies": {"parameter_bytes": Passes()},
+    "copies": {"parameter_bytes": Passes(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0},
     "contention": {"contention": False},
     "slowest": {"scale": Scale()},

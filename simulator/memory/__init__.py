@@ -23,8 +23,8 @@ def memory(scenario: Scenario) -> Memory:
 
 
 def _capacity_bytes(scenario: Scenario) -> float:
-    """Of a device; where ranks compute on a machine's cores, a rank's part of its memory."""
+    """Bytes that a rank can allocate: of a device; where ranks compute on a machine's cores, a rank's part of its memory."""
     cluster, strategy = scenario.cluster, scenario.strategy
     if cluster.node.cores is None:
-        return cluster.device.memory_bytes
-    return cluster.device.memory_bytes / min(strategy.training_ranks, cluster.node.devices)
+        return cluster.device.capacity_bytes
+    return cluster.device.capacity_bytes / min(strategy.training_ranks, cluster.node.devices)

@@ -12,14 +12,12 @@ from simulator.frameworks import Loss
 from simulator.memory.setting import Setting
 from simulator.model.layers import Layer
 from simulator.model.operators import Attention, Convolution, Kept, Matmul, Memory, Operator
-from simulator.recompute import Recompute
+from simulator.recompute import Recompute, again
 
 # The names under which layers keep what they read, and what the loss needs.
 READ: Final = "input"
 _LOGITS: Final = ("logits", "probabilities")
 _LOSS: Final = "loss"
-# What attention keeps for itself.
-_ATTENDED: Final = ("attention output", "attention statistics")
 # Parts of keys and values that go round a ring: one computes and one comes, with their gradients in the backward pass.
 _RING_PARTS: Final = 4
 # Of gathered keys and values the gradients are there as well.
@@ -32,49 +30,21 @@ def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements:
     first: whether it is the first of those that are made again together, whose input alone is then kept; entry_elements: of
     that input for one sample, which counts where the layer itself does not say that it keeps it.
     """
-    if recompute.kind == "selective":
-        return tuple(one for one in layer.kept if one.group != "attention")
     if recompute.kind == "none" or layer.glued:
         return layer.kept
+    if recompute.kind == "selective":
+        return again(layer, recompute).kept
     if not first:
         return ()
     return tuple(one for one in layer.kept if one.group == "input") or (Kept(READ, entry_elements, group="input"),)
 
 
-def kept_of_every_second(layer: Layer) -> tuple[Kept, ...]:
-    """What is held where every second product is made again, and all else but attention: the layer's input, what attention
-    keeps for itself, and the outputs of the first product, the third and so on."""
-    if layer.glued:
-        return layer.kept
-    outputs = [output for operator in layer.operators for output in _outputs(operator, layer.kept)]
-    held = [one for one in layer.kept if one.group == "input" or one.name in _ATTENDED]
-    return (*held, *outputs[::2])
-
-
-def _outputs(operator: Operator, kept: Sequence[Kept]) -> Iterator[Kept]:
-    """Of products with weights; queries, keys, values and both halves of a gated MLP come from products of their own."""
-    if not isinstance(operator, Matmul):
-        return
-    names = {one.name: one for one in kept}
-    if operator.name == "qkv" and {"queries", "keys", "values"} <= names.keys():
-        yield from (names[name] for name in ("queries", "keys", "values"))
-        return
-    elements = operator.rows * operator.columns * operator.count
-    gated = operator.name == "up" and "up" in names and names["up"].elements == 2 * names["activation"].elements
-    parts = 2 if gated else 1
-    yield from (Kept(operator.name, elements // parts) for _ in range(parts))
-
-
-def with_narrow_inputs(kept: Sequence[Kept], element_bytes: int, output_elements: int) -> tuple[Kept, ...]:
-    """The same where products keep what they read in fewer bytes, beside what others need of it: norms' outputs, of which there
-    is one more than sums of a residual among what is kept of `output_elements` each, those of activation functions, and
-    attention's, which its own backward pass reads as well."""
+def with_narrow_inputs(kept: Sequence[Kept], element_bytes: int) -> tuple[Kept, ...]:
+    """The same where products keep what they read in fewer bytes: outputs of norms and of activation functions, and that of
+    attention, which its own backward pass reads as well."""
     result: list[Kept] = []
     for one in kept:
-        if one.name == "norms":
-            outputs = (one.elements // output_elements + 1) // 2 * output_elements
-            result += [one._replace(elements=one.elements - outputs), Kept("norm outputs", outputs, element_bytes)]
-        elif one.name in ("activation", "expert inputs"):
+        if one.name in ("norms", "activation", "expert inputs"):
             result.append(one._replace(element_bytes=element_bytes))
         else:
             result += [one, one._replace(element_bytes=element_bytes)] if one.name == "attention output" else [one]
@@ -96,7 +66,7 @@ def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]
     number, counted, result = -1, 0, []
     for layer in layers:
         counted = 0 if layer.glued else counted + 1
-        number += layer.glued or (counted - 1) % recompute.every == 0
+        number += layer.glued or (counted - 1) % recompute.group == 0
         result.append(number)
     return np.array(result)
 
@@ -144,7 +114,7 @@ def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool
     dropped_bytes = size_bytes(whole, size, logit_bytes)
     dropped_bytes -= size_bytes((one for one in own if one.name in names), size, logit_bytes)
     if setting.input_bytes < size:
-        own = with_narrow_inputs(own, setting.input_bytes, layer.output_elements)
+        own = with_narrow_inputs(own, setting.input_bytes)
     key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
     if key not in setting.passed:
         setting.passed[key] = _passed(layer, is_last, setting)
@@ -177,13 +147,15 @@ def _needed_elements(operator: Operator) -> int:
 
 
 def _gathered_elements(layer: Layer, context: int) -> float:
-    """What tensor-parallel ranks have of a sequence that they share, and other ranks of keys and values."""
+    """Elements for a sample that tensor-parallel ranks have of a sequence that they share, that ranks have of others' keys and
+    values, and that are sent where tokens are exchanged for heads."""
+    sent = [one.elements for one in layer.exchanges if (one.op, one.axis) == ("alltoall", "context")]
     gathers = [one for one in layer.exchanges if one.op == "all_gather"]
     tokens = max((one.elements for one in gathers if one.axis == "tensor"), default=0)
     parts = (
         one.elements * (_RING_PARTS / context if one.hidden else _GATHERED_PARTS) for one in gathers if one.axis == "context"
     )
-    return tokens + max(parts, default=0.0)
+    return tokens + max([*parts, *sent], default=0.0)
 
 
 def _weights(operator: Operator) -> int:

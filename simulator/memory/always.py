@@ -14,7 +14,7 @@ class Always:
 
     def __init__(self, setting: Setting, part: Part) -> None:
         self.setting, self.part = setting, part
-        self.held = states_of(part.sizes, setting.training, *setting.sharing, setting.plan.gradient_bytes)
+        self.held = states_of(part.sizes, setting.training, *setting.sharing, setting.gradient_size, setting.whole_gradients)
 
     def holders_bytes(self) -> dict[str, float]:
         """What stays the same throughout a step."""

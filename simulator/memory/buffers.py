@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def pipeline_bytes(
 
 def compressed_bytes(setting: Setting, layers: Sequence[Layer]) -> float:
     """What compression leaves over for the next step, an element for each parameter, and what is sent and comes."""
-    plan, size = setting.plan, setting.gradient_size
+    plan, size = setting.plan, setting.reduced_size
     if plan.compression is None or plan.workers == 1:
         return 0.0
     tensors = [tensor for layer in layers for tensor in layer.tensors]
@@ -50,17 +51,23 @@ def compressed_bytes(setting: Setting, layers: Sequence[Layer]) -> float:
     return left + sum(wire.collective_bytes(plan.workers) for wire in plan.compression.wire(tensors, size))
 
 
-def _summed_bytes(setting: Setting, part: Part, held: States) -> float:
-    """Buckets of gradients. Of those that ZeRO's second stage scatters one fills while the one before it is on its way.
+def _summed_bytes(setting: Setting, part: Part, held: States) -> Amount:
+    """Bytes of buckets of gradients. Of those that ZeRO's second stage scatters one fills while another is on its way.
     Strategies that exchange something else have a copy of it, flat (torch.distributed.algorithms.model_averaging)."""
     zero, software, parameters = setting.training.zero, setting.software, part.sizes.parameters
     if setting.servers:
         return 0.0
     if not isinstance(setting.strategy, Replicated):
         return setting.averages * held.gradients
-    buckets = held.gradients if software.copies_buckets and zero < 2 else 0.0
+    whole, two = parameters * setting.reduced_size, np.minimum(2 * setting.bucket_bytes, parameters * setting.reduced_size)
+    buckets: Any = 0.0
     if zero == 2:
-        buckets = np.minimum(2 * setting.bucket_bytes, parameters * setting.gradient_size)
+        buckets = two
+    elif zero < 2 and software.copies_buckets:
+        buckets = whole
+    elif zero < 2 and setting.reduced_size != setting.gradient_size:
+        # what is summed is a copy in another precision
+        buckets = two if setting.plan.overlap else whole
     return setting.averages * (buckets + (np.minimum(software.reduce_elements, parameters) * setting.size if zero else 0.0))
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import Held, held, kept, kept_of_every_second, segments
+from simulator.memory.activations import Held, held, kept, segments
 from simulator.memory.setting import Setting
 from simulator.memory.states import Amount
 from simulator.model.layers import Layer
@@ -101,6 +101,7 @@ def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, ba
     """Layers that are made of the same, at the same place, are asked once."""
     known: dict[tuple[object, ...], Alike] = setting.alike
     recompute = setting.training.recompute
+    concerned = recompute.concerned(layers)
     continues = [one == before for before, one in itertools.pairwise([-1, *segments(layers, recompute).tolist()])]
     entries = [entry_elements, *(layer.output_elements for layer in layers[:-1])]
     behind = [*(0 if layer.glued else layer.parameters for layer in layers[1:]), 0]
@@ -109,9 +110,20 @@ def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, ba
         for number, layer in enumerate(layers):
             without, is_last = batch if number == 0 else (), number == len(layers) - 1
             alike = id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges)
-            key = (*alike, layer.glued, continues[number], entries[number], behind[number], bool(without), is_last)
+            key = (
+                *alike,
+                layer.glued,
+                concerned[number],
+                continues[number],
+                entries[number],
+                behind[number],
+                bool(without),
+                is_last,
+            )
             if key not in known:
-                own, whole = _keeps(setting, layer, not continues[number], entries[number]), layer.kept
+                own = whole = layer.kept
+                if concerned[number]:
+                    own = kept(layer, recompute, not continues[number], entries[number])
                 own, whole = (tuple(one for one in some if one not in without) for some in (own, whole))
                 again = continues[number] and recompute.kind == "full"
                 row = held(layer, own, whole, is_last, setting)
@@ -120,13 +132,6 @@ def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, ba
 
     groups = [(alike, len(list(group))) for alike, group in itertools.groupby(each())]
     return Alikes(tuple(alike for alike, _ in groups), tuple(count for _, count in groups))
-
-
-def _keeps(setting: Setting, layer: Layer, first: bool, entry_elements: int) -> tuple[Kept, ...]:
-    recompute = setting.training.recompute
-    if recompute.kind == "selective" and setting.scenario.framework.recomputation.selective:
-        return kept_of_every_second(layer)
-    return kept(layer, recompute, first, entry_elements)
 
 
 class Layers(NamedTuple):
@@ -243,6 +248,6 @@ class Backward:
         if not np.any(gathers):
             return 0.0, 0.0
         setting, ends = self.setting, glued * parameters
-        moving = (setting.size + setting.gradient_size) * (parameters - ends) + setting.gradient_size * behind
+        moving = (setting.size + setting.reduced_size) * (parameters - ends) + setting.reduced_size * behind
         scattered = gathers * (moving + setting.size * self._behind(ends))
         return scattered, scattered + gathers * setting.size * ends

@@ -71,7 +71,7 @@ class _Kind:
 
     def __init__(self, setting: Setting, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
         self.setting, layers = setting, own.layers
-        training, plan = setting.training, setting.plan
+        training = setting.training
         self.batch = batch_of(layers) if is_first else ()
         self.always = Always(setting, part_of(layers, training, size_bytes(self.batch, setting.size)))
         self.holders = self.always.holders_bytes() | libraries
@@ -81,7 +81,7 @@ class _Kind:
         self.chunks: list[Chunk] = []
         self.gradients_bytes: list[float] = []
         for number, (chunk, entry) in enumerate(zip(own.chunks, own.entries, strict=True)):
-            gradients = states(chunk, training, *setting.sharing, plan.gradient_bytes).gradients
+            gradients = states(chunk, training, *setting.sharing, setting.gradient_size, setting.whole_gradients).gradients
             each = gradients / max(1, sum(layer.parameters for layer in chunk)) if setting.makes_gradients else setting.size
             self.chunks.append(chunk_of(setting, chunk, entry, each, self.batch if number == 0 else ()))
             self.gradients_bytes.append(gradients * setting.gradient_copies)

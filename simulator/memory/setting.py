@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.cluster.device import is_narrow
 from simulator.cluster.nccl import facts_of
+from simulator.gradients import gradient_sizes
 from simulator.memory.flight import WHOLE, Flights, flights
 from simulator.memory.states import Amount
 from simulator.scenario import Scenario
@@ -21,7 +22,8 @@ _FRAGMENTATION: Final = 0.05
 class Setting:
     """A scenario trained with its framework, whose memory behaviour is `software`.
 
-    samples: of a microbatch, of the worker with the most. size, gradient_size: bytes of an element. makes_gradients: whether a
+    samples: of a microbatch, of the worker with the most. size, gradient_size, reduced_size: bytes of an element, of gradients
+    that are accumulated and of those that ranks sum. makes_gradients: whether a
     step begins without.
     """
 
@@ -31,7 +33,8 @@ class Setting:
         self.training, self.job, self.plan, self.servers = scenario.training, scenario.job(), strategy.plan, strategy.servers
         plan = self.plan
         self.size = self.job.element_bytes
-        self.gradient_size = plan.gradient_bytes or self.size
+        sizes = gradient_sizes(scenario.training, strategy, scenario.framework)
+        self.gradient_size, self.reduced_size = sizes.accumulated, sizes.reduced
         self.samples_per_worker = max(plan.shares) if plan.shares else scenario.samples_per_worker
         self.samples = self.samples_per_worker / plan.microbatches
         self.workers, self.bucket_bytes = plan.workers, plan.bucket_bytes
@@ -91,6 +94,11 @@ class Setting:
     def averages(self) -> bool:
         """Whether other ranks have the same parameters."""
         return self.workers * self.plan.context > 1
+
+    @property
+    def whole_gradients(self) -> bool:
+        """Whether ranks keep whole gradients from microbatch to microbatch that they share out at the end of a step."""
+        return self.plan.scatter == "step" and self.plan.microbatches > 1
 
     @property
     def gathers(self) -> bool:

@@ -54,19 +54,22 @@ def states(
     replicas: int = 1,
     expert_replicas: int | None = None,
     gradient_bytes: int | None = None,
+    whole_gradients: bool = False,
 ) -> States:
     """What `layers` hold on one of `replicas` ranks that have the same, which share it out by ZeRO's stage (arXiv 1910.02054,
     section 5).
 
     expert_replicas: ranks that have the same experts, as many if None. gradient_bytes: of an element, the training precision's
-    if None.
+    if None. whole_gradients: whether gradients are shared out at the end of a step alone.
     """
-    return states_of(sizes(layers, training.optimizer), training, replicas, expert_replicas or replicas, gradient_bytes)
+    each = replicas, expert_replicas or replicas
+    return states_of(sizes(layers, training.optimizer), training, *each, gradient_bytes, whole_gradients)
 
 
 def states_of(
-    own: Sizes, training: Training, replicas: Amount, expert_replicas: Amount, gradient_bytes: int | None = None
-) -> States:
+    own: Sizes, training: Training, replicas: Amount, expert_replicas: Amount, gradient_bytes: int | None = None,
+    whole_gradients: bool = False,
+) -> States:  # fmt: skip
     """The same by sizes. Where ZeRO's third stage has 32-bit gradients, the master copies are what is shared out and gathered
     (PyTorch's FSDP), and there are no others."""
     size = ELEMENT_BYTES[training.precision]
@@ -76,7 +79,7 @@ def states_of(
     once = training.zero == 3 and gradient_size > size
     return States(
         0.0 if once else here[0] * size,
-        here[1] * gradient_size,
+        (own.parameters if whole_gradients else here[1]) * gradient_size,
         here[2] * MASTER_BYTES if size < MASTER_BYTES else 0.0,
         own.states * here[2] / np.maximum(1, own.parameters) * max(size, MASTER_BYTES),
     )

@@ -7,16 +7,14 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from simulator.model.attention import Heads, attention, crossed, projected
 from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
 from simulator.model.operators import Kept, Memory
 from simulator.model.parts import (
     Activation,
-    Heads,
     Part,
     Stream,
-    attention,
     block,
-    crossed,
     even_share,
     linear,
     looked_up,
@@ -25,7 +23,6 @@ from simulator.model.parts import (
     norm,
     output_head,
     predicted,
-    projected,
 )
 from simulator.model.transformer import layer, options, repeated, shared
 from simulator.spec import Depth, Width

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from simulator.errors import FieldError
-from simulator.model.operators import Exchange, Kept, Matmul, Operator
+from simulator.model.operators import Exchange, Kept, Matmul, Module, Operator
 from simulator.spec import Spec
+
+ContextBy = Literal["ring", "all_gather", "ulysses"]
 
 
 class Shard(NamedTuple):
@@ -18,15 +20,16 @@ class Shard(NamedTuple):
 
     tensor: ranks that share each layer's matrices. sequence: whether they also share what is between the matrices, along the
     sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts. context: ranks that each have a part of every
-    sample's tokens, beginnings and ends so that causal attention is balanced; keys and values pass around a ring while
-    attention computes (arXiv 2310.01889), or are gathered before it.
+    sample's tokens, beginnings and ends so that causal attention is balanced. context_by: keys and values pass around a ring
+    while attention computes (arXiv 2310.01889), or are gathered before it, or tokens are exchanged for heads before attention
+    and back after it (DeepSpeed-Ulysses, arXiv 2309.14509).
     """
 
     tensor: int = 1
     sequence: bool = False
     expert: int = 1
     context: int = 1
-    context_by: Literal["ring", "all_gather"] = "ring"
+    context_by: ContextBy = "ring"
 
 
 WHOLE: Final = Shard()
@@ -45,6 +48,7 @@ class Layer:
     kept: activations that the backward pass needs. exchanges: collectives among the ranks that share it.
     inputs: names of the layers whose outputs it reads; the one before it, if None.
     expert_parameters: how many of its parameters are experts', of which expert-parallel ranks have different ones.
+    modules: parts of it that can be recomputed alone.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Layer:
     exchanges: tuple[Exchange, ...] = ()
     inputs: tuple[str, ...] | None = None
     expert_parameters: int = 0
+    modules: tuple[Module, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -117,16 +122,33 @@ def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:
     return first, last
 
 
-def cut_into_stages(layers: Sequence[Layer], stages: int) -> list[range]:
+class Counted(NamedTuple):
+    """Which ends of a model count as one of its blocks when these are divided into stages."""
+
+    embedding: bool = False
+    loss: bool = False
+
+
+NOT_COUNTED: Final = Counted()
+
+
+def cut_into_stages(layers: Sequence[Layer], stages: int, counted: Counted = NOT_COUNTED) -> list[range]:
     """Contiguous layer ranges, one per stage, with block counts that differ by at most one (the first stages get more).
 
-    Leading and trailing glued layers go with the first and the last stage. Raises FieldError for more stages than blocks.
+    Leading and trailing glued layers go with the first and the last stage; where these are counted they may be alone there.
+    Raises FieldError for more stages than blocks, and where a model has no such ends.
     """
     first, last = glued_ends(layers)
+    for end, has in (("embedding", first > 0), ("loss", last < len(layers))):
+        if getattr(counted, end) and not has:
+            message = f"the model has no {end} apart from its layers; leave it out"
+            raise FieldError(("strategy", f"account_for_{end}"), message)
     blocks = last - first
-    if not 1 <= stages <= blocks:
-        raise FieldError(("strategy", "stages"), f"{stages} stages for {blocks} layers; give at most {blocks}")
-    each, extra = divmod(blocks, stages)
-    bounds = [first + stage * each + min(stage, extra) for stage in range(stages + 1)]
+    most = blocks + counted.embedding + counted.loss
+    if not 1 <= stages <= most:
+        raise FieldError(("strategy", "stages"), f"{stages} stages for {most} layers; give at most {most}")
+    each, extra = divmod(most, stages)
+    ends = (stage * each + min(stage, extra) - counted.embedding for stage in range(stages + 1))
+    bounds = [first + min(max(0, end), blocks) for end in ends]
     bounds[0], bounds[-1] = 0, len(layers)
     return [range(a, b) for a, b in itertools.pairwise(bounds)]

@@ -183,6 +183,27 @@ class Kept(NamedTuple):
     group: str = "layer"
 
 
+class Module(NamedTuple):
+    """Part of a layer that can be recomputed alone: indices into the layer's operators, kept activations and exchanges.
+
+    kept: activations that need not be kept where the module is recomputed.
+    """
+
+    name: str
+    operators: tuple[int, ...]
+    kept: tuple[int, ...] = ()
+    exchanges: tuple[int, ...] = ()
+
+    def shifted(self, operators: int, kept: int, exchanges: int) -> Module:
+        """The same module behind that number of other operators, kept activations and exchanges."""
+        return Module(
+            self.name,
+            tuple(operators + index for index in self.operators),
+            tuple(kept + index for index in self.kept),
+            tuple(exchanges + index for index in self.exchanges),
+        )
+
+
 Axis = Literal["tensor", "context", "expert"]
 
 

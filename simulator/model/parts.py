@@ -8,15 +8,15 @@ statistics nor biases, which are small; kernels are fused where training framewo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from simulator.errors import FieldError
 from simulator.model.layers import Shard
-from simulator.model.operators import Attention, Exchange, Kept, Matmul, Memory, Operator
+from simulator.model.operators import Exchange, Kept, Matmul, Memory, Module, Operator
 from simulator.spec import Count, Spec, Width
 
 Norm = Literal["layer", "rms"]
@@ -32,15 +32,34 @@ class Part:
     kept: tuple[Kept, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     expert_parameters: int = 0
+    modules: tuple[Module, ...] = ()
 
     def __add__(self, other: Part) -> Part:
+        before = len(self.operators), len(self.kept), len(self.exchanges)
         return Part(
             self.operators + other.operators,
             self.tensors + other.tensors,
             self.kept + other.kept,
             self.exchanges + other.exchanges,
             self.expert_parameters + other.expert_parameters,
+            self.modules + tuple(module.shifted(*before) for module in other.modules),
         )
+
+    def module(
+        self, name: str, operators: Collection[str] | None = None, kept: Collection[str] | None = None, exchanges: bool = True
+    ) -> Part:
+        """The same part, marked as a module that can be recomputed alone.
+
+        operators, kept: names of what is recomputed and of what need not be kept; everything if None. exchanges: whether the
+        collectives of this part belong to the module.
+        """
+        found = Module(
+            name,
+            tuple(i for i, one in enumerate(self.operators) if operators is None or one.name in operators),
+            tuple(i for i, one in enumerate(self.kept) if kept is None or one.name in kept),
+            tuple(range(len(self.exchanges) if exchanges else 0)),
+        )
+        return replace(self, modules=(*self.modules, found))
 
 
 class Stream(NamedTuple):
@@ -75,28 +94,6 @@ class Stream(NamedTuple):
     def here(self) -> int:
         """Elements that a rank has between them."""
         return self.whole // self.shard.tensor if self.shard.sequence else self.whole
-
-
-class Heads(NamedTuple):
-    """Attention heads of one rank; fields as in `Attention`. window: tokens that a query looks back on."""
-
-    heads: int
-    key_heads: int
-    width: int
-    value_width: int
-    causal: bool
-    flash: bool
-    window: int | None = None
-
-
-class Latent(Spec):
-    """Attention with compressed keys and values (arXiv 2405.04434, section 2.1); of each head, widths."""
-
-    query_rank: Width | None = Field(None, description="of the queries' latent; queries are not compressed if absent")
-    key_rank: Width = Field(description="of the latent that keys and values share")
-    width: Width = Field(description="of the part of queries and keys that does not turn with the position")
-    rotary_width: Width = Field(description="of the part that does")
-    value_width: Width
 
 
 class Experts(Spec):
@@ -140,15 +137,16 @@ def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> Part:
 def norm(stream: Stream) -> Part:
     """Layer norm has weights and biases, RMS norm weights alone. Every rank has all of them."""
     name = "rms norm" if stream.norm == "rms" else "norm"
-    return Part((_norm(name, stream.here),), _norm_tensors(stream.norm, stream.hidden))
+    return Part((norm_of(name, stream.here),), norm_tensors(stream.norm, stream.hidden))
 
 
-def _norm(name: str, elements: int) -> Memory:
-    """Backward reads what it read and the gradient of what it wrote."""
+def norm_of(name: str, elements: int) -> Memory:
+    """A norm of `elements`; backward reads what it read and the gradient of what it wrote."""
     return Memory(name, elements, elements, 2 * elements, elements)
 
 
-def _norm_tensors(kind: Norm, width: int) -> tuple[int, ...]:
+def norm_tensors(kind: Norm, width: int) -> tuple[int, ...]:
+    """Elements of a norm's parameters."""
     return (width, width) if kind == "layer" else (width,)
 
 
@@ -158,15 +156,27 @@ def block(stream: Stream, branches: Sequence[Part], parallel: bool = False) -> P
     Whether norms are before the branches or after the additions, as many activations are kept.
     """
     layer = Part(kept=(Kept("input", stream.here, group="input"),))
+    norms, sums = Kept("norms", len(branches) * stream.here), Kept("sums", (len(branches) - 1) * stream.here)
     if parallel:
-        between = len(branches)
         inner = sum([norm(stream) for _ in branches] + list(branches), Part())
         layer += inner + joined(stream) + residual(stream, len(branches))
     else:
-        between = 2 * len(branches) - 1
         for branch in branches:
-            layer += norm(stream) + branch + joined(stream) + residual(stream)
-    return layer + Part(kept=(Kept("norms", between * stream.here),))
+            layer += norm(stream) + _joined(stream, branch) + residual(stream)
+    layer += Part(kept=(norms,) if parallel or not sums.elements else (norms, sums))
+    return layer.module("layernorm", {"norm"}, {"norms"}, exchanges=False)
+
+
+def _joined(stream: Stream, branch: Part) -> Part:
+    """A branch with the collectives around it, which are part of modules that are the whole branch."""
+    whole = branch + joined(stream)
+    around = tuple(range(len(branch.exchanges), len(whole.exchanges)))
+    return replace(
+        whole,
+        modules=tuple(
+            one._replace(exchanges=one.exchanges + around) if one.name in ("mlp", "moe") else one for one in whole.modules
+        ),
+    )
 
 
 def joined(stream: Stream) -> Part:
@@ -215,107 +225,12 @@ def dropout(stream: Stream) -> Part:
     return Part(kept=(Kept("dropout mask", stream.here, 1),)) if stream.dropout else Part()
 
 
-def projected(stream: Stream, heads: Heads, bias: bool, rotary: bool, head_norms: bool = False) -> Part:
-    """Queries, keys and values from one product; keys' heads may be fewer than queries'."""
-    queries, keys = heads.heads * heads.width, heads.key_heads * heads.width
-    columns = queries + keys + heads.key_heads * heads.value_width
-    part = linear("qkv", stream.tokens, columns, stream.hidden, bias)
-    if head_norms:
-        normed = stream.tokens * (queries + keys)
-        tensors = 2 * _norm_tensors(stream.norm, heads.width)
-        part += Part((_norm("head norms", normed),), tensors, (Kept("head norms", normed),))
-    return part + (_rotary(stream.tokens * (queries + keys)) if rotary else Part())
-
-
-def _rotary(elements: int) -> Part:
-    return Part((Memory("rotary", elements, elements, elements, elements),))
-
-
-def compressed(stream: Stream, heads: Heads, latent: Latent) -> Part:
-    """Queries, keys and values through low-rank latents, which every rank has; all heads share a key's rotary part."""
-    tokens, hidden, count = stream.tokens, stream.hidden, heads.heads
-    part = Part()
-    if latent.query_rank is None:
-        part += linear("query", tokens, count * heads.width, hidden, False)
-    else:
-        part += linear("query down", tokens, latent.query_rank, hidden, False) + _normed_latent(stream, latent.query_rank)
-        part += linear("query up", tokens, count * heads.width, latent.query_rank, False)
-    part += linear("key down", tokens, latent.key_rank + latent.rotary_width, hidden, False)
-    part += _normed_latent(stream, latent.key_rank)
-    part += linear("key up", tokens, count * (latent.width + latent.value_width), latent.key_rank, False)
-    return part + _rotary(tokens * (count + 1) * latent.rotary_width)
-
-
-def _normed_latent(stream: Stream, rank: int) -> Part:
-    """The norm of a latent; what it reads and what it writes are kept."""
-    elements = stream.tokens * rank
-    return Part((_norm("latent norm", elements),), _norm_tensors(stream.norm, rank), (Kept("latent", 2 * elements),))
-
-
-def crossed(stream: Stream, source: Stream, heads: Heads) -> Part:
-    """Queries from this stream, keys and values from another, whose ranks bring it together for them."""
-    keys = heads.key_heads * (heads.width + heads.value_width)
-    queries = linear("query", stream.tokens, heads.heads * heads.width, stream.hidden, False)
-    return queries + entered(source) + linear("key value", source.tokens, keys, stream.hidden, False)
-
-
-def attention(stream: Stream, heads: Heads, bias: bool, read_tokens: int | None = None) -> Part:
-    """Attention with its output projection; the rank has `read_tokens` keys, as many as queries if None.
-
-    Ranks that share a sample's tokens read one another's keys and values. A window bounds the keys that a query sees; the first
-    queries see fewer, which is all that a causal mask hides then.
-    """
-    queries, own_keys = stream.tokens, read_tokens or stream.tokens
-    keys = own_keys * stream.shard.context
-    window = min(heads.window or keys, keys)
-    operator = Attention(
-        "attention",
-        heads.heads,
-        heads.key_heads,
-        queries,
-        window,
-        heads.width,
-        heads.value_width,
-        1 - window / (2 * keys) if heads.causal else 1.0,
-        heads.flash,
-    )
-    mixed, widths = heads.heads * heads.value_width, heads.width + heads.value_width
-    kept = (
-        Kept("queries", queries * heads.heads * heads.width),
-        Kept("keys", own_keys * heads.key_heads * heads.width),
-        Kept("values", own_keys * heads.key_heads * heads.value_width),
-        *_scores(operator, stream.dropout),
-        Kept("attention output", queries * mixed),
-    )
-    part = Part((operator,), kept=kept, exchanges=_passed_around(stream.shard, operator.name, keys * heads.key_heads * widths))
-    return part + linear("projection", queries, stream.hidden, mixed, bias)
-
-
-def _passed_around(shard: Shard, attention: str, elements: int) -> tuple[Exchange, ...]:
-    """Keys and values of all ranks that share the tokens, `elements` of them; backward once more, and their gradients back."""
-    if shard.context == 1:
-        return ()
-    hidden = shard.context_by == "ring"
-    ways = (("all_gather", False), ("all_gather", True), ("reduce_scatter", True))
-    return tuple(Exchange(op, elements, backward, hidden, "context", attention) for op, backward in ways)
-
-
-def _scores(operator: Attention, dropped: bool) -> tuple[Kept, ...]:
-    """The softmax's output, dropout's mask and output; a flash kernel keeps one sum for each row of scores instead."""
-    if operator.flash:
-        return (Kept("attention statistics", operator.heads * operator.queries, 4),)
-    softmax = Kept("attention scores", operator.scores, group="attention")
-    if not dropped:
-        return (softmax,)
-    return (
-        softmax,
-        Kept("attention mask", operator.scores, 1, "attention"),
-        Kept("dropped attention scores", operator.scores, group="attention"),
-    )
-
-
 def mlp(stream: Stream, feedforward: int, activation: Activation, bias: bool) -> Part:
     """Two products and the activation function between them; a gated one has twice the columns in the first."""
+    return _mlp(stream, feedforward, activation, bias).module("mlp")
+
+
+def _mlp(stream: Stream, feedforward: int, activation: Activation, bias: bool) -> Part:
     tokens, hidden = stream.tokens, stream.hidden
     up = linear("up", tokens, feedforward * _fan(activation), hidden, bias)
     return up + _activation(tokens * feedforward, activation) + linear("down", tokens, hidden, feedforward, bias)
@@ -331,7 +246,9 @@ def _activation(elements: int, activation: Activation) -> Part:
     fan = _fan(activation)
     read = () if activation == "relu" else (Kept("up", fan * elements),)
     kept = (*read, Kept("activation", elements))
-    return Part((Memory(activation, fan * elements, elements, (fan + 1) * elements, fan * elements),), kept=kept)
+    part = Part((Memory(activation, fan * elements, elements, (fan + 1) * elements, fan * elements),), kept=kept)
+    # without what it reads it cannot be computed again
+    return part.module("activation", None, {"activation"}) if read else part
 
 
 def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
@@ -356,17 +273,19 @@ def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
         Kept("expert outputs", sent * hidden),
     )
     part = Part(routing, (hidden * experts.count,), kept)
-    part += Part((Matmul("expert up", each, wide, hidden, here),)) + _activation(sent * feedforward, activation)
+    activated = _activation(sent * feedforward, activation)
+    activated = activated.module("moe_act", None, {"activation"}) if activated.modules else activated
+    part += Part((Matmul("expert up", each, wide, hidden, here),)) + activated
     weights = (hidden * wide, hidden * feedforward) * here
     part += Part((Matmul("expert down", each, hidden, feedforward, here),), weights, expert_parameters=sum(weights))
     part += Part((Memory("unpermute", sent * hidden, stream.whole, stream.whole + sent * hidden, sent * hidden),))
     if experts.shared:
-        part += mlp(stream, experts.shared * feedforward, activation, False)
+        part += _mlp(stream, experts.shared * feedforward, activation, False).module("shared_experts")
     if shard.expert > 1:
         both = (False, False, True, True)
         elements = sent * hidden // (shard.tensor if shard.sequence else 1)
         part += Part(exchanges=tuple(Exchange("alltoall", elements, backward, axis="expert") for backward in both))
-    return part
+    return part.module("moe")
 
 
 def looked_up(stream: Stream, rows: int, positions: int | None, types: int = 0) -> Part:

@@ -10,24 +10,20 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from simulator.model.attention import Heads, Latent, attention, compressed, projected
 from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
 from simulator.model.parts import (
     Activation,
     Experts,
-    Heads,
-    Latent,
     Norm,
     Part,
     Stream,
-    attention,
     block,
-    compressed,
     even_share,
     looked_up,
     mixture,
     mlp,
     output_head,
-    projected,
 )
 from simulator.spec import Depth, Width
 
@@ -123,7 +119,9 @@ class Transformer(ModelSpec):
         if self.latent is not None:
             width = self.latent.width + self.latent.rotary_width
             shape = Heads(heads, heads, width, self.latent.value_width, True, self.flash, window)
-            return compressed(stream, shape, self.latent) + attention(stream, shape, bias)
+            mixing = compressed(stream, shape, self.latent) + attention(stream, shape, bias)
+            up, kept = {"query", "query up", "key up", "rotary"}, {"queries", "keys", "values"}
+            return mixing.module("mla_up_proj", up, kept, exchanges=False)
         # of two key heads among eight ranks, each rank has one, as three others have
         key_heads = even_share("key_heads", max(self.key_heads or self.heads, ranks), ranks)
         width = self.head_width or self.hidden // self.heads
@@ -170,7 +168,7 @@ def layer(
     name: str, signature: str, part: Part, output: int, glued: bool = False, inputs: tuple[str, ...] | None = None
 ) -> Layer:
     """A layer made of one part."""
-    rest = part.kept, part.exchanges, inputs, part.expert_parameters
+    rest = part.kept, part.exchanges, inputs, part.expert_parameters, part.modules
     return Layer(name, signature, part.operators, part.tensors, output, glued, *rest)
 
 

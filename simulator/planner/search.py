@@ -31,6 +31,8 @@ from simulator.strategy.schedule import ScheduleName
 Times = NDArray[np.float64]
 # Replays take a tenth of a second to some seconds each: what is left after so many is told as not proved.
 _MOST_REPLAYS: Final = 300
+# Share of a device's memory that plans leave free. Assumption: PyTorch's allocator retries, and fails, close to the last bytes.
+HEADROOM: Final = 0.04
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,22 @@ def plan(
     strategies: Collection[str] | None = None,
     schedules: Collection[str] | None = None,
     frameworks: Sequence[Framework] | None = None,
+    headroom: float = HEADROOM,
 ) -> Planned:
-    """The best ways to train the scenario's model on so many devices; as many as its strategy has, if None. memory: bytes that
-    a rank may hold; what its device has, if None. tell: is called with what is being done. servers: at most so many.
-    strategies: which of `STRATEGIES`; hybrid, if None, and with servers where their number is given or the scenario has some.
-    schedules: of pipelines beside 1F1B, or "all"; those that have a closed form, if None. frameworks: to choose from; the
-    scenario's, if None, or the usual ones of hybrids where it names none.
+    """The best ways to train the scenario's model on `gpus` devices; as many as its strategy has, if None.
+
+    memory: bytes that a rank may allocate; if None, what its device has less the share `headroom` of it, since allocators fail
+    when nearly full. tell: is called with what is being done. servers: at most this number. strategies: which of `STRATEGIES`;
+    hybrid, if None, and with servers where their number is given or the scenario has some. schedules: of pipelines in addition
+    to 1F1B, or "all"; those that have a closed form, if None. frameworks: to choose from; the scenario's, if None, or the usual
+    ones of hybrids where it names none.
 
     Raises FieldError or InputError for what cannot be planned: an objective that the cluster says nothing of, no configuration
     that is valid or fits.
     """
     kinds = _kinds(scenario, servers, strategies)
+    if not 0 <= headroom < 1:
+        raise InputError(f"--headroom {headroom:g}: a share of the device's memory; give 0 or more, and less than 1")
     _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
     ranks = gpus or scenario.strategy.training_ranks
@@ -107,7 +114,7 @@ def plan(
     tell(f"estimating {len(found):,} configurations")
     times, held_bytes = found.times(), found.memory_bytes()
     estimate_s = time.perf_counter() - began_s
-    capacity_bytes = memory or scenario.cluster.device.memory_bytes
+    capacity_bytes = memory or (1 - headroom) * scenario.cluster.device.capacity_bytes
     fits = held_bytes <= capacity_bytes
     if not fits.any():
         least = float(held_bytes.min()) / 2**30

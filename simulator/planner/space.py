@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from simulator.errors import FieldError
 from simulator.estimate import Space
@@ -12,7 +12,7 @@ from simulator.estimate.pipelines import CLOSED
 from simulator.estimate.servers import PLACEMENTS, ServerSpace
 from simulator.frameworks import Framework, shipped
 from simulator.model.layers import Layer, Shard, glued_ends
-from simulator.recompute import Recompute
+from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Scenario
 from simulator.software import check_attention, check_supported, default_framework, features, planned_fields
 from simulator.strategy import Hybrid, ParameterServer
@@ -84,7 +84,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
     own, supports = planned_fields(scenario)["bucket_bytes"], scenario.framework.supports
     mixture = any(layer.expert_parameters for layer in layers) and "expert" in supports
     tensor = [degree for degree in _powers(cluster.node.devices) if _divides(scenario, degree)]
-    whole = Space(
+    return Space(
         scenario,
         (ranks,),
         tensor=tuple(tensor if "tensor" in supports else tensor[:1]),
@@ -98,12 +98,11 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         # the one that ranks have which are alone in their pipelines comes with all
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
         zero=tuple(zero for zero in _ZERO if (f"zero_{zero}" if zero else "data_parallel") in supports),
-        recompute=tuple(Recompute(kind=kind) for kind in ("none", "selective", "full")),
+        recompute=_recompute(layers),
         sequence_parallel=(False, True),
         buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),
         orders=(ORDER, _STAGES_FIRST),
     )
-    return whole if _keeps(layers) else replace(whole, recompute=whole.recompute[:1])
 
 
 def server_space(scenario: Scenario, workers: int, most: int | None) -> ServerSpace:
@@ -115,13 +114,12 @@ def server_space(scenario: Scenario, workers: int, most: int | None) -> ServerSp
     most = machines if most is None else min(most, machines)
     servers = {*_powers(most), *(3 * power for power in _powers(most // 3)), taken, most, own.servers}
     bucket_bytes = own.bucket_bytes if isinstance(own, ParameterServer) else _BUCKETS_BYTES[0]
-    recompute = tuple(Recompute(kind=kind) for kind in ("none", "selective", "full"))
     return ServerSpace(
         scenario,
         (workers,),
         tuple(sorted(number for number in servers if 0 < number <= most)),
         PLACEMENTS,
-        recompute=recompute if _keeps(scenario.model.build_layers()) else recompute[:1],
+        recompute=_recompute(scenario.model.build_layers()),
         buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
     )
 
@@ -138,6 +136,10 @@ def _divides(scenario: Scenario, tensor: int) -> bool:
     return True
 
 
-def _keeps(layers: list[Layer]) -> bool:
-    """Whether anything is kept for the backward pass that could be made again."""
-    return any(layer.kept for layer in layers if not layer.glued)
+def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
+    """None, full, and where attention keeps scores `selective`; none alone where nothing is kept that could be recomputed."""
+    if not any(layer.kept for layer in layers if not layer.glued):
+        return (NO_RECOMPUTE,)
+    scores = any(one.group == "attention" for layer in layers for one in layer.kept)
+    kinds: tuple[Literal["selective", "full"], ...] = ("selective", "full") if scores else ("full",)
+    return (NO_RECOMPUTE, *(Recompute(kind=kind) for kind in kinds))

@@ -165,6 +165,8 @@ class _Reader:
             recipe = row.get("fp8_recipe", "")
             found["fp8_recipe"] = _RECIPES.get(recipe, recipe)
         found |= {"optimizer": row["optimizer"], "zero": _whole(row["zero_stage"], 0, 0), "recompute": row["recompute"]}
+        if row["recompute"] == "selective":
+            found["recompute"] = self._software.get("selective", "selective")
         more = self._software.get("training", {})
         found["zero"] = max(found["zero"], more.get("zero", 0))
         return found

@@ -61,7 +61,7 @@ class Held:
             return [Unit(stage, [])]
         if job.zero == 3:
             return [Unit(layer, self.gradients.bounds(layer)) for layer in (range(i, i + 1) for i in stage)]
-        size = plan.gradient_bytes or job.element_bytes
+        size = job.reduced_bytes
         bounds, layers = self.gradients.buckets(stage, size, plan.first_bucket_bytes, plan.bucket_bytes)
         if not (plan.overlap or plan.overlap_gather or job.zero == 2):
             return [Unit(stage, bounds)]
@@ -169,7 +169,7 @@ class Agreement:
         summed theirs (Megatron-LM, arXiv 2104.04473). Where gradients are shared out, each rank has a part of them."""
         pair, grid, replicas = ends(self.plan), self.shop.grid, self.replicas
         share = self._groups(pair[0], "replicas")[0].size if self.job.zero >= 2 else 1
-        size_bytes = self.held.copied * (self.plan.gradient_bytes or self.job.element_bytes) / share
+        size_bytes = self.held.copied * self.job.reduced_bytes / share
         asked = []
         for replica in replicas:
             group = Group.of([grid.rank(replica.placed.rank, rank) for rank in pair], grid.devices)
@@ -208,7 +208,7 @@ class Agreement:
         beside = plan.overlap or zero >= 2
         for stage in plan.stage_of[rank]:
             making = own[(tasks.stage[own] == stage) & self._makes[own]]
-            if zero < 2:
+            if not self.job.scatters:
                 making = making[-len(self.units[stage]) if beside and tasks.cut[making[-1]] else -1 :]
             yield self._sums(rank, stage, making, tasks.cut[making] if beside else np.zeros(len(making), dtype=np.bool_))
 
@@ -235,7 +235,7 @@ class Agreement:
 
     def _summed(self, rank: int, keepers: str, tensors: Sequence[int]) -> Iterator[_Asked]:
         """The collectives that sum the gradients of what a group keeps alike."""
-        plan, size = self.plan, self.plan.gradient_bytes or self.job.element_bytes
+        plan, size = self.plan, self.job.reduced_bytes
         ranks = self._groups(rank, keepers)[0].size
         if self.job.zero:
             yield _Asked("reduce_scatter", keepers, float(sum(tensors) * size))
@@ -253,11 +253,21 @@ class Agreement:
         return {group: count for group, count in zip(KEEPERS, counts, strict=True) if count}
 
     def _gathers(self, own: Rows) -> _Events:
-        """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped."""
+        """The parameters of each layer before it is passed; again before it is passed backward, where they were dropped; before
+        the step's first pass alone, where they are kept for the whole step."""
         kinds = (Pass.FORWARD, Pass.BACKWARD, Pass.INPUT) if self.plan.reshard else (Pass.FORWARD,)
         passed = own[np.isin(self.shop.lanes.kind[own], kinds)]
+        if self.plan.keeps_gathered:
+            passed = passed[self.shop.lanes.microbatch[passed] == self._first_of(passed)]
         ahead = np.arange(len(passed)) - 1 - self.plan.prefetch
         return self._gathered(passed, np.where(ahead >= 0, passed[np.maximum(ahead, 0)], own[0]))
+
+    def _first_of(self, passed: Rows) -> Rows:
+        """The microbatch that is the first to pass the stage of each of some tasks of a rank."""
+        stage, microbatch = self.shop.lanes.stage[passed], self.shop.lanes.microbatch[passed]
+        stages, first = np.unique(stage, return_index=True)
+        found: Rows = microbatch[first][np.searchsorted(stages, stage)]
+        return found
 
     def _gathers_of_step(self, rank: int, own: Rows) -> Iterator[_Events]:
         """The parameters of each unit before the step's first pass over it, as soon as those before are gathered."""

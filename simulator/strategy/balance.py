@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from pydantic import Field, ValidationError, WrapValidator
 
 from simulator.cluster.device import optimizer_bytes
 from simulator.errors import FieldError
-from simulator.model.layers import Layer, cut_into_stages, glued_ends
+from simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages, glued_ends
 from simulator.spec import Width
 from simulator.strategy.costs import Job
 from simulator.strategy.plan import Plan
@@ -41,16 +42,20 @@ def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
     can be, with what embedding and loss take at the ends; or the numbers of blocks, from the first stage on. Raises FieldError.
     """
     layers, stages = job.layers, plan.stages * plan.chunks
-    by_blocks = cut_by_blocks(layers, stages, balance)
+    by_blocks = cut_by_blocks(layers, stages, balance, plan.counted)
     if isinstance(balance, tuple) or balance == "layers" or stages == 1:
         return by_blocks
     return _cut_evenly(layers, stages, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
 
 
-def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance) -> list[range]:
+def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted: Counted = NOT_COUNTED) -> list[range]:
     """As many blocks in every stage, if not said otherwise. Raises FieldError where there are more stages than blocks."""
+    if any(counted) and (stages == 1 or blocks != "layers"):
+        field = f"account_for_{Counted._fields[counted.index(True)]}"
+        why = "there is one stage of the model" if stages == 1 else "balance says where the model is cut"
+        raise FieldError(("strategy", field), f"{why}; leave it out")
     if not isinstance(blocks, tuple):
-        return cut_into_stages(layers, stages)
+        return cut_into_stages(layers, stages, counted)
     first, last = glued_ends(layers)
     if len(blocks) != stages:
         raise FieldError(("strategy", "balance"), f"{len(blocks)} numbers for {stages} stages of the model; give one for each")
@@ -63,7 +68,9 @@ def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance) -> list
 
 
 def _seconds(job: Job, plan: Plan) -> _Weights:
-    """Of both passes over each layer, the same on every stage."""
+    """Of both passes over each layer, the same on every stage; with all blocks recomputed, where recomputation depends on
+    stages."""
+    job = replace(job, recomputed=None)
     costs = job.costs(plan.microbatches)
     total = costs.forward_s + costs.backward_s + costs.forward_exchange_s + costs.backward_exchange_s
     return lambda _: total

@@ -78,7 +78,11 @@ class Strategy(Spec, ABC):
 
     def parts(self, job: Job) -> list[list[Layer]]:
         """What of a worker's model each of its stages has."""
-        return [[job.layers[i] for i in part] for part in cut_into_stages(job.layers, self.stages)]
+        return [[job.layers[i] for i in part] for part in self.stage_layers(job)]
+
+    def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
+        """Numbers of the layers of each stage of the model."""
+        return cut_into_stages(job.layers, self.stages)
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         """Raises FieldError when the model or the batch does not fit the strategy's numbers."""

@@ -40,7 +40,6 @@ class Replicas:
     first_gather: bool
     sums: Op | None
     every: bool
-    gradient_bytes: int | None
 
 
 class Slowed(NamedTuple):
@@ -104,7 +103,7 @@ class Contention:
             if gathers:
                 add(way, "all_gather", float(parameters * size))
         if sums is not None:
-            add(1, sums, float(parameters * (replicas.gradient_bytes or size)))
+            add(1, sums, float(parameters * job.reduced_bytes))
         return moved_s[0], moved_s[1], memory_bytes[0], memory_bytes[1]
 
     def _crowd(self, op: Op, cluster: Cluster) -> Crowd:

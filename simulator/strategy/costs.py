@@ -5,10 +5,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from simulator.input import Input
 from simulator.model.graph import handed_on
 from simulator.model.layers import Layer
 from simulator.model.operators import Exchange, Matmul, Operator
-from simulator.recompute import NO_RECOMPUTE, Recompute
+from simulator.recompute import NO_RECOMPUTE, Recompute, again
 from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
 from simulator.units import Seconds
@@ -56,6 +56,18 @@ class MeasuredStep(Spec):
     time_s: Seconds = Field(alias="time", gt=0)
 
 
+class GradientSizes(NamedTuple):
+    """Bytes of gradients, for each parameter.
+
+    accumulated: in the buffer to which microbatches add their gradients. reduced: of what ranks sum. added: read and written
+    by a microbatch to add to the whole buffer, beside what the product of the gradient itself moves.
+    """
+
+    accumulated: int
+    reduced: int
+    added: int = 0
+
+
 class Exchanging(Protocol):
     """How ranks that share layers exchange what they must."""
 
@@ -79,6 +91,8 @@ class Job:
     of it, and not the times that the device's model says. framework: what runs the layers; recipe: how it scales 8-bit
     products. ranks: that wait for each other in each step; group: that wait for each other within each pass. exchange: how
     ranks that share layers exchange what they must. contend: how collectives next to passes slow these down.
+    recomputed: whether each layer is recomputed, where that depends on stages; all blocks are, if None.
+    gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter them.
     """
 
     layers: Sequence[Layer]
@@ -97,6 +111,9 @@ class Job:
     group: int = 1
     exchange: Exchanging | None = None
     contend: Contending | None = None
+    recomputed: tuple[bool, ...] | None = None
+    gradients: GradientSizes | None = None
+    scatter: Literal["microbatch", "step"] = "microbatch"
 
     def apart(self, ranks: int) -> Collection[int]:
         """Ranks that nothing may be folded with: those that are told apart; all, where no rank is like another."""
@@ -105,6 +122,16 @@ class Job:
     @property
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.precision]
+
+    @property
+    def scatters(self) -> bool:
+        """Whether each microbatch's gradients are scattered."""
+        return self.zero >= 2 and self.scatter == "microbatch"
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes of an element of gradients that ranks sum."""
+        return self.element_bytes if self.gradients is None else self.gradients.reduced
 
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
@@ -129,7 +156,10 @@ class Job:
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds that each layer computes in the forward and in the backward pass, shape (2, layers)."""
-        result: NDArray[np.float64] = self._of_layers(self._layer_s, samples) * (self._scale() * self.slowest)
+        forward_s, backward_s = self._of_layers(self._layer_s, samples)
+        if self.recompute.kind != "none":
+            backward_s = backward_s + self._where_recomputed(self._of_layers(self._again_s, samples)[0])
+        result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
         return result
 
     @property
@@ -145,19 +175,32 @@ class Job:
 
     def exchanging_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds that each layer's exchanges hold up either pass, shape (2, layers); what is recomputed exchanges again."""
-        return self.with_again(self.exchanges_s(samples))
+        return self.with_again(self.exchanges_s(samples), samples)
 
     def exchanges_s(self, samples: float) -> NDArray[np.float64]:
         """The same without what is exchanged again."""
         return self._of_layers(self._exchanges_s, samples)
 
-    def with_again(self, exchanges_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What `exchanges_s` told, and what is exchanged again."""
-        if self.recompute.kind != "full":
+    def with_again(self, exchanges_s: NDArray[np.float64], samples: float) -> NDArray[np.float64]:
+        """Seconds of exchanges, as `exchanges_s` gives them, with those that recomputation repeats in the backward pass."""
+        if self.recompute.kind == "none" or self.exchange is None:
             return exchanges_s
         forward_s, backward_s = exchanges_s
-        glued = np.array([layer.glued for layer in self.layers])
-        return np.stack([forward_s, backward_s + np.where(glued, 0.0, forward_s)])
+        again_s = forward_s if self.recompute.kind == "full" else self._of_layers(self._exchanges_again_s, samples)[0]
+        return np.stack([forward_s, backward_s + self._where_recomputed(again_s)])
+
+    def recomputing(self, stages: Iterable[Sequence[int]]) -> Job:
+        """The same job where recomputation concerns some layers of each stage, given by numbers of layers."""
+        found = [False] * len(self.layers)
+        for stage in stages:
+            for number, concerned in zip(stage, self.recompute.concerned([self.layers[i] for i in stage]), strict=True):
+                found[number] = concerned
+        return replace(self, recomputed=tuple(found))
+
+    def _where_recomputed(self, again_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of recomputation of each layer, zero where it is not recomputed."""
+        concerned = self.recomputed or [not layer.glued for layer in self.layers]
+        return np.where(concerned, again_s, 0.0)
 
     def handed_on_bytes(self, samples: float) -> NDArray[np.float64]:
         """What is handed to the layers behind each layer, shape (layers,)."""
@@ -168,9 +211,10 @@ class Job:
         """Seconds of each layer's backward pass that are gradients of weights, shape (layers,)."""
         samples = self.samples_per_worker / microbatches
 
-        def of_layer(layer: Layer, samples: float) -> Sequence[float]:
+        def of_layer(layer: Layer, samples: float) -> tuple[float]:
             key = "weights", layer.signature, samples, self._work
-            return self._on_device(key, lambda execution: (execution.weights_s(layer, samples),))
+            (weights_s,) = self._on_device(key, lambda execution: (execution.weights_s(layer, samples),))
+            return (weights_s + self._added_s(layer),)
 
         result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * (self._scale() * self.slowest)
         return result
@@ -208,6 +252,13 @@ class Job:
             both[one.backward] += self.exchange.seconds(one, layer, samples, self)
         return both[False], both[True]
 
+    def _exchanges_again_s(self, layer: Layer, samples: float) -> tuple[float]:
+        """Seconds of a layer's exchanges that selective recomputation repeats."""
+        if self.exchange is None:
+            return (0.0,)
+        repeated = again(layer, self.recompute).exchanges
+        return (sum((self.exchange.seconds(one, layer, samples, self) for one in repeated), 0.0),)
+
     def _scale(self) -> float:
         """What to multiply the times of layers with so that they make the step that was measured. Raises FieldError."""
         if self.measured_step is None:
@@ -216,8 +267,7 @@ class Job:
         if left_s <= 0:
             message = "the optimizer alone takes longer by the device's memory bandwidth; give the time of a whole step"
             raise FieldError(("training", "measured_step", "time"), message)
-        plain = replace(self, recompute=NO_RECOMPUTE)
-        return left_s / float(plain._of_layers(plain._layer_s, self.measured_step.samples).sum())
+        return left_s / float(self._of_layers(self._layer_s, self.measured_step.samples).sum())
 
     @property
     def _work(self) -> Work:
@@ -229,9 +279,23 @@ class Job:
         return self.cluster.device.of_each(key, lambda device: function(Execution(device, framework, work)))
 
     def _layer_s(self, layer: Layer, samples: float) -> Sequence[float]:
-        """Seconds of a layer's forward pass, and of its backward pass with what is recomputed in it."""
-        key = "layer", layer.signature, layer.glued, samples, self._work
-        return self._on_device(key, lambda execution: execution.layer_s(layer, samples))
+        """Seconds of a layer's forward and backward pass, without recomputation."""
+        key = "layer", layer.signature, samples, self._work
+        forward_s, backward_s = self._on_device(key, lambda execution: execution.layer_s(layer, samples))
+        return forward_s, backward_s + self._added_s(layer)
+
+    def _added_s(self, layer: Layer) -> float:
+        """Seconds in which a microbatch's gradients of a layer are added to the buffer of all microbatches. Where each
+        microbatch scatters them a rank adds its own part alone, which is left out."""
+        if self.gradients is None or not self.gradients.added or self.scatters:
+            return 0.0
+        moved_bytes = layer.parameters * self.gradients.added
+        return self.cluster.device.of_each(("added", moved_bytes), lambda device: (device.moved_s(moved_bytes),))[0]
+
+    def _again_s(self, layer: Layer, samples: float) -> Sequence[float]:
+        """Seconds of what recomputation of a layer adds to its backward pass."""
+        key = "again", layer.signature, samples, self._work
+        return self._on_device(key, lambda execution: (execution.again_s(layer, samples),))
 
     def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> Sequence[float]:
         """Seconds of some of a layer's operators in the forward and the backward pass."""
@@ -244,27 +308,24 @@ class Job:
         return self._on_device(key, lambda execution: (execution.memory_share(layer, samples),))[0]
 
     def mean_memory_share(self, samples: float) -> float:
-        """The same over all layers that are no ends of the model, by their number."""
+        """The same over all blocks of the model."""
         if not self.framework.contention:
             return 0.0
         layers, which = self._distinct
-        counts = np.bincount(which)
-        shares = [
-            (self.memory_share(layer, samples), count) for layer, count in zip(layers, counts, strict=True) if not layer.glued
-        ]
-        return float(sum(share * count for share, count in shares) / max(1, sum(count for _, count in shares)))
+        counts = np.bincount(which).tolist()
+        blocks = [(layer, count) for layer, count in zip(layers, counts, strict=True) if not layer.glued]
+        return sum(self.memory_share(layer, samples) * count for layer, count in blocks) / max(1, sum(n for _, n in blocks))
 
     def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""
         if isinstance(parameters, np.ndarray):
-            found = self._on_device(
-                ("optimizer", self._work), lambda execution: (execution.optimizer_s(0.0), execution.optimizer_s(1.0))
-            )
-            return self.slowest * (found[0] + (found[1] - found[0]) * parameters)
-        result = self._on_device(("optimizer", parameters, self._work), lambda execution: (execution.optimizer_s(parameters),))[
-            0
-        ]
-        return self.slowest * result
+            none_s, one_s = (self._optimizer_s(count) for count in (0.0, 1.0))
+            return self.slowest * (none_s + (one_s - none_s) * parameters)
+        return self.slowest * self._optimizer_s(parameters)
+
+    def _optimizer_s(self, parameters: float) -> float:
+        key = "optimizer", parameters, self._work
+        return self._on_device(key, lambda execution: (execution.optimizer_s(parameters),))[0]
 
 
 class Gradients:

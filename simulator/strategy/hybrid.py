@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.cluster import Cluster
+from simulator.model.layers import ContextBy
 from simulator.spec import Count
 from simulator.strategy.grid import ORDER, Axis
 from simulator.strategy.plan import Plan
@@ -23,12 +24,14 @@ class Hybrid(Averaged, Staged, Replicated):
     sequence_parallel: bool = Field(False, description="they also share what is between the matrices (arXiv 2205.05198)")
     overlap_tensor: bool = Field(False, description="their collectives move beside the products around them")
     context: Count = Field(1, description="ranks that each have a part of every sample's tokens")
-    context_by: Literal["ring", "all_gather"] = Field("ring", description="how they read one another's keys and values")
+    context_by: ContextBy = Field(
+        "ring",
+        description="how attention reads all tokens: keys and values in a ring or gathered, or heads for tokens (ulysses)",
+    )
     expert: Count = Field(1, description="workers that share a mixture's experts; divides workers")
     order: Annotated[tuple[Axis, ...], Field(max_length=4)] = ORDER
     split_sends: bool = Field(False, description="tensor-parallel ranks each send a part of an activation to the next stage")
     overlap_gather: bool = Field(False, description="gather updated parameters beside the next forward pass (zero 1 and 2)")
-    gradient_bytes: Literal[2, 4, 8] | None = Field(None, description="of an element that is summed; the precision's if absent")
 
     servers_: int = Field(0, ge=0, le=1_000_000, alias="servers", description="on nodes of their own, in place of averaging")
 
@@ -39,7 +42,7 @@ class Hybrid(Averaged, Staged, Replicated):
     def plan(self) -> Plan:
         names = (
             "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "order", "split_sends",
-            "overlap_gather", "gradient_bytes",
+            "overlap_gather",
         )  # fmt: skip
         own = {name: getattr(self, name) for name in names} | {"first_bucket_bytes": self.bucket_bytes}
         return Plan(microbatches=self.microbatches_, servers=self.servers_, **averaging(self), **staging(self), **own)

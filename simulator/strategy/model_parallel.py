@@ -42,6 +42,10 @@ class ModelParallel(Strategy):
         own = with_own_weights(job.layers, device_of)
         return [[layer for layer, at in zip(own, device_of, strict=True) if at == device] for device in range(self.stages)]
 
+    def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
+        device_of = self._device_of(job.layers)
+        return [[i for i, at in enumerate(device_of) if at == device] for device in range(self.stages)]
+
     def _device_of(self, layers: Sequence[Layer]) -> list[int]:
         """The device of each layer. Raises FieldError for more devices than a chain has blocks."""
         if branches(layers):

@@ -10,7 +10,7 @@ from typing import Literal
 
 from simulator.cluster.algorithms import Op
 from simulator.errors import FieldError
-from simulator.model.layers import Shard
+from simulator.model.layers import ContextBy, Counted, Shard
 from simulator.strategy.compression import Compression
 from simulator.strategy.contention import Contention, Replicas
 from simulator.strategy.costs import Job
@@ -28,13 +28,15 @@ class Plan:
     order: axes of the ranks' numbers, the innermost first. expert: workers that share a mixture's experts. sequence_parallel,
     context_by: as in `Shard`. overlap_tensor: as in `Exchanges`. overlap_sends: whether
     activations are sent and received beside passes. split_sends: tensor-parallel ranks send a part each of what all of them
-    have (arXiv 2104.04473, section 4.1).
+    have (arXiv 2104.04473, section 4.1). account_for_embedding, account_for_loss: whether
+    these count as blocks of stages.
     bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
     backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
     forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
-    forward pass. shard_over: workers that share states, all if None; groups of them average (hybrid sharding).
-    gradient_bytes: of an element that is summed; the training precision's, if None. shares: samples of each worker, where they
-    differ. servers: through which workers keep alike in place of averaging, on nodes of their own.
+    forward pass. scatter: when ZeRO's stages 2 and 3 scatter gradients. shard_over: workers that share states, all if None;
+    groups of them average (hybrid sharding).
+    shares: samples of each worker, where they differ. servers: through which workers keep alike in place of averaging, on nodes
+    of their own.
     """
 
     workers: int = 1
@@ -45,10 +47,12 @@ class Plan:
     expert: int = 1
     order: tuple[Axis, ...] = ORDER
     sequence_parallel: bool = False
-    context_by: Literal["ring", "all_gather"] = "ring"
+    context_by: ContextBy = "ring"
     overlap_tensor: bool = False
     microbatches: int = 1
     schedule: ScheduleName = "1f1b"
+    account_for_embedding: bool = False
+    account_for_loss: bool = False
     overlap_sends: bool = False
     split_sends: bool = False
     bucket_bytes: float = math.inf
@@ -57,8 +61,8 @@ class Plan:
     overlap_gather: bool = False
     prefetch: int = 1
     reshard: bool = True
+    scatter: Literal["microbatch", "step"] = "microbatch"
     shard_over: int | None = None
-    gradient_bytes: int | None = None
     algorithm: str | None = None
     compression: Compression | None = None
     shares: tuple[int, ...] | None = None
@@ -79,9 +83,20 @@ class Plan:
         return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by)
 
     @property
+    def keeps_gathered(self) -> bool:
+        """Whether parameters that ZeRO's stage 3 gathers stay until the step's last backward pass, as FSDP2 has it in pipelines
+        (torch.distributed.pipelining.stage: set_reshard_after_backward)."""
+        return not self.reshard and self.stages > 1
+
+    @property
     def splits(self) -> bool:
         """Whether tensor-parallel ranks send a part each of what all of them have."""
         return self.split_sends and not self.sequence_parallel
+
+    @property
+    def counted(self) -> Counted:
+        """Ends of the model that count as blocks of stages."""
+        return Counted(self.account_for_embedding, self.account_for_loss)
 
     @property
     def sharing(self) -> int:
@@ -125,7 +140,6 @@ class Plan:
                 zero in (1, 2) and self.overlap_gather,
                 sums,
                 zero >= 2,
-                self.gradient_bytes,
             )
         )
 
@@ -174,7 +188,7 @@ class Plan:
         if self.chunks > 1 and self.stages == 1:
             message = f"{self.chunks} chunks on a rank that has no others beside it; set strategy.stages, or give 1 and 1f1b"
             raise FieldError(("strategy", "chunks"), message)
-        for field in ("overlap", "overlap_gather", "algorithm", "compression", "gradient_bytes"):
+        for field in ("overlap", "overlap_gather", "algorithm", "compression"):
             if self.servers and getattr(self, field):
                 raise FieldError(("strategy", field), "servers sum what workers push; leave it out, or servers")
         if self.split_sends and (self.tensor == 1 or self.stages == 1):

@@ -48,9 +48,10 @@ def _sketched(plan: Plan, job: Job, ranges: Sequence[range]) -> Sketch:
     check_size(plan, len(classes))
     held = Held(job.layers, plan)
     found = [held.units(stage, plan, job) for stage in ranges]
-    if job.zero >= 2:
+    all_cut = job.zero == 3 or job.scatters
+    if all_cut:
         _check_units(len(classes) * sum(map(len, found)), plan.microbatches)
-    tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], job.zero >= 2, plan.pass_times(job))
+    tasks = lanes(plan, [[unit.layers for unit in stage] for stage in found], all_cut, plan.pass_times(job))
     fabric = Fabric(job.cluster, builder)
     draft = Draft(fabric)
     shop = Shop(builder, fabric, Feeding(builder, job), plan, grid, ranges, tasks, draft, Sheet(job, plan.microbatches))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,8 @@ class Staged(Spec):
     chunks: Count = Field(1, description="stages of the model on each rank (virtual stages)")
     schedule: ScheduleName = "1f1b"
     balance: Balance = Field("layers", description="what stages have alike, or how many blocks each has")
+    account_for_embedding: bool = Field(False, description="count the embedding as a layer when stages are cut")
+    account_for_loss: bool = Field(False, description="count the output head and the loss as a layer when stages are cut")
     overlap_sends: bool = Field(False, description="send and receive activations beside passes")
 
     @property
@@ -49,7 +51,12 @@ class Averaged(Spec):
     algorithm: str | None = Field(None, description="of the allreduce; the library's choice if absent")
     compression: AnyCompression | None = Field(None, description="what workers exchange in place of their gradients")
     prefetch: int = Field(1, ge=0, le=1000, description="layers that are gathered ahead, where parameters are shared out")
-    reshard: bool = Field(True, description="drop gathered parameters after the forward pass")
+    reshard: bool = Field(
+        True, description="drop gathered parameters after the forward pass; else pipelines keep them for the whole step"
+    )
+    scatter: Literal["microbatch", "step"] = Field(
+        "microbatch", description="scatter gradients after each microbatch, or whole ones once a step (FSDP's no_sync)"
+    )
     shard_over: Count | None = Field(None, description="workers that share states; all if absent (hybrid sharding)")
 
 
@@ -86,13 +93,16 @@ class Replicated(Strategy, ABC):
         """The layers of each stage of the model. Raises FieldError where it cannot be cut so."""
         return cut(self.plan.exchanging(job), self.plan, self.balance_of)
 
+    def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
+        return self.ranges(job)
+
     def parts(self, job: Job) -> list[list[Layer]]:
         ranges = self.ranges(job)
         return [[job.layers[i] for stage in stages for i in ranges[stage]] for stages in self.plan.stage_of]
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         plan = self.plan
-        cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of)
+        cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of, plan.counted)
         if plan.shares is not None:
             check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
         for samples in plan.shares or (samples_per_worker,):
@@ -111,13 +121,14 @@ class Replicated(Strategy, ABC):
 
 def averaging(fields: Averaged) -> dict[str, Any]:
     """What the fields of averaging say of a plan."""
-    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "shard_over")
+    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "scatter", "shard_over")
     return {"workers": fields.workers_} | {name: getattr(fields, name) for name in names}
 
 
 def staging(fields: Staged) -> dict[str, Any]:
     """What the fields of stages say of a plan."""
-    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in ("chunks", "schedule", "overlap_sends")}
+    names = ("chunks", "schedule", "overlap_sends", "account_for_embedding", "account_for_loss")
+    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
 
 
 __all__ = ["Averaged", "Replicated", "Shares", "Staged", "averaging", "staging"]

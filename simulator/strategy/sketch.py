@@ -159,6 +159,7 @@ class Shape(NamedTuple):
     layers: int
     samples_per_worker: int
     precision: str
+    reduced_bytes: int
     zero: int
     unevenness: Unevenness
     times: PassTimes
@@ -171,8 +172,8 @@ class Shape(NamedTuple):
     def of(cls, plan: Plan, job: Job, ranges: Sequence[range]) -> Shape:
         cluster, node = job.cluster, job.cluster.node
         return cls(
-            plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.zero, job.unevenness,
-            plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, library_of(cluster),
+            plan, tuple(ranges), id(job.layers), job.samples_per_worker, job.precision, job.reduced_bytes, job.zero,
+            job.unevenness, plan.pass_times(job), node.devices, node.cards_used, cluster.is_uniform, library_of(cluster),
         )  # fmt: skip
 
 

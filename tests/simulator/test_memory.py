@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from simulator.errors import ScenarioError
 from simulator.memory import HOLDERS, kept, memory, segments, size_bytes, states
 from simulator.memory.flight import flights
 from simulator.model.layers import Layer
-from simulator.model.operators import Attention, Kept, Matmul
+from simulator.model.operators import Attention, Kept, Matmul, Module
 from simulator.predict import predict
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Scenario, Training
@@ -34,7 +35,10 @@ def layer(name: str = "layer", parameters: int = 0, *activations: Kept, glued: b
     return Layer(name, name, (Matmul("product", 1, 10, 10),), (parameters,) if parameters else (), 10, glued, activations)
 
 
-BLOCK = layer("block", 100, Kept("input", 10, group="input"), Kept("hidden", 70), Kept("scores", 500, 1, "attention"))
+BLOCK = replace(
+    layer("block", 100, Kept("input", 10, group="input"), Kept("hidden", 70), Kept("scores", 500, 1, "attention")),
+    modules=(Module("core_attn", (), (2,)),),
+)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,7 @@ def test_what_recomputation_keeps() -> None:
     def bytes_of(recompute: Recompute, first: bool = True) -> int:
         return size_bytes(kept(BLOCK, recompute, first), 2)
 
-    every = Recompute.model_validate({"every": 3})
+    every = Recompute.model_validate({"group": 3})
     assert bytes_of(NO_RECOMPUTE) == 2 * 80 + 500
     assert bytes_of(Recompute(kind="selective")) == 2 * 80
     assert bytes_of(Recompute(kind="full")) == bytes_of(every) == 2 * 10
@@ -82,7 +86,7 @@ def test_what_is_glued_is_not_made_again() -> None:
 @given(st.integers(1, 9), st.integers(1, 20))
 def test_layers_are_made_again_in_groups_between_glued_ones(every: int, blocks: int) -> None:
     layers = [layer(glued=True), *[BLOCK] * blocks, layer(glued=True)]
-    numbers = segments(layers, Recompute(kind="full", every=every)).tolist()
+    numbers = segments(layers, Recompute(kind="full", group=every)).tolist()
     groups = [numbers.count(number) for number in sorted(set(numbers))]
     assert numbers == sorted(numbers)
     assert groups[0] == groups[-1] == 1
@@ -92,13 +96,13 @@ def test_layers_are_made_again_in_groups_between_glued_ones(every: int, blocks: 
 
 @pytest.mark.parametrize(
     ("recompute", "share"),
-    [(NO_RECOMPUTE, 0), (Recompute(kind="selective"), 0.2), (Recompute(kind="full"), 1), (Recompute(kind="full", every=3), 1)],
+    [(NO_RECOMPUTE, 0), (Recompute(kind="selective"), 0.2), (Recompute(kind="full"), 1), (Recompute(kind="full", group=3), 1)],
 )
 def test_what_is_made_again_takes_its_forward_time_again(small: Make, recompute: Recompute, share: float) -> None:
     attention, product = Attention("attention", 2, 2, 8, 8, 4, 4), Matmul("product", 8, 16, 16)
     assert attention.forward_flops == product.forward_flops / 2
     layers = [
-        Layer("block", "block", (attention, product, product), (), 10),
+        Layer("block", "block", (attention, product, product), (), 10, modules=(Module("core_attn", (0,)),)),
         Layer("head", "head", (product,), (), 10, glued=True),
     ]
     costs = Job(layers, small().cluster, 4, "fp32", "sgd", recompute=recompute).costs()
@@ -124,7 +128,7 @@ def test_activations_by_schedule(small: Make, schedule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recompute", "per_layer"), [("none", 34 + 5 * 16 * 512 / 1024), ("selective", 34), ("full", 2), ("{every: 2}", 1)]
+    ("recompute", "per_layer"), [("none", 34 + 5 * 16 * 512 / 1024), ("selective", 34), ("full", 2), ("{group: 2}", 1)]
 )
 def test_stages_hold_what_the_published_formulae_say(small: Make, recompute: str, per_layer: float) -> None:
     """arXiv 2205.05198, equations 1, 5 and 6 and table 2: bytes of a layer in units of s·b·h; the first of p stages holds p
@@ -156,7 +160,7 @@ def test_gradients_and_activations_are_not_at_their_most_together(small: Make) -
 
 @pytest.mark.parametrize(
     "remedy",
-    ["recompute: {every: 2}", "zero: 1", "zero: 2", "zero: 3", "offload: [optimizer]"],
+    ["recompute: {group: 2}", "zero: 1", "zero: 2", "zero: 3", "offload: [optimizer]"],
 )
 def test_every_remedy_saves_memory(small: Make, remedy: str) -> None:
     base = (WIDE, "strategy.workers=4", "batch=8192" if "recompute" in remedy else "batch=64")
@@ -195,7 +199,7 @@ def test_processes_share_the_memory_of_their_machine(small: Make) -> None:
 
 
 def test_holders_add_up_and_none_is_negative(small: Make) -> None:
-    for overrides in (("training.recompute=full",), (pipeline(3, 6, "gpipe"), "training.recompute={every: 2}")):
+    for overrides in (("training.recompute=full",), (pipeline(3, 6, "gpipe"), "training.recompute={group: 2}")):
         run = predict(small(*overrides))
         assert run.memory_bytes is not None
         assert set(run.memory_bytes) == set(HOLDERS)
@@ -208,10 +212,10 @@ def test_holders_add_up_and_none_is_negative(small: Make) -> None:
     [
         (
             (TALL, "training.recompute=selective"),
-            "training.recompute: this mlp keeps no attention scores to make again; give full",
+            "training.recompute: this mlp has no attention to recompute; give full, or {group: n}",
         ),
         (("training.recompute=half",), "'half' is not known; give 'none', 'selective' or 'full'"),
-        (("training.recompute={every: 0}",), "must be greater than 0"),
+        (("training.recompute={group: 0}",), "must be greater than 0"),
         (("training.zero=4",), "training.zero: must be at most 3"),
         (
             ("strategy={kind: parameter_server, workers: 2, servers: 1}", "training.zero=1"),

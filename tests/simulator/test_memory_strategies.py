@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.memory import memory
-from simulator.memory.activations import kept_of_every_second, size_bytes
+from simulator.memory.activations import kept, size_bytes
 from simulator.memory.flight import flights
 from simulator.memory.result import RankMemory
 from simulator.memory.software import DEEPSPEED, DEEPSPEED_BF16, FUSED_LOSS, MEGATRON, NEMO, PYTORCH, Software, software_of
 from simulator.model import Gpt, Llama
+from simulator.recompute import Recompute
 from simulator.scenario import Scenario
 from simulator.strategy.schedule import Pass, ScheduleName, most_held, order
 
@@ -27,6 +28,7 @@ GPT = "model={kind: gpt, layers: 16, hidden: 1024, heads: 16, vocabulary: 64, se
 LLAMA = "{kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, sequence: 256}"
 STATES = ("parameters", "gradients", "master_parameters", "optimizer_states")
 ON = ("cluster=selene-a100",)
+EVERY_SECOND = Recompute(kind="selective", products="every_second")
 # so that the fullest moment is none of the optimizer's
 BARE = replace(MEGATRON, main_gradients=False)
 
@@ -274,7 +276,7 @@ def test_every_second_product_is_kept() -> None:
     model = Llama(layers=1, hidden=64, heads=8, key_heads=2, vocabulary=64, sequence=32, feedforward=224)
     block = next(layer for layer in model.build_layers() if not layer.glued)
     elements = 64 * (1 + 1 + 1 + 1) + 16 + 224
-    assert size_bytes(kept_of_every_second(block), 2) == 32 * (2 * elements + 4 * 8)
+    assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * elements + 4 * 8)
 
 
 def test_every_second_product_of_a_gpt() -> None:
@@ -282,7 +284,7 @@ def test_every_second_product_of_a_gpt() -> None:
     block = next(
         layer for layer in Gpt(layers=1, hidden=64, heads=8, vocabulary=64, sequence=32).build_layers() if not layer.glued
     )
-    assert size_bytes(kept_of_every_second(block), 2) == 32 * (2 * 64 * (1 + 1 + 1 + 1 + 4) + 4 * 8)
+    assert size_bytes(kept(block, EVERY_SECOND), 2) == 32 * (2 * 64 * (1 + 1 + 1 + 1 + 4) + 4 * 8)
 
 
 def test_narrow_inputs_leave_less(small: Make) -> None:

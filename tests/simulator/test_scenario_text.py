@@ -56,7 +56,7 @@ FIELDS = {
     "strategy.bucket": sizes,
     "training.optimizer": st.sampled_from(["adam", "lamb"]),
     "training.learning_rate": st.floats(1e-9, 10),
-    "training.recompute": st.sampled_from(["none", "full", {"every": 2}]),
+    "training.recompute": st.sampled_from(["none", "full", {"group": 2}]),
     "training.measured_step": st.none(),
     "unevenness.stragglers": st.just([{"ranks": 1, "slowdown": 1.5}]),
     "unevenness.compute_jitter": st.floats(0, 10),

@@ -266,6 +266,7 @@ def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part
     ("strategy", "model", "message"),
     [
         ({"context": 2}, TINY_GPT | {"sequence": 6}, "strategy.context: 2 ranks have two parts each of 6 tokens"),
+        ({"context": 2, "context_by": "ulysses"}, TINY_GPT, "strategy.context_by: ulysses is predicted but not measured"),
         ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
         ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
         ({"workers": 2, "gradient_bytes": 4}, TINY_GPT, "strategy.gradient_bytes is predicted but not measured"),

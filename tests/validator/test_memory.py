@@ -137,7 +137,7 @@ def test_a_stages_peak(make_scenario: MakeScenario, spec: dict[str, Any], sample
 )
 def test_the_peak_of_what_is_made_again(make_scenario: MakeScenario, spec: dict[str, Any], samples: int, every: int) -> None:
     """Layers checkpointed in groups of `every`, but for those that are glued."""
-    scenario = make_scenario(ALONE, spec, batch=samples, optimizer="momentum", recompute={"every": every})
+    scenario = make_scenario(ALONE, spec, batch=samples, optimizer="momentum", recompute={"group": every})
     layers = scenario.model.build_layers()
     modules = model.build(scenario.model, range(len(layers)), seed=0)
     number = segments(layers, scenario.training.recompute).tolist()
@@ -281,6 +281,8 @@ def test_the_models_that_ship_are_the_ones_looked_at() -> None:
     [
         ({"optimizer": "lamb"}, "training.optimizer: lamb is predicted but not measured; give one of sgd, momentum, adam"),
         ({"recompute": "full"}, "training.recompute is predicted but not measured; leave it out to measure"),
+        ({"accumulate_precision": "fp32"}, "training.accumulate_precision is predicted but not measured; leave it out"),
+        ({"fused_accumulation": True}, "training.fused_accumulation is predicted but not measured; leave it out"),
         ({"zero": 1}, "training.zero: 1 is predicted but not measured; give 2"),
         ({"offload": ["optimizer"]}, "training.offload is predicted but not measured"),
     ],

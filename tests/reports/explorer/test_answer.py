@@ -67,7 +67,7 @@ def test_the_command_line_is_one_that_a_shell_reads_to_the_same(capsys: pytest.C
     [
         (RING, ("cluster.network.bandwidth=100 Gbit/s", "strategy.workers=16")),
         ("resnet50-async-straggler-p100", ("strategy={kind: data_parallel, workers: 8}", "model=vgg16")),
-        ("gpt3-1.3b-diloco-wan", ("cluster=dgx-h100", "training.recompute={every: 2}", "name=it's <b>")),
+        ("gpt3-1.3b-diloco-wan", ("cluster=dgx-h100", "training.recompute={group: 2}", "name=it's <b>")),
     ],
 )
 def test_exported_yaml_predicts_the_same(reference: str, sets: tuple[str, ...], tmp_path: Path) -> None:

@@ -16,7 +16,13 @@ from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import load
 from simulator.strategy.schedule import Pass, ScheduleName, order
 
-SELECTIVE, FULL, EVERY_THIRD = Recompute(kind="selective"), Recompute(kind="full"), Recompute(kind="full", every=3)
+SELECTIVE, FULL, EVERY_THIRD = Recompute(kind="selective"), Recompute(kind="full"), Recompute(kind="full", group=3)
+FORMS = tuple(
+    map(
+        Recompute.model_validate,
+        ({"every": 2}, {"layers": 2}, {"products": "every_second"}, {"modules": ["core_attn", "layernorm", "mlp"]}),
+    )
+)
 ALL_ZERO = (0, 1, 2, 3)
 LOOPED: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
 ZERO_BUBBLE: tuple[ScheduleName, ...] = ("zb_h1", "zb_h2", "zb_v", "dualpipe_v", "interleaved_zero_bubble", "zb_1p")
@@ -36,7 +42,8 @@ SPACES = {
     "gpt": space(
         "gpt3-175b-hybrid-selene", GPT, "batch=96", "training.precision=bf16", ranks=(8, 24, 64), tensor=(1, 2, 4),
         stages=(1, 2, 3, 4, 6), chunks=(1, 2, 3), samples=(1, 2, 3), schedules=LOOPED, zero=ALL_ZERO,
-        recompute=(NO_RECOMPUTE, SELECTIVE, FULL, EVERY_THIRD), sequence_parallel=(False, True), buckets_bytes=(2.0**16, 1e9),
+        recompute=(NO_RECOMPUTE, SELECTIVE, FULL, EVERY_THIRD, *FORMS), sequence_parallel=(False, True),
+        buckets_bytes=(2.0**16, 1e9),
         orders=(("tensor", "context", "workers", "stages"), ("stages", "tensor", "context", "workers")),
     ),
     "gpt with tied ends": space(
@@ -52,7 +59,7 @@ SPACES = {
         "mixtral-8x7b-experts-h100", MIXTURE, "strategy.gradient_bytes=4", "batch=64", ranks=(16, 32), tensor=(1, 2),
         expert=(1, 2, 8), stages=(1, 2, 3), chunks=(1, 2), samples=(1, 2, 4),
         schedules=("1f1b", "interleaved_1f1b", "zb_v", "dualpipe_v", "interleaved_zero_bubble"),
-        zero=ALL_ZERO, recompute=(NO_RECOMPUTE, FULL),
+        zero=ALL_ZERO, recompute=(NO_RECOMPUTE, FULL, *FORMS),
     ),
     "convolutions": space(
         "resnet50-ring-p100", "batch=96", ranks=(4, 8, 24), stages=(1, 2, 4, 8), chunks=(1, 2), samples=(1, 4), zero=ALL_ZERO,

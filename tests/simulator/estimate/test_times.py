@@ -13,6 +13,7 @@ from simulator.estimate import Configurations, every, step_times
 from simulator.estimate.pipelines import FOLLOWED
 from simulator.planner.space import space
 from simulator.predict import timed
+from simulator.recompute import Recompute
 from simulator.scenario import load
 
 # Five models on three kinds of clusters: NVLink and InfiniBand, 10 Gbit/s between nodes, PCIe.
@@ -54,6 +55,25 @@ def test_no_replay_beats_what_is_told_at_least_and_estimates_are_near(name: str)
     assert np.median(np.abs(errors)) <= 0.03
     assert np.abs(errors).max() <= 0.10
     assert (errors >= least).all()
+
+
+@pytest.mark.parametrize("name", list(SCENARIOS)[:3])
+def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None:
+    reference, overrides, ranks = SCENARIOS[name]
+    forms = (
+        {"every": 2}, {"layers": 1}, {"group": 2}, {"products": "every_second"}, {"modules": ["core_attn", "layernorm", "mlp"]},
+    )  # fmt: skip
+    whole = space(load(reference, overrides), ranks)
+    found = every(replace(whole, recompute=tuple(map(Recompute.model_validate, forms))))
+    rows = drawn(found, 24, seed=4)
+
+    times = step_times(found.take(np.array(rows)))
+
+    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
+    errors = times.expected_s / replayed_s - 1
+    assert (times.least_s / replayed_s - 1 <= 1e-9).all()
+    assert np.median(np.abs(errors)) <= 0.03
+    assert np.abs(errors).max() <= 0.10
 
 
 @pytest.mark.parametrize("name", list(SCENARIOS)[:3])
@@ -143,7 +163,8 @@ def test_groups_that_are_nearer_to_one_another_than_the_first_beat_no_bound() ->
     """On a DGX-1 some GPUs are joined by two links and some by one: sums of later stages may take less than rank 0's."""
     overrides = ("strategy={kind: hybrid, workers: 8, overlap_sends: true}", "batch=512", "cluster=dgx1-v100")
     found = every(space(load("resnet50-ring-p100", overrides), 8))
-    told = (found.stages == 4) & (found.samples == 2) & (found.zero == 3) & (found.chunks == 1) & (found.recompute == 2)
+    full = found.space.recompute.index(Recompute(kind="full"))
+    told = (found.stages == 4) & (found.samples == 2) & (found.zero == 3) & (found.chunks == 1) & (found.recompute == full)
     rows = np.flatnonzero(told)
 
     least_s = step_times(found.take(rows)).least_s
