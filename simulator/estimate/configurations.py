@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
@@ -34,7 +34,8 @@ class Space:
     """What may be chosen for a scenario, whose model, cluster, batch and all else stay.
 
     ranks: that train, of which tensor · context · stages · workers is one. Of the degrees those are taken that divide what they
-    must. samples: of a microbatch. buckets_bytes: where buckets of gradients close. orders: of axes, the innermost first.
+    must. expert_tensor: None for as many as `tensor`. samples: of a microbatch. buckets_bytes: where buckets of gradients
+    close. orders: of axes, the innermost first.
     """
 
     scenario: Scenario
@@ -42,6 +43,7 @@ class Space:
     tensor: tuple[int, ...] = (1,)
     context: tuple[int, ...] = (1,)
     expert: tuple[int, ...] = (1,)
+    expert_tensor: tuple[int | None, ...] = (None,)
     stages: tuple[int, ...] = (1,)
     chunks: tuple[int, ...] = (1,)
     samples: tuple[int, ...] = (1,)
@@ -94,7 +96,7 @@ class _Column:
 @dataclass(frozen=True)
 class Configurations:
     """Columns of one length. What `schedule`, `recompute`, `bucket` and `order` number is in the space's lists. samples: of a
-    microbatch.
+    microbatch. expert_tensor: 0 for None.
 
     Millions of configurations are combinations of few halves: `shapes`, how a model and its samples are divided, and `rests`,
     all that is left to choose. shape, rest: the row of each half's columns that a configuration has.
@@ -109,6 +111,7 @@ class Configurations:
     tensor = _Column()
     context = _Column()
     expert = _Column()
+    expert_tensor = _Column()
     stages = _Column()
     chunks = _Column()
     workers = _Column()
@@ -159,6 +162,7 @@ class Configurations:
             "sequence_parallel": bool(numbers["sequence_parallel"]),
             "bucket_bytes": space.buckets_bytes[numbers.pop("bucket")],
             "order": list(space.orders[numbers["order"]]),
+            "expert_tensor": numbers["expert_tensor"] or None,
         }
 
     def scenario(self, row: int) -> Scenario:
@@ -168,8 +172,9 @@ class Configurations:
         options = space.options(*(one[name] for name in ("tensor", "context", "stages", "zero", "sequence_parallel")))
         strategy = Hybrid(
             workers_=one["workers"], stages_=one["stages"], tensor=one["tensor"], context=one["context"], expert=one["expert"],
-            chunks=one["chunks"], microbatches_=one["microbatches"], schedule=space.schedules[one["schedule"]],
-            sequence_parallel=bool(one["sequence_parallel"]), order=space.orders[one["order"]], **options,
+            expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], microbatches_=one["microbatches"],
+            schedule=space.schedules[one["schedule"]], sequence_parallel=bool(one["sequence_parallel"]),
+            order=space.orders[one["order"]], **options,
         )  # fmt: skip
         # sizes are read from text alone
         strategy = strategy.model_copy(update={"bucket_bytes": space.buckets_bytes[one["bucket"]]})
@@ -182,7 +187,8 @@ class Configurations:
 _NONE: Final = np.empty(0, dtype=np.int64)
 _REST: Final = ("zero", "recompute", "bucket", "order")
 _SHAPE: Final = (
-    "tensor", "context", "expert", "stages", "workers", "sequence_parallel", "chunks", "samples", "schedule", "microbatches",
+    "tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "chunks", "samples", "schedule",
+    "microbatches",
 )  # fmt: skip
 COLUMNS: Final = (*_SHAPE, *_REST)
 
@@ -222,7 +228,7 @@ def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], res
     suits = ~((zero == 3) & (bucket > 0))
     if degrees["stages"] == 1 or degrees["workers"] == 1:
         suits &= order == 0
-    if degrees["workers"] * degrees["context"] == 1:
+    if not _plan(degrees).averages:
         suits &= (zero == space.zero[0]) & (bucket == 0)
     result: NDArray[np.bool_] = suits if scores else suits & ~np.isin(recompute, selective)
     return result
@@ -231,25 +237,44 @@ def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], res
 def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
     """Degrees that divide what they must, and the layers that follow."""
     total = space.scenario.total_samples
-    axes = space.ranks, space.tensor, space.context, space.expert, space.stages, space.sequence_parallel
+    axes = space.ranks, space.tensor, space.context, space.expert, space.expert_tensor, space.stages, space.sequence_parallel
     layers: dict[Shard, list[Layer] | None] = {}
-    for ranks, tensor, context, expert, stages, sequence in itertools.product(*axes):
+    for ranks, tensor, context, expert, expert_tensor, stages, sequence in itertools.product(*axes):
         workers, rest = divmod(ranks, tensor * context * stages)
-        if rest or workers == 0 or total % workers or workers % expert or (sequence and tensor == 1):
+        if rest or workers == 0 or total % workers or (sequence and tensor == 1):
             continue
-        shard = Shard(
-            tensor, sequence, expert, context, space.options(tensor, context, stages, 0, sequence).get("context_by", "ring")
-        )
+        # where nothing is folded, expert_tensor says nothing
+        if expert_tensor is not None and expert_tensor >= tensor and (expert == 1 or context == 1):
+            continue
+        degrees = {
+            "tensor": tensor, "context": context, "expert": expert, "expert_tensor": expert_tensor or 0, "stages": stages,
+            "workers": workers, "sequence_parallel": int(sequence),
+        }  # fmt: skip
+        plan = replace(_plan(degrees), context_by=space.options(tensor, context, stages, 0, sequence).get("context_by", "ring"))
+        shard = plan.shard
         if shard not in layers:
             layers[shard] = space.layers(shard)
         found = layers[shard]
-        if found is None or (expert > 1 and not any(layer.expert_parameters for layer in found)):
-            continue
-        degrees = {
-            "tensor": tensor, "context": context, "expert": expert, "stages": stages, "workers": workers,
-            "sequence_parallel": int(sequence),
-        }  # fmt: skip
-        yield degrees, found
+        if found is not None and _divides(plan, any(layer.expert_parameters for layer in found)):
+            yield degrees, found
+
+
+def _plan(degrees: Mapping[str, int]) -> Plan:
+    """The plan of some degrees."""
+    return Plan(
+        workers=degrees["workers"], stages=degrees["stages"], tensor=degrees["tensor"], context=degrees["context"],
+        expert=degrees["expert"], expert_tensor=degrees["expert_tensor"] or None,
+        sequence_parallel=bool(degrees["sequence_parallel"]),
+    )  # fmt: skip
+
+
+def _divides(plan: Plan, experts: bool) -> bool:
+    """Whether experts can be divided so."""
+    try:
+        plan.check_experts(experts)
+    except FieldError:
+        return False
+    return True
 
 
 def _passed(space: Space, stages: int, workers: int, blocks: int) -> Numbers:

@@ -210,8 +210,16 @@ class _AgreeingTable:
         replicas, experts = shape.has @ parameters[0], shape.has @ parameters[1]
         shared = c.zero > 0
         updated = replicas / np.where(shared, c.workers * c.context, 1)
-        updated += experts / np.where(shared, np.maximum(1, c.workers // c.expert) * c.context, 1)
+        updated += experts / np.where(shared, _expert_replicas(c), 1)
         self.optimizer_s = passes.jobs[0].optimizer_s(updated)
+
+
+def _expert_replicas(c: Configurations) -> Numbers:
+    """Ranks that have the same experts, as `Plan.expert_replicas` has them."""
+    among_workers = np.maximum(1, c.workers // c.expert) * c.context
+    folds = np.maximum(1, c.tensor // np.maximum(1, c.expert_tensor))
+    folded: Numbers = np.maximum(1, c.workers * c.context * folds // c.expert)
+    return np.where(c.expert_tensor > 0, folded, among_workers)
 
 
 class Gathering(NamedTuple):

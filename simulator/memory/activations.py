@@ -179,7 +179,7 @@ def _needed_elements(operator: Operator) -> int:
 def _gathered_elements(layer: Layer, context: int) -> float:
     """What tensor-parallel ranks have of a sequence that they share, and other ranks of keys and values."""
     gathers = [one for one in layer.exchanges if one.op == "all_gather"]
-    tokens = max((one.elements for one in gathers if one.axis == "tensor"), default=0)
+    tokens = max((one.elements for one in gathers if one.axis in ("tensor", "expert_tensor")), default=0)
     parts = (
         one.elements * (_RING_PARTS / context if one.hidden else _GATHERED_PARTS) for one in gathers if one.axis == "context"
     )

@@ -19,7 +19,8 @@ class Shard(NamedTuple):
     tensor: ranks that share each layer's matrices. sequence: whether they also share what is between the matrices, along the
     sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts. context: ranks that each have a part of every
     sample's tokens, beginnings and ends so that causal attention is balanced; keys and values pass around a ring while
-    attention computes (arXiv 2310.01889), or are gathered before it.
+    attention computes (arXiv 2310.01889), or are gathered before it. expert_tensor: the tensor-parallel ranks that share each
+    expert's matrices, if they are fewer than all.
     """
 
     tensor: int = 1
@@ -27,6 +28,7 @@ class Shard(NamedTuple):
     expert: int = 1
     context: int = 1
     context_by: Literal["ring", "all_gather"] = "ring"
+    expert_tensor: int | None = None
 
 
 WHOLE: Final = Shard()

@@ -183,7 +183,7 @@ class Kept(NamedTuple):
     group: str = "layer"
 
 
-Axis = Literal["tensor", "context", "expert"]
+Axis = Literal["tensor", "context", "expert", "expert_tensor"]
 
 
 class Exchange(NamedTuple):

@@ -43,13 +43,15 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
     first, last = glued_ends(layers)
     total = scenario.total_samples
     long = getattr(scenario.model, "sequence", 0) >= _LONG
+    mixed = any(layer.expert_parameters for layer in layers)
     own = scenario.strategy.bucket_bytes if isinstance(scenario.strategy, Hybrid) else _BUCKETS_BYTES[0]
     whole = Space(
         scenario,
         (ranks,),
         tensor=tuple(degree for degree in _powers(cluster.node.devices) if _divides(scenario, degree)),
         context=_powers(_MOST_CONTEXT) if long else (1,),
-        expert=_powers(_MOST_EXPERT) if any(layer.expert_parameters for layer in layers) else (1,),
+        expert=_powers(_MOST_EXPERT) if mixed else (1,),
+        expert_tensor=tuple(dict.fromkeys((None, 1, scenario.strategy.plan.expert_tensor))) if mixed else (None,),
         stages=tuple(stages for stages in range(1, last - first + 1) if ranks % stages == 0),
         chunks=_CHUNKS,
         samples=tuple(samples for samples in range(1, min(total, _MOST_SAMPLES) + 1) if total % samples == 0),

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import cast
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op
 from simulator.cluster.cost import costing, processors_taken
 from simulator.model.layers import Layer
-from simulator.model.operators import Exchange, Matmul
+from simulator.model.operators import Axis, Exchange, Matmul
 from simulator.strategy.costs import Job
 from simulator.strategy.grid import Grid
 
 
 @dataclass(frozen=True)
 class Exchanges:
-    """expert: workers that share a mixture's experts. overlap_tensor: whether collectives of tensor-parallel ranks are cut into
+    """expert, expert_tensor: as in `Plan`. overlap_tensor: whether collectives of tensor-parallel ranks are cut into
     pieces that move while the products before or after them compute (arXiv 2305.06942)."""
 
     grid: Grid
     expert: int = 1
     overlap_tensor: bool = False
+    expert_tensor: int | None = None
     _known: dict[tuple[int, Op, str], _Crowd] = field(default_factory=dict, compare=False, repr=False)
 
-    def group(self, axis: Literal["tensor", "context", "expert"]) -> Group:
+    def group(self, axis: Axis) -> Group:
         """The ranks that exchange along an axis, of the groups that set the pace."""
         if axis == "expert":
-            return self.grid.along("workers", self.expert)
+            return self.grid.expert_group(self.expert, self.expert_tensor)
+        if axis == "expert_tensor":
+            return self.grid.along("tensor", self.expert_tensor or self.grid.tensor)
         return self.grid.along(axis, self.grid.tensor if axis == "tensor" else self.grid.context)
 
     def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
@@ -51,7 +54,7 @@ class Exchanges:
             return max(moved_s / self.group(exchange.axis).size, moved_s - products_s / alike)
         return moved_s
 
-    def _crowd(self, op: Op, axis: Literal["tensor", "context", "expert"], cluster: Cluster) -> _Crowd:
+    def _crowd(self, op: Op, axis: Axis, cluster: Cluster) -> _Crowd:
         # by the cluster's id, since hashing all that is in one takes longer; its crowd keeps it
         key = id(cluster), op, axis
         if key not in self._known:

@@ -24,7 +24,10 @@ class Hybrid(Averaged, Staged, Replicated):
     overlap_tensor: bool = Field(False, description="their collectives move beside the products around them")
     context: Count = Field(1, description="ranks that each have a part of every sample's tokens")
     context_by: Literal["ring", "all_gather"] = Field("ring", description="how they read one another's keys and values")
-    expert: Count = Field(1, description="workers that share a mixture's experts; divides workers")
+    expert: Count = Field(1, description="ranks that share a mixture's experts; divides workers, if expert_tensor is absent")
+    expert_tensor: Count | None = Field(
+        None, description="tensor-parallel ranks that share each expert's matrices, all if absent; others are expert ranks"
+    )
     order: Annotated[tuple[Axis, ...], Field(max_length=4)] = ORDER
     split_sends: bool = Field(False, description="tensor-parallel ranks each send a part of an activation to the next stage")
     overlap_gather: bool = Field(False, description="gather updated parameters beside the next forward pass (zero 1 and 2)")
@@ -38,8 +41,8 @@ class Hybrid(Averaged, Staged, Replicated):
     @property
     def plan(self) -> Plan:
         names = (
-            "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "order", "split_sends",
-            "overlap_gather", "gradient_bytes",
+            "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "expert_tensor", "order",
+            "split_sends", "overlap_gather", "gradient_bytes",
         )  # fmt: skip
         own = {name: getattr(self, name) for name in names} | {"first_bucket_bytes": self.bucket_bytes}
         return Plan(microbatches=self.microbatches_, servers=self.servers_, **averaging(self), **staging(self), **own)
