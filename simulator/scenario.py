@@ -155,6 +155,7 @@ class Scenario(Spec):
         self._memory_is_saved_where_it_can_be(layers)
         self._states_are_shared_where_they_can_be()
         self._devices_suffice()
+        self.strategy.plan.check_on(self.cluster)
         self._ranks_exist()
         if self.convergence is not None:
             self.convergence.check(self.strategy)

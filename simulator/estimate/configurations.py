@@ -25,7 +25,7 @@ from simulator.strategy.schedule import ScheduleName
 
 _KEPT: Final = (
     "overlap", "overlap_sends", "overlap_tensor", "context_by", "split_sends", "overlap_gather", "gradient_bytes", "prefetch",
-    "reshard", "algorithm",
+    "reshard", "algorithm", "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision",
 )  # fmt: skip
 
 
@@ -60,15 +60,18 @@ class Space:
         own = self.scenario.strategy
         return {name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {"overlap": True}
 
-    def options(self, tensor: int, context: int, stages: int, zero: int, sequence_parallel: int) -> dict[str, Any]:
-        """The same as far as it suits such degrees."""
+    def options(self, one: Mapping[str, int]) -> dict[str, Any]:
+        """The same as far as it suits one configuration's columns."""
+        ranks, zero = one["tensor"] * one["context"] * one["stages"] * one["workers"], one.get("zero", 0)
         suits = {
-            "split_sends": tensor > 1 and stages > 1,
-            "context_by": context > 1,
-            "overlap_tensor": sequence_parallel == 1,
+            "split_sends": one["tensor"] > 1 and one["stages"] > 1,
+            "context_by": one["context"] > 1,
+            "overlap_tensor": one["sequence_parallel"] == 1,
             "overlap_gather": zero in (1, 2),
             "prefetch": zero == 3,
             "reshard": zero == 3,
+            "node_limit": one["expert"] > 1 and ranks > self.scenario.cluster.node.devices,
+            **dict.fromkeys(("overlap_experts", "deduplicated", "dispatch_precision", "combine_precision"), one["expert"] > 1),
         }
         return {name: value for name, value in self.kept.items() if suits.get(name, True)}
 
@@ -169,7 +172,7 @@ class Configurations:
         """The scenario of one. Raises FieldError where it is not valid after all."""
         space, base = self.space, self.space.scenario
         one = {name: int(getattr(self, name)[row]) for name in COLUMNS}
-        options = space.options(*(one[name] for name in ("tensor", "context", "stages", "zero", "sequence_parallel")))
+        options = space.options(one)
         strategy = Hybrid(
             workers_=one["workers"], stages_=one["stages"], tensor=one["tensor"], context=one["context"], expert=one["expert"],
             expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], microbatches_=one["microbatches"],
@@ -198,10 +201,12 @@ def every(space: Space) -> Configurations:
     chunks are not."""
     rests = np.array(list(itertools.product(*_rest_axes(space))), dtype=np.int64).T
     shapes, suiting = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE]
-    passed: dict[tuple[int, int, int], Numbers] = {}
+    passed: dict[tuple[int, int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
         first, last = glued_ends(layers)
-        key = degrees["stages"], degrees["workers"], last - first
+        # experts' tokens move next to another microbatch's compute
+        least = 2 if space.options(degrees).get("overlap_experts") else 1
+        key = degrees["stages"], degrees["workers"], last - first, least
         if key not in passed:
             passed[key] = _passed(space, *key)
         own = np.tile([*degrees.values()], (len(passed[key]), 1))
@@ -250,7 +255,7 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
             "tensor": tensor, "context": context, "expert": expert, "expert_tensor": expert_tensor or 0, "stages": stages,
             "workers": workers, "sequence_parallel": int(sequence),
         }  # fmt: skip
-        plan = replace(_plan(degrees), context_by=space.options(tensor, context, stages, 0, sequence).get("context_by", "ring"))
+        plan = replace(_plan(degrees), context_by=space.options(degrees).get("context_by", "ring"))
         shard = plan.shard
         if shard not in layers:
             layers[shard] = space.layers(shard)
@@ -277,16 +282,16 @@ def _divides(plan: Plan, experts: bool) -> bool:
     return True
 
 
-def _passed(space: Space, stages: int, workers: int, blocks: int) -> Numbers:
+def _passed(space: Space, stages: int, workers: int, blocks: int, least: int) -> Numbers:
     """How samples are divided, and in which order they are passed, where so many blocks of layers are cut into stages: chunks,
-    samples, schedules and microbatches, shape (rows, 4)."""
+    samples, schedules and microbatches, `least` of these or more, shape (rows, 4)."""
     per_worker = space.scenario.total_samples // workers
     chunks = [chunks for chunks in space.chunks if stages * chunks <= blocks]
     samples = [samples for samples in space.samples if per_worker % samples == 0]
     rows = [
         (chunk, sample, schedule, per_worker // sample)
         for chunk, sample, (schedule, name) in itertools.product(chunks, samples, enumerate(space.schedules))
-        if _is_valid(name, stages, per_worker // sample, chunk)
+        if per_worker // sample >= least and _is_valid(name, stages, per_worker // sample, chunk)
     ]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
 

@@ -149,11 +149,12 @@ def plans_of(configurations: Configurations, rows: Numbers) -> Iterator[Plan]:
     degrees = c.workers, c.stages, c.chunks, c.tensor, c.context, c.expert, c.expert_tensor, c.microbatches
     chosen = c.order, c.sequence_parallel, c.schedule, c.bucket, c.zero
     known: dict[tuple[int, ...], dict[str, Any]] = {}
+    names = ("tensor", "context", "expert", "stages", "zero", "sequence_parallel", "workers")
     for workers, stages, chunks, tensor, context, expert, folded, microbatches, order, sequence, schedule, bucket, zero in zip(
         *(column.tolist() for column in (*degrees, *chosen)), strict=True
     ):
-        if (key := (tensor, context, stages, zero, sequence)) not in known:
-            known[key] = space.options(*key)
+        if (key := (tensor, context, expert, stages, zero, sequence, workers)) not in known:
+            known[key] = space.options(dict(zip(names, key, strict=True)))
         yield Plan(
             workers=workers, stages=stages, chunks=chunks, tensor=tensor, context=context, expert=expert,
             expert_tensor=folded or None, order=space.orders[order], sequence_parallel=bool(sequence),

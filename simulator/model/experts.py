@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from simulator.model.operators import Exchange, Kept, Matmul, Memory
+from simulator.model.operators import Exchange, Kept, Matmul, Memory, Routed
 from simulator.model.parts import Activation, Part, Stream, activated, fan
 from simulator.spec import Count, Spec, Width
 
@@ -72,7 +72,11 @@ def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
     part += Part((Matmul("expert down", each, hidden, feedforward, here),), weights, expert_parameters=sum(weights))
     part += Part((Memory("unpermute", sent * hidden, stream.whole, stream.whole + sent * hidden, sent * hidden),))
     if shard.expert > 1:
-        both = (False, False, True, True)
         elements = sent * hidden // (shard.tensor if shard.sequence else 1)
-        part += Part(exchanges=tuple(Exchange("alltoall", elements, backward, axis="expert") for backward in both))
+        # the backward pass sends gradients of outputs to the experts, and combines those of inputs
+        both = [Routed(experts.count, experts.active, combines) for combines in (False, True)]
+        ways = [(backward, routed) for backward in (False, True) for routed in both]
+        part += Part(
+            exchanges=tuple(Exchange("alltoall", elements, backward, axis="expert", routed=routed) for backward, routed in ways)
+        )
     return part

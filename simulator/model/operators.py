@@ -186,11 +186,20 @@ class Kept(NamedTuple):
 Axis = Literal["tensor", "context", "expert", "expert_tensor"]
 
 
+class Routed(NamedTuple):
+    """Tokens that are sent to `active` of `experts` experts each, or what the experts made of them, which is combined."""
+
+    experts: int
+    active: int
+    combines: bool
+
+
 class Exchange(NamedTuple):
     """A collective among ranks that share a layer, in each pass over it: elements of the whole buffer, for one sample.
 
     hidden: it runs beside computation that does not wait for it. axis: which of the degrees those ranks differ in. beside: name
-    of the operator that it runs beside, if it is hidden; all of the pass, if empty.
+    of the operator that it runs beside, if it is hidden; all of the pass, if empty. routed: which tokens it moves, of an
+    all-to-all among experts, whose elements are those of all copies of a token.
     """
 
     op: str
@@ -199,3 +208,4 @@ class Exchange(NamedTuple):
     hidden: bool = False
     axis: Axis = "tensor"
     beside: str = ""
+    routed: Routed | None = None

@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simulator.cluster import Cluster
 from simulator.errors import FieldError
 from simulator.model.layers import Shard
 from simulator.strategy.compression import Compression
 from simulator.strategy.costs import Job
+from simulator.strategy.dispatch import Dispatch, WirePrecision
 from simulator.strategy.exchange import Exchanges
 from simulator.strategy.grid import ORDER, Axis, Grid
 from simulator.strategy.placement import Placed, place
@@ -31,7 +33,8 @@ class Plan:
     order: axes of the ranks' numbers, the innermost first. expert: ranks that share a mixture's experts: workers, if
     `expert_tensor` is None. expert_tensor: tensor-parallel ranks that share each expert's matrices, all if None; if given,
     `expert` ranks are taken from all others of a stage (`Grid.experts`). sequence_parallel, context_by: as in `Shard`.
-    overlap_tensor: as in `Exchanges`. overlap_sends: whether activations are sent and received beside passes. split_sends:
+    overlap_tensor: as in `Exchanges`. overlap_experts, node_limit, deduplicated, dispatch_precision, combine_precision: as in
+    `Dispatch`. overlap_sends: whether activations are sent and received beside passes. split_sends:
     tensor-parallel ranks send a part each of what all of them have (arXiv 2104.04473, section 4.1).
     bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
     backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
@@ -52,6 +55,11 @@ class Plan:
     sequence_parallel: bool = False
     context_by: Literal["ring", "all_gather"] = "ring"
     overlap_tensor: bool = False
+    overlap_experts: bool = False
+    node_limit: int | None = None
+    deduplicated: bool = False
+    dispatch_precision: WirePrecision | None = None
+    combine_precision: WirePrecision | None = None
     microbatches: int = 1
     schedule: ScheduleName = "1f1b"
     overlap_sends: bool = False
@@ -135,7 +143,9 @@ class Plan:
     def exchanging(self, job: Job) -> Job:
         """The job of ranks that exchange what these do within their passes."""
         grid = self.grid(job.cluster.node.devices)
-        return replace(job, exchange=Exchanges(grid, self.expert, self.overlap_tensor, self.expert_tensor))
+        names = ("node_limit", "deduplicated", "dispatch_precision", "combine_precision")
+        dispatch = Dispatch(**{name: getattr(self, name) for name in names}, overlap=self.overlap_experts)
+        return replace(job, exchange=Exchanges(grid, self.expert, self.overlap_tensor, self.expert_tensor, dispatch))
 
     def grid(self, devices: int) -> Grid:
         """The ranks on nodes of so many devices."""
@@ -203,9 +213,22 @@ class Plan:
         else:
             ranks = self.folds * self.context * self.workers
             _check_divides("expert", self.expert, "ranks (tensor · context · workers / expert_tensor)", ranks)
+        for field in ("overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision"):
+            if getattr(self, field) and self.expert == 1:
+                message = "no ranks send one another tokens of a mixture; set strategy.expert, or leave it out"
+                raise FieldError(("strategy", field), message)
+        if self.overlap_experts and self.microbatches == 1:
+            message = "there is no other microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
+            raise FieldError(("strategy", "overlap_experts"), message)
         for field, given in (("expert", self.expert > 1), ("expert_tensor", self.expert_tensor is not None)):
             if given and not experts:
                 raise FieldError(("strategy", field), "there are no experts to divide; leave expert parallelism out")
+
+    def check_on(self, cluster: Cluster) -> None:
+        """Raises FieldError where options make no sense on a cluster."""
+        if self.node_limit is not None and self.ranks <= cluster.node.devices:
+            message = f"all {self.ranks} ranks are on one node; set more ranks or fewer cluster.node.devices, or leave it out"
+            raise FieldError(("strategy", "node_limit"), message)
 
 
 def _check_divides(field: str, number: int, other: str, of: int) -> None:
