@@ -89,7 +89,7 @@ class Plan:
     @property
     def shard(self) -> Shard:
         """How each layer is divided."""
-        folded = self.expert_tensor if self.folds > 1 else None
+        folded = None if self.expert_tensor == self.tensor else self.expert_tensor
         return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by, folded)
 
     @property
