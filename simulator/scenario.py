@@ -427,7 +427,10 @@ def _without_tags(data: Any, loc: Sequence[str | int]) -> list[str | int]:
     """Drops the union tags that pydantic puts into a location ('strategy', 'pipeline', 'stages')."""
     path: list[str | int] = []
     for i, key in enumerate(loc):
-        is_tag = isinstance(data, dict) and data.get("kind") == key and i > 0 and (key not in data)
+        # below a number or a text there is no field
+        is_tag = isinstance(data, int | float | str) or (
+            isinstance(data, dict) and data.get("kind") == key and i > 0 and (key not in data)
+        )
         if is_tag:
             continue
         path.append(key)

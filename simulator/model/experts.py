@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from simulator.model.operators import Exchange, Kept, Matmul, Memory, Routed
+from simulator.model.imbalance import Imbalance, fullest_loads
+from simulator.model.operators import Exchange, Kept, Matmul, Memory, Operator, Routed
 from simulator.model.parts import Activation, Part, Stream, activated, fan
 from simulator.spec import Count, Spec, Width
 
@@ -23,20 +25,30 @@ class Experts(Spec):
     capacity: float | None = Field(
         None, gt=0, le=1e3, description="room of an expert over its even share, filled or not; more tokens are dropped"
     )
-    imbalance: float = Field(1.0, ge=1, le=1e3, description="tokens of the busiest rank over the mean, with nothing dropped")
+    imbalance: Imbalance = Field(
+        1.0, description="tokens of the fullest rank over the mean, with nothing dropped, or how tokens are distributed"
+    )
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
         if self.active > self.count:
             raise ValueError(f"active: {self.active} is more than count {self.count}; a token goes to an expert once")
-        if self.capacity is not None and self.imbalance > 1:
+        if self.capacity is not None and self.imbalance != 1:
             raise ValueError("imbalance: beside a capacity, to which every rank's room is the same; leave one of them out")
         return self
 
-    @property
-    def room(self) -> float:
-        """What the rank that others wait for computes and sends, over an even share."""
-        return self.imbalance if self.capacity is None else self.capacity
+    def loads(self, ranks: int) -> tuple[float, ...]:
+        """Tokens of each expert of the fullest of `ranks` ranks over the mean of all experts; none where they are all equal."""
+        if isinstance(self.imbalance, float):
+            return ()
+        return fullest_loads(self.imbalance, self.count, self.active, ranks)
+
+    def room(self, ranks: int) -> float:
+        """What the fullest of `ranks` ranks, for which others wait, computes and sends over an even share."""
+        if self.capacity is not None:
+            return self.capacity
+        loads = self.loads(ranks)
+        return sum(loads) / len(loads) if isinstance(self.imbalance, Spec) else self.imbalance
 
     @property
     def filled(self) -> Experts:
@@ -46,31 +58,32 @@ class Experts(Spec):
 
 
 def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
-    """Router and experts of a rank. Each expert gets active / count of the tokens, rounded up, times the room for them.
+    """Router and experts of a rank. Each expert gets active / count of the tokens, rounded up, times the room for them; of a
+    distribution of tokens those of the fullest rank's experts, each its own.
 
     Ranks that share the experts send each other their tokens, and get them back, in both passes: with sequence parallelism
-    those that each of them has.
+    those that each of them has. A layer has a mixture if it has an operator named "router".
     """
     tokens, hidden, shard = stream.tokens, stream.hidden, stream.shard
     here = experts.count // shard.expert
     feedforward = experts.feedforward // shard.tensor
-    sent = math.ceil(tokens * experts.active * experts.room)
+    room = experts.room(shard.expert)
+    sent = math.ceil(tokens * experts.active * room)
     each = -(-sent * shard.expert // experts.count)
+    loads = tuple(load / room for load in experts.loads(shard.expert))
     wide = feedforward * fan(activation)
-    routing = (
-        Matmul("router", tokens, experts.count, hidden),
-        Memory("permute", stream.whole, sent * hidden, sent * hidden, stream.whole),
-    )
     kept = (
         Kept("router", tokens * experts.count, 4),
         Kept("expert inputs", sent * hidden),
         Kept("expert outputs", sent * hidden),
     )
-    part = Part(routing, (hidden * experts.count,), kept)
-    part += Part((Matmul("expert up", each, wide, hidden, here),)) + activated(sent * feedforward, activation)
+    part = Part(tuple(_routing(stream, experts, sent)), (hidden * experts.count,), kept)
+    part += Part((Matmul("expert up", each, wide, hidden, here, loads=loads),)) + activated(sent * feedforward, activation)
     weights = (hidden * wide, hidden * feedforward) * here
-    part += Part((Matmul("expert down", each, hidden, feedforward, here),), weights, expert_parameters=sum(weights))
-    part += Part((Memory("unpermute", sent * hidden, stream.whole, stream.whole + sent * hidden, sent * hidden),))
+    part += Part(
+        (Matmul("expert down", each, hidden, feedforward, here, loads=loads),), weights, expert_parameters=sum(weights)
+    )
+    part += Part(tuple(_returning(stream, experts, sent)))
     if shard.expert > 1:
         elements = sent * hidden // (shard.tensor if shard.sequence else 1)
         # the backward pass sends gradients of outputs to the experts, and combines those of inputs
@@ -80,3 +93,27 @@ def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
             exchanges=tuple(Exchange("alltoall", elements, backward, axis="expert", routed=routed) for backward, routed in ways)
         )
     return part
+
+
+def _routing(stream: Stream, experts: Experts, sent: int) -> Iterator[Operator]:
+    """From tokens to the rows of experts: scores of all experts, the largest of these, the order of the copies by expert, and
+    the copies in that order, which are moved once more where they come from several ranks for several experts
+    (Megatron-Core's MoEAlltoAllTokenDispatcher)."""
+    scores, chosen, moved = stream.tokens * experts.count, stream.tokens * experts.active, sent * stream.hidden
+    yield Matmul("router", stream.tokens, experts.count, stream.hidden)
+    yield Memory("router scores", scores, scores, 2 * scores, scores)
+    yield Memory("top-k", scores, 2 * chosen, chosen, scores)
+    yield Memory("route weights", chosen, chosen, 2 * chosen, chosen)
+    # which copies go where is an index, of which there are no gradients
+    yield Memory("sort by expert", chosen, 2 * chosen, 0, 0)
+    yield Memory("permute", stream.whole, moved, moved, stream.whole)
+    if 1 < stream.shard.expert < experts.count:
+        yield Memory("sort chunks", moved, moved, moved, moved)
+
+
+def _returning(stream: Stream, experts: Experts, sent: int) -> Iterator[Operator]:
+    """Back to the tokens, as many copies of which are added up as there are experts, each times its weight."""
+    moved = sent * stream.hidden
+    if 1 < stream.shard.expert < experts.count:
+        yield Memory("unsort chunks", moved, moved, moved, moved)
+    yield Memory("unpermute", moved, stream.whole, stream.whole + moved, moved)

@@ -52,7 +52,8 @@ class _Weighted(ABC):
 class Matmul(_Weighted):
     """`count` products of `rows` × `inner` activations by `inner` × `columns` weights; a batch makes more rows.
 
-    input_gradient: false for what reads the data itself.
+    loads: rows of each of the products over the mean, `rows`; equal if empty. input_gradient: false for what reads the data
+    itself.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Matmul(_Weighted):
     inner: int
     count: int = 1
     input_gradient: bool = True
+    loads: tuple[float, ...] = ()
 
     def forward(self, samples: float) -> list[Product]:
         return [Product(round(self.rows * samples), self.columns, self.inner, self.count)]
