@@ -47,8 +47,11 @@ class Experts(Spec):
         """What the fullest of `ranks` ranks, for which others wait, computes and sends over an even share."""
         if self.capacity is not None:
             return self.capacity
+        if isinstance(self.imbalance, float):
+            return self.imbalance
         loads = self.loads(ranks)
-        return sum(loads) / len(loads) if isinstance(self.imbalance, Spec) else self.imbalance
+        # means of draws that add up to one are that up to rounding
+        return round(sum(loads) / len(loads), 6)
 
     @property
     def filled(self) -> Experts:

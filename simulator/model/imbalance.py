@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag
 
-from simulator.spec import Count, Spec
+from simulator.spec import Spec
 
 # Draws of which means are taken, from a fixed seed: the fullest rank's mean load comes out within about 1 %.
 _DRAWS: Final = 2048
@@ -36,7 +36,7 @@ class Multinomial(Spec):
     """Every token goes to experts that are drawn evenly, so that loads differ by chance. tokens: of all ranks at a time."""
 
     kind: Literal["multinomial"] = "multinomial"
-    tokens: Count
+    tokens: int = Field(ge=1, le=10**9)
 
 
 def _kind(value: Any) -> Any:

@@ -17,6 +17,7 @@ from simulator.errors import ScenarioError
 from simulator.estimate import Space, every, memory_bytes, step_times
 from simulator.memory import memory
 from simulator.model.layers import Layer, Shard
+from simulator.model.operators import Memory
 from simulator.model.transformer import Llama
 from simulator.planner.space import space
 from simulator.predict import predict
@@ -339,3 +340,23 @@ def test_layers_that_are_not_divided_by_experts_stay_as_they_are() -> None:
             assert (one.operators, one.exchanges, one.tensors, one.kept) == (
                 other.operators, other.exchanges, other.tensors, other.kept,
             )  # fmt: skip
+
+
+def test_a_mixture_has_the_small_kernels_of_routing_once(small: Make) -> None:
+    """Scores, the largest of them, weights, their order and the copies; moved thrice where ranks have several experts each."""
+    names = ["router", "router scores", "top-k", "route weights", "sort by expert", "permute"]
+    tokens, hidden, active, count = 32, 64, 2, 8
+    for expert, chunks in ((1, False), (2, True), (8, False)):
+        (layer, *_) = mixtures(hybrid(small, f"workers: 8, expert: {expert}"))
+        own = [operator.name for operator in layer.operators]
+        begin = own.index("router")
+        assert own.count("router") == 1
+        assert own[begin : begin + 6] == names
+        assert ("sort chunks" in own, "unsort chunks" in own) == (chunks, chunks)
+        moved = {o.name: (o.read, o.written) for o in layer.operators if isinstance(o, Memory)}
+        assert moved["top-k"] == (tokens * count, 2 * tokens * active)
+        assert moved["permute"] == (tokens * hidden, tokens * active * hidden)
+        copies = [read + written for name, (read, written) in moved.items() if name in ("permute", "sort chunks")]
+        # the copies of all tokens are written, and read and written again
+        assert sum(copies) == tokens * hidden + (3 if chunks else 1) * tokens * active * hidden
+    assert not any(o.name == "router" for layer in small(f"model={{{FIELDS}}}").job().layers for o in layer.operators)
