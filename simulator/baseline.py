@@ -222,8 +222,10 @@ def _states_bytes(ground: _Ground, degrees: Degrees) -> list[float]:
     """Of each layer on a rank."""
     scenario = ground.scenario
     tensor, shared = degrees.tensor, degrees.expert_tensor
-    folded = {"sequence": True, "expert_tensor": shared} if shared is not None and shared < tensor else {}
-    layers = scenario.model.build_layers(Shard(tensor=tensor, expert=degrees.expert, **folded))
+    shard = Shard(tensor=tensor, expert=degrees.expert)
+    if shared is not None and shared < tensor:
+        shard = shard._replace(sequence=True, expert_tensor=shared)
+    layers = scenario.model.build_layers(shard)
     return [sum(states([layer], scenario.training, degrees.workers)) for layer in layers]
 
 

@@ -84,12 +84,12 @@ class Setting:
         return (self.plan.folds > 1) & (self.sharing[1] > 1)
 
     @property
-    def averages(self) -> bool:
+    def averages(self) -> Amount:
         """Whether other ranks have the same parameters."""
         return (self.workers * self.plan.context > 1) | self._averages_experts
 
     @property
-    def gathers(self) -> bool:
+    def gathers(self) -> Amount:
         """Whether layers are gathered before they are passed."""
         return (self.training.zero == 3) & ((self.sharing[0] > 1) | self._averages_experts)
 

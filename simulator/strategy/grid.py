@@ -107,7 +107,8 @@ class Grid:
 
     def expert_replicas(self, stage: int, expert: int, expert_tensor: int | None) -> list[list[int]]:
         """The ranks with each of the parts of a stage's experts, of those with the first part of each matrix."""
-        return self.experts(expert, expert_tensor)[stage, 0].T.tolist()
+        ranks: list[list[int]] = self.experts(expert, expert_tensor)[stage, 0].T.tolist()
+        return ranks
 
     def beside(self, ranks: Sequence[int]) -> int:
         """How many of some ranks are on the first one's node."""

