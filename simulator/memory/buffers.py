@@ -45,7 +45,7 @@ def compressed_bytes(setting: Setting, layers: Sequence[Layer]) -> float:
     return left + sum(wire.collective_bytes(plan.workers) for wire in plan.compression.wire(tensors, size))
 
 
-def _summed_bytes(setting: Setting, part: Part, held: States) -> float:
+def _summed_bytes(setting: Setting, part: Part, held: States) -> Amount:
     """Buckets of gradients. Of those that ZeRO's second stage scatters one fills while the one before it is on its way.
     Strategies that exchange something else have a copy of it, flat (torch.distributed.algorithms.model_averaging)."""
     zero, software, parameters = setting.training.zero, setting.software, part.sizes.parameters
