@@ -78,7 +78,9 @@ def mount(commands: Any) -> None:
     )
     listing.set_defaults(command=_list)
 
-    show = commands.add_parser("show", help="print a scenario, study, claim, model, cluster or device that ships")
+    show = commands.add_parser(
+        "show", help="print a scenario, study, claim, model, cluster, framework or device that ships, or published:ROW-ID"
+    )
     show.add_argument("name", metavar="NAME")
     show.set_defaults(command=_show)
 
@@ -196,7 +198,7 @@ def _schema(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from simulator import library
 
-    parts = ("studies", "claims", "models", "clusters", "devices")
+    parts = ("studies", "claims", "models", "clusters", "frameworks", "devices")
     for folder in (*library.SCENARIO_FOLDERS, *parts):
         print(_TITLES.get(folder, folder))
         for name in library.names(folder):
@@ -206,6 +208,12 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     from simulator import library
+    from simulator.scenario import PUBLISHED
 
+    if options.name.startswith(PUBLISHED):
+        from simulator.published.text import text_of
+
+        sys.stdout.write(text_of(options.name))
+        return 0
     sys.stdout.write(library.find_anything(options.name).read_text(encoding="utf-8"))
     return 0

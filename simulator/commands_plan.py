@@ -34,6 +34,9 @@ def mount(commands: Any) -> None:
         metavar="NAMES",
         help="of pipelines beside 1f1b, or all (1f1b,interleaved_1f1b,gpipe)",
     )
+    parser.add_argument(
+        "--frameworks", type=listed, metavar="NAMES", help="to choose from, such as megatron-core-0.12,torchtitan (usual ones)"
+    )
     parser.add_argument("--objective", choices=OBJECTIVES, default="time", help="what shall be least, or most (time)")
     parser.add_argument("--memory", metavar="SIZE", help="that a rank may hold, such as 70GiB (what its device has)")
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="how many of the best to tell (10)")
@@ -44,6 +47,7 @@ def mount(commands: Any) -> None:
 def _plan(options: argparse.Namespace) -> int:
     import json
 
+    from simulator.frameworks import shipped
     from simulator.planner import plan
     from simulator.planner.doubt import doubt
     from simulator.planner.text import describe, plain
@@ -56,7 +60,8 @@ def _plan(options: argparse.Namespace) -> int:
     if nodes > scenario.cluster.nodes:
         scenario = load(options.scenario, [*options.overrides, f"cluster.nodes={nodes}"])
     memory_bytes = parse_bytes(options.memory) if options.memory else None
-    which = options.servers, options.strategies, options.schedules
+    frameworks = [shipped(name) for name in options.frameworks] if options.frameworks else None
+    which = options.servers, options.strategies, options.schedules, frameworks
     planned = plan(scenario, options.gpus, options.objective, memory_bytes, options.top, _tell, *which)
     doubts = doubt(planned.configurations.take([choice.row for choice in planned.best]))
     print(json.dumps(plain(planned, doubts), indent=2) if options.json else describe(planned, doubts))

@@ -26,7 +26,7 @@ def resolve_device(located: Located, cluster: FieldPath, folder: Path) -> None:
         changes = {key: value for key, value in device.items() if key != "base"}
         places = {own: place for own, place in located.places.items() if own[: len(path)] == path}
         located.graft(path, _read(located, (*path, "base"), device["base"], folder))
-        parent["device"] = _changed(parent["device"], changes)
+        parent["device"] = yamlfile.merged(parent["device"], changes)
         located.places.update(places)
 
 
@@ -43,13 +43,3 @@ def _read(located: Located, path: FieldPath, reference: object, folder: Path) ->
     if isinstance(found.data, dict) and "base" in found.data:
         raise ScenarioError([f"{found.place(('base',))}: base: a device's file says all of it; copy what it has in common"])
     return found
-
-
-def _changed(base: Any, changes: dict[str, Any]) -> Any:
-    """The base with `changes`, in mappings key by key."""
-    if not isinstance(base, dict):
-        return base
-    merged = dict(base)
-    for key, value in changes.items():
-        merged[key] = _changed(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
-    return merged

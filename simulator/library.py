@@ -11,7 +11,7 @@ from simulator.errors import NotFoundError
 ROOT: Final = Path(__file__).resolve().parent.parent / "scenarios"
 PARTS: Final = {"model": "models", "cluster": "clusters"}
 # Parts of a scenario, what is part of a cluster, and what varies scenarios.
-_FOLDERS: Final = PARTS | {"device": "devices", "study": "studies", "claim": "claims"}
+_FOLDERS: Final = PARTS | {"framework": "frameworks", "device": "devices", "study": "studies", "claim": "claims"}
 # what files say of themselves
 _SUMMARIES: Final = ("description", "claim")
 SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab")

@@ -59,7 +59,7 @@ def expand(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm:
     steps = sum(step.times for step in rounds) if alike else 1
     repeated = rounds[:1] if alike else [step for step in rounds for _ in range(step.times)]
     inside = channels_of(op, group, cluster.node.link, rotates(cluster, algorithm))
-    channels = [order[members] for order in node_orders(group, cluster.network) for members in inside]
+    channels = [order[members] for order in node_orders(op, group, cluster.network) for members in inside]
     messages = sum(len(step.source) for step in repeated) * len(channels) * pieces
     if messages > _MOST_MESSAGES:
         raise InputError(f"{messages} messages are too many to time one by one; give at most {_MOST_MESSAGES}")

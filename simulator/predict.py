@@ -13,7 +13,7 @@ from simulator.fitting import fit_by
 from simulator.horizon import Simulate, simulated, warnings
 from simulator.memory import memory
 from simulator.program import MAIN_LANE, Program
-from simulator.run import Run, divided
+from simulator.run import BREAKDOWN, Run, divided
 from simulator.scenario import Scenario
 from simulator.spread import spread
 from simulator.tenancy import tenanted
@@ -33,7 +33,8 @@ def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> R
 def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simulate_steady) -> Run:
     """The part of `predict` that times the step: a Run that compares with nothing, and tells nothing of memory and cost."""
     strategy, unevenness = scenario.strategy, scenario.unevenness
-    program = strategy.compile(scenario.job(unevenness=unevenness))
+    job = scenario.job(unevenness=unevenness)
+    program = strategy.compile(job)
     if not isinstance(program, Program) or not (program.lane == MAIN_LANE).any():
         what = "a Program without tasks of ranks" if isinstance(program, Program) else type(program).__name__
         raise PluginError(f"the strategy {strategy.kind!r} compiles to {what}; make its compile return builder.build()")
@@ -47,13 +48,22 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
     )
     timeline = simulated(scenario, program, variation, simulate)
     run = timeline.run(unevenness.wants_mean, scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
-    run = divided(run, strategy.program_steps)
+    run = _with_slowest(divided(run, strategy.program_steps), job.slowest)
+    run = replace(run, framework=scenario.framework.name, framework_is_default=scenario.framework_is_default)
     if told := "\n".join(warnings(scenario, timeline)):
         run = replace(run, provenance={"warnings": told})
     if not interval:
         return run
     low, high, shares = spread(scenario, None if unevenness.is_random or unevenness.changes else program)
     return replace(run, prediction_interval_s=(low * run.step_time_s, high * run.step_time_s), spread=shares)
+
+
+def _with_slowest(run: Run, slowest: float) -> Run:
+    """The run with the part of its computation that is waiting for the slowest rank as a cause of its own. slowest: time of the
+    slowest rank's computation over the mean."""
+    compute_s = run.breakdown_s["compute"]
+    parts = {"compute": compute_s / slowest, "slowest_rank": compute_s - compute_s / slowest}
+    return replace(run, breakdown_s={name: {**run.breakdown_s, **parts}[name] for name in BREAKDOWN})
 
 
 def _memory(scenario: Scenario, remedy: bool) -> dict[str, Any]:

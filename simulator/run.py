@@ -63,7 +63,8 @@ _DERIVED: Final = (
     "time_to_target_s", "time_to_target_interval_s",
 )  # fmt: skip
 BREAKDOWN: Final = (
-    "compute", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks", "waiting_for_input", "other",
+    "compute", "slowest_rank", "exposed_communication", "bubble", "waiting_for_server", "waiting_for_ranks",
+    "waiting_for_input", "other",
 )  # fmt: skip
 SPAN_COLUMNS: Final[dict[str, type]] = {
     "rank": np.int32,
@@ -121,11 +122,14 @@ class Spans:
 class Run:
     """One training run, predicted or measured.
 
-    scenario: its name. ranks: processes or devices; compute_ranks: those that train (the rest are servers).
+    scenario: its name. framework: the training software of a predicted run; framework_is_default: whether the scenario left it
+    out. ranks: processes or devices; compute_ranks: those that train (the rest are servers).
     samples: per step, over all workers; tokens: the same, where the model reads tokens. step_time_s: slope over steady steps.
     phase_s: mean seconds per step and training rank in each phase on its main stream. breakdown_s: the same time by cause,
-    adding up to step_time_s. communication_s: mean seconds per step and training rank in which something of the rank's was
-    moving: "exposed", when it waited for that, and "hidden", when it computed or waited for something else.
+    adding up to step_time_s; "slowest_rank" is by how much the slowest of the ranks that wait for each other computes longer
+    than the mean, as far as that is predicted from the number of ranks. communication_s: mean seconds per step and training
+    rank in which something of the rank's was moving: "exposed", when it waited for that, and "hidden", when it computed or
+    waited for something else.
     model_flops: of a step's forward and backward passes over all samples; hardware_flops: with what is recomputed;
     peak_flops: FLOP/s of a training rank's device at the training precision.
     efficiency, speed_up and baseline: by kind of scaling, weak and strong, against a named run; absent until there is one.
@@ -156,6 +160,8 @@ class Run:
     phase_s: Mapping[str, float]
     breakdown_s: Mapping[str, float]
     communication_s: Mapping[str, float] = field(default_factory=dict)
+    framework: str = ""
+    framework_is_default: bool = False
     tokens: int | None = None
     model_flops: float | None = None
     hardware_flops: float | None = None

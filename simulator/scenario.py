@@ -15,12 +15,16 @@ from simulator.cluster.device import Device, Optimizer, Precision
 from simulator.convergence import Convergence
 from simulator.device_part import resolve_device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
+from simulator.frameworks import IDEAL, Framework
+from simulator.frameworks.library import resolve_framework
 from simulator.input import Input
 from simulator.model import AnyModel
 from simulator.model.layers import Layer, ModelSpec, Shard
+from simulator.model.operators import Attention
 from simulator.model.tracing import Traced
 from simulator.recompute import NO_RECOMPUTE, AnyRecompute
 from simulator.reliability import Reliability
+from simulator.software import check_attention, check_supported, default_framework, features, with_defaults
 from simulator.spec import Count, Spec, Width
 from simulator.strategy import KINDS, AnyStrategy, Strategy
 from simulator.strategy.costs import Job, MeasuredStep
@@ -29,6 +33,9 @@ from simulator.unevenness import EVEN, Unevenness
 from simulator.yamlfile import Located
 
 _S = TypeVar("_S", bound=Spec)
+# How a published training run is named in place of a scenario: published:ROW-ID.
+PUBLISHED: Final = "published:"
+Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
 
 # Of one layer: what arithmetic with whole numbers of 64 bits has room for, bytes included.
 _MOST_PARAMETERS: Final = 10**15
@@ -62,6 +69,7 @@ class Training(Spec):
     """How the model is trained; the same on both sides."""
 
     precision: Precision = "fp32"
+    fp8_recipe: Recipe = Field("delayed", description="how 8-bit products are scaled, with precision fp8")
     optimizer: Optimizer = "sgd"
     learning_rate: PositiveFloat = 0.01
     seed: int = Field(0, ge=0, lt=2**31)
@@ -78,12 +86,17 @@ class _ModelFile(Spec):
 
 
 class Scenario(Spec):
-    """Model + cluster + strategy + batch + steps."""
+    """Model + cluster + framework + strategy + batch + steps.
+
+    A framework that is left out is the usual one of the strategy; strategy fields that are left out are as the framework has
+    them.
+    """
 
     name: str = ""
     description: str = ""
     model: Annotated[AnyModel, Field(description="inline, or the name or path of a model file")]
     cluster: Annotated[Cluster, Field(description="inline, or the name or path of a cluster file")]
+    framework: Annotated[Framework, Field(description="inline, or the name or path of a framework file")] = IDEAL
     strategy: AnyStrategy
     batch: Batch
     steps: Count = 20
@@ -114,6 +127,11 @@ class Scenario(Spec):
             raise FieldError(("cluster", *error.field), error.message) from None
 
     @property
+    def framework_is_default(self) -> bool:
+        """Whether the scenario names no framework, so that the usual one of its strategy is taken."""
+        return "framework" not in self.model_fields_set
+
+    @property
     def total_samples(self) -> int:
         """Samples that one step trains on, over all workers."""
         return self.batch.total or (self.batch.per_worker or 1) * self.strategy.workers
@@ -138,7 +156,23 @@ class Scenario(Spec):
             zero=training.zero,
             input=self.input,
             measured_step=training.measured_step,
+            framework=self.framework,
+            recipe=training.fp8_recipe,
+            ranks=strategy.waiting_ranks,
+            group=strategy.plan.lockstep,
         )
+
+    @model_validator(mode="after")
+    def _framework_is_there(self) -> Self:
+        """Fills in the default framework, and what frameworks decide of the strategy."""
+        strategy, training = self.strategy, self.training
+        if self.framework_is_default:
+            self.__dict__["framework"] = default_framework(strategy, training.zero, self.model, self.cluster)
+        else:
+            check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster.device))
+            check_attention(self.framework, self.model)
+        self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
+        return self
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -167,9 +201,9 @@ class Scenario(Spec):
 
     def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
         training = self.training
-        scores = any(kept.group == "attention" for layer in layers for kept in layer.kept)
-        if training.recompute.kind == "selective" and not scores:
-            message = f"this {self.model.kind} keeps no attention scores to make again; give full, or {{every: n}}"
+        attends = any(isinstance(operator, Attention) for layer in layers for operator in layer.operators)
+        if training.recompute.kind == "selective" and not attends:
+            message = f"this {self.model.kind} has no attention to make again; give full, or {{every: n}}"
             raise FieldError(("training", "recompute"), message)
         if "parameters" in training.offload and training.zero < 3:
             message = (
@@ -224,10 +258,14 @@ class Scenario(Spec):
 
 
 def load(reference: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, or of a name that ships, with `key.path=value` overrides applied.
+    """The scenario in a file, or of a name that ships, or of `published:ROW-ID`, with `key.path=value` overrides applied.
 
     Raises NotFoundError, or ScenarioError with every problem as `file:line:column: field: what; what to do`.
     """
+    if str(reference).startswith(PUBLISHED):
+        from simulator.published.text import text_of
+
+        return build(yamlfile.parse(text_of(str(reference)), str(reference)), Path(str(reference)), overrides)
     path = library.find_scenario(str(reference))
     located = yamlfile.read(path)
     return build(located, path, overrides)
@@ -294,6 +332,7 @@ def _resolve_parts(located: Located, folder: Path) -> None:
     for part in library.PARTS:
         _resolve(located, part, folder)
     resolve_device(located, ("cluster",), folder)
+    resolve_framework(located, folder)
 
 
 def _resolve(located: Located, part: str, folder: Path) -> None:
@@ -359,6 +398,7 @@ def _apply(located: Located, override: str) -> None:
     if len(path) == 1 and path[0] in library.PARTS:
         _resolve(located, str(path[0]), Path())
     resolve_device(located, ("cluster",), Path())
+    resolve_framework(located, Path())
 
 
 def _expand_shorthand(located: Located) -> None:
@@ -492,6 +532,7 @@ def schema() -> dict[str, Any]:
         fields[part] = _named(fields[part])
     cluster = result["$defs"]["Cluster"]["properties"]
     changed = {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
+    fields["framework"] = {"anyOf": [*_named(fields["framework"])["anyOf"], changed]}
     cluster["device"] = {"anyOf": [*_named(cluster["device"])["anyOf"], changed]}
     fields["batch"] = {"anyOf": [{"type": "integer", "minimum": 1}, _bare(fields["batch"])]}
     kinds = sorted(result["properties"]["strategy"]["discriminator"]["mapping"])

@@ -15,10 +15,12 @@ import yaml
 from simulator import library
 from simulator.cluster import Cluster, Device
 from simulator.fields import Value, fields_of
+from simulator.frameworks.library import equal_to_shipped
 from simulator.model import ModelSpec
 from simulator.recompute import Recompute
 from simulator.run import write_aside
 from simulator.scenario import Scenario, load_cluster, load_device, load_model
+from simulator.software import DECIDED
 from simulator.spec import Spec
 
 FILE: Final = "scenario.yaml"
@@ -34,6 +36,9 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     depends on what ships.
     """
     plain = {"name": scenario.name, **_plain(scenario)}
+    plain["strategy"] = _plain(scenario.strategy, _decided_by_frameworks(scenario))
+    if equal_to_shipped(scenario.framework):
+        plain["framework"] = scenario.framework.name
     if by_name:
         _name_parts(plain, scenario)
     return written(plain)
@@ -41,6 +46,7 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
 
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
     """A line of YAML for 'strategy' or another part: what it says that is not usual, and the fields named in any case."""
+    always = (*always, *_decided_by_frameworks(scenario)) if part == "strategy" else always
     plain = _plain(getattr(scenario, part), always)
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
 
@@ -62,6 +68,12 @@ def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
     usual = {info.alias or name: info.get_default(call_default_factory=True) for name, info in type(part).model_fields.items()}
     told = fields_of(Value(part, None))
     return {name: _said(value) for name, value in told if name in ("kind", *always) or value.value != usual[name]}
+
+
+def _decided_by_frameworks(scenario: Scenario) -> tuple[str, ...]:
+    """Names in YAML of the strategy fields that a framework would decide if they were left out."""
+    fields = type(scenario.strategy).model_fields
+    return tuple(fields[name].alias or name for name in DECIDED if name in fields)
 
 
 def _said(told: Value) -> Any:

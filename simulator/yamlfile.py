@@ -46,6 +46,16 @@ class Located:
         self.places.update({path + inner: place for inner, place in part.places.items()})
 
 
+def merged(base: Any, changes: dict[str, Any]) -> Any:
+    """`base` with `changes`, in mappings key by key."""
+    if not isinstance(base, dict):
+        return base
+    result = dict(base)
+    for key, value in changes.items():
+        result[key] = merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+    return result
+
+
 def read(path: Path) -> Located:
     """Reads one YAML document. Raises NotFoundError or ScenarioError (`file:line:column: what`)."""
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import importlib
+import io
 import itertools
 import math
 from collections import Counter, defaultdict
@@ -19,28 +20,41 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from simulator import library
-from simulator.errors import InputError, NotFoundError
+from simulator.errors import InputError
+from simulator.frameworks import ABLATIONS
+from simulator.published.tables import Row, folder, read_table
+from simulator.run import write_aside
 from validator import parallel
-
-Row = Mapping[str, str]
 
 # Of many rows' intervals: what brings less of the deviation than this is left out, which narrows none by more than a twentieth.
 COARSE: Final = 0.3
 _TITLES: Final = f"{'mean':>7} {'median':>7} {'p95':>7} {'worst':>7} {'order':>6} {'floor':>6} {'in 90%':>6}"
-# Of a table: a million rows, more than anybody has measured.
-_MAX_BYTES: Final = 64 * 2**20
+# Pairs of rows are compared for their order where their measurements differ by more than this share.
+_DIFFERENT: Final = 0.05
+ROW_COLUMNS: Final = (
+    "id", "set", "of", "predicted", "measured", "error", "low", "high", "assumed", "framework", "scenario",
+)  # fmt: skip
 # What small runs teach about larger ones shows beyond so many nodes.
 FEW_NODES: Final = 2
+
+
+class Options(NamedTuple):
+    """How rows are predicted. calibrated: with constants that were fitted on named rows. ablate: mechanisms of the framework
+    that are switched off. frameworks: whether scenarios name the row's framework, or leave that to the default."""
+
+    calibrated: bool = False
+    ablate: tuple[str, ...] = ()
+    frameworks: bool = True
 
 
 @dataclass(frozen=True)
 class Prediction:
     """One row: the set it counts in, and either both values or why it is skipped.
 
-    inputs: what tells rows apart that should measure the same. pairs: rows that share it are compared for their order.
-    interval: where the measured value is predicted to be with a probability of 90 %, where that is told. of: what is
-    predicted; totals are of speed, a time or a rate. nodes: that it took, 0 where the row does not say.
+    id: of the row. framework: that trained it in the scenario; scenario: what `scaleproof show` prints it by. inputs: what
+    tells rows apart that should measure the same. pairs: rows that share it are compared for their order. interval: where the
+    measured value is predicted to be with a probability of 90 %, where that is told. of: what is predicted; totals are of
+    speed, a time or a rate. nodes: that it took, 0 where the row does not say.
     """
 
     set_name: str
@@ -53,11 +67,23 @@ class Prediction:
     interval: tuple[float, float] | None = None
     of: Literal["speed", "memory", "fit"] = "speed"
     nodes: int = 0
+    id: str = ""
+    framework: str = ""
+    scenario: str = ""
 
     @property
     def error(self) -> float:
         """Signed, as a fraction of what was measured."""
         return self.predicted / self.measured - 1
+
+    def plain(self) -> dict[str, Any]:
+        """As data for a line of `--rows` and for JSON, with the names of `ROW_COLUMNS`."""
+        low, high = self.interval or (None, None)
+        values = (
+            self.id, self.set_name, self.of, self.predicted, self.measured, self.error, low, high, " ".join(self.assumed),
+            self.framework, self.scenario,
+        )  # fmt: skip
+        return dict(zip(ROW_COLUMNS, values, strict=True))
 
 
 @dataclass(frozen=True)
@@ -87,10 +113,12 @@ class Score:
     sets: Mapping[str, SetScore]
     calibration: tuple[str, ...] = ()
     totals: Mapping[str, SetScore] = field(default_factory=dict)
+    predictions: Sequence[Prediction] = ()
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON."""
-        return {"table": self.table, "sets": _plain(self.sets), "totals": _plain(self.totals)}
+        """As data for JSON; rows are those that were scored."""
+        rows = [one.plain() for one in self.predictions if not one.skipped]
+        return {"table": self.table, "sets": _plain(self.sets), "totals": _plain(self.totals), "rows": rows}
 
 
 @dataclass(frozen=True)
@@ -99,6 +127,11 @@ class Scores:
 
     tables: Sequence[Score]
     totals: Mapping[str, SetScore]
+
+    @property
+    def predictions(self) -> Sequence[Prediction]:
+        """Of all tables."""
+        return [one for table in self.tables for one in table.predictions]
 
     def plain(self) -> dict[str, Any]:
         """As data for JSON."""
@@ -114,13 +147,13 @@ class Table:
     """A kind of table: the columns that tell it, and the module whose `predict` and `CALIBRATION` it takes.
 
     `predict` gives a row's prediction, or one for each measurement that the row holds; `predict_among` of a row and all rows,
-    where rows are predicted from others. A module may also have `predict_calibrated` and `CALIBRATED`, for constants that are
-    fitted on request.
+    where rows are predicted from others. has_options: whether `predict` takes `Options`, and the module has `CALIBRATED`.
     """
 
     name: str
     columns: frozenset[str]
     module: str
+    has_options: bool = False
 
 
 TABLES: Final = (
@@ -133,6 +166,7 @@ TABLES: Final = (
         "transformer_training",
         frozenset({"layers", "hidden", "tp", "pp", "dp", "step_time_s"}),
         "validator.published_transformer_training",
+        has_options=True,
     ),
     Table(
         "data_parallel_scaling",
@@ -161,60 +195,77 @@ class _Asked(NamedTuple):
     calibration: tuple[str, ...]
 
 
-def score(path: Path, calibrated: bool = False) -> Score:
+def score(path: Path, options: Options = Options()) -> Score:  # noqa: B008 (it never changes)
     """The score of a table of any kind that `TABLES` can predict.
 
-    calibrated: with constants that were fitted on named rows, which are left out. Raises InputError when it is none of them, or
-    has no rows, or no such constants.
+    Raises InputError when it is none of them, or has no rows, or takes no such options.
     """
-    return score_all([path], calibrated).tables[0]
+    return score_all([path], options).tables[0]
 
 
-def score_all(paths: Iterable[Path], calibrated: bool = False) -> Scores:
+def score_all(paths: Iterable[Path], options: Options = Options()) -> Scores:  # noqa: B008 (it never changes)
     """The scores of several tables, on all cores together; arguments and errors as `score` has them."""
-    asked = [_asked(path, calibrated) for path in paths]
+    for mechanism in options.ablate:
+        if mechanism not in ABLATIONS:
+            raise InputError(f"--ablate {mechanism}: no such mechanism; give one of {', '.join(ABLATIONS)}")
+    asked = [_asked(path, options) for path in paths]
     found = iter(parallel.each(_predicted, [(one.predict, row) for one in asked for row in one.rows]))
     of_tables = [[each for _ in one.rows for each in next(found)] for one in asked]
     scores = [
-        Score(one.table.name, summarise(predictions), one.calibration, totals(predictions))
+        Score(one.table.name, summarise(predictions), one.calibration, totals(predictions), predictions)
         for one, predictions in zip(asked, of_tables, strict=True)
     ]
     return Scores(scores, totals(list(itertools.chain.from_iterable(of_tables))))
+
+
+def write_rows(predictions: Iterable[Prediction], path: Path) -> None:
+    """Writes one line of CSV for each row that was scored, aside and then renamed. Raises OSError where it cannot."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ROW_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(one.plain() for one in predictions if not one.skipped)
+    write_aside(path, text.getvalue().encode())
 
 
 def tables_at(places: Sequence[Path]) -> list[Path]:
     """The tables that can be scored in these places, in their order: files, and in a folder those of its CSV files that are
     such tables; what ships, without any place. Raises InputError where a folder has none."""
     found: list[Path] = []
-    for place in places or [library.ROOT / "published"]:
-        inside = [path for path in sorted(place.glob("*.csv")) if _kind(_read(path)[0])] if place.is_dir() else [place]
+    for place in places or [folder()]:
+        inside = [path for path in sorted(place.glob("*.csv")) if _kind(_columns(path))] if place.is_dir() else [place]
         if not inside:
             raise InputError(f"{place}: no table that can be scored; it needs CSV files with the columns of one of {_known()}")
         found += inside
     return found
 
 
-def _asked(path: Path, calibrated: bool) -> _Asked:
-    columns, rows = _read(path)
+def _columns(path: Path) -> Sequence[str]:
+    """Names in the first line of a CSV file."""
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        return next(csv.reader(file), [])
+
+
+def _asked(path: Path, options: Options) -> _Asked:
+    columns, rows = read_table(path)
     table = _kind(columns)
     if table is None:
         raise InputError(f"{path}: not a table that can be scored; it needs the columns of one of {_known()}")
     if not rows:
         raise InputError(f"{path}: no rows below its columns; give at least one")
     module = importlib.import_module(table.module)
-    if calibrated and not hasattr(module, "predict_calibrated"):
+    if options.calibrated and not table.has_options:
         raise InputError(f"{path}: nothing of {table.name} is fitted on request; leave --calibrated out")
     if hasattr(module, "predict_among"):
         predict = functools.partial(module.predict_among, rows=rows)
     else:
-        predict = module.predict_calibrated if calibrated else module.predict
-    return _Asked(table, rows, predict, module.CALIBRATED if calibrated else module.CALIBRATION)
+        predict = functools.partial(module.predict, options=options) if table.has_options else module.predict
+    return _Asked(table, rows, predict, module.CALIBRATED if options.calibrated else module.CALIBRATION)
 
 
 def _predicted(one: tuple[Callable[[Row], Prediction | Sequence[Prediction]], Row]) -> Sequence[Prediction]:
     predict, row = one
     found = predict(row)
-    return [found] if isinstance(found, Prediction) else found
+    return [replace(each, id=row["id"]) for each in ([found] if isinstance(found, Prediction) else found)]
 
 
 def _kind(columns: Sequence[str]) -> Table | None:
@@ -223,28 +274,6 @@ def _kind(columns: Sequence[str]) -> Table | None:
 
 def _known() -> str:
     return ", ".join(table.name for table in TABLES)
-
-
-class Cells(dict[str, str]):
-    """A row by its columns; those that its table lacks are blank."""
-
-    def __missing__(self, column: str) -> str:
-        return ""
-
-
-def _read(path: Path) -> tuple[Sequence[str], list[Cells]]:
-    """Columns and rows of a CSV file; cells that a short row lacks are blank."""
-    if not path.is_file():
-        raise NotFoundError(f"{path}: no such file; give the path of a CSV file")
-    if path.stat().st_size > _MAX_BYTES:
-        raise InputError(f"{path}: more than {_MAX_BYTES >> 20} MiB; give a table of fewer rows")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restval="")
-            rows = [Cells({name: cell.strip() for name, cell in row.items() if name is not None}) for row in reader]
-            return reader.fieldnames or (), rows
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as CSV: {error}") from None
 
 
 def summarise(predictions: Iterable[Prediction]) -> dict[str, SetScore]:
@@ -289,7 +318,7 @@ def _set_score(members: Sequence[Prediction]) -> SetScore:
 
 
 def _order_right(scored: Sequence[Prediction]) -> float | None:
-    """Share of comparable pairs, of different measurements, that are predicted in the measured order."""
+    """Share of comparable pairs, whose measurements differ by more than `_DIFFERENT`, that are predicted in their order."""
     groups: dict[tuple[str, ...], list[Prediction]] = defaultdict(list)
     for member in scored:
         groups[member.pairs].append(member)
@@ -297,7 +326,7 @@ def _order_right(scored: Sequence[Prediction]) -> float | None:
         (a.predicted < b.predicted) == (a.measured < b.measured) and a.predicted != b.predicted
         for group in groups.values()
         for a, b in itertools.combinations(group, 2)
-        if a.measured != b.measured and a.inputs != b.inputs
+        if abs(a.measured - b.measured) > _DIFFERENT * min(a.measured, b.measured) and a.inputs != b.inputs
     ]
     return sum(right) / len(right) if right else None
 

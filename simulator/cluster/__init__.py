@@ -73,7 +73,8 @@ class Cluster(Spec):
     def update_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> float:
         """Seconds a host takes for an optimizer's step: as measured on CPU nodes, else bound by the host's memory."""
         if self.node.memory_bandwidth_Bps is None:
-            return self.device.optimizer_s(parameters, optimizer, precision)
+            key = "update", parameters, optimizer, precision
+            return self.device.of_each(key, lambda one: (one.optimizer_s(parameters, optimizer, precision),))[0]
         return optimizer_bytes(parameters, optimizer, precision) / self._host_Bps
 
     @property

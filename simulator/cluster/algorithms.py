@@ -193,7 +193,8 @@ def binomial(op: Op, group: Group) -> list[Round]:
 
 
 def halving_doubling(op: Op, group: Group) -> list[Round]:
-    """Recursive halving, then doubling, near partners first (Thakur et al. 2005).
+    """Recursive halving, then doubling, near partners first (Thakur et al. 2005); a reduce_scatter is the first half of it, an
+    all_gather the second.
 
     Members beyond a power of two first hand their data to a partner, and get the result from it.
     """
@@ -204,15 +205,22 @@ def halving_doubling(op: Op, group: Group) -> list[Round]:
     for level in range(levels):
         share /= 2
         rounds.append(Round.of(everyone, everyone ^ (1 << level), share))
-    return _there_and_back(rounds)
+    if op == "all_reduce":
+        return _there_and_back(rounds)
+    if len(beyond):
+        rounds.append(Round.of(beyond - (1 << levels), beyond, 1 / group.size))
+    return rounds if op == "reduce_scatter" else [step.back() for step in reversed(rounds)]
 
 
 def hierarchical(op: Op, group: Group) -> list[Round]:
-    """Reduce-scatter inside each node, rings between nodes over a part of the data each, all-gather inside."""
+    """A reduce-scatter by a ring in each node, then by rings between nodes, of the members with the same number each, over a
+    part of the data; an all-gather is the same backwards, an allreduce both. So all network cards of a node are used."""
     inside, per_node, nodes = _inside_ring(group), group.per_node, group.nodes
     everyone = np.arange(group.size)
     lap = Round.of(everyone, (everyone + per_node) % group.size, 1 / group.size, times=nodes - 1)
-    return [*inside, *([lap, lap] if nodes > 1 else []), *inside]
+    between = [lap] if nodes > 1 else []
+    scatter, gather = [*inside, *between], [*between, *inside]
+    return {"reduce_scatter": scatter, "all_gather": gather, "all_reduce": scatter + gather}[op]
 
 
 def in_network(op: Op, group: Group) -> list[Round]:
@@ -334,8 +342,8 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "tree": Algorithm(tree, ("all_reduce",), ("all_reduce",)),
     "binary_tree": Algorithm(binary_tree, ("all_reduce",), ("all_reduce",)),
     "binomial": Algorithm(binomial, ("broadcast", "reduce")),
-    "halving_doubling": Algorithm(halving_doubling, ("all_reduce",)),
-    "hierarchical": Algorithm(hierarchical, ("all_reduce",)),
+    "halving_doubling": Algorithm(halving_doubling, ("all_reduce", "reduce_scatter", "all_gather")),
+    "hierarchical": Algorithm(hierarchical, ("all_reduce", "reduce_scatter", "all_gather")),
     "in_network": Algorithm(in_network, ("all_reduce",)),
     "nvls": Algorithm(nvls, ("all_reduce", "reduce_scatter", "all_gather")),
     "nvls_tree": Algorithm(nvls_tree, ("all_reduce",), ("all_reduce",)),

@@ -38,8 +38,8 @@ class MeasuredCollective(Spec):
 class Collectives(Spec):
     """Measured collectives, and facts for NCCL's model (without them, the device's name tells).
 
-    library: who chooses the algorithm. nccl and gloo choose as they do; fastest: the best of those that need nothing but
-    links. Absent: nccl on the GPUs it runs on, gloo where ranks compute on the host's cores, else fastest.
+    library: who chooses the algorithm. nccl (on AMD's GPUs RCCL) and gloo choose as they do; fastest: the best of those that
+    need nothing but links. Absent: nccl on the GPUs it runs on, gloo where ranks compute on the host's cores, else fastest.
     measured: by operation and group. A group of another size goes by the links, corrected as the nearest measured one of the
     same operation needs it.
     """

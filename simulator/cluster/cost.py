@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.cluster.algorithms import ALGORITHMS, Group, Op, names_for
 from simulator.cluster.collectives import Library
-from simulator.cluster.nccl import Curve, Nccl, Wires, candidates, channels, curves, facts_of
+from simulator.cluster.nccl import Curve, Nccl, Wires, candidates, channels, curves, facts_of, rccl_facts_of
 from simulator.cluster.traffic import Traffic, traffic, traffic_by_round
 from simulator.errors import FieldError, InputError
 
@@ -51,8 +51,21 @@ def library_of(cluster: Cluster) -> Library:
 
 
 def nccl_facts(cluster: Cluster) -> Nccl | None:
-    """What NCCL's model needs to know: as the cluster says, else as its device's name tells; None where it does not."""
-    return cluster.collectives.nccl or facts_of(cluster.device.name)
+    """What NCCL's model, or RCCL's, needs to know: as the cluster says, else by its device's name; None where it is unknown."""
+    name = cluster.device.name
+    return cluster.collectives.nccl or facts_of(name) or rccl_facts_of(name)
+
+
+def chosen_nccl(cluster: Cluster) -> Nccl | None:
+    """The facts of NCCL's model where NCCL or RCCL is the cluster's library, else None. Raises FieldError where they are not
+    known."""
+    if library_of(cluster) != "nccl":
+        return None
+    facts = nccl_facts(cluster)
+    if facts is None:
+        message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
+        raise FieldError(("cluster", "collectives", "library"), message)
+    return facts
 
 
 def processors_taken(cluster: Cluster) -> float:
@@ -121,14 +134,9 @@ def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Grou
 
 def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
     """The same for two ranks or more, whatever was measured."""
-    library = library_of(cluster)
-    if library == "nccl":
-        facts = nccl_facts(cluster)
-        if facts is None:
-            message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
-            raise FieldError(("cluster", "collectives", "library"), message)
+    if facts := chosen_nccl(cluster):
         return _nccl_costing(op, group, cluster, facts, algorithm)
-    names = [algorithm] if algorithm else [GLOO[op]] if library == "gloo" else _suiting(op, group)
+    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suiting(op, group)
     return _cheapest([_plain_costing(op, group, cluster, name) for name in names])
 
 
@@ -192,18 +200,14 @@ def _plain_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Co
         parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
-    latency_s = sum(_latency_s(part, cluster) for part in parts)
+    wires = Wires(group, cluster.node, cluster.network)
+    latency_s = sum(map(wires.latency_s, parts))
 
     def cost(size_bytes: float) -> CollectiveCost:
         moving_s = sum(_moving_s(part, size_bytes, cluster) for part in parts)
         return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
 
     return cost
-
-
-def _latency_s(part: Traffic, cluster: Cluster) -> float:
-    inside, between = (link.latency_s if link else 0.0 for link in (cluster.node.link, cluster.network))
-    return part.inside_steps * inside + part.between_steps * between + part.further_s
 
 
 def _moving_s(part: Traffic, size_bytes: float, cluster: Cluster) -> float:

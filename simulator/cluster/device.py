@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Final, Literal, Self, TypeVar
 
@@ -16,16 +16,28 @@ from simulator.model.operators import Attention, Convolution, Matmul, Operator
 from simulator.spec import Spec
 from simulator.units import Bytes, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds
 
-Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
 Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
 
 # One, or many in an array.
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 
-ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+# Of an element between operators: products in 8 or 4 bits read what was stored in 16.
+ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2}
+_NARROW: Final = ("fp8", "fp4")
 # Elements read and written per parameter: sgd reads w and g and writes w; momentum and Adam also read and write states. LAMB
 # writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once more for its sums.
 OPTIMIZER_ACCESSES: Final[dict[str, int]] = {"sgd": 3, "momentum": 5, "adam": 7, "lamb": 12, "adafactor": 4}
+
+
+def storage_precision(precision: Precision) -> Precision:
+    """The precision in which activations and gradients are stored, and in which all but matrix products compute."""
+    return "bf16" if precision in _NARROW else precision
+
+
+def is_narrow(precision: Precision) -> bool:
+    """Whether matrix products of blocks have 8 or 4 bits."""
+    return precision in _NARROW
 
 
 def optimizer_bytes(parameters: Amount, optimizer: str, precision: str) -> Amount:
@@ -100,14 +112,31 @@ class Device(Spec):
 
         Raises KeyError when the device has no peak rate for `precision`.
         """
-        for measured in self.measured_layers:
-            if measured.signature == layer.signature and measured.precision == precision:
-                return measured.forward.at(samples), measured.backward.at(samples)
+        measured = self.measured_layer_s(layer, samples, precision)
+        if measured is not None:
+            return measured
         if self.kernels is not None and self.efficiency is None:
-            return passes_s(self._speed(self.kernels, precision), layer.operators, layer.kept, samples)
+            return passes_s(self.speed(precision, self.kernels), layer.operators, layer.kept, samples)
         forward_s = self._flat_s(layer.forward_flops * samples, precision)
         backward_s = self._flat_s(layer.backward_flops * samples, precision)
         return self.layer_overhead_s + forward_s, self.layer_overhead_s + backward_s
+
+    def measured_layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float] | None:
+        """Seconds of the layer's forward and backward pass as measured; None where that was not measured."""
+        for measured in self.measured_layers:
+            if measured.signature == layer.signature and measured.precision == precision:
+                return measured.forward.at(samples), measured.backward.at(samples)
+        return None
+
+    def speed(self, precision: Precision, kernels: Kernels, faster: float = 1.0) -> Speed:
+        """Rates of `kernels` at a precision, with a peak `faster` times the device's."""
+        size_bytes = ELEMENT_BYTES[precision]
+        peak_flops = self.peak_flops[precision] * faster
+        return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
+
+    def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
+        """What `function` says of the device; of each of several that stand for it (`simulator.cluster.devices`)."""
+        return function(self)
 
     def weights_s(self, layer: Layer, samples: float, precision: Precision) -> float:
         """Seconds of the layer's backward pass that are its weights' gradients, on which no other layer waits.
@@ -118,7 +147,7 @@ class Device(Spec):
         if self.kernels is None or self.efficiency is not None:
             weighted = sum(o.forward_flops for o in layer.operators if isinstance(o, Matmul | Convolution))
             return whole_s * weighted / layer.backward_flops if layer.backward_flops else 0.0
-        speed = self._speed(self.kernels, precision)
+        speed = self.speed(precision, self.kernels)
         _, modelled_s = passes_s(speed, layer.operators, layer.kept, samples)
         return whole_s * weights_s(speed, layer.operators, samples) / modelled_s if modelled_s else 0.0
 
@@ -139,22 +168,25 @@ class Device(Spec):
         whole_s, _ = self.layer_s(layer, samples, precision)
         if self.kernels is None or self.efficiency is not None:
             return whole_s * sum(operator.forward_flops for operator in attention) / layer.forward_flops
-        speed = self._speed(self.kernels, precision)
+        speed = self.speed(precision, self.kernels)
         scores_s, _ = passes_s(speed, attention, layer.kept, samples)
         modelled_s, _ = passes_s(speed, layer.operators, layer.kept, samples)
         return whole_s * scores_s / modelled_s
-
-    def _speed(self, kernels: Kernels, precision: Precision) -> Speed:
-        size_bytes = ELEMENT_BYTES[precision]
-        return Speed(kernels, self.peak_flops[precision], self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
 
     def _flat_s(self, flops: float, precision: Precision) -> float:
         efficiency = 1.0 if self.efficiency is None else self.efficiency
         return flops / (self.peak_flops[precision] * efficiency)
 
-    def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount:
-        """Seconds of one optimizer step over `parameters` parameters: measured, else bound by memory bandwidth."""
+    def measured_optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount | None:
+        """Seconds of one optimizer step as measured; None where that was not measured."""
         for measured in self.measured_optimizers:
             if measured.optimizer == optimizer and measured.precision == precision:
                 return measured.base_s + measured.per_parameter_s * parameters
+        return None
+
+    def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount:
+        """Seconds of one optimizer step over `parameters` parameters: measured, else bound by memory bandwidth."""
+        measured = self.measured_optimizer_s(parameters, optimizer, precision)
+        if measured is not None:
+            return measured
         return optimizer_bytes(parameters, optimizer, precision) / self.memory_bandwidth_Bps

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cluster.device import Device, Optimizer, Precision
+from simulator.cluster.device import Device, Precision
 from simulator.cluster.kernels import Kernels
-from simulator.model.layers import Layer
-from simulator.model.operators import Operator
 from simulator.varying import Crowd, Varying
 
 
@@ -20,14 +18,14 @@ from simulator.varying import Crowd, Varying
 class Devices:
     """Stands for a Device where a program is compiled for many points at once; what it tells varies from point to point.
 
-    each: devices of one name, memory and kernels; at: which of them each point has, shape (points,). known: what each takes for
-    a layer, by what that follows from; of all that have the same devices.
+    each: devices of one name, memory and kernels; at: which of them each point has, shape (points,). known: what was computed
+    of each device, by what it follows from; shared by all that have the same devices.
     """
 
     crowd: Crowd
     each: Sequence[Device]
     at: NDArray[np.int64]
-    known: dict[tuple[str, float, Precision], Sequence[tuple[float, float]]] = field(default_factory=dict, compare=False)
+    known: dict[Hashable, Sequence[Sequence[float]]] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
@@ -60,37 +58,15 @@ class Devices:
         """Of each, by precision."""
         return {name: self._number([one.peak_flops[name] for one in self.each]) for name in self.each[0].peak_flops}
 
-    def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[Varying, ...]:
-        """As a Device has it."""
-        key = layer.signature, samples, precision
+    def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> tuple[Varying, ...]:
+        """What `function` says of each device, as numbers that vary from point to point; once for each `key`."""
         if key not in self.known:
-            self.known[key] = [one.layer_s(layer, samples, precision) for one in self.each]
-        return self._numbers(self.known[key])
-
-    def weights_s(self, layer: Layer, samples: float, precision: Precision) -> Varying:
-        """As a Device has it."""
-        return self._number([one.weights_s(layer, samples, precision) for one in self.each])
-
-    def operators_s(
-        self, layer: Layer, operators: Sequence[Operator], samples: float, precision: Precision
-    ) -> tuple[Varying, ...]:
-        """As a Device has it."""
-        return self._numbers([one.operators_s(layer, operators, samples, precision) for one in self.each])
-
-    def scores_s(self, layer: Layer, samples: float, precision: Precision) -> Varying:
-        """As a Device has it."""
-        return self._number([one.scores_s(layer, samples, precision) for one in self.each])
-
-    def optimizer_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> Varying:
-        """As a Device has it."""
-        return self._number([one.optimizer_s(parameters, optimizer, precision) for one in self.each])
+            self.known[key] = [function(one) for one in self.each]
+        return tuple(self._number(values) for values in zip(*self.known[key], strict=True))
 
     def changed(self, change: Callable[[Device], Device]) -> Devices:
         """With each of them changed."""
         return Devices(self.crowd, [change(one) for one in self.each], self.at)
-
-    def _numbers(self, values: Sequence[Sequence[float]]) -> tuple[Varying, ...]:
-        return tuple(self._number(of_each) for of_each in zip(*values, strict=True))
 
     def _number(self, values: Any) -> Varying:
         return self.crowd.number(np.array(values, dtype=np.float64)[self.at])

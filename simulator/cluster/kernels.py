@@ -71,8 +71,14 @@ class Kernels(Spec):
     memory_share: float = Field(gt=0, le=1, description="of the memory's bandwidth that kernels reach")
     launch_s: Seconds = Field(alias="launch", description="from the end of one kernel to the start of the next")
     issue_s: Seconds = Field(0.0, alias="issue", description="that the host takes to issue one kernel")
+    host_slowdown: float = Field(
+        1.0, gt=0, le=1000, description="host time per kernel over that of the host that frameworks' files assume"
+    )
     flash_forward_share: float = Field(0.4, gt=0, le=1, description="of the peak that flash attention's blocks reach")
     flash_backward_share: float = Field(0.3, gt=0, le=1)
+    flash_ramp_keys: float = Field(
+        0.0, ge=0, le=1e6, description="keys whose time each block of queries takes in addition to those that it attends to"
+    )
     serial: Serial | None = Field(
         None, description="of a processor's core, which hides nothing under anything else; in place of tiles, power and issue"
     )
@@ -245,6 +251,22 @@ def weights_s(speed: Speed, operators: tuple[Operator, ...], samples: float) -> 
     return sum(_seconds([list(_backward(operator, samples, speed))[-1] for operator in weighted], speed))
 
 
+@functools.lru_cache(maxsize=4096)
+def kernel_count(operators: tuple[Operator, ...]) -> tuple[int, int]:
+    """Kernels of the forward and the backward pass that operators describe."""
+    return (
+        sum(
+            1 if isinstance(o, Memory | Convolution) or _is_flash(o) else len(o.forward(1)) + isinstance(o, Attention)
+            for o in operators
+        ),
+        sum(1 if isinstance(o, Memory) or _is_flash(o) else len(o.backward(1)) + isinstance(o, Attention) for o in operators),
+    )
+
+
+def _is_flash(operator: Operator) -> bool:
+    return isinstance(operator, Attention) and operator.flash
+
+
 def _serial_s(speed: Speed, work: Work) -> float:
     """Seconds of work that adds up."""
     kernels, peak_flops = speed.kernels, speed.peak_flops
@@ -339,9 +361,10 @@ def _flash_s(operator: Attention, samples: float, speed: Speed, work: float, sha
     blocks = math.ceil(operator.queries / _FLASH_ROWS) * operator.heads * samples
     waves = max(1.0, blocks / kernels.processors)
     widths = sum(math.ceil(width / _FLASH_WIDTH) * _FLASH_WIDTH for width in (operator.width, operator.value_width))
-    block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * operator.keys * widths * operator.seen * work
+    keys = operator.keys * operator.seen + kernels.flash_ramp_keys
+    block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * keys * widths * work
     busy_s = waves * block_flops * kernels.processors / (speed.peak_flops * share)
     queries = operator.heads * operator.queries * (operator.width + operator.value_width)
-    keys = operator.key_heads * operator.keys * (operator.width + operator.value_width)
-    moved_bytes = (queries + keys) * samples * work * speed.element_bytes
+    read = operator.key_heads * operator.keys * (operator.width + operator.value_width)
+    moved_bytes = (queries + read) * samples * work * speed.element_bytes
     return kernels.launch_s + max(busy_s, moved_bytes / speed.reached_Bps)

@@ -113,7 +113,7 @@ def _slower_device(cluster: Cluster, slowness: float) -> Cluster:
 def _device(device: Device, slowness: float) -> Device:
     kernels = device.kernels
     if kernels is not None:
-        times = {name: getattr(kernels, name) * slowness for name in ("launch_s", "issue_s", "burst_s")}
+        times = {name: getattr(kernels, name) * slowness for name in ("launch_s", "issue_s", "burst_s", "host_slowdown")}
         kernels = kernels.model_copy(update=times)
     layers = tuple(
         layer.model_copy(

@@ -89,8 +89,10 @@ def channels_of(op: Op, group: Group, link: Link | None, rotate: bool) -> list[N
     """Orders of the members, node by node, each for an equal part of the data; arrays of shape (size,).
 
     As the rings of the node's topology pass through its devices, from the first; where channels rotate, with each of them
-    first in turn, but for the root where an operation has one.
+    first in turn, but for the root where an operation has one. A sendrecv goes to the next rank, whatever lies between.
     """
+    if op == "sendrecv":
+        return [np.arange(group.size)]
     slot = np.arange(group.size) - group.first[group.node_of]
     base, count = group.first[group.node_of], group.members[group.node_of]
     whole = link is not None and group.is_even and group.per_node == group.devices
@@ -106,11 +108,11 @@ def channels_of(op: Op, group: Group, link: Link | None, rotate: bool) -> list[N
     return channels
 
 
-def node_orders(group: Group, network: Link | None) -> list[Numbers]:
+def node_orders(op: Op, group: Group, network: Link | None) -> list[Numbers]:
     """Which member stands for each where nodes take turns as the rings of the network's topology pass through them, each for an
     equal part of the data; arrays of shape (size,). As they are numbered, where the group is not on all of the first nodes."""
     everyone = np.arange(group.size)
-    if network is None or not group.is_even or group.node_numbers[-1] + 1 != group.nodes:
+    if op == "sendrecv" or network is None or not group.is_even or group.node_numbers[-1] + 1 != group.nodes:
         return [everyone]
     rings = [[*ring[ring.index(0) :], *ring[: ring.index(0)]] for ring in network.topology.rings(group.nodes)]
     return [np.array(ring)[group.node_of] * group.per_node + everyone % group.per_node for ring in rings]
@@ -142,7 +144,7 @@ class _Wires:
         self.network = network
         self.rotate = rotate
         self.channels = channels_of(op, group, node.link, rotate)
-        self.orders = node_orders(group, network)
+        self.orders = node_orders(op, group, network)
         self._node_names = group.node_numbers[group.node_of]
         self._place = group.node_of * group.devices + group.device_of
 

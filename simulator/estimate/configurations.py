@@ -16,6 +16,7 @@ from simulator.estimate.codes import Distinct, Numbers, combined, distinct, take
 from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Batch, Scenario
+from simulator.software import planned_fields
 from simulator.strategy import Hybrid
 from simulator.strategy import schedule as schedules
 from simulator.strategy.grid import ORDER, Axis
@@ -24,8 +25,8 @@ from simulator.strategy.replicas import check_size
 from simulator.strategy.schedule import ScheduleName
 
 _KEPT: Final = (
-    "overlap", "overlap_sends", "overlap_tensor", "context_by", "split_sends", "overlap_gather", "gradient_bytes", "prefetch",
-    "reshard", "algorithm", "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision",
+    "prefetch", "reshard", "algorithm", "overlap_experts", "node_limit", "deduplicated", "dispatch_precision",
+    "combine_precision",
 )  # fmt: skip
 
 
@@ -56,9 +57,11 @@ class Space:
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        """What the scenario's own strategy says of all else."""
+        """All other strategy fields: as the scenario's own hybrid gives them, else as its framework has them."""
         own = self.scenario.strategy
-        return {name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {"overlap": True}
+        found = planned_fields(self.scenario)
+        found.pop("bucket_bytes")
+        return found | ({name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {})
 
     def options(self, one: Mapping[str, int]) -> dict[str, Any]:
         """The same as far as it suits one configuration's columns."""
@@ -160,6 +163,7 @@ class Configurations:
         space = self.space
         numbers: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COLUMNS}
         return numbers | {
+            "framework": space.scenario.framework.name,
             "schedule": space.schedules[numbers["schedule"]],
             "recompute": str(space.recompute[numbers["recompute"]]),
             "sequence_parallel": bool(numbers["sequence_parallel"]),

@@ -23,7 +23,6 @@ from simulator.memory.flight import EQUAL, WHOLE
 from simulator.memory.libraries import libraries_bytes, nccl_bytes
 from simulator.memory.ranks import optimizer_step
 from simulator.memory.setting import Setting
-from simulator.memory.software import software_of
 from simulator.strategy.plan import Plan
 from simulator.strategy.schedule import PassTimes, ScheduleName
 
@@ -250,4 +249,4 @@ class _Fullest:
 
 def _setting(configurations: Configurations, row: int) -> Setting:
     scenario = configurations.scenario(row)
-    return Setting(scenario, software_of(scenario))
+    return Setting(scenario)

@@ -27,7 +27,7 @@ class Passes:
     """key: the passes of each configuration. Arrays of shape (keys, layers + 1) are running sums over layers, whose differences
     are those of stages; weights_s: of gradients of weights, which are among backward_s, where some schedule makes them apart,
     else 0. sent_bytes and joining_s, of shape (keys, layers), what is sent behind each layer, and how long it takes to put
-    together what comes in parts. jobs: by key."""
+    together what comes in parts. jobs: by key. bound: share of kernel time that memory bandwidth bounds, by key."""
 
     key: Distinct
     forward_s: Times
@@ -36,6 +36,7 @@ class Passes:
     sent_bytes: Times
     joining_s: Times
     jobs: list[Job]
+    bound: Times
 
     @cached_property
     def hands_on(self) -> Numbers:
@@ -65,14 +66,15 @@ class Passes:
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
         degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, within.astype(np.int64)
         between = distinct(*degrees, *apart, folded)
-        key = distinct(between.code, c.samples, c.recompute)
+        ranks = c.tensor * c.context * c.stages * c.workers
+        key = distinct(between.code, c.samples, c.recompute, ranks)
         made = _Making(c, between)
-        for one in np.array([between.code, c.samples, c.recompute])[:, key.first].T.tolist():
+        for one in np.array([between.code, c.samples, c.recompute, ranks])[:, key.first].T.tolist():
             made.add(*one)
         forward_s, backward_s = np.array(made.passes_s).transpose(1, 0, 2)
         sent_bytes, joining_s = np.array(made.sent).transpose(1, 0, 2)
         running = _running(forward_s), _running(backward_s), _running(np.array(made.weights_s))
-        return cls(key, *running, sent_bytes, joining_s, made.jobs)
+        return cls(key, *running, sent_bytes, joining_s, made.jobs, np.array(made.bound))
 
 
 class _Making:
@@ -90,29 +92,36 @@ class _Making:
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
         self._computing: dict[tuple[Shard, int, int], Times] = {}
+        self._bound: dict[tuple[Shard, int, int], float] = {}
         self._weights: dict[tuple[Shard, int], Times] = {}
         self._exchanging: dict[tuple[int, int], Times] = {}
         self._sent: dict[tuple[int, int], tuple[Times, Times]] = {}
         self.jobs: list[Job] = []
         self.passes_s: list[Times] = []
         self.weights_s: list[Times] = []
+        self.bound: list[float] = []
         self.sent: list[tuple[Times, Times]] = []
 
-    def add(self, between: int, samples: int, recompute: int) -> None:
-        """The passes of some samples. between: number of ranks that exchange alike."""
+    def add(self, between: int, samples: int, recompute: int, ranks: int) -> None:
+        """The passes of some samples. between: number of ranks that exchange alike. ranks: that wait for each other."""
         job, shard = self._jobs[between][recompute], self._shards[between]
+        if job.ranks != ranks:
+            job = replace(job, ranks=ranks)
+        # what all layers compute is known for one rank, and longer for the slowest of several
         if (computed := (shard, samples, recompute)) not in self._computing:
-            self._computing[computed] = job.computing_s(samples)
+            self._computing[computed] = job.computing_s(samples) / job.slowest
+            self._bound[computed] = job.mean_memory_share(samples)
         if (weighed := (shard, samples)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
-            self._weights[weighed] = one.weights_s() if self._splits else np.zeros(len(job.layers))
+            self._weights[weighed] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
         if (moved := (between, samples)) not in self._sent:
             self._exchanging[moved] = job.exchanges_s(samples)
             output_bytes = self._handed_on[shard] * samples
             self._sent[moved] = _sent(self._plans[between], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        self.passes_s.append(self._computing[computed] + job.with_again(self._exchanging[moved]))
-        self.weights_s.append(self._weights[weighed])
+        self.passes_s.append(self._computing[computed] * job.slowest + job.with_again(self._exchanging[moved]))
+        self.weights_s.append(self._weights[weighed] * job.slowest)
+        self.bound.append(self._bound[computed])
         self.sent.append(self._sent[moved])
 
 

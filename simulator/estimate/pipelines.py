@@ -69,6 +69,12 @@ class Stages:
         microbatches = taken(self.microbatches, at)
         return Stages(forward_s, backward_s, before_s, behind_s, microbatches, self.alike, self.overlap_sends, weights_s)
 
+    def slower(self, factors: Times) -> Stages:
+        """With passes that take `factors` times as long, shape (stages that are told, configurations)."""
+        return replace(
+            self, forward_s=self.forward_s * factors, backward_s=self.backward_s * factors, weights_s=self.weights_s * factors
+        )
+
     @property
     def apart(self) -> Stages:
         """The same with all stages told."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cluster.cost import processors_taken
 from simulator.estimate.alike import Alike
 from simulator.estimate.codes import Numbers, taken
 from simulator.estimate.collectives import Collectives, one_rank_s
@@ -24,6 +25,9 @@ from simulator.estimate.passes import Passes
 from simulator.estimate.pipelines import CLOSED, Stages, per_round, received, slowest_behind
 from simulator.estimate.sums import Agreed
 from simulator.memory.flight import WHOLE
+from simulator.strategy.contention import MEMORY_BYTES_PER_BUS_BYTE, memory_Bps, slowed_by
+from simulator.strategy.contention import taken as taken_share
+from simulator.strategy.costs import Job
 from simulator.strategy.schedule import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
@@ -32,6 +36,9 @@ Times = NDArray[np.float64]
 # what is least is told so much lower.
 _SURE: Final = 0.999
 _NOTHING: Final = np.zeros(1)
+# Share of the estimated contention that a step surely has: collectives are told by bucket here, by layer in programs.
+_SURELY_CONTENDED: Final = 0.8
+_SURELY_WAITING: Final = 0.5
 
 # Stages, chunks, and the number of a schedule.
 Key = tuple[int, int, int]
@@ -116,6 +123,7 @@ class _PassingTable:
         both = [(running[:, stops] - running[:, begins]).T for running in (passes.forward_s, passes.backward_s)]
         self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)
         self.microbatches = shape.passing.microbatches
+        self.bound = passes.bound[shape.pass_code]
         self.backward_s = passes.backward_s.ravel()
         self.begins = shape.pass_code * passes.backward_s.shape[1]
         self._running_s = passes.forward_s, passes.backward_s
@@ -211,7 +219,33 @@ class _AgreeingTable:
         shared = c.zero > 0
         updated = replicas / np.where(shared, c.workers * c.context, 1)
         updated += experts / np.where(shared, _expert_replicas(c), 1)
-        self.optimizer_s = passes.jobs[0].optimizer_s(updated)
+        job = passes.jobs[0]
+        self.optimizer_s = job.optimizer_s(updated)
+        self._contend(shape, job, parameters.sum(axis=0))
+
+    def _contend(self, shape: Shape, job: Job, parameters: Times) -> None:
+        """Sets what is moved next to passes. parameters: by kind and row.
+
+        moved_s, moved_bytes: seconds of collectives next to the passes over a stage of each kind, and bytes of memory that they
+        move meanwhile: of each microbatch from ZeRO's stage 2 on, else of a step.
+        """
+        c, kept, reached_Bps = shape.agreeing, shape.kept, memory_Bps(job)
+        self.processors = processors_taken(job.cluster)
+        self.contends = job.framework.contention and self.processors > 0 and reached_Bps is not None
+        if not self.contends:
+            return
+        assert reached_Bps is not None
+        self.memory_Bps = reached_Bps
+        size, gradient_size = job.element_bytes, kept.get("gradient_bytes") or job.element_bytes
+        sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
+        gathers = (c.zero == 3) * (1.0 + bool(kept.get("reshard", True)))
+        step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
+        self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
+        ranks = c.workers * c.context
+        by_sum = np.where(c.zero > 0, MEMORY_BYTES_PER_BUS_BYTE["reduce_scatter"], 2 * MEMORY_BYTES_PER_BUS_BYTE["all_reduce"])
+        by_gather = MEMORY_BYTES_PER_BUS_BYTE["all_gather"] * size
+        each_bytes = sums * by_sum * gradient_size + (gathers + step) * by_gather
+        self.moved_bytes = parameters * (ranks - 1) / ranks * each_bytes
 
 
 def _expert_replicas(c: Configurations) -> Numbers:
@@ -237,6 +271,12 @@ class _Gathered(NamedTuple):
     lane_s: Times
 
 
+def _weighted(counts: Numbers, values: Sequence[Times]) -> Times:
+    """Sum of values, as many times each as `counts` says."""
+    result: Times = sum((count * value for count, value in zip(counts.tolist(), values, strict=True)), np.zeros(1))
+    return result
+
+
 class Answered:
     """A shape whose tables are filled."""
 
@@ -248,11 +288,13 @@ class Answered:
     def times(self, p: Numbers, a: Numbers, zero: int, gathering: Gathering) -> tuple[Times, Times]:
         """What is expected of configurations, and at least, once all passes are followed. p, a: their rows of the tables; zero:
         the stage that all have; gathering: of them."""
-        gathered = self._gathered(p, a, gathering) if zero == 3 else None
+        slowed = self._slowed(p, a, zero) if self.agreeing.contends else None
+        gathered = self._gathered(p, a, gathering, slowed) if zero == 3 else None
         summed_s = self._summed_s(p, a) if zero == 2 and self.shape.schedule not in CLOSED else None
         # what layers gather is followed with their sums
-        beside_s = self._beside_s(p, a, zero) if gathered is None else []
+        beside_s = self._beside_s(p, a, zero, slowed) if gathered is None else []
         expected_s, least_s = np.zeros((2, len(p)))
+        agreeing = self.agreeing
         for rank in range(len(self.shape.ranks)):
             if gathered is not None:
                 window_s, exposed_s, sure_s, lane_s = self._of_gathering(rank, p, a, gathered)
@@ -262,22 +304,57 @@ class Answered:
             if rank > 0 and not self.shape.is_uniform:
                 # its group may be nearer to one another than rank 0's, of which all sums are told
                 sure_s, lane_s = _NOTHING, _NOTHING
-            optimizer_s = taken(self.agreeing.optimizer_s[rank], a)
+            optimizer_s = taken(agreeing.optimizer_s[rank], a)
             surely_s = taken(self.passing.least_s[rank], p)
             surely_s += sure_s
-            np.maximum(surely_s, lane_s, out=surely_s)
-            surely_s += optimizer_s
             optimizer_s += window_s
             optimizer_s += exposed_s
+            if slowed is not None and (gathered is None or self.shape.stages > 1):
+                contended_s, surely_contended_s = self._contended_s(rank, p, zero, slowed, window_s)
+                # those that were followed waiting were followed slowed down
+                contended_s[gathering.at] = 0.0
+                optimizer_s += contended_s
+                surely_s += _SURELY_CONTENDED * surely_contended_s
+            np.maximum(surely_s, lane_s, out=surely_s)
+            surely_s += taken(agreeing.optimizer_s[rank], a)
             if rank == 0:
-                optimizer_s += taken(self.agreeing.copied_s, a)
+                optimizer_s += taken(agreeing.copied_s, a)
             np.maximum(expected_s, optimizer_s, out=expected_s)
             np.maximum(least_s, surely_s, out=least_s)
         return np.maximum(expected_s, least_s), _SURE * least_s
 
-    def _beside_s(self, p: Numbers, a: Numbers, zero: int) -> list[Times]:
+    def _slowed(self, p: Numbers, a: Numbers, zero: int) -> list[Times]:
+        """Of each kind of stage, seconds by which its passes take longer next to what replicas exchange meanwhile: of each
+        microbatch from ZeRO's stage 2 on, else of a step."""
+        passing, agreeing, found = self.passing, self.agreeing, []
+        bound = taken(passing.bound, p)
+        for kind in range(len(self.shape.cut.kinds)):
+            moved_s = agreeing.moved_s[kind]
+            rate = np.divide(agreeing.moved_bytes[kind], moved_s, out=np.zeros_like(moved_s), where=moved_s > 0)
+            share = taken_share(agreeing.processors, taken(rate / agreeing.memory_Bps, a), bound)
+            computing_s = passing.kinds_s[:, kind].sum(axis=0) if zero == 3 else passing.kinds_s[1, kind]
+            found.append(slowed_by(share, taken(moved_s, a), taken(computing_s, p)))
+        return found
+
+    def _contended_s(
+        self, rank: int, p: Numbers, zero: int, slowed: Sequence[Times], window_s: Times
+    ) -> tuple[Times, Times | float]:
+        """Seconds by which a rank ends its passes later because they are slowed down, expected and at least. window_s: what
+        passes are expected to take, with what they wait for."""
+        passing, shape = self.passing, self.shape
+        has = shape.has[rank]
+        own_s = _weighted(has, slowed)
+        if zero < 2:
+            # the last microbatch comes back through all stages, one after the other
+            return _weighted(np.bincount(shape.cut.kind_of, minlength=len(slowed)), slowed), own_s
+        own_s /= taken(has @ passing.kinds_s.sum(axis=0), p)
+        # gathers keep compute waiting in part, which hides what they take from it
+        return window_s * own_s, _SURELY_WAITING * taken(passing.least_s[rank], p) * own_s
+
+    def _beside_s(self, p: Numbers, a: Numbers, zero: int, slowed: Sequence[Times] | None) -> list[Times]:
         """What is left of a pass over a stage of each kind once the gradients of its first unit are complete: sums go on beside
-        it, unless they wait for the whole pass, as they do where gradients of weights are made apart."""
+        it, unless they wait for the whole pass, as they do where gradients of weights are made apart. slowed: by how much the
+        pass takes longer for that."""
         passing, agreeing, kinds = self.passing, self.agreeing, range(len(self.shape.cut.kinds))
         if self.shape.splits or (zero < 2 and not self.shape.kept.get("overlap", False)):
             return [_NOTHING for _ in kinds]
@@ -287,6 +364,8 @@ class Answered:
             passed_s = taken(passing.backward_s, begins + taken(agreeing.stop[kind], a))
             passed_s -= taken(passing.backward_s, begins + taken(agreeing.begin[kind], a))
             left_s -= passed_s
+            if slowed is not None:
+                left_s += slowed[kind]
             result.append(left_s)
         return result
 
@@ -375,11 +454,15 @@ class Answered:
         each_s = agreeing.gathers_s, again_s, agreeing.opening_s, agreeing.sums_s, agreeing.last_s
         collectives = Collectives.of((taken(one[kind_of], to, axis=1) for one in each_s), layers)
         given = Given(collectives, taken(passing.expected.least_s, at, axis=1))
-        return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, shape.told, passing.stages.take(at), given))
+        stages = passing.stages.take(at)
+        if agreeing.contends:
+            ratios = np.array(self._slowed(at, to, zero)) / taken(passing.kinds_s.sum(axis=0), at, axis=1)
+            stages = stages.slower(1 + ratios[kind_of])
+        return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, shape.told, stages, given))
 
-    def _gathered(self, p: Numbers, a: Numbers, gathering: Gathering) -> _Gathered:
+    def _gathered(self, p: Numbers, a: Numbers, gathering: Gathering, slowed: Sequence[Times] | None) -> _Gathered:
         if self.shape.stages == 1:
-            alone_s = self._alone_s(p, a)[None]
+            alone_s = self._alone_s(p, a, slowed)[None]
             return _Gathered(alone_s, np.zeros_like(alone_s))
         window_s = taken(self.passing.expected.window_s, p, axis=1)
         result = _Gathered(window_s, np.zeros_like(window_s))
@@ -388,10 +471,13 @@ class Answered:
             result.window_s[:, gathering.at], result.lane_s[:, gathering.at] = found.window_s, found.lane_s
         return result
 
-    def _alone_s(self, p: Numbers, a: Numbers) -> Times:
+    def _alone_s(self, p: Numbers, a: Numbers, slowed: Sequence[Times] | None) -> Times:
         """Seconds of a step before its update of ranks that have all layers. Layers are taken to have parts of what is moved as
         of parameters."""
         passing, agreeing = self.passing, self.agreeing
+        layers_s = taken(passing.layers_s, p, axis=2)
+        if slowed is not None:
+            layers_s *= 1 + slowed[0] / taken(passing.kinds_s[:, 0].sum(axis=0), p)
         gathers_s, sums_s = taken(agreeing.gathers_s[0], a), taken(agreeing.sums_s[0], a)
         moved_s = (passing.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s))
-        return one_rank_s(taken(passing.layers_s, p, axis=2), tuple(moved_s), taken(passing.microbatches, p))
+        return one_rank_s(layers_s, tuple(moved_s), taken(passing.microbatches, p))

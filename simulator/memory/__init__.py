@@ -7,19 +7,18 @@ from simulator.memory.ranks import ranks
 from simulator.memory.result import HOLDERS, Memory, RankMemory
 from simulator.memory.servers import server
 from simulator.memory.setting import Setting
-from simulator.memory.software import Software, software_of
 from simulator.memory.states import States, states
 from simulator.scenario import Scenario
 
 __all__ = [
-    "HOLDERS", "Memory", "RankMemory", "Software", "States", "kept", "memory", "segments", "size_bytes", "states",
+    "HOLDERS", "Memory", "RankMemory", "States", "kept", "memory", "segments", "size_bytes", "states",
     "working_elements",
 ]  # fmt: skip
 
 
-def memory(scenario: Scenario, software: Software | None = None) -> Memory:
-    """What each rank of `scenario` holds. software: what it is trained with; by its strategy if None, as `software_of` says."""
-    setting = Setting(scenario, software or software_of(scenario))
+def memory(scenario: Scenario) -> Memory:
+    """Bytes that each rank of `scenario` allocates."""
+    setting = Setting(scenario)
     return Memory(ranks(setting), server(setting), _capacity_bytes(scenario))
 
 

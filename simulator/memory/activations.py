@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.frameworks import Loss
 from simulator.memory.setting import Setting
-from simulator.memory.software import Loss
 from simulator.model.layers import Layer
 from simulator.model.operators import Attention, Convolution, Kept, Matmul, Memory, Operator
 from simulator.recompute import Recompute
@@ -138,13 +138,13 @@ class Held(NamedTuple):
 
 def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool, setting: Setting) -> Held:
     """own: of what it keeps (`whole`) what is not made again. is_last: whether no layer of the chunk is behind it."""
-    size, software = setting.size, setting.software
-    logit_bytes, _ = software.loss.logit_bytes(size)
+    size = setting.size
+    logit_bytes, _ = setting.software.loss.logit_bytes(size)
     names = {one.name for one in whole}
     dropped_bytes = size_bytes(whole, size, logit_bytes)
     dropped_bytes -= size_bytes((one for one in own if one.name in names), size, logit_bytes)
-    if software.input_bytes is not None:
-        own = with_narrow_inputs(own, software.input_bytes, layer.output_elements)
+    if setting.input_bytes < size:
+        own = with_narrow_inputs(own, setting.input_bytes, layer.output_elements)
     key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
     if key not in setting.passed:
         setting.passed[key] = _passed(layer, is_last, setting)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simulator.frameworks import MemoryBehaviour
 from simulator.memory.own import Part
 from simulator.memory.setting import Setting
-from simulator.memory.software import Software
 from simulator.memory.states import MASTER_BYTES, Amount, States
 from simulator.model.layers import Layer
 from simulator.strategy import LocalSgd
@@ -22,7 +22,12 @@ def always_bytes(setting: Setting, part: Part, held: States) -> Amount:
 
 
 def pipeline_bytes(
-    software: Software, microbatches: Amount, flight: Amount, entry_bytes: Amount, output_bytes: Amount, chunks: Amount = 1
+    software: MemoryBehaviour,
+    microbatches: Amount,
+    flight: Amount,
+    entry_bytes: Amount,
+    output_bytes: Amount,
+    chunks: Amount = 1,
 ) -> Amount:
     """What comes into chunks and goes out to other stages. flight: microbatches that all of them hold at most.
 

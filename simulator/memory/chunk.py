@@ -124,7 +124,7 @@ def alikes_of(setting: Setting, layers: Sequence[Layer], entry_elements: int, ba
 
 def _keeps(setting: Setting, layer: Layer, first: bool, entry_elements: int) -> tuple[Kept, ...]:
     recompute = setting.training.recompute
-    if setting.software.products == "every second" and recompute.kind == "none":
+    if recompute.kind == "selective" and setting.scenario.framework.recomputation.selective:
         return kept_of_every_second(layer)
     return kept(layer, recompute, first, entry_elements)
 

@@ -6,9 +6,9 @@ from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
+from simulator.cluster.device import is_narrow
 from simulator.cluster.nccl import facts_of
 from simulator.memory.flight import WHOLE, Flights, flights
-from simulator.memory.software import Software
 from simulator.memory.states import Amount
 from simulator.scenario import Scenario
 
@@ -17,12 +17,14 @@ _FRAGMENTATION: Final = 0.05
 
 
 class Setting:
-    """A scenario trained with some software. samples: of a microbatch, of the worker with the most. size, gradient_size: bytes
-    of an element. makes_gradients: whether a step begins without.
+    """A scenario trained with its framework, whose memory behaviour is `software`.
+
+    samples: of a microbatch, of the worker with the most. size, gradient_size: bytes of an element. makes_gradients: whether a
+    step begins without.
     """
 
-    def __init__(self, scenario: Scenario, software: Software) -> None:
-        strategy = scenario.strategy
+    def __init__(self, scenario: Scenario) -> None:
+        strategy, software = scenario.strategy, scenario.framework.memory
         self.scenario, self.software, self.strategy = scenario, software, strategy
         self.training, self.job, self.plan, self.servers = scenario.training, scenario.job(), strategy.plan, strategy.servers
         plan = self.plan
@@ -40,6 +42,11 @@ class Setting:
     def flights(self) -> Flights:
         plan = self.plan
         return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(self.job))
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of an element of what matrix products keep of their inputs."""
+        return self.software.fp8_input_bytes if is_narrow(self.training.precision) else self.size
 
     @property
     def splits(self) -> bool:

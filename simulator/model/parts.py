@@ -126,7 +126,8 @@ def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> Part:
 
 def norm(stream: Stream) -> Part:
     """Layer norm has weights and biases, RMS norm weights alone. Every rank has all of them."""
-    return Part((_norm("norm", stream.here),), _norm_tensors(stream.norm, stream.hidden))
+    name = "rms norm" if stream.norm == "rms" else "norm"
+    return Part((_norm(name, stream.here),), _norm_tensors(stream.norm, stream.hidden))
 
 
 def _norm(name: str, elements: int) -> Memory:

@@ -1,13 +1,17 @@
-"""Candidates: all that a plan chooses from, hybrid configurations and those with servers, under one row number each."""
+"""Candidates: all that a plan chooses from, hybrid configurations of each framework and those with servers, under one row
+number each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cluster.quantities import slowed
 from simulator.engine import replay, simulate_steady
 from simulator.estimate import Configurations, StepTimes, memory_bytes, step_times
 from simulator.estimate.servers import ServerConfigurations, served_memory_bytes
@@ -19,35 +23,52 @@ Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
 
 
+Part = Configurations | ServerConfigurations
+
+
 @dataclass(frozen=True)
 class Candidates:
-    """of: by row, its number among the hybrid ones, behind which those with servers are numbered."""
+    """parts: hybrid configurations of each framework, and last those with servers. of: by row, its number among all of them."""
 
-    hybrid: Configurations
-    served: ServerConfigurations
+    parts: tuple[Part, ...]
     of: Numbers
 
     @classmethod
-    def all_of(cls, hybrid: Configurations, served: ServerConfigurations) -> Candidates:
-        return cls(hybrid, served, np.arange(len(hybrid) + len(served)))
+    def all_of(cls, *parts: Part) -> Candidates:
+        """All configurations of some parts."""
+        return cls(parts, np.arange(sum(map(len, parts))))
 
     def __len__(self) -> int:
         return len(self.of)
 
+    @cached_property
+    def _begins(self) -> Numbers:
+        """The number of the first configuration of each part."""
+        counts = np.array([len(part) for part in self.parts])
+        begins: Numbers = np.cumsum(counts) - counts
+        return begins
+
+    def _part_of(self, numbers: Any) -> Numbers:
+        """The part of each number; of parts that are empty none."""
+        found: Numbers = np.searchsorted(np.cumsum([len(part) for part in self.parts]), numbers, side="right")
+        return found
+
     def take(self, rows: Any) -> Candidates:
         """Some of them, in this order."""
         numbers, found = np.unique(self.of[rows], return_inverse=True)
-        is_served = numbers >= len(self.hybrid)
-        served = self.served.take(numbers[is_served] - len(self.hybrid))
-        return Candidates(self.hybrid.take(numbers[~is_served]), served, found)
+        which = self._part_of(numbers)
+        some = [part.take(numbers[which == i] - self._begins[i]) for i, part in enumerate(self.parts)]
+        return Candidates(tuple(some), found)
 
     def has_servers(self) -> NDArray[np.bool_]:
         """Which of them have servers."""
-        return self.of >= len(self.hybrid)
+        is_served = np.array([isinstance(part, ServerConfigurations) for part in self.parts])
+        result: NDArray[np.bool_] = is_served[self._part_of(self.of)]
+        return result
 
     def is_served(self, row: int) -> bool:
         """Whether it has servers."""
-        return bool(self.of[row] >= len(self.hybrid))
+        return isinstance(self._part(row)[0], ServerConfigurations)
 
     def row(self, row: int) -> dict[str, Any]:
         """One of them, in the words that scenarios have."""
@@ -59,37 +80,56 @@ class Candidates:
         part, number = self._part(row)
         return part.scenario(number)
 
-    def _part(self, row: int) -> tuple[Configurations | ServerConfigurations, int]:
+    def _part(self, row: int) -> tuple[Part, int]:
         number = int(self.of[row])
-        return (self.served, number - len(self.hybrid)) if self.is_served(row) else (self.hybrid, number)
+        which = int(self._part_of(number))
+        return self.parts[which], number - int(self._begins[which])
 
     @property
     def base(self) -> Scenario:
         """What all of them train."""
-        return self.hybrid.space.scenario
+        return self.parts[0].space.scenario
 
-    def on(self, scenario: Scenario) -> Candidates:
-        """The same for another scenario."""
-        hybrid = replace(self.hybrid, space=replace(self.hybrid.space, scenario=scenario))
-        return replace(self, hybrid=hybrid, served=replace(self.served, space=replace(self.served.space, scenario=scenario)))
+    def slowed(self, slownesses: Mapping[str, float]) -> Candidates:
+        """The same on a cluster that is slower in some quantities."""
+
+        def slower(part: Part) -> Part:
+            scenario = part.space.scenario
+            changed = scenario.model_copy(update={"cluster": slowed(scenario.cluster, slownesses)})
+            return replace(part, space=replace(part.space, scenario=changed))  # type: ignore[arg-type]
+
+        return replace(self, parts=tuple(map(slower, self.parts)))
 
     def times(self) -> StepTimes:
         """What a step of each takes, and at least."""
-        both = zip(step_times(self.hybrid), served_step_times(self.served), strict=True)
+        both = zip(*(_times(part) for part in self.parts), strict=True)
         return StepTimes(*(np.concatenate(one)[self.of] for one in both))
 
     def memory_bytes(self) -> Amounts:
         """What the fullest rank that trains holds in each."""
-        held: Amounts = np.concatenate([memory_bytes(self.hybrid), served_memory_bytes(self.served)])[self.of]
+        held: Amounts = np.concatenate([_memory_bytes(part) for part in self.parts])[self.of]
         return held
 
     def nodes(self) -> Numbers:
         """Machines that each takes."""
-        hybrid = self.hybrid
-        ranks = hybrid.tensor * hybrid.context * hybrid.stages * hybrid.workers
-        nodes: Numbers = np.concatenate([-(-ranks // self.base.cluster.node.devices), self.served.nodes()])[self.of]
+        nodes: Numbers = np.concatenate([self._nodes(part) for part in self.parts])[self.of]
+        return nodes
+
+    def _nodes(self, part: Part) -> Numbers:
+        if isinstance(part, ServerConfigurations):
+            return part.nodes()
+        ranks = part.tensor * part.context * part.stages * part.workers
+        nodes: Numbers = -(-ranks // self.base.cluster.node.devices)
         return nodes
 
     def simulate(self, row: int) -> Simulate:
         """What times one: replay; where there are servers, whose messages share links by their nature, as predictions do."""
         return simulate_steady if self.is_served(row) else replay.simulate
+
+
+def _times(part: Part) -> StepTimes:
+    return served_step_times(part) if isinstance(part, ServerConfigurations) else step_times(part)
+
+
+def _memory_bytes(part: Part) -> Amounts:
+    return served_memory_bytes(part) if isinstance(part, ServerConfigurations) else memory_bytes(part)

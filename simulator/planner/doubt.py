@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.apart import common
-from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slowed, uncertain
+from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, uncertain
 from simulator.planner.candidates import Candidates
 from simulator.scenario import Scenario
 
@@ -63,8 +63,7 @@ def doubt(configurations: Candidates) -> Doubt:
         if name == _WHOLE:
             shares[name] = np.ones(len(configurations))
             continue
-        slower = scenario.model_copy(update={"cluster": slowed(scenario.cluster, {name: _SLOWER})})
-        share = (configurations.on(slower).times().expected_s / expected_s - 1) / (_SLOWER - 1)
+        share = (configurations.slowed({name: _SLOWER}).times().expected_s / expected_s - 1) / (_SLOWER - 1)
         if share.any():
             shares[name] = share
     bounds = {name: np.log(QUANTITIES[name].slownesses(scenario.cluster)) for name in shares}

@@ -18,9 +18,10 @@ from simulator.errors import FieldError, InputError
 from simulator.estimate import every
 from simulator.estimate.pipelines import CLOSED, FOLLOWED
 from simulator.estimate.servers import every_served
+from simulator.frameworks import Framework
 from simulator.objectives import Objective
 from simulator.planner.candidates import Candidates
-from simulator.planner.space import STRATEGIES, server_space, space
+from simulator.planner.space import STRATEGIES, server_space, spaces
 from simulator.predict import timed
 from simulator.run import Run
 from simulator.scenario import Scenario
@@ -85,11 +86,13 @@ def plan(
     servers: int | None = None,
     strategies: Collection[str] | None = None,
     schedules: Collection[str] | None = None,
+    frameworks: Sequence[Framework] | None = None,
 ) -> Planned:
     """The best ways to train the scenario's model on so many devices; as many as its strategy has, if None. memory: bytes that
     a rank may hold; what its device has, if None. tell: is called with what is being done. servers: at most so many.
     strategies: which of `STRATEGIES`; hybrid, if None, and with servers where their number is given or the scenario has some.
-    schedules: of pipelines beside 1F1B, or "all"; those that have a closed form, if None.
+    schedules: of pipelines beside 1F1B, or "all"; those that have a closed form, if None. frameworks: to choose from; the
+    scenario's, if None, or the usual ones of hybrids where it names none.
 
     Raises FieldError or InputError for what cannot be planned: an objective that the cluster says nothing of, no configuration
     that is valid or fits.
@@ -97,7 +100,8 @@ def plan(
     kinds = _kinds(scenario, servers, strategies)
     _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
-    found = _candidates(scenario, gpus or scenario.strategy.training_ranks, servers, kinds, _schedules(schedules))
+    ranks = gpus or scenario.strategy.training_ranks
+    found = _candidates(scenario, ranks, servers, kinds, _schedules(schedules), frameworks)
     if not len(found):
         raise InputError(f"there is no way to train {scenario.total_samples} samples a step on so many ranks; change batch")
     tell(f"estimating {len(found):,} configurations")
@@ -136,12 +140,17 @@ def _schedules(names: Collection[str] | None) -> Sequence[ScheduleName]:
 
 
 def _candidates(
-    scenario: Scenario, ranks: int, servers: int | None, kinds: Collection[str], schedules: Sequence[ScheduleName]
+    scenario: Scenario,
+    ranks: int,
+    servers: int | None,
+    kinds: Collection[str],
+    schedules: Sequence[ScheduleName],
+    frameworks: Sequence[Framework] | None,
 ) -> Candidates:
-    hybrid = space(scenario, ranks, schedules)
-    hybrid = hybrid if "hybrid" in kinds else replace(hybrid, ranks=())
+    hybrids = spaces(scenario, ranks, schedules, frameworks)
+    hybrids = hybrids if "hybrid" in kinds else [replace(hybrids[0], ranks=())]
     served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0)
-    return Candidates.all_of(every(hybrid), every_served(served))
+    return Candidates.all_of(*map(every, hybrids), every_served(served))
 
 
 def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection[str]) -> None:
@@ -236,4 +245,5 @@ def label(found: Candidates, row: int) -> str:
     if found.is_served(row):
         return f"{one['workers']} workers, {one['servers']} {one['placement']} servers"
     degrees = " × ".join(f"{one[name]} {name}" for name in ("tensor", "context", "stages", "workers") if one[name] > 1)
-    return f"{degrees or '1 rank'}, {one['microbatches']} × {one['samples']} samples, {one['schedule']}, zero {one['zero']}"
+    parts = f"{one['microbatches']} × {one['samples']} samples", one["schedule"], f"zero {one['zero']}", one["framework"]
+    return ", ".join((degrees or "1 rank", *parts))

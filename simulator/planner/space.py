@@ -10,13 +10,16 @@ from simulator.errors import FieldError
 from simulator.estimate import Space
 from simulator.estimate.pipelines import CLOSED
 from simulator.estimate.servers import PLACEMENTS, ServerSpace
+from simulator.frameworks import Framework, shipped
 from simulator.model.layers import Layer, Shard, glued_ends
 from simulator.recompute import Recompute
 from simulator.scenario import Scenario
+from simulator.software import check_attention, check_supported, default_framework, features, planned_fields
 from simulator.strategy import Hybrid, ParameterServer
 from simulator.strategy.grid import ORDER
 from simulator.strategy.schedule import ScheduleName
 
+_ZERO: Final = (0, 1, 2, 3)
 _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 # Kinds of strategies that are planned.
 STRATEGIES: Final = ("hybrid", "parameter_server")
@@ -31,9 +34,44 @@ _LONG: Final = 16_384
 _MOST_CONTEXT: Final = 16
 
 
+def spaces(
+    scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED, frameworks: Sequence[Framework] | None = None
+) -> list[Space]:
+    """One space for each framework; the ZeRO stages of each are those that it supports.
+
+    frameworks: the scenario's own if None; where the scenario names none, the default of each ZeRO stage for that stage.
+    Raises FieldError as `space` does.
+    """
+    if frameworks is not None or not scenario.framework_is_default:
+        named = [scenario.framework] if frameworks is None else frameworks
+        return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
+    by_framework: dict[str, list[int]] = {}
+    for zero in _ZERO:
+        # ZeRO's stage 2 is for data parallelism alone, all else for every degree
+        strategy = Hybrid(workers_=2, tensor=1 if zero == 2 else 2)
+        name = default_framework(strategy, zero, scenario.model, scenario.cluster).name
+        by_framework.setdefault(name, []).append(zero)
+    result = []
+    for name, stages in by_framework.items():
+        one = space(_in_framework(scenario, shipped(name)), ranks, schedules)
+        result.append(replace(one, zero=tuple(stage for stage in stages if stage in one.zero)))
+    return result
+
+
+def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
+    """The scenario with another framework, whether or not its own strategy is supported. Raises FieldError for a precision, or
+    a kind of attention, that is not."""
+    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster.device))
+    check_attention(framework, scenario.model)
+    return scenario.model_copy(update={"framework": framework})
+
+
 def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED) -> Space:
-    """All degrees that divide `ranks`, microbatches of all sizes, schedules, ZeRO's stages, recomputation, buckets, and orders
-    of axes. Raises FieldError where the model's layers, or so many ranks, are too few or too many."""
+    """All degrees that divide `ranks` and that the scenario's framework supports, microbatches of all sizes, schedules, ZeRO's
+    stages, recomputation, buckets, and orders of axes.
+
+    Raises FieldError where the model's layers, or so many ranks, are too few or too many.
+    """
     cluster = scenario.cluster
     if ranks > cluster.devices:
         nodes = -(-ranks // cluster.node.devices)
@@ -43,21 +81,24 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
     first, last = glued_ends(layers)
     total = scenario.total_samples
     long = getattr(scenario.model, "sequence", 0) >= _LONG
-    mixed = any(layer.expert_parameters for layer in layers)
-    own = scenario.strategy.bucket_bytes if isinstance(scenario.strategy, Hybrid) else _BUCKETS_BYTES[0]
+    own, supports = planned_fields(scenario)["bucket_bytes"], scenario.framework.supports
+    mixture = any(layer.expert_parameters for layer in layers) and "expert" in supports
+    tensor = [degree for degree in _powers(cluster.node.devices) if _divides(scenario, degree)]
     whole = Space(
         scenario,
         (ranks,),
-        tensor=tuple(degree for degree in _powers(cluster.node.devices) if _divides(scenario, degree)),
-        context=_powers(_MOST_CONTEXT) if long else (1,),
-        expert=_powers(_MOST_EXPERT) if mixed else (1,),
-        expert_tensor=tuple(dict.fromkeys((None, 1, scenario.strategy.plan.expert_tensor))) if mixed else (None,),
-        stages=tuple(stages for stages in range(1, last - first + 1) if ranks % stages == 0),
+        tensor=tuple(tensor if "tensor" in supports else tensor[:1]),
+        context=_powers(_MOST_CONTEXT) if long and "context" in supports else (1,),
+        expert=_powers(_MOST_EXPERT) if mixture else (1,),
+        expert_tensor=tuple(dict.fromkeys((None, 1, scenario.strategy.plan.expert_tensor))) if mixture else (None,),
+        stages=tuple(
+            stages for stages in range(1, last - first + 1) if ranks % stages == 0 and (stages == 1 or "pipeline" in supports)
+        ),
         chunks=_CHUNKS,
         samples=tuple(samples for samples in range(1, min(total, _MOST_SAMPLES) + 1) if total % samples == 0),
         # the one that ranks have which are alone in their pipelines comes with all
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
-        zero=(0, 1, 2, 3),
+        zero=tuple(zero for zero in _ZERO if (f"zero_{zero}" if zero else "data_parallel") in supports),
         recompute=tuple(Recompute(kind=kind) for kind in ("none", "selective", "full")),
         sequence_parallel=(False, True),
         buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),

@@ -63,6 +63,11 @@ class Strategy(Spec, ABC):
     def ranks(self) -> int:
         return self.training_ranks + self.servers
 
+    @property
+    def waiting_ranks(self) -> int:
+        """Ranks that wait for each other in each step, so that the slowest of them sets the pace."""
+        return self.training_ranks
+
     def nodes_needed(self, cluster: Cluster) -> int:
         """Nodes of `cluster` that the ranks take."""
         return -(-self.training_ranks // cluster.node.devices)

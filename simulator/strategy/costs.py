@@ -5,10 +5,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,12 @@ from pydantic import Field
 from simulator.cluster import Cluster
 from simulator.cluster.device import ELEMENT_BYTES, Amount, Optimizer, Precision
 from simulator.errors import FieldError
+from simulator.frameworks import IDEAL, Execution, Framework, Work
+from simulator.frameworks.scale import slowest
 from simulator.input import Input
 from simulator.model.graph import handed_on
 from simulator.model.layers import Layer
-from simulator.model.operators import Exchange, Matmul
+from simulator.model.operators import Exchange, Matmul, Operator
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.spec import Spec, Width
 from simulator.unevenness import EVEN, Unevenness
@@ -31,13 +33,16 @@ from simulator.units import Seconds
 class Costs:
     """Per layer, for one microbatch: arrays of shape (layers,).
 
-    forward_s, backward_s: of compute; what is recomputed counts as backward. forward_exchange_s, backward_exchange_s: of the
+    forward_s, backward_s: of compute; what is recomputed counts as backward. first_forward_s, last_backward_s: by which the
+    first forward and the last backward pass of a step take longer. forward_exchange_s, backward_exchange_s: of the
     collectives among ranks that share a layer, as far as the rank waits for them. output_bytes: activations handed to the
     layers behind it, for the microbatch. parameters: elements.
     """
 
     forward_s: NDArray[np.float64]
     backward_s: NDArray[np.float64]
+    first_forward_s: NDArray[np.float64]
+    last_backward_s: NDArray[np.float64]
     forward_exchange_s: NDArray[np.float64]
     backward_exchange_s: NDArray[np.float64]
     output_bytes: NDArray[np.float64]
@@ -58,12 +63,22 @@ class Exchanging(Protocol):
         """Seconds for which the layer's pass is held up by one of its exchanges, for so many samples."""
 
 
+class Contending(Protocol):
+    """How collectives of replicas that run next to passes slow these down."""
+
+    def slowed(self, computing_s: NDArray[np.float64], samples: float, job: Job) -> tuple[Any, Any]:
+        """Seconds by which each layer's passes of every microbatch take longer, shape (2, layers), and in addition the first
+        forward and the last backward pass of a step; computing_s: what they take alone."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A model to train on a cluster: what a strategy compiles. samples_per_worker: of one step.
 
     zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
-    of it, and not the times that the device's model says. exchange: how ranks that share layers exchange what they must.
+    of it, and not the times that the device's model says. framework: what runs the layers; recipe: how it scales 8-bit
+    products. ranks: that wait for each other in each step; group: that wait for each other within each pass. exchange: how
+    ranks that share layers exchange what they must. contend: how collectives next to passes slow these down.
     """
 
     layers: Sequence[Layer]
@@ -76,7 +91,12 @@ class Job:
     zero: int = 0
     input: Input | None = None
     measured_step: MeasuredStep | None = None
+    framework: Framework = IDEAL
+    recipe: str = "delayed"
+    ranks: int = 1
+    group: int = 1
     exchange: Exchanging | None = None
+    contend: Contending | None = None
 
     def apart(self, ranks: int) -> Collection[int]:
         """Ranks that nothing may be folded with: those that are told apart; all, where no rank is like another."""
@@ -89,11 +109,18 @@ class Job:
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
-        forward_s, backward_s = self.computing_s(samples)
+        computing_s = self.computing_s(samples)
+        once_s = np.zeros_like(computing_s)
+        if self.contend is not None:
+            each_s, once_s = self.contend.slowed(computing_s, samples, self)
+            computing_s = computing_s + each_s
+        forward_s, backward_s = computing_s
         forward_exchange_s, backward_exchange_s = self.exchanging_s(samples)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
+            first_forward_s=once_s[0],
+            last_backward_s=once_s[1],
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.handed_on_bytes(samples),
@@ -102,8 +129,19 @@ class Job:
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds that each layer computes in the forward and in the backward pass, shape (2, layers)."""
-        result: NDArray[np.float64] = self._of_layers(self._layer_s, samples) * self._scale()
+        result: NDArray[np.float64] = self._of_layers(self._layer_s, samples) * (self._scale() * self.slowest)
         return result
+
+    @property
+    def slowest(self) -> float:
+        """Time of the slowest of the ranks that wait for each other, over the mean."""
+        return slowest(self.framework.scale, self.ranks, self.group) if self._is_described else 1.0
+
+    @cached_property
+    def _is_described(self) -> bool:
+        """Whether devices' times come from a model of their kernels."""
+        device = self.cluster.device
+        return device.kernels is not None and device.kernels.generation != "cpu" and device.efficiency is None
 
     def exchanging_s(self, samples: float) -> NDArray[np.float64]:
         """Seconds that each layer's exchanges hold up either pass, shape (2, layers); what is recomputed exchanges again."""
@@ -130,10 +168,11 @@ class Job:
         """Seconds of each layer's backward pass that are gradients of weights, shape (layers,)."""
         samples = self.samples_per_worker / microbatches
 
-        def of_layer(layer: Layer, samples: float) -> tuple[float]:
-            return (self.cluster.device.weights_s(layer, samples, self.precision),)
+        def of_layer(layer: Layer, samples: float) -> Sequence[float]:
+            key = "weights", layer.signature, samples, self._work
+            return self._on_device(key, lambda execution: (execution.weights_s(layer, samples),))
 
-        result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * self._scale()
+        result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * (self._scale() * self.slowest)
         return result
 
     def weights_share(self) -> float:
@@ -144,7 +183,11 @@ class Job:
         needed = sum(one.rows * one.count * (one.inner + one.columns) for one in products) * self.element_bytes
         return min(1.0, needed / sum(sizes)) if sizes else 1.0
 
-    def _of_layers(self, of_layer: Callable[[Layer, float], tuple[float, ...]], samples: float) -> NDArray[np.float64]:
+    def of_layers(self, of_layer: Callable[[Layer], Sequence[float]]) -> NDArray[np.float64]:
+        """What `of_layer` says of each layer, shape (values, layers); it is called once for layers that are equivalent."""
+        return self._of_layers(lambda layer, _: of_layer(layer), 0.0)
+
+    def _of_layers(self, of_layer: Callable[[Layer, float], Sequence[float]], samples: float) -> NDArray[np.float64]:
         """What `of_layer` says of each layer, shape (values, layers); it is asked once about those that are alike."""
         distinct, which = self._distinct
         return np.array([of_layer(layer, samples) for layer in distinct])[which].T
@@ -176,18 +219,52 @@ class Job:
         plain = replace(self, recompute=NO_RECOMPUTE)
         return left_s / float(plain._of_layers(plain._layer_s, self.measured_step.samples).sum())
 
-    def _layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+    @property
+    def _work(self) -> Work:
+        return Work(self.precision, self.optimizer, self.recompute, self.recipe)
+
+    def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
+        """What `function` says of the device as the framework drives it."""
+        framework, work = self.framework, self._work
+        return self.cluster.device.of_each(key, lambda device: function(Execution(device, framework, work)))
+
+    def _layer_s(self, layer: Layer, samples: float) -> Sequence[float]:
         """Seconds of a layer's forward pass, and of its backward pass with what is recomputed in it."""
-        device = self.cluster.device
-        forward_s, backward_s = device.layer_s(layer, samples, self.precision)
-        if self.recompute.kind == "none" or layer.glued:
-            return forward_s, backward_s
-        again_s = forward_s if self.recompute.kind == "full" else device.scores_s(layer, samples, self.precision)
-        return forward_s, backward_s + again_s
+        key = "layer", layer.signature, layer.glued, samples, self._work
+        return self._on_device(key, lambda execution: execution.layer_s(layer, samples))
+
+    def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> Sequence[float]:
+        """Seconds of some of a layer's operators in the forward and the backward pass."""
+        key = "operators", layer.signature, tuple(one.name for one in operators), samples, self._work
+        return self._on_device(key, lambda execution: execution.operators_s(layer, operators, samples))
+
+    def memory_share(self, layer: Layer, samples: float) -> float:
+        """Share of a layer's kernel time that memory bandwidth bounds."""
+        key = "memory share", layer.signature, samples, self._work
+        return self._on_device(key, lambda execution: (execution.memory_share(layer, samples),))[0]
+
+    def mean_memory_share(self, samples: float) -> float:
+        """The same over all layers that are no ends of the model, by their number."""
+        if not self.framework.contention:
+            return 0.0
+        layers, which = self._distinct
+        counts = np.bincount(which)
+        shares = [
+            (self.memory_share(layer, samples), count) for layer, count in zip(layers, counts, strict=True) if not layer.glued
+        ]
+        return float(sum(share * count for share, count in shares) / max(1, sum(count for _, count in shares)))
 
     def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""
-        return self.cluster.device.optimizer_s(parameters, self.optimizer, self.precision)
+        if isinstance(parameters, np.ndarray):
+            found = self._on_device(
+                ("optimizer", self._work), lambda execution: (execution.optimizer_s(0.0), execution.optimizer_s(1.0))
+            )
+            return self.slowest * (found[0] + (found[1] - found[0]) * parameters)
+        result = self._on_device(("optimizer", parameters, self._work), lambda execution: (execution.optimizer_s(parameters),))[
+            0
+        ]
+        return self.slowest * result
 
 
 class Gradients:

@@ -29,7 +29,7 @@ class Exchanges:
     overlap_tensor: bool = False
     expert_tensor: int | None = None
     dispatch: Dispatch = PLAIN
-    _known: dict[tuple[int, str, str], _Crowd] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[tuple[int, str, str], Crowd] = field(default_factory=dict, compare=False, repr=False)
 
     def group(self, axis: Axis) -> Group:
         """The ranks that exchange along an axis, of the groups that set the pace."""
@@ -49,14 +49,14 @@ class Exchanges:
         )
         if exchange.hidden:
             beside = [o for o in layer.operators if exchange.beside in ("", o.name)]
-            beside_s = job.cluster.device.operators_s(layer, beside, samples, job.precision)[exchange.backward]
+            beside_s = job.operators_s(layer, beside, samples)[exchange.backward]
             place = exchange.backward, exchange.beside
             hidden = sum(one.hidden and (one.backward, one.beside) == place for one in layer.exchanges)
             return max(moved_s * processors_taken(job.cluster), moved_s - beside_s / hidden)
         if self.overlap_tensor and _in_pieces(exchange):
             # the first piece to come, or the last to go, has nothing to move beside
             products = [o for o in layer.operators if isinstance(o, Matmul)]
-            products_s = job.cluster.device.operators_s(layer, products, samples, job.precision)[exchange.backward]
+            products_s = job.operators_s(layer, products, samples)[exchange.backward]
             alike = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
             return max(moved_s / self.group(exchange.axis).size, moved_s - products_s / alike)
         return moved_s
@@ -71,7 +71,7 @@ class Exchanges:
             moved_s = self._crowd("alltoall", "expert", job.cluster).seconds(size_bytes)
         if not self.dispatch.overlap:
             return moved_s
-        compute_s = sum(job.cluster.device.layer_s(layer, samples, job.precision))
+        compute_s = sum(job.operators_s(layer, layer.operators, samples))
         alike = sum(one.routed is not None for one in layer.exchanges)
         return max(moved_s * processors_taken(job.cluster), moved_s - compute_s / alike)
 
@@ -82,21 +82,21 @@ class Exchanges:
         between, inside = (self._direct(place, cluster) for place in ("between nodes", "inside a node"))
         return max(between.seconds(token_bytes * nodes), inside.seconds(token_bytes * ranks))
 
-    def _direct(self, place: Literal["between nodes", "inside a node"], cluster: Cluster) -> _Crowd:
+    def _direct(self, place: Literal["between nodes", "inside a node"], cluster: Cluster) -> Crowd:
         """All-to-alls of the expert ranks on the same rail of all nodes, or on the same node, by kernels of their own."""
         key = id(cluster), "alltoall", place
         if key not in self._known:
             group = self.group("expert")
             chosen = group.first if place == "between nodes" else np.flatnonzero(group.node_of == 0)
             ranks = Group.of(np.array(group.ranks)[chosen].tolist(), group.devices)
-            self._known[key] = _Crowd("alltoall", ranks, cluster, direct_costing)
+            self._known[key] = Crowd("alltoall", ranks, cluster, direct_costing)
         return self._known[key]
 
-    def _crowd(self, op: Op, axis: Axis, cluster: Cluster) -> _Crowd:
+    def _crowd(self, op: Op, axis: Axis, cluster: Cluster) -> Crowd:
         # by the cluster's id, since hashing all that is in one takes longer; its crowd keeps it
         key = id(cluster), op, axis
         if key not in self._known:
-            self._known[key] = _Crowd(op, self.group(axis), cluster)
+            self._known[key] = Crowd(op, self.group(axis), cluster)
         return self._known[key]
 
 
@@ -107,10 +107,10 @@ def _in_pieces(exchange: Exchange) -> bool:
 
 def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
     """Seconds of a collective that all ranks of its nodes take part in, each in a group of its own like `group`."""
-    return _Crowd(op, group, cluster).seconds(size_bytes)
+    return Crowd(op, group, cluster).seconds(size_bytes)
 
 
-class _Crowd:
+class Crowd:
     """Such a collective, of any size."""
 
     def __init__(

@@ -16,6 +16,7 @@ from simulator.cluster.wiring import Channel, Wiring
 from simulator.errors import FieldError, InputError
 from simulator.program import Path, ProgramBuilder, Use
 from simulator.strategy.loads import Load, Shapes, of_modelled, shapes
+from simulator.strategy.sendrecv import as_sent
 from simulator.unevenness import Unevenness
 
 # Bytes through each member of a collective and their path, by the bytes of its size.
@@ -102,22 +103,24 @@ class Fabric:
         return (Use(self._resource(f"{name} host", 1.0), link.overhead_s / size_bytes * alike),)
 
     def message(self, source: tuple[int, int], target: tuple[int, int], size_bytes: float) -> Path:
-        """Of one message between two ranks, each given as node and device."""
+        """Path of one message between two ranks by the links alone, each rank given as node and device."""
         if source[0] == target[0]:
             names = (f"node {source[0]} device {source[1]}", f"node {target[0]} device {target[1]}")
             return self.inside(source[0], *names, size_bytes, devices=(source[1], target[1]))
         return self.between(source[0], target[0], size_bytes, devices=(source[1], target[1]))
 
-    def alike_messages(self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, alike: int) -> Path:
-        """Of one of `alike` messages between two places and those beside them, all at once."""
+    def alike_messages(self, source: tuple[int, int], target: tuple[int, int], size_bytes: float, alike: int = 1) -> Path:
+        """Path of one of `alike` messages between two places and those next to them, all at once, as the library sends it."""
         (node, device), (to_node, to_device) = source, target
         if alike == 1:
-            return self.message(source, target, size_bytes)
-        if node == to_node:
+            path = self.message(source, target, size_bytes)
+        elif node == to_node:
             names = f"node {node} device {device}", f"node {node} device {to_device}"
-            return self.inside(node, *names, size_bytes, together=alike, devices=(device, to_device))
-        count = min(alike, self.cluster.node.devices)
-        return self.between(node, to_node, size_bytes, count, count)
+            path = self.inside(node, *names, size_bytes, together=alike, devices=(device, to_device))
+        else:
+            count = min(alike, self.cluster.node.devices)
+            path = self.between(node, to_node, size_bytes, count, count)
+        return as_sent(path, self.cluster, crosses=node != to_node)
 
     def half(self, place: tuple[int, int], size_bytes: float, outward: bool, inside: bool) -> Path:
         """Of a message between a rank and a switch that takes part itself: inside its node, or of the network."""

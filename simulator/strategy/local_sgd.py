@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from simulator.cluster.algorithms import Group
+from simulator.cluster.device import Device, Optimizer
 from simulator.errors import FieldError
 from simulator.program import Program, ProgramBuilder
 from simulator.run import Phase
@@ -19,6 +20,8 @@ from simulator.strategy.fabric import Fabric
 from simulator.strategy.feeding import Feeding
 from simulator.strategy.placement import place
 
+# Optimizers that move as many bytes as the two parts of an outer step.
+_OUTER: Final[tuple[Optimizer, ...]] = ("sgd", "momentum")
 _PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 # passes of all classes of workers in a period that are simulated
 _MOST_PASSES: Final = 1_000_000
@@ -85,8 +88,11 @@ class LocalSgd(Strategy):
         """Seconds of the outer step. What a period has changed is two reads and a write, like a step of plain SGD."""
         if self.outer == "none":
             return 0.0
-        device = job.cluster.device
-        return sum(device.optimizer_s(parameters, optimizer, job.precision) for optimizer in ("sgd", "momentum"))
+
+        def both(device: Device) -> tuple[float]:
+            return (sum(device.optimizer_s(parameters, optimizer, job.precision) for optimizer in _OUTER),)
+
+        return job.cluster.device.of_each(("outer step", parameters), both)[0]
 
     def _check_size(self, classes: int) -> None:
         if classes * self.period * len(_PASSES) > _MOST_PASSES:

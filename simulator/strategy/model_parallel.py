@@ -133,7 +133,8 @@ class _Passes:
             return self._sent[key]
         sent = self.job.layers[source if gradient_of is None else gradient_of]
         size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.element_bytes)
-        path = self._fabric.message(self._places[self.device_of[source]], self._places[self.device_of[target]], size_bytes)
+        places = self._places[self.device_of[source]], self._places[self.device_of[target]]
+        path = self._fabric.alike_messages(*places, size_bytes)
         row = self.builder.transfer(self._rank(source), self._rank(target), size_bytes, path, Phase.SEND, (after,))
         if gradient_of is None:
             self._sent[key] = row

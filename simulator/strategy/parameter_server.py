@@ -77,6 +77,11 @@ class ParameterServer(Strategy):
         return self.servers_
 
     @property
+    def waiting_ranks(self) -> int:
+        """All workers but the backups where servers are synchronous, else none waits for another."""
+        return self.workers - self.backups if self.mode == "synchronous" else 1
+
+    @property
     def gate(self) -> Gate:
         """When the servers answer."""
         match self.mode:

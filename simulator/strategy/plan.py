@@ -11,9 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from simulator.cluster import Cluster
+from simulator.cluster.algorithms import Op
 from simulator.errors import FieldError
 from simulator.model.layers import Shard
 from simulator.strategy.compression import Compression
+from simulator.strategy.contention import Contention, Replicas
 from simulator.strategy.costs import Job
 from simulator.strategy.dispatch import Dispatch, WirePrecision
 from simulator.strategy.exchange import Exchanges
@@ -141,11 +143,31 @@ class Plan:
         return PassTimes(forward_s, backward_s - weights_s, weights_s, kept=job.weights_share())
 
     def exchanging(self, job: Job) -> Job:
-        """The job of ranks that exchange what these do within their passes."""
+        """The job of ranks that exchange what these do within their passes and next to them."""
         grid = self.grid(job.cluster.node.devices)
         names = ("node_limit", "deduplicated", "dispatch_precision", "combine_precision")
         dispatch = Dispatch(**{name: getattr(self, name) for name in names}, overlap=self.overlap_experts)
-        return replace(job, exchange=Exchanges(grid, self.expert, self.overlap_tensor, self.expert_tensor, dispatch))
+        exchange = Exchanges(grid, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
+        return replace(
+            job, exchange=exchange, contend=self._contention(grid, job.zero),
+            ranks=self.ranks, group=self.lockstep,
+        )  # fmt: skip
+
+    def _contention(self, grid: Grid, zero: int) -> Contention | None:
+        """What replicas exchange next to their passes; None where they exchange nothing."""
+        if self.workers * self.context == 1 or self.servers:
+            return None
+        sums: Op | None = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
+        return Contention(
+            Replicas(
+                grid.replicas_of(0, 0, self.sharing if zero else None),
+                (zero == 3, zero == 3 and self.reshard),
+                zero in (1, 2) and self.overlap_gather,
+                sums,
+                zero >= 2,
+                self.gradient_bytes,
+            )
+        )
 
     def grid(self, devices: int) -> Grid:
         """The ranks on nodes of so many devices."""

@@ -115,9 +115,11 @@ def test_a_node_sends_for_the_sums_and_gathers_of_all_groups_on_it(
     sharing: int,
     expert: int,
 ) -> None:
-    """Every group passes its data round a ring of its own ranks, in their order; groups of one kind do so at the same time."""
+    """By a ring every group passes its data round its own ranks, in their order; groups of one kind do so at the same time."""
     scenario = small(*drawn(workers, stages, tensor, context, order, zero, sharing, expert))
-    program = compiled(scenario)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simulator.cluster.cost._PLAIN", ("ring", "pairwise"))
+        program = compiled(scenario)
     counted: dict[int, float] = defaultdict(float)
     for ranks, moved_bytes in rings(scenario):
         for source, target in zip(ranks, [*ranks[1:], ranks[0]], strict=True):

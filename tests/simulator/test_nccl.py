@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulator import collective_time, library
 from simulator.cluster import Cluster, Link, Node
 from simulator.cluster.algorithms import OPS, Group, Op
-from simulator.cluster.nccl import Curve, Nccl, Wires, candidates, curves, facts_of
+from simulator.cluster.nccl import Curve, Nccl, Wires, candidates, curves, facts_of, rccl_facts_of
 from simulator.errors import InputError
 from simulator.scenario import load_cluster
 
@@ -63,6 +63,33 @@ def test_a_gpus_name_tells_its_generation(device: str, generation: str, intercon
 def test_what_is_no_gpu_of_nccls_has_no_facts() -> None:
     assert facts_of("CPU core") is None
     assert facts_of("MI300X") is None
+    assert rccl_facts_of("CPU core") is None
+    assert rccl_facts_of("H100") is None
+
+
+@pytest.mark.parametrize(
+    ("device", "interconnect"), [("MI250X-64GB-GCD", "nvlink"), ("AMD Instinct MI355X", "nvlink"), ("MI210", "pcie")]
+)
+def test_an_amd_gpu_has_nccls_algorithms(device: str, interconnect: str) -> None:
+    facts = rccl_facts_of(device)
+    assert facts is not None
+    assert (facts.generation, facts.interconnect) == ("cdna", interconnect)
+    assert candidates("all_reduce", TWO, facts) == ["ring", "tree"]
+    assert candidates("reduce_scatter", TWO, facts) == ["ring"]
+
+
+def test_rccl_has_latencies_and_links_of_its_own() -> None:
+    """LL: base 12 us and 14 steps of 0.8 us in a ring of eight. Infinity Fabric carries 48 of its 64 GB/s."""
+    facts = Nccl(generation="cdna")
+    assert seconds(8, A100, facts, "ring") == pytest.approx(23.2e-6, rel=1e-3)
+    assert 2**36 * 2 * 7 / 8 / seconds(2**36, A100, facts, "ring") == pytest.approx(300e9 * 48 / 64, rel=1e-2)
+
+
+def test_all_cards_of_amd_nodes_carry_a_gather() -> None:
+    """Whose cards, eight of 400 Gbit/s, are those of the H100 nodes."""
+    names = "azure-nd-mi300x-v5", "azure-nd-h100-v5"
+    mi300x_s, h100_s = (collective_time("all_gather", 2**30, 64, cluster(name)) for name in names)
+    assert mi300x_s < 1.5 * h100_s
 
 
 def test_the_smallest_sizes_cost_the_published_latency() -> None:
@@ -75,6 +102,28 @@ def test_messages_to_all_peers_cost_one_step_and_each_remote_one_its_posting() -
     # Simple: base 8.4 us and a step of 3.4 us inside; between, one of 14 us, and eight peers of the other node at 1 us each
     assert seconds(8, A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(11.8e-6, rel=1e-3)
     assert seconds(8, TWO_A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(33.8e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("network", "reached_Bps"), [("100 Gbit/s", 12e9), ("400 Gbit/s", 19.82e9), ("800 Gbit/s", 19.82e9)])
+def test_one_rank_gets_no_more_than_two_channels_carry(network: str, reached_Bps: float) -> None:
+    """NCCL gets 96 % out of a card, and out of its connection with one other rank what was measured, however fast the card."""
+    pair = wires(Group.of([0, 8], 8), "450 GB/s", network)
+    pair = Wires(pair.group, pair.node.model_copy(update={"cards": 1}), pair.network)
+    assert 2**36 / seconds(2**36, pair, HOPPER, "pairwise", "sendrecv") == pytest.approx(reached_Bps, rel=1e-3)
+
+
+def test_an_alltoall_over_many_nodes_fills_its_cards() -> None:
+    """Of each rank's buffer (nodes − 1) / nodes goes over its card, 1 / nodes to each other node over one connection."""
+    for nodes, each_Bps in ((2, 19.82e9), (8, 0.96 * 50e9)):
+        many = wires(Group.of(8 * nodes, 8), "450 GB/s", "3200 Gbit/s")
+        crossing = 2**36 * (nodes - 1) / nodes
+        assert crossing / seconds(2**36, many, HOPPER, "pairwise", "alltoall") == pytest.approx(each_Bps, rel=1e-2)
+
+
+def test_messages_come_no_sooner_than_the_links_allow() -> None:
+    far = Link.model_validate({"bandwidth": "400 Gbit/s", "latency": "5 ms"})
+    pair = Wires(Group.of([0, 8], 8), H100.node, far)
+    assert seconds(0, pair, HOPPER, "pairwise", "sendrecv") == pytest.approx(5e-3)
 
 
 def test_a_plugins_latency_counts_for_each_step_between_nodes() -> None:

@@ -74,7 +74,9 @@ def test_steps_follow_one_another() -> None:
         ("ring", "all_reduce"): 14, ("ring", "reduce_scatter"): 7, ("ring", "all_gather"): 7,
         ("ring", "broadcast"): 7, ("ring", "reduce"): 7, ("whole_ring", "reduce_scatter"): 14, ("ring_gather", "reduce"): 8,
         ("tree", "all_reduce"): 14, ("binary_tree", "all_reduce"): 6, ("binomial", "broadcast"): 3, ("binomial", "reduce"): 3,
-        ("halving_doubling", "all_reduce"): 6, ("hierarchical", "all_reduce"): 14, ("nvls", "all_reduce"): 1,
+        ("halving_doubling", "all_reduce"): 6, ("halving_doubling", "reduce_scatter"): 3, ("halving_doubling", "all_gather"): 3,
+            ("hierarchical", "all_reduce"): 14, ("hierarchical", "reduce_scatter"): 7, ("hierarchical", "all_gather"): 7,
+            ("nvls", "all_reduce"): 1,
         ("nvls", "reduce_scatter"): 1, ("nvls", "all_gather"): 1, ("pairwise", "alltoall"): 1, ("pairwise", "sendrecv"): 1,
         ("linear", "gather"): 1, ("linear", "scatter"): 1,
     }  # fmt: skip

@@ -1,0 +1,258 @@
+"""Execution: seconds of layers and of the optimizer's step on one device, as a framework runs them.
+
+A device says how long kernels take. A framework decides which kernels there are: what it does not fuse, what it copies, what
+the host spends on launching them, and in which precision products run. A device that was measured, or that is described by one
+efficiency, already contains its software, and is used as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from simulator import library
+from simulator.cluster.device import Device, Optimizer, Precision, is_narrow, optimizer_bytes, storage_precision
+from simulator.cluster.kernels import Kernels, Speed, kernel_count, passes_s, weights_s
+from simulator.frameworks.framework import Framework, Passes, written_elements
+from simulator.model.layers import Layer
+from simulator.model.operators import Attention, Matmul, Operator
+from simulator.recompute import Recompute
+
+# How sharply the bounds of the host and of the device take over from one another: norm of that order. Within a layer, kernels
+# that the host bounds alternate with those that the device does; a round assumption.
+_SHARPNESS: Final = 4
+# Megatron's kernel takes heads and sequences in fours and up to 2,048 keys (megatron/fused_kernels and model/fused_softmax.py);
+# else PyTorch turns scores into 32 bits, scales, masks, normalises and turns them back, and the same backward: four kernels and
+# these bytes per score in addition.
+_FUSED_SOFTMAX_OF: Final = 4
+_FUSED_SOFTMAX_KEYS: Final = 2048
+_UNFUSED_SOFTMAX: Final = Passes(forward=6 + 8 + 8 + 8 + 6 - 4, backward=6 + 12 + 8 + 8 + 6 - 6)
+_UNFUSED_KERNELS: Final = Passes(forward=4, backward=4)
+# Operators that only the ends of a language model have.
+_ENDS: Final = frozenset({"embedding", "head", "loss"})
+
+
+class Work(NamedTuple):
+    """How a model is trained, as far as kernels depend on it. recipe: how 8-bit products are scaled."""
+
+    precision: Precision
+    optimizer: Optimizer
+    recompute: Recompute
+    recipe: str = "delayed"
+
+
+class Execution:
+    """A device as a framework drives it, for one way to train."""
+
+    def __init__(self, device: Device, framework: Framework, work: Work) -> None:
+        self.device, self.framework, self.work = device, framework, work
+        self.precision = storage_precision(work.precision)
+        kernels = device.kernels
+        self.is_described = (
+            kernels is not None and kernels.serial is None and kernels.generation != "cpu" and device.efficiency is None
+        )
+        if self.is_described:
+            assert kernels is not None
+            self._kernels = _tuned(kernels, framework.flash(kernels.generation))
+            self._reached_Bps = device.memory_bandwidth_Bps * kernels.memory_share
+
+    def layer_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds of the forward and the backward pass over `samples` samples; what is recomputed is in the backward pass."""
+        recompute = "none" if layer.glued else self.work.recompute.kind
+        measured = self.device.measured_layer_s(layer, samples, self.work.precision)
+        if measured is not None or not self.is_described:
+            forward_s, backward_s = measured or self.device.layer_s(layer, samples, self.work.precision)
+            again_s = {"none": 0.0, "full": forward_s}.get(recompute)
+            return forward_s, backward_s + (self._scores_s(layer, samples) if again_s is None else again_s)
+        return self._framed_s(layer, samples, recompute)
+
+    def _framed_s(self, layer: Layer, samples: float, recompute: str) -> tuple[float, float]:
+        """The same of a device whose kernels are described."""
+        forward_s, backward_s = self._kernels_s(layer, samples)
+        host = self._host_s(layer, samples, recompute)
+        scores = recompute == "selective" and any(isinstance(o, Attention) and not o.flash for o in layer.operators)
+        if recompute == "selective" and not scores:
+            backward_s += self._selectively_s(layer, samples)
+        passed_s = self._passed_s(forward_s, host.forward)
+        if recompute == "full":
+            # the host issues recomputation while the device is still busy with what comes before it
+            return passed_s, self._passed_s(forward_s + backward_s, host.forward + host.backward)
+        return passed_s, self._passed_s(backward_s, host.backward) + (
+            passed_s * self._scores_share(layer, samples) if scores else 0
+        )
+
+    def weights_s(self, layer: Layer, samples: float) -> float:
+        """Seconds of the backward pass that are weight gradients, on which no other layer waits."""
+        if not self.is_described:
+            return self.device.weights_s(layer, samples, self.precision)
+        speed = self._speed()
+        modelled_s = passes_s(speed, layer.operators, layer.kept, samples)[1]
+        whole_s = self.layer_s(layer, samples)[1]
+        return whole_s * weights_s(speed, layer.operators, samples) / modelled_s if modelled_s else 0.0
+
+    def operators_s(self, layer: Layer, operators: Sequence[Operator], samples: float) -> tuple[float, float]:
+        """Seconds of some of a layer's operators in the forward and the backward pass, without host time and copies."""
+        if not self.is_described:
+            return self.device.operators_s(layer, operators, samples, self.precision)
+        return self._operators_s(operators, samples)
+
+    def optimizer_s(self, parameters: float) -> float:
+        """Seconds of the optimizer's step over `parameters` parameters: measured, else bound by memory bandwidth."""
+        work, device = self.work, self.device
+        measured = device.measured_optimizer_s(parameters, work.optimizer, self.precision)
+        if measured is not None or not self.is_described:
+            return device.optimizer_s(parameters, work.optimizer, self.precision) if measured is None else measured
+        moved_bytes = optimizer_bytes(parameters, work.optimizer, self.precision) + self.framework.optimizer_bytes * parameters
+        return self.framework.kernel_scale * moved_bytes / self._reached_Bps
+
+    def memory_share(self, layer: Layer, samples: float) -> float:
+        """Share of a layer's kernel time that memory bandwidth bounds: all but products and attention."""
+        if not self.is_described:
+            return 0.0
+        forward_s, backward_s = self._kernels_s(layer, samples)
+        busy = [o for o in layer.operators if isinstance(o, Matmul | Attention)]
+        products_s = sum(self._operators_s(busy, samples)) if busy else 0.0
+        total_s = forward_s + backward_s
+        return max(0.0, 1 - products_s / total_s) if total_s else 0.0
+
+    def _kernels_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds of a layer's kernels in both passes, host time not included."""
+        framework = self.framework
+        forward_s, backward_s = passes_s(self._speed(), layer.operators, layer.kept, samples)
+        if is_narrow(self.work.precision) and not layer.glued:
+            saved = self._saved_by_8_bits_s(layer, samples)
+            forward_s, backward_s = forward_s - saved[0], backward_s - saved[1]
+        copies = framework.parameter_bytes
+        forward_bytes, backward_bytes = copies.forward * layer.parameters, copies.backward * layer.parameters
+        for operator in layer.operators:
+            extra = framework.extra_bytes.get(operator.name)
+            if extra is not None:
+                elements = written_elements(operator) * samples
+                forward_bytes += extra.forward * elements
+                backward_bytes += extra.backward * elements
+            scores = self._unfused_scores(operator, samples)
+            forward_bytes += _UNFUSED_SOFTMAX.forward * scores
+            backward_bytes += _UNFUSED_SOFTMAX.backward * scores
+        scale, reached_Bps = framework.kernel_scale, self._reached_Bps
+        return scale * (forward_s + forward_bytes / reached_Bps), scale * (backward_s + backward_bytes / reached_Bps)
+
+    def _operators_s(self, operators: Sequence[Operator], samples: float, faster: float = 1.0) -> tuple[float, float]:
+        return passes_s(self._speed(faster), tuple(operators), (), samples)
+
+    def _speed(self, faster: float = 1.0) -> Speed:
+        return self.device.speed(self.precision, self._kernels, faster)
+
+    def _unfused_scores(self, operator: Operator, samples: float) -> float:
+        """Attention scores whose softmax the framework would fuse but cannot."""
+        if not (self.framework.fused_softmax and isinstance(operator, Attention)) or operator.flash:
+            return 0.0
+        rest = operator.heads * samples % _FUSED_SOFTMAX_OF
+        return operator.scores * samples if rest or operator.keys > _FUSED_SOFTMAX_KEYS else 0.0
+
+    def _saved_by_8_bits_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Seconds by which 8-bit products shorten both passes, less the casts of what they read."""
+        products = tuple(o for o in layer.operators if isinstance(o, Matmul))
+        recipes = _recipes()
+        slow = self._operators_s(products, samples)
+        peaks = self.device.peak_flops
+        faster = max(1.0, peaks[self.work.precision] / peaks[self.precision] * recipes.peak_share)
+        fast = self._operators_s(products, samples, faster)
+        read = sum(o.count * (o.rows * samples + o.columns) * o.inner for o in products)
+        written = sum(written_elements(o) for o in products) * samples
+        cast_bytes = recipes.cast_bytes[self.work.recipe]
+        cast_forward_s, cast_backward_s = (cast_bytes * elements / self._reached_Bps for elements in (read, written))
+        return slow[0] - fast[0] - cast_forward_s, slow[1] - fast[1] - cast_backward_s
+
+    def _selectively_s(self, layer: Layer, samples: float) -> float:
+        """Seconds of what selective recomputation repeats where attention writes no scores."""
+        shares = self.framework.recomputation.selective or {o.name: 1.0 for o in layer.operators if isinstance(o, Attention)}
+        total_s = 0.0
+        for operator in layer.operators:
+            share = shares.get(operator.name, 0.0)
+            if share:
+                alone_s, _ = self._operators_s([operator], samples)
+                extra = self.framework.extra_bytes.get(operator.name, Passes())
+                moved_bytes = extra.forward * written_elements(operator) * samples
+                total_s += share * (alone_s + moved_bytes / self._reached_Bps)
+        return total_s * self.framework.kernel_scale
+
+    def _scores_s(self, layer: Layer, samples: float) -> float:
+        """Seconds in which attention scores are made and used in the forward pass."""
+        return self.device.scores_s(layer, samples, self.precision)
+
+    def _scores_share(self, layer: Layer, samples: float) -> float:
+        """The same as a share of the kernels of the forward pass."""
+        attention = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
+        speed = self._speed()
+        scores_s, _ = passes_s(speed, attention, layer.kept, samples)
+        return scores_s / passes_s(speed, layer.operators, layer.kept, samples)[0]
+
+    def _host_s(self, layer: Layer, samples: float, recompute: str) -> _HostTimes:
+        """Seconds of host time in both passes."""
+        host, slower = self.framework.host, self.framework.host_scale * self._kernels.host_slowdown
+        kernels = self._launches(layer)
+        if any(self._unfused_scores(operator, samples) for operator in layer.operators):
+            kernels = kernels + _UNFUSED_KERNELS
+        if recompute == "full":
+            kernels = kernels + host.checkpoint
+        sent = [sum(one.backward == backward for one in layer.exchanges) for backward in (False, True)]
+        counts = (kernels.forward, sent[0]), (kernels.backward, sent[1])
+        forward_s, backward_s = (slower * (count * host.kernel_s + number * host.collective_s) for count, number in counts)
+        return _HostTimes(forward_s, backward_s)
+
+    def _launches(self, layer: Layer) -> Passes:
+        """Kernels that the framework launches for a layer in both passes."""
+        host, names = self.framework.host, {operator.name for operator in layer.operators}
+        if any(isinstance(operator, Attention) for operator in layer.operators):
+            return host.block + host.mixture if "router" in names else host.block
+        if names & _ENDS:
+            return host.ends
+        forward, backward = kernel_count(layer.operators)
+        return Passes(forward=host.described * forward, backward=host.described * backward)
+
+    def _passed_s(self, kernels_s: float, host_s: float) -> float:
+        """Seconds of a pass that the device and the host work on at the same time."""
+        if self.framework.host.blocking:
+            return kernels_s + host_s
+        return float((kernels_s**_SHARPNESS + host_s**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+class _HostTimes(NamedTuple):
+    """Seconds of the host in both passes."""
+
+    forward: float
+    backward: float
+
+
+class _Recipes(NamedTuple):
+    """8-bit products. peak_share: share of the ratio of peaks that they reach. cast_bytes: moved per element, by recipe."""
+
+    peak_share: float
+    cast_bytes: dict[str, float]
+
+
+@functools.cache
+def _recipes() -> _Recipes:
+    found = _data("fp8")
+    return _Recipes(found["peak_share"], found["cast_bytes"])
+
+
+@functools.lru_cache(maxsize=256)
+def _tuned(kernels: Kernels, version: str | None) -> Kernels:
+    """Kernels whose host time is the framework's, with the attention that it has."""
+    update: dict[str, float] = {"issue_s": 0.0}
+    found = _data("attention")
+    shares = found[version].get(kernels.generation) if version in found else None
+    if shares is not None:
+        update |= {"flash_forward_share": shares["forward"], "flash_backward_share": shares["backward"]}
+        update["flash_ramp_keys"] = found["ramp_keys"][kernels.generation]
+    return kernels.model_copy(update=update)
+
+
+@functools.cache
+def _data(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((library.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,85 @@
+"""Framework files: found by name or path, with the files that they are based on merged in."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from simulator import library, yamlfile
+from simulator.errors import NotFoundError, ScenarioError
+from simulator.frameworks.framework import Framework
+from simulator.yamlfile import FieldPath, Located
+
+# A framework may be based on another, which may be based on a third; longer chains are taken to be circles.
+_LONGEST_CHAIN: Final = 8
+
+
+def resolve_framework(located: Located, folder: Path) -> None:
+    """Replaces `framework: NAME` and `framework: {base: NAME, ...}` of a scenario by what the files say.
+
+    Fields next to `base` change what the base says, in mappings key by key. Raises ScenarioError.
+    """
+    if isinstance(located.data, dict) and "framework" in located.data:
+        _resolve(located, ("framework",), folder, _LONGEST_CHAIN)
+
+
+@functools.cache
+def shipped(name: str) -> Framework:
+    """The framework of that name in scenarios/frameworks/. Raises NotFoundError, and ScenarioError for a file that is wrong."""
+    path = library.find_part("framework", name, Path())
+    found = Located({"framework": str(path)}, {(): str(path)})
+    resolve_framework(found, Path())
+    try:
+        return Framework.model_validate(found.data["framework"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ScenarioError([f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}"]) from None
+
+
+def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None:
+    value = located.data["framework"]
+    if isinstance(value, str):
+        value = {"base": value}
+        is_name = True
+    else:
+        is_name = False
+    if not isinstance(value, dict) or "base" not in value:
+        return
+    changes = {key: one for key, one in value.items() if key != "base"}
+    places = {own: place for own, place in located.places.items() if own[: len(path)] == path}
+    where = f"{located.place(path if is_name else (*path, 'base'))}: {'.'.join(map(str, path))}"
+    if not isinstance(value["base"], str):
+        raise ScenarioError([f"{where}: expected the name or path of a framework, got {str(value['base'])[:60]!r}"])
+    if left == 0:
+        raise ScenarioError([f"{where}: its bases form a circle; let one of them say everything itself"])
+    try:
+        file = library.find_part("framework", value["base"], folder)
+    except NotFoundError as error:
+        raise ScenarioError([f"{where}: {error}"]) from None
+    read = yamlfile.read(file)
+    if not isinstance(read.data, dict):
+        raise ScenarioError([f"{file}:1:1: a framework's file is a mapping of fields"])
+    read.data.setdefault("name", file.stem)
+    base = Located({"framework": read.data}, {("framework", *own): place for own, place in read.places.items()})
+    _resolve(base, path, file.parent, left - 1)
+    located.graft(path, Located(base.data["framework"], {own[1:]: place for own, place in base.places.items()}))
+    located.data["framework"] = yamlfile.merged(located.data["framework"], changes)
+    located.places.update(places)
+
+
+def names() -> list[str]:
+    """Names of the frameworks that ship, sorted."""
+    return library.names("frameworks")
+
+
+def supporting(features: frozenset[str]) -> list[str]:
+    """Names of the shipped frameworks that support all `features`, sorted."""
+    return [name for name in names() if features <= set(shipped(name).supports)]
+
+
+def equal_to_shipped(framework: Framework) -> bool:
+    """Whether a framework is exactly the one that ships under its name."""
+    return framework.name in names() and shipped(framework.name) == framework

@@ -1,0 +1,133 @@
+"""Contention: how collectives of replicas that run next to a layer's passes slow these passes down.
+
+A collective occupies one processor per channel and moves two to three bytes of memory for each byte on the bus. While it runs,
+kernels get what is left, as links are shared out: with a share t taken for C seconds, work W takes W + t·C if it outlasts the
+collective, and W / (1 − t) if it does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cluster import Cluster
+from simulator.cluster.algorithms import Group, Op, bus_factor
+from simulator.cluster.cost import processors_taken
+from simulator.strategy.costs import Job
+from simulator.strategy.exchange import Crowd
+
+Times = NDArray[np.float64]
+
+# Bytes of memory read and written for each byte that a ring moves: what comes in is read, added to what is there, and written.
+# Two for gathers, three for sums; an assumption.
+MEMORY_BYTES_PER_BUS_BYTE: Final[dict[Op, float]] = {"all_gather": 2.0, "reduce_scatter": 3.0, "all_reduce": 2.5}
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Which collectives of replicas run next to passes.
+
+    gathers: of parameters, next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather:
+    next to the first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait; every: next
+    to each microbatch's, else to the last one's alone.
+    """
+
+    group: Group
+    gathers: tuple[bool, bool]
+    first_gather: bool
+    sums: Op | None
+    every: bool
+    gradient_bytes: int | None
+
+
+class Slowed(NamedTuple):
+    """Seconds by which each layer's passes take longer, shape (2, layers): each of every microbatch, and in addition the first
+    forward and the last backward pass of a step."""
+
+    each_s: Times
+    once_s: Times
+
+
+@dataclass(frozen=True)
+class Contention:
+    """Slows passes down by what replicas exchange next to them."""
+
+    replicas: Replicas
+    _crowds: dict[tuple[int, Op], Crowd] = field(default_factory=dict, compare=False, repr=False)
+
+    def slowed(self, computing_s: Times, samples: float, job: Job) -> Slowed:
+        """How much longer passes take that take `computing_s` alone, shape (2, layers)."""
+        nothing = np.zeros_like(computing_s)
+        processors, reached_Bps = processors_taken(job.cluster), memory_Bps(job)
+        if not job.framework.contention or self.replicas.group.size == 1 or processors == 0 or reached_Bps is None:
+            return Slowed(nothing, nothing)
+        bound = job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
+        found = []
+        for moves in (self._each, self._once):
+            columns = job.of_layers(lambda layer, moves=moves: moves(layer.parameters, job))  # type: ignore[misc]
+            moved_s, memory_bytes = columns[:2], columns[2:]
+            rate = np.divide(memory_bytes, moved_s, out=np.zeros_like(moved_s), where=moved_s > 0) / reached_Bps
+            share = taken(processors, rate, bound)
+            # collectives of a layer run next to passes over its neighbours, so that the bound is that of a whole pass
+            own_s, most_s = share * moved_s, (share / (1 - share) * computing_s).sum(axis=1)
+            total_s = own_s.sum(axis=1)
+            bounded = np.divide(np.minimum(total_s, most_s), total_s, out=np.zeros_like(total_s), where=total_s > 0)
+            found.append(own_s * bounded[:, None])
+        return Slowed(*found)
+
+    def _each(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
+        """Seconds of collectives next to the forward and the backward pass of each microbatch over a layer, and the bytes of
+        memory that each of both moves."""
+        forward, backward = self.replicas.gathers
+        sums = self.replicas.sums if self.replicas.every else None
+        return self._moved(parameters, job, forward, backward, sums)
+
+    def _once(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
+        """The same of those next to the first forward and the last backward pass alone."""
+        sums = None if self.replicas.every else self.replicas.sums
+        return self._moved(parameters, job, self.replicas.first_gather, False, sums)
+
+    def _moved(
+        self, parameters: int, job: Job, forward: bool, backward: bool, sums: Op | None
+    ) -> tuple[float, float, float, float]:
+        replicas, size = self.replicas, job.element_bytes
+        moved_s, memory_bytes = [0.0, 0.0], [0.0, 0.0]
+
+        def add(way: int, op: Op, size_bytes: float) -> None:
+            moved_s[way] += self._crowd(op, job.cluster).seconds(size_bytes)
+            memory_bytes[way] += MEMORY_BYTES_PER_BUS_BYTE[op] * size_bytes * bus_factor(op, replicas.group.size)
+
+        for way, gathers in enumerate((forward, backward)):
+            if gathers:
+                add(way, "all_gather", float(parameters * size))
+        if sums is not None:
+            add(1, sums, float(parameters * (replicas.gradient_bytes or size)))
+        return moved_s[0], moved_s[1], memory_bytes[0], memory_bytes[1]
+
+    def _crowd(self, op: Op, cluster: Cluster) -> Crowd:
+        key = id(cluster), op
+        if key not in self._crowds:
+            self._crowds[key] = Crowd(op, self.replicas.group, cluster)
+        return self._crowds[key]
+
+
+def taken(processors: float, memory: Times, bound: Times) -> Times:
+    """Share of a device that collectives take from kernels of which memory bounds the share `bound`. processors, memory: shares
+    of each that they use."""
+    result: Times = processors * (1 - bound) + np.clip(memory, processors, 0.9) * bound
+    return result
+
+
+def slowed_by(share: Times, moved_s: Times, computing_s: Times) -> Times:
+    """Seconds by which work takes longer next to collectives that take a share of the device for `moved_s` seconds."""
+    result: Times = np.minimum(share * moved_s, share / (1 - share) * computing_s)
+    return result
+
+
+def memory_Bps(job: Job) -> float | None:
+    """Bytes per second that kernels reach; None for a device without kernels."""
+    kernels = job.cluster.device.kernels
+    return None if kernels is None else job.cluster.device.memory_bandwidth_Bps * kernels.memory_share

@@ -1,0 +1,169 @@
+"""Operations made of the same messages take about as long, on every cluster that ships and on a device of one's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Final, NamedTuple
+
+import pytest
+import yaml
+
+from simulator import library
+from simulator.cluster import Cluster
+from simulator.cluster.algorithms import Group
+from simulator.cluster.cost import collective_cost, library_of
+from simulator.engine import simulate
+from simulator.estimate.wires import Wires
+from simulator.program import ProgramBuilder
+from simulator.run import Phase
+from simulator.scenario import load_cluster
+from simulator.strategy.fabric import Fabric
+from tests.simulator.clusters import plain
+
+NAMES: Final = library.names("clusters")
+SIZES: Final = tuple(2**power for power in range(20, 31, 2))
+# A ring of more ranks takes long to route through a torus.
+MOST_DEVICES: Final = 64
+MOST_NODES: Final = 4
+# Two operations that are each half of a third take as long as that, or up to half as long again: what starts and what ends
+# them comes twice, and NVSwitch adds up in one go. Gloo's reduce-scatter is a whole allreduce, so that it is at the bound.
+BOUND: Final = 1.5
+
+
+@cache
+def cluster(name: str) -> Cluster:
+    return load_cluster(library.ROOT / "clusters" / f"{name}.yaml")
+
+
+NCCL: Final = tuple(name for name in NAMES if library_of(cluster(name)) == "nccl")
+
+
+def groups(known: Cluster) -> Iterator[Group]:
+    """All devices of a node, all devices of several nodes, one device of each of several nodes."""
+    devices, nodes = known.node.devices, min(MOST_NODES, known.nodes)
+    if devices > 1:
+        yield Group.of(min(devices, MOST_DEVICES), devices)
+    if nodes > 1:
+        yield Group.of(range(0, nodes * devices, devices), devices)
+        if devices > 1:
+            yield Group.of(nodes * devices, devices)
+
+
+def halves_over_whole(known: Cluster, group: Group, size_bytes: int, algorithm: str | None = None) -> float:
+    """Seconds of a reduce-scatter and an all-gather over those of an allreduce."""
+    whole, *halves = (
+        collective_cost(op, size_bytes, group, known, chosen).seconds
+        for op, chosen in (("all_reduce", algorithm), ("reduce_scatter", None), ("all_gather", None))
+    )
+    return sum(halves) / whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reduce_scatter_and_an_all_gather_take_about_as_long_as_an_allreduce(name: str) -> None:
+    """NCCL and RCCL have trees for an allreduce alone, which beat rings while steps and not bytes take the time: there they are
+    compared with the allreduce that they are halves of, which is the ring's."""
+    known = cluster(name)
+    for group in groups(known):
+        for size in SIZES:
+            algorithm = "ring" if name in NCCL else None
+            assert halves_over_whole(known, group, size, algorithm) <= BOUND * (1 + 1e-9), (group, size)
+
+
+# But for racks that NVLink joins, whose rings of 288 ranks take a gigabyte's time for their steps.
+@pytest.mark.parametrize("name", [name for name in NCCL if cluster(name).node.devices <= 16])
+def test_where_bytes_take_the_time_rings_are_about_as_fast_as_what_nccl_chooses(name: str) -> None:
+    known = cluster(name)
+    for group in groups(known):
+        for size in (2**26, 2**28, 2**30):
+            assert halves_over_whole(known, group, size) <= BOUND, (group, size)
+
+
+def readme_cluster() -> Cluster:
+    """The cluster of the scenario that README.md shows as the reader's own."""
+    text = (library.ROOT.parent / "README.md").read_text(encoding="utf-8")
+    scenario = next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "name: mine" in block)
+    return Cluster.model_validate(yaml.safe_load(scenario)["cluster"])
+
+
+@pytest.mark.parametrize("cards", [1, 4, 8])
+def test_on_a_device_of_ones_own_zero_moves_its_bytes_as_fast_as_an_allreduce(cards: int) -> None:
+    known = readme_cluster()
+    known = known.model_copy(update={"node": known.node.model_copy(update={"cards": cards})})
+    assert library_of(known) == "fastest"
+    for group in groups(known):
+        for size in SIZES:
+            assert halves_over_whole(known, group, size) <= BOUND, (group, size)
+
+
+def test_all_cards_of_a_node_carry_a_reduce_scatter_and_an_all_gather() -> None:
+    """Devices of the same number form a ring over a card of their own, for their part of the data; the rest is inside nodes."""
+    known = plain(4, 8, cards=8)
+    inside_s, between_s = 7 * 1e-6 + 7 / 8 * 1e9 / 100e9, 3 * 10e-6 + 3 / 4 * 1e9 / 10e9
+    for op in ("reduce_scatter", "all_gather"):
+        found = collective_cost(op, 1e9, Group.of(32, 8), known, "hierarchical")  # type: ignore[arg-type]
+        assert found.seconds == pytest.approx(inside_s + between_s)
+        assert collective_cost(op, 1e9, Group.of(32, 8), known).seconds <= found.seconds  # type: ignore[arg-type]
+
+
+def test_halving_and_doubling_reach_every_rank_whatever_their_number() -> None:
+    for ranks in (2, 3, 4, 6, 8, 12):
+        known = plain(ranks)
+        for op in ("reduce_scatter", "all_gather"):
+            found = collective_cost(op, 0, Group.of(ranks, 1), known, "halving_doubling")  # type: ignore[arg-type]
+            steps = ranks.bit_length() - 1 + (0 if ranks & (ranks - 1) == 0 else 2)
+            assert found.latency_s == pytest.approx(steps * 10e-6), (op, ranks)
+
+
+class Pair(NamedTuple):
+    """A rank and one that it sends to, by node and device."""
+
+    source: tuple[int, int]
+    target: tuple[int, int]
+
+    def group(self, known: Cluster) -> Group:
+        devices = known.node.devices
+        return Group.of([node * devices + device for node, device in self], devices)
+
+
+def pairs(known: Cluster) -> Iterator[Pair]:
+    """The next device, the last of the node, the same of the next node."""
+    if known.node.devices > 1:
+        yield Pair((0, 0), (0, 1))
+        yield Pair((0, 0), (0, known.node.devices - 1))
+    if known.nodes > 1:
+        yield Pair((0, 0), (1, 0))
+
+
+def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
+    """As a program's engine times a pipeline's message."""
+    builder = ProgramBuilder()
+    path = Fabric(known, builder).alike_messages(*pair, size_bytes)
+    ranks = [builder.rank(name) for name in ("source", "target")]
+    builder.transfer(*ranks, size_bytes, path, Phase.SEND, ())
+    return float(simulate(builder.build(), 1).end_s.max())
+
+
+def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
+    """As estimates time it."""
+    wires = Wires(known)
+    number = wires.message(pair, size_bytes, wires.fabric.alike_messages(*pair, size_bytes))
+    return float(wires.seconds()[number])
+
+
+def test_a_sendrecv_goes_over_the_link_that_joins_two_ranks() -> None:
+    """However many do the same at that time: MI300X are joined pair by pair."""
+    known = cluster("azure-nd-mi300x-v5")
+    alone, together = (collective_cost("sendrecv", 2**30, Group.of(ranks, 8), known).seconds for ranks in (2, 8))
+    assert together == alone
+
+
+@pytest.mark.parametrize("name", NCCL)
+def test_a_pipelines_message_takes_what_a_sendrecv_takes(name: str) -> None:
+    known = cluster(name)
+    for pair in pairs(known):
+        for size in (1, *SIZES):
+            expected_s = collective_cost("sendrecv", size, pair.group(known), known).seconds
+            assert sent_alone_s(known, pair, size) == pytest.approx(expected_s, rel=1e-6), (pair, size)
+            assert estimated_s(known, pair, size) == pytest.approx(expected_s, rel=1e-6), (pair, size)
