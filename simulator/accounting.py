@@ -9,8 +9,8 @@ from typing import Any
 
 from simulator.cluster import Cluster
 from simulator.convergence import to_target
+from simulator.model.experts import Experts
 from simulator.model.layers import Layer, ModelSpec
-from simulator.model.parts import Experts
 from simulator.recompute import Recompute, again
 from simulator.run import Run
 from simulator.scenario import Scenario

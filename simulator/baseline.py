@@ -30,12 +30,13 @@ _ALIKE: Final = 0.03
 
 
 class Degrees(NamedTuple):
-    """Ranks along each axis; expert: how many of the workers share a mixture's experts."""
+    """Ranks along each axis; expert, expert_tensor: as in `Plan`."""
 
     workers: int = 1
     stages: int = 1
     tensor: int = 1
     expert: int = 1
+    expert_tensor: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -175,13 +176,13 @@ def _most(scenario: Scenario) -> _Most:
     plan = scenario.strategy.plan
     if not isinstance(scenario.strategy, Replicated):
         return _Most(Degrees(), "1f1b", False, False)
-    sharing = plan.sharing if scenario.training.zero else plan.expert
+    sharing = plan.sharing if scenario.training.zero else math.gcd(plan.workers, plan.expert)
     stages = plan.stages
     if any(plan.counted):
         # the baseline's first and last stages have blocks
         first, last = glued_ends(scenario.model.build_layers())
         stages = min(stages, last - first)
-    degrees = Degrees(sharing, stages, plan.tensor, plan.expert)
+    degrees = Degrees(sharing, stages, plan.tensor, math.gcd(plan.expert, sharing * plan.folds), plan.expert_tensor)
     return _Most(degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor)
 
 
@@ -195,7 +196,7 @@ def _smallest(ground: _Ground, most: _Most) -> _Smallest:
     for degrees in _ladder(most.degrees):
         if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.capacity_bytes:
             return _Smallest(degrees, True)
-    return _Smallest(most.degrees._replace(workers=1, expert=1), False)
+    return _Smallest(most.degrees._replace(workers=1, expert=1, expert_tensor=None), False)
 
 
 def _ladder(most: Degrees) -> Iterator[Degrees]:
@@ -204,8 +205,9 @@ def _ladder(most: Degrees) -> Iterator[Degrees]:
         yield Degrees(tensor=tensor)
     for stages in range(2, most.stages + 1):
         yield Degrees(1, stages, most.tensor)
-    for workers in _divisors(most.workers)[1:]:
-        yield most._replace(workers=workers, expert=math.gcd(workers, most.expert))
+    folds = most.tensor // (most.expert_tensor or most.tensor)
+    for workers in _divisors(most.workers)[1 if folds == 1 else 0 :]:
+        yield most._replace(workers=workers, expert=math.gcd(workers * folds, most.expert))
 
 
 def _divisors(number: int) -> list[int]:
@@ -214,18 +216,22 @@ def _divisors(number: int) -> list[int]:
 
 def _held_bytes(ground: _Ground, degrees: Degrees) -> float:
     """Bytes of states that the fullest rank holds."""
-    each_bytes = _states_bytes(ground, degrees.tensor, degrees.expert, degrees.workers)
+    each_bytes = _states_bytes(ground, degrees)
     total_bytes = np.concatenate([[0.0], np.cumsum(each_bytes)])
     cut = cut_into_stages(ground.scenario.model.build_layers(), degrees.stages)
     return max(float(total_bytes[part.stop] - total_bytes[part.start]) for part in cut)
 
 
 @functools.lru_cache(_KEPT)
-def _states_bytes(ground: _Ground, tensor: int, expert: int, workers: int) -> list[float]:
+def _states_bytes(ground: _Ground, degrees: Degrees) -> list[float]:
     """Of each layer on a rank."""
     scenario = ground.scenario
-    layers = scenario.model.build_layers(Shard(tensor=tensor, expert=expert))
-    return [sum(states([layer], scenario.training, workers)) for layer in layers]
+    tensor, shared = degrees.tensor, degrees.expert_tensor
+    shard = Shard(tensor=tensor, expert=degrees.expert)
+    if shared is not None and shared < tensor:
+        shard = shard._replace(sequence=True, expert_tensor=shared)
+    layers = scenario.model.build_layers(shard)
+    return [sum(states([layer], scenario.training, degrees.workers)) for layer in layers]
 
 
 @functools.lru_cache(_KEPT)

@@ -180,11 +180,15 @@ class Scenario(Spec):
         Raises FieldError for a named framework that does not support them.
         """
         copy = self.model_copy(update=update)
-        copy._framework_is_there()
+        copy._take_framework()
         return copy
 
     @model_validator(mode="after")
     def _framework_is_there(self) -> Self:
+        self._take_framework()
+        return self
+
+    def _take_framework(self) -> None:
         """Fills in the default framework, and what frameworks decide of the strategy."""
         strategy, training = self.strategy, self.training
         if self.framework_is_default:
@@ -195,7 +199,6 @@ class Scenario(Spec):
             check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster.device))
             check_attention(self.framework, self.model)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
-        return self
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
@@ -213,6 +216,7 @@ class Scenario(Spec):
         self._states_are_shared_where_they_can_be()
         check_gradients(self.training, self.strategy)
         self._devices_suffice()
+        self.strategy.plan.check_on(self.cluster)
         self._ranks_exist()
         if self.convergence is not None:
             self.convergence.check(self.strategy)
@@ -492,7 +496,10 @@ def _without_tags(data: Any, loc: Sequence[str | int]) -> list[str | int]:
     """Drops the union tags that pydantic puts into a location ('strategy', 'pipeline', 'stages')."""
     path: list[str | int] = []
     for i, key in enumerate(loc):
-        is_tag = isinstance(data, dict) and data.get("kind") == key and i > 0 and (key not in data)
+        # below a number or a text there is no field
+        is_tag = isinstance(data, int | float | str) or (
+            isinstance(data, dict) and data.get("kind") == key and i > 0 and (key not in data)
+        )
         if is_tag:
             continue
         path.append(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.cluster import Cluster
 from simulator.cluster.device import ELEMENT_BYTES, Device, is_narrow
@@ -15,8 +15,6 @@ from simulator.strategy.plan import Plan
 
 if TYPE_CHECKING:
     from simulator.scenario import Scenario
-
-_S = TypeVar("_S", bound=Strategy)
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
@@ -115,7 +113,7 @@ def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict
     return {name: value for name, value in found.items() if value is not None}
 
 
-def with_defaults(strategy: _S, framework: Framework, zero: int, precision: Any) -> _S:
+def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision: Any) -> Strategy:
     """The strategy with the fields that the framework decides and that were not given, which still count as not given."""
     if not isinstance(strategy, DataParallel | Hybrid | Pipeline):
         return strategy

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from simulator.model import Gpt, Mlp, ResNet
-from simulator.model.parts import Experts
+from simulator.model.experts import Experts
 from validator import model_resnet
 from validator.model_mixture import Mixture
 

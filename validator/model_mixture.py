@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from simulator.model.parts import Experts
+from simulator.model.experts import Experts
 
 
 class Expert(nn.Module):

@@ -140,6 +140,14 @@ def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | No
     return _cheapest([_plain_costing(op, group, cluster, name) for name in names])
 
 
+def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
+    """What kernels take that move data themselves, without a library: latency and bytes of the links."""
+    if group.size == 1:
+        return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
+    _check_links(group, cluster)
+    return _plain_costing(op, group, cluster, GLOO[op])
+
+
 def _check_links(group: Group, cluster: Cluster) -> None:
     if group.per_node > 1 and cluster.node.link is None:
         raise FieldError(("cluster", "node", "link"), "several devices and no link between them; give bandwidth and latency")

@@ -8,6 +8,7 @@ tiles' work. All of it is bound by the device's power, which a short product may
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
@@ -39,6 +40,8 @@ _TURN: Final = 64
 # How sharply the bounds of tiles and of power take over from one another: norm of that order. Chosen, like
 # what is counted as hidden under what, with all shapes of benchmarks/matmul.py in view.
 _SHARPNESS: Final = 6
+# Rows from which on expected numbers of them are rounded to multiples of 8.
+_LEAST_ALIGNED: Final = 16
 # Elements: what smaller tiles lose, by the inverses of their edges. Rounded from fits to the shapes of benchmarks/matmul.py.
 _TILE_EDGE: Final = 64
 # Tensor cores read 16 bytes at a time; NVIDIA's guide shows products slower by steps where rows start at 8, 4 or 2. What a
@@ -96,16 +99,20 @@ class Speed(NamedTuple):
 
 
 def products_s(
-    speed: Speed, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike, read_bytes: ArrayLike, written_bytes: ArrayLike
-) -> NDArray[np.float64]:
+    speed: Speed, m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike, read_bytes: ArrayLike, written_bytes: ArrayLike,
+    begins: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:  # fmt: skip
     """Seconds of products, each `batch` of m × k by k × n; all arguments of one shape, which the result has.
 
-    read_bytes: of both factors, and of what the result is added to. written_bytes: of the result.
+    read_bytes: of both factors, and of what the result is added to. written_bytes: of the result. begins: where the parts of
+    each product begin among m, n, k and batch, of grouped products that have parts of different sizes.
     """
     m, n, k, batch = (np.maximum(1.0, value) for value in (m, n, k, batch))  # part of a sample may round to no row
     kernels = speed.kernels
-    flops = 2 * m * n * k * batch
-    tiles_s = _tiles_s(speed, m, n, k, batch) * _misalignment(speed, n, k)
+    flops = _sums(2 * m * n * k * batch, begins)
+    misalignment = _misalignment(speed, n, k)
+    misalignment = misalignment if begins is None else np.maximum.reduceat(misalignment, begins)
+    tiles_s = _tiles_s(speed, m, n, k, batch, begins) * misalignment
     power_s = flops / (speed.peak_flops * kernels.sustained_share)
     power_s = power_s * power_s / (power_s + kernels.burst_s)
     busy_s = (tiles_s**_SHARPNESS + power_s**_SHARPNESS) ** (1 / _SHARPNESS)
@@ -115,22 +122,33 @@ def products_s(
 
 
 def _tiles_s(
-    speed: Speed, m: NDArray[np.float64], n: NDArray[np.float64], k: NDArray[np.float64], batch: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Seconds of all waves of tiles, of the tile and the split that take least."""
+    speed: Speed, m: NDArray[np.float64], n: NDArray[np.float64], k: NDArray[np.float64], batch: NDArray[np.float64],
+    begins: NDArray[np.int64] | None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Seconds of all waves of tiles, of the tile and the split that take least. The tiles of all parts of a grouped product are
+    computed together; those of parts with a longer inner dimension take more turns."""
     kernels = speed.kernels
     rows, columns, splits = _choices(kernels.generation)
     m, n, k, batch = (value[..., None] for value in (m, n, k, batch))
-    waves = np.ceil(batch * np.ceil(m / rows) * np.ceil(n / columns) * splits / kernels.processors)
+    tiles = batch * np.ceil(m / rows) * np.ceil(n / columns) * splits
     turns = np.ceil(k / splits / _TURN)
+    if begins is not None:
+        turns = _sums(tiles * turns, begins) / _sums(tiles, begins)
+        tiles = _sums(tiles, begins)
+    waves = np.ceil(tiles / kernels.processors)
     tile_flops = 2 * rows * columns * _TURN * turns
     edges = 1 / rows + 1 / columns
     slower = 1 + _TILE_EDGE * (edges - edges[0])
     taken_s = waves * tile_flops * slower * kernels.processors / (speed.peak_flops * kernels.tile_share)
     # parts of a split are added up in 32 bits
-    added_bytes = np.where(splits > 1, 2 * 4 * splits * m * n * batch, 0.0)
+    added_bytes = np.where(splits > 1, _sums(2 * 4 * splits * m * n * batch, begins), 0.0)
     best: NDArray[np.float64] = (taken_s + added_bytes / speed.reached_Bps).min(axis=-1)
     return best
+
+
+def _sums(values: NDArray[np.float64], begins: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    """Sums over the parts of each product, where products have parts."""
+    return values if begins is None else np.add.reduceat(values, begins)
 
 
 @functools.cache
@@ -152,17 +170,35 @@ def _misalignment(speed: Speed, n: NDArray[np.float64], k: NDArray[np.float64]) 
 
 
 class _Asked(NamedTuple):
-    """A product whose kernel is to be timed with others'. read, written: elements."""
+    """A product whose kernel is to be timed with others'. read, written: elements. loads: as in `Matmul`. inner: whether they
+    tell inner dimensions, not rows."""
 
     product: Product
     read: float
     written: float
+    loads: tuple[float, ...] = ()
+    inner: bool = False
+
+    @property
+    def parts(self) -> list[Product]:
+        """The products of different sizes that it has."""
+        m, n, k, _ = self.product
+        if not self.loads:
+            return [self.product]
+        if self.inner:
+            return [Product(m, n, _rounded(k * load), 1) for load in self.loads]
+        return [Product(_rounded(m * load), n, k, 1) for load in self.loads]
 
     @classmethod
     def of(cls, product: Product) -> _Asked:
         """Of three matrices, each read or written once."""
         m, n, k, batch = product
         return cls(product, batch * (m * k + k * n), batch * m * n)
+
+
+def _rounded(rows: float) -> int:
+    """Whole rows, of expected numbers; many of them aligned, as the mean of aligned and misaligned numbers says nothing."""
+    return 8 * round(rows / 8) if rows >= _LEAST_ALIGNED else max(1, round(rows))
 
 
 # Seconds of one kernel, or what they follow from.
@@ -175,9 +211,11 @@ def _seconds(kernels: Iterable[_Kernel], speed: Speed) -> list[float]:
     asked = [kernel for kernel in found if isinstance(kernel, _Asked)]
     if not asked:
         return [kernel for kernel in found if not isinstance(kernel, _Asked)]
-    m, n, k, batch = np.array([kernel.product for kernel in asked], dtype=np.float64).T
+    parts = [kernel.parts for kernel in asked]
+    begins = np.cumsum([0, *map(len, parts[:-1])]) if any(kernel.loads for kernel in asked) else None
+    m, n, k, batch = np.array(list(itertools.chain.from_iterable(parts)), dtype=np.float64).T
     read, written = np.array([(kernel.read, kernel.written) for kernel in asked], dtype=np.float64).T
-    timed = iter(products_s(speed, m, n, k, batch, read * speed.element_bytes, written * speed.element_bytes).tolist())
+    timed = iter(products_s(speed, m, n, k, batch, read * speed.element_bytes, written * speed.element_bytes, begins).tolist())
     return [next(timed) if isinstance(kernel, _Asked) else kernel for kernel in found]
 
 
@@ -257,23 +295,30 @@ def _forward(operator: Operator, samples: float, speed: Speed) -> Iterator[_Kern
     elif isinstance(operator, Attention) and operator.flash:
         yield _flash_s(operator, samples, speed, 1.0, speed.kernels.flash_forward_share)
     else:
-        yield from map(_Asked.of, operator.forward(samples))
+        loads = operator.loads if isinstance(operator, Matmul) else ()
+        yield from (_Asked.of(product)._replace(loads=loads) for product in operator.forward(samples))
         if isinstance(operator, Attention):  # softmax reads the scores and writes as many
             yield _memory_s(speed, 2 * operator.scores * samples)
 
 
 def _backward(operator: Operator, samples: float, speed: Speed) -> Iterator[_Kernel]:
     if isinstance(operator, Memory):
-        yield _memory_s(speed, (operator.backward_read + operator.backward_written) * samples)
+        if moved := operator.backward_read + operator.backward_written:
+            yield _memory_s(speed, moved * samples)
     elif isinstance(operator, Convolution):
         ways = ("output weights input", "input output weights")[0 if operator.input_gradient else 1 :]
         yield from _convolution_s(operator, samples, speed, operator.backward(samples), ways)
     elif isinstance(operator, Attention) and operator.flash:
         yield _flash_s(operator, samples, speed, _FLASH_BACKWARD, speed.kernels.flash_backward_share)
+    elif isinstance(operator, Matmul):
+        # the inner dimension of the last, of which weights' gradients are made, is what were rows
+        *inputs, weights = map(_Asked.of, operator.backward(samples))
+        yield from (one._replace(loads=operator.loads) for one in inputs)
+        yield weights._replace(loads=operator.loads, inner=True)
     else:
         yield from map(_Asked.of, operator.backward(samples))
-        if isinstance(operator, Attention):  # softmax's gradient from its output and the gradient of that
-            yield _memory_s(speed, 3 * operator.scores * samples)
+        # softmax's gradient from its output and the gradient of that
+        yield _memory_s(speed, 3 * operator.scores * samples)
 
 
 def _convolution_s(

@@ -106,16 +106,16 @@ class Agreeing:
         self.patterns.extend(_pattern(self.held[is_apart], plan, job, stage) for stage in stages)
         return first
 
-    def group(self, grid: Grid, expert: int) -> int:
-        """The number of the groups that ranks are in. expert: workers that share a mixture's experts."""
+    def group(self, grid: Grid, expert: int, expert_tensor: int | None) -> int:
+        """The number of the groups that ranks are in. expert, expert_tensor: as in `Plan`."""
         strides = grid.stride("tensor"), grid.stride("context"), grid.stride("workers")
-        key = grid.tensor, grid.context, grid.workers, expert, strides
+        key = grid.tensor, grid.context, grid.workers, expert, expert_tensor, strides
         if key not in self._group_of:
             self._group_of[key] = len(self._groups)
             beside = grid.beside([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
             groups = {"replicas": (grid.replicas_of(0), beside)}
-            if expert > 1:
-                groups["experts"] = grid.replicas_of(0, 0, grid.workers // expert, expert), beside
+            if expert > 1 or (expert_tensor or grid.tensor) < grid.tensor:
+                groups["experts"] = _expert_replicas(grid, expert, expert_tensor)
             self._groups.append(groups)
         return self._group_of[key]
 
@@ -169,6 +169,14 @@ class Agreeing:
             np.add.at(often, (below + 1, row), counts * (place - below))
             self._often[keepers, field] = often[:-1]
         return self._often[keepers, field]
+
+
+def _expert_replicas(grid: Grid, expert: int, expert_tensor: int | None) -> tuple[Group, int]:
+    """The ranks with the first part of the experts, and how many groups like theirs there are on the same nodes."""
+    ranks, *_ = grid.expert_replicas(0, expert, expert_tensor)
+    stage = grid.experts(expert, expert_tensor)[0]
+    on_node = stage // grid.devices == ranks[0] // grid.devices
+    return Group.of(ranks, grid.devices), int(on_node.sum()) // grid.beside(ranks)
 
 
 def _fields(op: Op) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
@@ -25,7 +25,10 @@ from simulator.strategy.plan import Plan
 from simulator.strategy.replicas import check_size
 from simulator.strategy.schedule import ScheduleName
 
-_KEPT: Final = ("prefetch", "reshard", "algorithm", "account_for_embedding", "account_for_loss")
+_KEPT: Final = (
+    "prefetch", "reshard", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
+    "deduplicated", "dispatch_precision", "combine_precision",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Space:
     """What may be chosen for a scenario, whose model, cluster, batch and all else stay.
 
     ranks: that train, of which tensor · context · stages · workers is one. Of the degrees those are taken that divide what they
-    must. samples: of a microbatch. buckets_bytes: where buckets of gradients close. orders: of axes, the innermost first.
+    must. expert_tensor: None for as many as `tensor`. samples: of a microbatch. buckets_bytes: where buckets of gradients
+    close. orders: of axes, the innermost first.
     """
 
     scenario: Scenario
@@ -41,6 +45,7 @@ class Space:
     tensor: tuple[int, ...] = (1,)
     context: tuple[int, ...] = (1,)
     expert: tuple[int, ...] = (1,)
+    expert_tensor: tuple[int | None, ...] = (None,)
     stages: tuple[int, ...] = (1,)
     chunks: tuple[int, ...] = (1,)
     samples: tuple[int, ...] = (1,)
@@ -69,17 +74,20 @@ class Space:
         """Whether adding gradients to whole buffers takes time, which it does where microbatches do not scatter them."""
         return gradient_sizes(self.scenario.training, Hybrid(), self.scenario.framework).added > 0
 
-    def options(self, tensor: int, context: int, stages: int, zero: int, sequence_parallel: int) -> dict[str, Any]:
-        """The same as far as it suits such degrees."""
+    def options(self, one: Mapping[str, int]) -> dict[str, Any]:
+        """The same as far as it suits one configuration's columns."""
+        ranks, zero = one["tensor"] * one["context"] * one["stages"] * one["workers"], one.get("zero", 0)
         suits = {
-            "account_for_embedding": stages > 1,
-            "account_for_loss": stages > 1,
-            "split_sends": tensor > 1 and stages > 1,
-            "context_by": context > 1,
-            "overlap_tensor": sequence_parallel == 1,
+            "account_for_embedding": one["stages"] > 1,
+            "account_for_loss": one["stages"] > 1,
+            "split_sends": one["tensor"] > 1 and one["stages"] > 1,
+            "context_by": one["context"] > 1,
+            "overlap_tensor": one["sequence_parallel"] == 1,
             "overlap_gather": zero in (1, 2),
             "prefetch": zero == 3,
             "reshard": zero == 3,
+            "node_limit": one["expert"] > 1 and ranks > self.scenario.cluster.node.devices,
+            **dict.fromkeys(("overlap_experts", "deduplicated", "dispatch_precision", "combine_precision"), one["expert"] > 1),
         }
         return {name: value for name, value in self.kept.items() if suits.get(name, True)}
 
@@ -107,7 +115,7 @@ class _Column:
 @dataclass(frozen=True)
 class Configurations:
     """Columns of one length. What `schedule`, `recompute`, `bucket` and `order` number is in the space's lists. samples: of a
-    microbatch.
+    microbatch. expert_tensor: 0 for None.
 
     Millions of configurations are combinations of few halves: `shapes`, how a model and its samples are divided, and `rests`,
     all that is left to choose. shape, rest: the row of each half's columns that a configuration has.
@@ -122,6 +130,7 @@ class Configurations:
     tensor = _Column()
     context = _Column()
     expert = _Column()
+    expert_tensor = _Column()
     stages = _Column()
     chunks = _Column()
     workers = _Column()
@@ -173,17 +182,19 @@ class Configurations:
             "sequence_parallel": bool(numbers["sequence_parallel"]),
             "bucket_bytes": space.buckets_bytes[numbers.pop("bucket")],
             "order": list(space.orders[numbers["order"]]),
+            "expert_tensor": numbers["expert_tensor"] or None,
         }
 
     def scenario(self, row: int) -> Scenario:
         """The scenario of one. Raises FieldError where it is not valid after all."""
         space, base = self.space, self.space.scenario
         one = {name: int(getattr(self, name)[row]) for name in COLUMNS}
-        options = space.options(*(one[name] for name in ("tensor", "context", "stages", "zero", "sequence_parallel")))
+        options = space.options(one)
         strategy = Hybrid(
             workers_=one["workers"], stages_=one["stages"], tensor=one["tensor"], context=one["context"], expert=one["expert"],
-            chunks=one["chunks"], microbatches_=one["microbatches"], schedule=space.schedules[one["schedule"]],
-            sequence_parallel=bool(one["sequence_parallel"]), order=space.orders[one["order"]], **options,
+            expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], microbatches_=one["microbatches"],
+            schedule=space.schedules[one["schedule"]], sequence_parallel=bool(one["sequence_parallel"]),
+            order=space.orders[one["order"]], **options,
         )  # fmt: skip
         # sizes are read from text alone
         strategy = strategy.model_copy(update={"bucket_bytes": space.buckets_bytes[one["bucket"]]})
@@ -196,7 +207,8 @@ class Configurations:
 _NONE: Final = np.empty(0, dtype=np.int64)
 _REST: Final = ("zero", "recompute", "bucket", "order")
 _SHAPE: Final = (
-    "tensor", "context", "expert", "stages", "workers", "sequence_parallel", "chunks", "samples", "schedule", "microbatches",
+    "tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "chunks", "samples", "schedule",
+    "microbatches",
 )  # fmt: skip
 COLUMNS: Final = (*_SHAPE, *_REST)
 
@@ -206,11 +218,13 @@ def every(space: Space) -> Configurations:
     chunks are not."""
     rests = np.array(list(itertools.product(*_rest_axes(space))), dtype=np.int64).T
     shapes, suiting = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE]
-    passed: dict[tuple[int, int, int], Numbers] = {}
+    passed: dict[tuple[int, int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
         first, last = glued_ends(layers)
         ends = sum(space.counted) if degrees["stages"] > 1 else 0
-        key = degrees["stages"], degrees["workers"], last - first + ends
+        # experts' tokens move next to another microbatch's compute
+        least = 2 if space.options(degrees).get("overlap_experts") else 1
+        key = degrees["stages"], degrees["workers"], last - first + ends, least
         if key not in passed:
             passed[key] = _passed(space, *key)
         own = np.tile([*degrees.values()], (len(passed[key]), 1))
@@ -236,7 +250,7 @@ def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], res
     suits = ~((zero == 3) & (bucket > 0))
     if degrees["stages"] == 1 or degrees["workers"] == 1:
         suits &= order == 0
-    if degrees["workers"] * degrees["context"] == 1:
+    if not _plan(degrees).averages:
         suits &= (zero == space.zero[0]) & (bucket == 0)
     result: NDArray[np.bool_] = suits & suited[recompute]
     return result
@@ -245,37 +259,56 @@ def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], res
 def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
     """Degrees that divide what they must, and the layers that follow."""
     total = space.scenario.total_samples
-    axes = space.ranks, space.tensor, space.context, space.expert, space.stages, space.sequence_parallel
+    axes = space.ranks, space.tensor, space.context, space.expert, space.expert_tensor, space.stages, space.sequence_parallel
     layers: dict[Shard, list[Layer] | None] = {}
-    for ranks, tensor, context, expert, stages, sequence in itertools.product(*axes):
+    for ranks, tensor, context, expert, expert_tensor, stages, sequence in itertools.product(*axes):
         workers, rest = divmod(ranks, tensor * context * stages)
-        if rest or workers == 0 or total % workers or workers % expert or (sequence and tensor == 1):
+        if rest or workers == 0 or total % workers or (sequence and tensor == 1):
             continue
-        shard = Shard(
-            tensor, sequence, expert, context, space.options(tensor, context, stages, 0, sequence).get("context_by", "ring")
-        )
+        # where nothing is folded, expert_tensor says nothing
+        if expert_tensor is not None and expert_tensor >= tensor and (expert == 1 or context == 1):
+            continue
+        degrees = {
+            "tensor": tensor, "context": context, "expert": expert, "expert_tensor": expert_tensor or 0, "stages": stages,
+            "workers": workers, "sequence_parallel": int(sequence),
+        }  # fmt: skip
+        plan = replace(_plan(degrees), context_by=space.options(degrees).get("context_by", "ring"))
+        shard = plan.shard
         if shard not in layers:
             layers[shard] = space.layers(shard)
         found = layers[shard]
-        if found is None or (expert > 1 and not any(layer.expert_parameters for layer in found)):
-            continue
-        degrees = {
-            "tensor": tensor, "context": context, "expert": expert, "stages": stages, "workers": workers,
-            "sequence_parallel": int(sequence),
-        }  # fmt: skip
-        yield degrees, found
+        if found is not None and _divides(plan, any(layer.expert_parameters for layer in found)):
+            yield degrees, found
 
 
-def _passed(space: Space, stages: int, workers: int, blocks: int) -> Numbers:
+def _plan(degrees: Mapping[str, int]) -> Plan:
+    """The plan of some degrees."""
+    return Plan(
+        workers=degrees["workers"], stages=degrees["stages"], tensor=degrees["tensor"], context=degrees["context"],
+        expert=degrees["expert"], expert_tensor=degrees["expert_tensor"] or None,
+        sequence_parallel=bool(degrees["sequence_parallel"]),
+    )  # fmt: skip
+
+
+def _divides(plan: Plan, experts: bool) -> bool:
+    """Whether experts can be divided so."""
+    try:
+        plan.check_experts(experts)
+    except FieldError:
+        return False
+    return True
+
+
+def _passed(space: Space, stages: int, workers: int, blocks: int, least: int) -> Numbers:
     """How samples are divided, and in which order they are passed, where so many blocks of layers are cut into stages: chunks,
-    samples, schedules and microbatches, shape (rows, 4)."""
+    samples, schedules and microbatches, `least` of these or more, shape (rows, 4)."""
     per_worker = space.scenario.total_samples // workers
     chunks = [chunks for chunks in space.chunks if stages * chunks <= blocks]
     samples = [samples for samples in space.samples if per_worker % samples == 0]
     rows = [
         (chunk, sample, schedule, per_worker // sample)
         for chunk, sample, (schedule, name) in itertools.product(chunks, samples, enumerate(space.schedules))
-        if _is_valid(name, stages, per_worker // sample, chunk)
+        if per_worker // sample >= least and _is_valid(name, stages, per_worker // sample, chunk)
     ]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
 

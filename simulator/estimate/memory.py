@@ -95,7 +95,8 @@ class _Fullest:
         c, shapes, rests = configurations, configurations.shapes, configurations.rests
         sharded, none = _sharded(rests), np.zeros_like(rests["zero"])
         apart = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
-        divided = distinct(*(shapes[name] for name in ("tensor", "context", "expert", "sequence_parallel"))).code
+        division = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
+        divided = distinct(*(shapes[name] for name in division)).code
         ground = distinct(divided, apart).code
         self.sharded = taken(sharded, c.rest)
         self.divided, self.ground = c.alike(divided, none), c.alike(ground, sharded)
@@ -235,7 +236,7 @@ class _Fullest:
         found = np.array(
             [
                 [
-                    nccl_bytes(cluster, Plan(workers, stages, 1, tensor, context, expert, order), bool(copied))
+                    nccl_bytes(cluster, Plan(workers, stages, 1, tensor, context, expert, order=order), bool(copied))
                     for (workers, stages, tensor, context, expert), copied in zip(degrees, copies[key.first], strict=True)
                 ]
                 for order in space.orders

@@ -48,7 +48,10 @@ class Passes:
     @classmethod
     def of(cls, configurations: Configurations) -> Passes:
         """Of all configurations."""
-        names = ["tensor", "context", "expert", "stages", "workers", "sequence_parallel", "order", "samples", "recompute"]
+        names = [
+            "tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "order", "samples",
+            "recompute",
+        ]  # fmt: skip
         if any(one.by_stage for one in configurations.space.recompute):
             names.append("chunks")
         if configurations.space.adds:
@@ -62,9 +65,12 @@ class Passes:
         """What ranks exchange within passes depends on how far apart they are; what they recompute may depend on stages."""
         tensor, context, workers = _strides(c)
         apart = tensor, np.where(c.context > 1, context, 0), np.where(c.expert > 1, workers, 0)
+        # expert ranks may be of several axes, whose lengths tell which, where the outermost of them is not the workers
+        inner = any(order.index("workers") < max(order.index("tensor"), order.index("context")) for order in c.space.orders)
+        folded = np.where(c.expert_tensor > 0, c.workers, 0) if inner else np.zeros_like(c.workers)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
-        degrees = c.tensor, c.context, c.expert, c.sequence_parallel, within.astype(np.int64)
-        between = distinct(*degrees, *apart)
+        degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, within.astype(np.int64)
+        between = distinct(*degrees, *apart, folded)
         by_stage = np.array([one.by_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
         zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
         ranks = c.tensor * c.context * c.stages * c.workers
@@ -164,17 +170,18 @@ def _running(values: Times) -> Times:
 def plans_of(configurations: Configurations, rows: Numbers) -> Iterator[Plan]:
     """The plans of some configurations, as their scenarios' strategies have them."""
     c, space = configurations.take(rows), configurations.space
-    degrees = c.workers, c.stages, c.chunks, c.tensor, c.context, c.expert, c.microbatches
+    degrees = c.workers, c.stages, c.chunks, c.tensor, c.context, c.expert, c.expert_tensor, c.microbatches
     chosen = c.order, c.sequence_parallel, c.schedule, c.bucket, c.zero
     known: dict[tuple[int, ...], dict[str, Any]] = {}
-    for workers, stages, chunks, tensor, context, expert, microbatches, order, sequence, schedule, bucket, zero in zip(
+    names = ("tensor", "context", "expert", "stages", "zero", "sequence_parallel", "workers")
+    for workers, stages, chunks, tensor, context, expert, folded, microbatches, order, sequence, schedule, bucket, zero in zip(
         *(column.tolist() for column in (*degrees, *chosen)), strict=True
     ):
-        if (key := (tensor, context, stages, zero, sequence)) not in known:
-            known[key] = space.options(*key)
+        if (key := (tensor, context, expert, stages, zero, sequence, workers)) not in known:
+            known[key] = space.options(dict(zip(names, key, strict=True)))
         yield Plan(
             workers=workers, stages=stages, chunks=chunks, tensor=tensor, context=context, expert=expert,
-            order=space.orders[order], sequence_parallel=bool(sequence), microbatches=microbatches,
-            schedule=space.schedules[schedule], bucket_bytes=space.buckets_bytes[bucket],
+            expert_tensor=folded or None, order=space.orders[order], sequence_parallel=bool(sequence),
+            microbatches=microbatches, schedule=space.schedules[schedule], bucket_bytes=space.buckets_bytes[bucket],
             first_bucket_bytes=space.buckets_bytes[bucket], **known[key],
         )  # fmt: skip

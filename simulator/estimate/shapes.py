@@ -220,7 +220,7 @@ class _AgreeingTable:
         replicas, experts = shape.has @ parameters[0], shape.has @ parameters[1]
         shared = c.zero > 0
         updated = replicas / np.where(shared, c.workers * c.context, 1)
-        updated += experts / np.where(shared, np.maximum(1, c.workers // c.expert) * c.context, 1)
+        updated += experts / np.where(shared, _expert_replicas(c), 1)
         job = passes.jobs[0]
         self.optimizer_s = job.optimizer_s(updated)
         self._contend(shape, job, parameters.sum(axis=0))
@@ -248,6 +248,14 @@ class _AgreeingTable:
         by_gather = MEMORY_BYTES_PER_BUS_BYTE["all_gather"] * size
         each_bytes = sums * by_sum * gradient_size + (gathers + step) * by_gather
         self.moved_bytes = parameters * (ranks - 1) / ranks * each_bytes
+
+
+def _expert_replicas(c: Configurations) -> Numbers:
+    """Ranks that have the same experts, as `Plan.expert_replicas` has them."""
+    among_workers = np.maximum(1, c.workers // c.expert) * c.context
+    folds = np.maximum(1, c.tensor // np.maximum(1, c.expert_tensor))
+    folded: Numbers = np.maximum(1, c.workers * c.context * folds // c.expert)
+    return np.where(c.expert_tensor > 0, folded, among_workers)
 
 
 class Gathering(NamedTuple):

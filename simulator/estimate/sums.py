@@ -55,7 +55,7 @@ class Sums:
         counts = c.stages * c.chunks
         # with ZeRO's first stage gradients are cut as without, unless parameters are gathered beside the next step
         cut_by = np.where((c.zero == 1) & (not c.space.kept.get("overlap_gather", False)), 0, c.zero)
-        self.shard = distinct(c.tensor, c.expert)
+        self.shard = distinct(c.tensor, c.expert, c.expert_tensor)
         # where the first and the last stage are on ranks apart, both have the weights that they share
         shaped = np.array([schedule in V_SHAPED for schedule in c.space.schedules], dtype=np.bool_)[c.schedule]
         apart = ((c.stages > 1) & ~shaped).astype(np.int64)
@@ -63,7 +63,7 @@ class Sums:
         self.agreeing = [Agreeing(wires, c.space.kept.get("algorithm")) for _ in range(len(self.shard))]
         self.begins: list[int] = []
         for row, plan in zip(self.pattern.first.tolist(), plans_of(c, self.pattern.first), strict=True):
-            several = plan if plan.workers * plan.context > 1 else replace(plan, workers=2 * plan.expert)
+            several = plan if plan.averages else replace(plan, workers=2 * plan.expert)
             job = replace(passes.jobs[pass_code[row]], zero=int(c.zero[row]))
             cut = cuts[plan.stages * plan.chunks]
             stages = [cut.ranges[kind] for kind in cut.kinds]
@@ -73,7 +73,7 @@ class Sums:
         self.groups: list[int] = []
         for row in self.group.first.tolist():
             agreeing, grid = self._agreeing(row), places[place_code[row]].grid
-            self.groups.append(agreeing.group(grid, int(c.expert[row])))
+            self.groups.append(agreeing.group(grid, int(c.expert[row]), int(c.expert_tensor[row]) or None))
             for op in self.ops:
                 agreeing.ask(self.groups[-1], op)
         self.copying = distinct(self.shard.code, place_code, apart, (c.zero >= 2).astype(np.int64))

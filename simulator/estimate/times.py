@@ -31,10 +31,12 @@ Times = NDArray[np.float64]
 
 # What a configuration's passes follow from, and what its replicas' sums do.
 _PASSING: Final = (
-    "stages", "chunks", "schedule", "tensor", "context", "expert", "workers", "sequence_parallel", "order", "samples",
-    "recompute",
+    "stages", "chunks", "schedule", "tensor", "context", "expert", "expert_tensor", "workers", "sequence_parallel", "order",
+    "samples", "recompute",
 )  # fmt: skip
-_AGREEING: Final = ("stages", "chunks", "schedule", "tensor", "context", "expert", "workers", "zero", "bucket", "order")
+_AGREEING: Final = (
+    "stages", "chunks", "schedule", "tensor", "context", "expert", "expert_tensor", "workers", "zero", "bucket", "order",
+)  # fmt: skip
 # Configurations that are put together at once, so that a processor's cache holds them.
 _AT_ONCE: Final = 16_384
 

@@ -151,7 +151,7 @@ def _gathered_elements(layer: Layer, context: int) -> float:
     values, and that are sent where tokens are exchanged for heads."""
     sent = [one.elements for one in layer.exchanges if (one.op, one.axis) == ("alltoall", "context")]
     gathers = [one for one in layer.exchanges if one.op == "all_gather"]
-    tokens = max((one.elements for one in gathers if one.axis == "tensor"), default=0)
+    tokens = max((one.elements for one in gathers if one.axis in ("tensor", "expert_tensor")), default=0)
     parts = (
         one.elements * (_RING_PARTS / context if one.hidden else _GATHERED_PARTS) for one in gathers if one.axis == "context"
     )

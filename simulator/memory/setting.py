@@ -6,8 +6,6 @@ from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
-
 from simulator.cluster.device import is_narrow
 from simulator.cluster.nccl import facts_of
 from simulator.gradients import gradient_sizes
@@ -88,12 +86,17 @@ class Setting:
     def sharing(self) -> tuple[int, int]:
         """Ranks among which states are shared out, where they are, and those of experts."""
         workers, context = self.plan.shard_over or self.workers, self.plan.context
-        return workers * context, np.maximum(1, workers // self.plan.expert) * context
+        return workers * context, self.plan.expert_replicas(workers)
 
     @property
-    def averages(self) -> bool:
+    def _averages_experts(self) -> Amount:
+        """Whether tensor-parallel ranks with different tokens have the same experts."""
+        return (self.plan.folds > 1) & (self.sharing[1] > 1)
+
+    @property
+    def averages(self) -> Amount:
         """Whether other ranks have the same parameters."""
-        return self.workers * self.plan.context > 1
+        return (self.workers * self.plan.context > 1) | self._averages_experts
 
     @property
     def whole_gradients(self) -> bool:
@@ -101,9 +104,9 @@ class Setting:
         return self.plan.scatter == "step" and self.plan.microbatches > 1
 
     @property
-    def gathers(self) -> bool:
+    def gathers(self) -> Amount:
         """Whether layers are gathered before they are passed."""
-        return (self.training.zero == 3) & (self.sharing[0] > 1)
+        return (self.training.zero == 3) & ((self.sharing[0] > 1) | self._averages_experts)
 
     def trained(self, **changes: Any) -> Setting:
         """The same with changes to how it is trained."""

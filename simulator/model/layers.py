@@ -22,7 +22,8 @@ class Shard(NamedTuple):
     sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts. context: ranks that each have a part of every
     sample's tokens, beginnings and ends so that causal attention is balanced. context_by: keys and values pass around a ring
     while attention computes (arXiv 2310.01889), or are gathered before it, or tokens are exchanged for heads before attention
-    and back after it (DeepSpeed-Ulysses, arXiv 2309.14509).
+    and back after it (DeepSpeed-Ulysses, arXiv 2309.14509). expert_tensor: the tensor-parallel ranks that share each expert's
+    matrices, if they are fewer than all.
     """
 
     tensor: int = 1
@@ -30,6 +31,7 @@ class Shard(NamedTuple):
     expert: int = 1
     context: int = 1
     context_by: ContextBy = "ring"
+    expert_tensor: int | None = None
 
 
 WHOLE: Final = Shard()

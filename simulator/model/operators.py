@@ -52,7 +52,8 @@ class _Weighted(ABC):
 class Matmul(_Weighted):
     """`count` products of `rows` × `inner` activations by `inner` × `columns` weights; a batch makes more rows.
 
-    input_gradient: false for what reads the data itself.
+    loads: rows of each of the products over the mean, `rows`; equal if empty. input_gradient: false for what reads the data
+    itself.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Matmul(_Weighted):
     inner: int
     count: int = 1
     input_gradient: bool = True
+    loads: tuple[float, ...] = ()
 
     def forward(self, samples: float) -> list[Product]:
         return [Product(round(self.rows * samples), self.columns, self.inner, self.count)]
@@ -204,14 +206,23 @@ class Module(NamedTuple):
         )
 
 
-Axis = Literal["tensor", "context", "expert"]
+Axis = Literal["tensor", "context", "expert", "expert_tensor"]
+
+
+class Routed(NamedTuple):
+    """Tokens that are sent to `active` of `experts` experts each, or what the experts made of them, which is combined."""
+
+    experts: int
+    active: int
+    combines: bool
 
 
 class Exchange(NamedTuple):
     """A collective among ranks that share a layer, in each pass over it: elements of the whole buffer, for one sample.
 
     hidden: it runs beside computation that does not wait for it. axis: which of the degrees those ranks differ in. beside: name
-    of the operator that it runs beside, if it is hidden; all of the pass, if empty.
+    of the operator that it runs beside, if it is hidden; all of the pass, if empty. routed: which tokens it moves, of an
+    all-to-all among experts, whose elements are those of all copies of a token.
     """
 
     op: str
@@ -220,3 +231,4 @@ class Exchange(NamedTuple):
     hidden: bool = False
     axis: Axis = "tensor"
     beside: str = ""
+    routed: Routed | None = None

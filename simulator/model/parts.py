@@ -7,17 +7,13 @@ statistics nor biases, which are small; kernels are fused where training framewo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
-
-from pydantic import Field, model_validator
+from typing import Literal, NamedTuple
 
 from simulator.errors import FieldError
 from simulator.model.layers import Shard
-from simulator.model.operators import Exchange, Kept, Matmul, Memory, Module, Operator
-from simulator.spec import Count, Spec, Width
+from simulator.model.operators import Axis, Exchange, Kept, Matmul, Memory, Module, Operator
 
 Norm = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "swiglu", "geglu"]
@@ -72,18 +68,28 @@ class Stream(NamedTuple):
     dropout: bool
 
     @classmethod
-    def checked(
-        cls, tokens: int, hidden: int, shard: Shard, norm: Norm, dropout: bool, experts: Experts | None = None
-    ) -> Stream:
-        """One that can be divided so. Raises FieldError where it cannot."""
+    def checked(cls, tokens: int, hidden: int, shard: Shard, norm: Norm, dropout: bool, experts: int | None = None) -> Stream:
+        """One that can be divided so. experts: of each mixture, None if there is none. Raises FieldError where it cannot."""
         tokens = even_share("sequence", tokens, shard.context, "context")
         if shard.sequence:
             even_share("sequence", tokens, shard.tensor)
         if experts is not None:
-            even_share("experts.count", experts.count, shard.expert, "expert")
+            even_share("experts.count", experts, shard.expert, "expert")
         elif shard.expert > 1:
             raise FieldError(("strategy", "expert"), "there are no experts to divide; leave expert parallelism out")
+        if shard.expert_tensor is not None:
+            _check_folding(shard, shard.expert_tensor, experts is not None)
         return cls(tokens, hidden, shard, norm, dropout)
+
+    @property
+    def folded(self) -> Stream:
+        """The stream of the ranks that share each expert's matrices: with their own tokens, where they are fewer than the
+        tensor-parallel ranks."""
+        ranks = self.shard.expert_tensor
+        if ranks is None:
+            return self
+        shard = self.shard._replace(tensor=ranks, sequence=ranks > 1)
+        return self._replace(tokens=self.tokens // self.shard.tensor * ranks, shard=shard)
 
     @property
     def whole(self) -> int:
@@ -96,37 +102,15 @@ class Stream(NamedTuple):
         return self.whole // self.shard.tensor if self.shard.sequence else self.whole
 
 
-class Experts(Spec):
-    """A mixture of experts in place of a layer's MLP."""
-
-    count: Count
-    active: Width = Field(description="experts that each token is sent to")
-    feedforward: Width = Field(description="width of one expert")
-    shared: int = Field(0, ge=0, le=1_000_000, description="experts that all tokens pass, beside those that they are sent to")
-    dense_layers: int = Field(0, ge=0, le=100_000, description="first layers, which have an MLP and no experts")
-    capacity: float | None = Field(
-        None, gt=0, le=1e3, description="room of an expert over its even share, filled or not; more tokens are dropped"
-    )
-    imbalance: float = Field(1.0, ge=1, le=1e3, description="tokens of the busiest rank over the mean, with nothing dropped")
-
-    @model_validator(mode="after")
-    def _enough(self) -> Self:
-        if self.active > self.count:
-            raise ValueError(f"active: {self.active} is more than count {self.count}; a token goes to an expert once")
-        if self.capacity is not None and self.imbalance > 1:
-            raise ValueError("imbalance: beside a capacity, to which every rank's room is the same; leave one of them out")
-        return self
-
-    @property
-    def room(self) -> float:
-        """What the rank that others wait for computes and sends, over an even share."""
-        return self.imbalance if self.capacity is None else self.capacity
-
-    @property
-    def filled(self) -> Experts:
-        """The same with even shares and no room beyond them; less room is full, and tokens are dropped."""
-        capacity = None if self.capacity is None else min(1.0, self.capacity)
-        return self.model_copy(update={"imbalance": 1.0, "capacity": capacity})
+def _check_folding(shard: Shard, ranks: int, experts: bool) -> None:
+    """Raises FieldError where fewer ranks than the tensor-parallel ones cannot share each expert's matrices."""
+    field = ("strategy", "expert_tensor")
+    if not experts:
+        raise FieldError(field, "there are no experts to divide; leave it out")
+    even_share("tensor", shard.tensor, ranks, "expert_tensor")
+    if not shard.sequence:
+        message = f"{ranks} of {shard.tensor} tensor-parallel ranks, which all have the same tokens"
+        raise FieldError(field, f"{message}; set strategy.sequence_parallel=true, or leave it out")
 
 
 def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> Part:
@@ -150,26 +134,28 @@ def norm_tensors(kind: Norm, width: int) -> tuple[int, ...]:
     return (width, width) if kind == "layer" else (width,)
 
 
-def block(stream: Stream, branches: Sequence[Part], parallel: bool = False) -> Part:
+def block(stream: Stream, branches: Sequence[Part], parallel: bool = False, around: Sequence[Part] = ()) -> Part:
     """Branches with norms and residual additions: one after the other, or all in parallel on the same input.
 
-    Whether norms are before the branches or after the additions, as many activations are kept.
+    Whether norms are before the branches or after the additions, as many activations are kept. around: the collectives around
+    each branch, `joined` if empty; branches in parallel share those that are equal.
     """
+    around = around or [joined(stream)] * len(branches)
     layer = Part(kept=(Kept("input", stream.here, group="input"),))
     norms, sums = Kept("norms", len(branches) * stream.here), Kept("sums", (len(branches) - 1) * stream.here)
     if parallel:
         inner = sum([norm(stream) for _ in branches] + list(branches), Part())
-        layer += inner + joined(stream) + residual(stream, len(branches))
+        layer += inner + sum(dict.fromkeys(around), Part()) + residual(stream, len(branches))
     else:
-        for branch in branches:
-            layer += norm(stream) + _joined(stream, branch) + residual(stream)
+        for branch, collectives in zip(branches, around, strict=True):
+            layer += norm(stream) + _surrounded(branch, collectives) + residual(stream)
     layer += Part(kept=(norms,) if parallel or not sums.elements else (norms, sums))
-    return layer.module("layernorm", {"norm"}, {"norms"}, exchanges=False)
+    return layer.module("layernorm", {"norm", "rms norm"}, {"norms"}, exchanges=False)
 
 
-def _joined(stream: Stream, branch: Part) -> Part:
+def _surrounded(branch: Part, collectives: Part) -> Part:
     """A branch with the collectives around it, which are part of modules that are the whole branch."""
-    whole = branch + joined(stream)
+    whole = branch + collectives
     around = tuple(range(len(branch.exchanges), len(whole.exchanges)))
     return replace(
         whole,
@@ -179,34 +165,35 @@ def _joined(stream: Stream, branch: Part) -> Part:
     )
 
 
-def joined(stream: Stream) -> Part:
+def joined(stream: Stream, axis: Axis = "tensor") -> Part:
     """The collectives around a branch whose matrices are shared: both its products' sums over ranks.
 
     With sequence parallelism the backward pass gathers the branch's input once more, during the product before the one that
     needs it (arXiv 2205.05198, section 4.2.2); hidden as it is, it is not counted.
     """
-    return entered(stream) + left(stream)
+    return entered(stream, axis) + left(stream, axis)
 
 
-def entered(stream: Stream) -> Part:
+def entered(stream: Stream, axis: Axis = "tensor") -> Part:
     """Where all ranks need all tokens."""
     if stream.shard.tensor == 1:
         return Part()
     if stream.shard.sequence:
         # the weights' gradients need all tokens again, which are gathered beside the input's gradient (arXiv 2205.05198, 4.2.2)
-        again = Exchange("all_gather", stream.whole, True, hidden=True)
-        passed = (Exchange("all_gather", stream.whole, False), Exchange("reduce_scatter", stream.whole, True))
-        return Part(exchanges=(*passed, again))
-    return Part(exchanges=(Exchange("all_reduce", stream.whole, True),))
+        again = Exchange("all_gather", stream.whole, True, hidden=True, axis=axis)
+        ways = (("all_gather", False), ("reduce_scatter", True))
+        return Part(exchanges=(*(Exchange(op, stream.whole, backward, axis=axis) for op, backward in ways), again))
+    return Part(exchanges=(Exchange("all_reduce", stream.whole, True, axis=axis),))
 
 
-def left(stream: Stream) -> Part:
+def left(stream: Stream, axis: Axis = "tensor") -> Part:
     """Where each rank has a summand of all tokens."""
     if stream.shard.tensor == 1:
         return Part()
     if stream.shard.sequence:
-        return Part(exchanges=(Exchange("reduce_scatter", stream.whole, False), Exchange("all_gather", stream.whole, True)))
-    return Part(exchanges=(Exchange("all_reduce", stream.whole, False),))
+        ways = (("reduce_scatter", False), ("all_gather", True))
+        return Part(exchanges=tuple(Exchange(op, stream.whole, backward, axis=axis) for op, backward in ways))
+    return Part(exchanges=(Exchange("all_reduce", stream.whole, False, axis=axis),))
 
 
 def residual(stream: Stream, branches: int = 1) -> Part:
@@ -225,67 +212,30 @@ def dropout(stream: Stream) -> Part:
     return Part(kept=(Kept("dropout mask", stream.here, 1),)) if stream.dropout else Part()
 
 
-def mlp(stream: Stream, feedforward: int, activation: Activation, bias: bool) -> Part:
-    """Two products and the activation function between them; a gated one has twice the columns in the first."""
-    return _mlp(stream, feedforward, activation, bias).module("mlp")
-
-
-def _mlp(stream: Stream, feedforward: int, activation: Activation, bias: bool) -> Part:
+def mlp(
+    stream: Stream, feedforward: int, activation: Activation, bias: bool, module: Literal["mlp", "shared_experts"] = "mlp"
+) -> Part:
+    """Two products and the activation function between them; a gated one has twice the columns in the first. module: its name
+    among those that can be recomputed alone."""
     tokens, hidden = stream.tokens, stream.hidden
-    up = linear("up", tokens, feedforward * _fan(activation), hidden, bias)
-    return up + _activation(tokens * feedforward, activation) + linear("down", tokens, hidden, feedforward, bias)
+    up = linear("up", tokens, feedforward * fan(activation), hidden, bias)
+    part = up + activated(tokens * feedforward, activation) + linear("down", tokens, hidden, feedforward, bias)
+    return part.module(module)
 
 
-def _fan(activation: Activation) -> int:
+def fan(activation: Activation) -> int:
     """Inputs of an activation function for each of its outputs: the gate is one."""
     return 2 if activation in ("swiglu", "geglu") else 1
 
 
-def _activation(elements: int, activation: Activation) -> Part:
+def activated(elements: int, activation: Activation) -> Part:
     """What it reads is kept, unless what it writes tells, and what it writes, which the next product reads."""
-    fan = _fan(activation)
-    read = () if activation == "relu" else (Kept("up", fan * elements),)
+    inputs = fan(activation) * elements
+    read = () if activation == "relu" else (Kept("up", inputs),)
     kept = (*read, Kept("activation", elements))
-    part = Part((Memory(activation, fan * elements, elements, (fan + 1) * elements, fan * elements),), kept=kept)
+    part = Part((Memory(activation, inputs, elements, inputs + elements, inputs),), kept=kept)
     # without what it reads it cannot be computed again
     return part.module("activation", None, {"activation"}) if read else part
-
-
-def mixture(stream: Stream, experts: Experts, activation: Activation) -> Part:
-    """Router, experts and shared experts. Each expert gets active / count of the tokens, rounded up, times the room for them.
-
-    Ranks that share the experts send each other their tokens, and get them back, in both passes: with sequence parallelism
-    those that each of them has.
-    """
-    tokens, hidden, shard = stream.tokens, stream.hidden, stream.shard
-    here = experts.count // shard.expert
-    feedforward = experts.feedforward // shard.tensor
-    sent = math.ceil(tokens * experts.active * experts.room)
-    each = -(-sent * shard.expert // experts.count)
-    wide = feedforward * _fan(activation)
-    routing = (
-        Matmul("router", tokens, experts.count, hidden),
-        Memory("permute", stream.whole, sent * hidden, sent * hidden, stream.whole),
-    )
-    kept = (
-        Kept("router", tokens * experts.count, 4),
-        Kept("expert inputs", sent * hidden),
-        Kept("expert outputs", sent * hidden),
-    )
-    part = Part(routing, (hidden * experts.count,), kept)
-    activated = _activation(sent * feedforward, activation)
-    activated = activated.module("moe_act", None, {"activation"}) if activated.modules else activated
-    part += Part((Matmul("expert up", each, wide, hidden, here),)) + activated
-    weights = (hidden * wide, hidden * feedforward) * here
-    part += Part((Matmul("expert down", each, hidden, feedforward, here),), weights, expert_parameters=sum(weights))
-    part += Part((Memory("unpermute", sent * hidden, stream.whole, stream.whole + sent * hidden, sent * hidden),))
-    if experts.shared:
-        part += _mlp(stream, experts.shared * feedforward, activation, False).module("shared_experts")
-    if shard.expert > 1:
-        both = (False, False, True, True)
-        elements = sent * hidden // (shard.tensor if shard.sequence else 1)
-        part += Part(exchanges=tuple(Exchange("alltoall", elements, backward, axis="expert") for backward in both))
-    return part.module("moe")
 
 
 def looked_up(stream: Stream, rows: int, positions: int | None, types: int = 0) -> Part:

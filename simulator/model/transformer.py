@@ -11,17 +11,17 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from simulator.model.attention import Heads, Latent, attention, compressed, projected
+from simulator.model.experts import Experts, mixture
 from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
 from simulator.model.parts import (
     Activation,
-    Experts,
     Norm,
     Part,
     Stream,
     block,
     even_share,
+    joined,
     looked_up,
-    mixture,
     mlp,
     output_head,
 )
@@ -85,15 +85,17 @@ class Transformer(ModelSpec):
 
         Tensor-parallel ranks divide heads, MLPs and words; key heads that are fewer than they are repeated.
         """
-        stream = Stream.checked(self.sequence, self.hidden, shard, self.norm, self.dropout, self.experts)
+        count = self.experts.count if self.experts else None
+        stream = Stream.checked(self.sequence, self.hidden, shard, self.norm, self.dropout, count)
         h, v, s = f"h={self.hidden}", f"v={self.vocabulary}", f"s={self.sequence}"
         end = f"{options(self)}{shared(shard)})"
         dense = self.experts.dense_layers if self.experts else self.layers
         mixing = self._attention(stream)
         blocks: list[Layer] = []
-        for count, role, branch in ((dense, "block", self._mlp), (self.layers - dense, "experts", self._mixture)):
+        for count, role, made in ((dense, "block", self._mlp), (self.layers - dense, "experts", self._mixture)):
             if count:
-                part = block(stream, (mixing, branch(stream)), self.parallel)
+                branch, collectives = made(stream)
+                part = block(stream, (mixing, branch), self.parallel, (joined(stream), collectives))
                 signature = f"{self.kind}.{role}({h},heads={self.heads},{s}{end}"
                 blocks += repeated("block", len(blocks), count, signature, part, stream.here)
         first, last = self._ends(stream)
@@ -129,14 +131,24 @@ class Transformer(ModelSpec):
         rotary = self.positions == "rotary"
         return projected(stream, shape, self.biases != "none", rotary, self.head_norms) + attention(stream, shape, bias)
 
-    def _mlp(self, stream: Stream) -> Part:
+    def _mlp(self, stream: Stream) -> tuple[Part, Part]:
+        """An MLP, and the collectives around it."""
         feedforward = even_share("feedforward", self.feedforward or 4 * self.hidden, stream.shard.tensor)
-        return mlp(stream, feedforward, self.activation, self.biases == "all")
+        return mlp(stream, feedforward, self.activation, self.biases == "all"), joined(stream)
 
-    def _mixture(self, stream: Stream) -> Part:
-        assert self.experts is not None
-        even_share("experts.feedforward", self.experts.feedforward, stream.shard.tensor)
-        return mixture(stream, self.experts, self.activation)
+    def _mixture(self, stream: Stream) -> tuple[Part, Part]:
+        """A mixture of experts, and the collectives around it: where fewer ranks share an expert than what all tokens pass,
+        either has its own."""
+        experts, own = self.experts, stream.folded
+        assert experts is not None
+        even_share("experts.feedforward", experts.feedforward, own.shard.tensor, "tensor" if own is stream else "expert_tensor")
+        part = mixture(own, experts, self.activation)
+        collectives = joined(stream) if own is stream else joined(own, "expert_tensor")
+        if experts.shared:
+            feedforward = even_share("experts.shared · feedforward", experts.shared * experts.feedforward, stream.shard.tensor)
+            part += mlp(stream, feedforward, self.activation, False, "shared_experts")
+            collectives += Part() if own is stream else joined(stream)
+        return part.module("moe"), collectives
 
     def _words(self, shard: Shard) -> int:
         """Words of one rank; the last rank's are padded."""

@@ -90,6 +90,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         tensor=tuple(tensor if "tensor" in supports else tensor[:1]),
         context=_powers(_MOST_CONTEXT) if long and "context" in supports else (1,),
         expert=_powers(_MOST_EXPERT) if mixture else (1,),
+        expert_tensor=tuple(dict.fromkeys((None, 1, scenario.strategy.plan.expert_tensor))) if mixture else (None,),
         stages=tuple(
             stages for stages in range(1, last - first + 1) if ranks % stages == 0 and (stages == 1 or "pipeline" in supports)
         ),

@@ -17,7 +17,7 @@ from simulator.units import format_bytes, format_energy_J, format_time_s, format
 _MOST_OF_FRONT: Final = 6
 _NOTICED: Final = 0.001
 _NONE: Final = "–"
-_DEGREES: Final = ("tensor", "context", "expert", "stages", "chunks", "workers")
+_DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "chunks", "workers")
 
 
 def describe(planned: Planned, doubt: Doubt) -> str:
@@ -74,6 +74,13 @@ def _faster(planned: Planned, doubt: Doubt, number: int) -> float:
     return doubt.faster(0, number, other.run.step_time_s / best.run.step_time_s, alike(best.scenario, other.scenario))
 
 
+def _degree(row: Mapping[str, Any], name: str) -> int:
+    """Ranks along an axis; as many tensor-parallel ranks share experts' matrices as all others, where nothing is said."""
+    if name == "expert_tensor" and row.get("expert", 1) > 1:
+        return int(row[name] or row["tensor"])
+    return int(row.get(name) or 1)
+
+
 def _headline(planned: Planned) -> Iterator[str]:
     scenario, count = planned.configurations.base, len(planned.configurations)
     ranks = planned.best[0].scenario.strategy.training_ranks
@@ -104,7 +111,10 @@ def _columns(planned: Planned, doubt: Doubt) -> dict[str, list[str]]:
     if _objective(best[0], planned):
         columns[planned.objective] = [_objective(one, planned) for one in best]
     columns["memory"] = [format_bytes(one.memory_bytes) for one in best]
-    columns |= {name: [str(row.get(name, 1)) for row in rows] for name in _DEGREES if any(row.get(name, 1) > 1 for row in rows)}
+    for name in _DEGREES:
+        degrees = [_degree(row, name) for row in rows]
+        if any(degree > 1 for degree in degrees):
+            columns[name] = list(map(str, degrees))
     if any("servers" in row for row in rows):
         columns["servers"] = [_servers(row) for row in rows]
     columns["microbatches"] = [f"{row.get('microbatches', 1)} of {row['samples']}" for row in rows]

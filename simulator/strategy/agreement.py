@@ -43,7 +43,7 @@ class Held:
     def __init__(self, layers: Sequence[Layer], plan: Plan) -> None:
         self.layers = with_copies(layers, plan)
         self.copied = self.layers[-1].parameters - layers[-1].parameters
-        everyones = [_without_experts(layer) if plan.expert > 1 else layer for layer in self.layers]
+        everyones = [_without_experts(layer) if plan.divides_experts else layer for layer in self.layers]
         self.gradients = Gradients(everyones)
         replicas = [layer.parameters for layer in everyones]
         experts = [layer.parameters - own for layer, own in zip(self.layers, replicas, strict=True)]
@@ -57,7 +57,7 @@ class Held:
     def units(self, stage: range, plan: Plan, job: Job) -> list[Unit]:
         """The units of a stage of the model, in forward order: each layer where ZeRO's stage 3 gathers it, else as buckets
         fill."""
-        if plan.workers * plan.context == 1 or plan.servers:
+        if not plan.averages or plan.servers:
             return [Unit(stage, [])]
         if job.zero == 3:
             return [Unit(layer, self.gradients.bounds(layer)) for layer in (range(i, i + 1) for i in stage)]
@@ -197,7 +197,7 @@ class Agreement:
 
     def _events(self, rank: int) -> Iterator[_Events]:
         """Collectives of a rank beside its passes."""
-        if self.plan.workers * self.plan.context == 1:
+        if not self.plan.averages:
             return
         tasks, plan, zero = self.shop.lanes, self.plan, self.job.zero
         own = np.flatnonzero(tasks.rank == rank)
@@ -291,7 +291,8 @@ class Agreement:
         if (rank, one) not in self._drafted:
             grid = self.shop.grid
             algorithm = self.plan.algorithm if one.op == "all_reduce" else None
-            beside = grid.beside([grid.rank(0, rank) + i * grid.stride("tensor") for i in range(grid.tensor)])
+            same = self.plan.expert_tensor if one.group == "experts" else None
+            beside = grid.beside([grid.rank(0, rank) + i * grid.stride("tensor") for i in range(same or grid.tensor)])
             asked = []
             for group in self._groups(rank, one.group):
                 nodes = [node for node in self._nodes[rank] if node in group.node_numbers]
@@ -313,14 +314,15 @@ class Agreement:
         "shards" have the same part of these, "experts" the same experts."""
         plan, grid = self.plan, self.shop.grid
         sharing = plan.sharing if self.job.zero else plan.workers
-        step = plan.expert if name == "experts" else sharing
-        for first in sorted({worker % step if name != "replicas" else worker - worker % step for worker in workers}):
+        if name == "experts":
+            for ranks in grid.expert_replicas(rank, plan.expert, plan.expert_tensor):
+                yield Group.of(ranks, grid.devices)
+            return
+        for first in sorted({worker % sharing if name == "shards" else worker - worker % sharing for worker in workers}):
             if name == "replicas":
                 yield grid.replicas_of(rank, first, sharing)
-            elif name == "experts":
-                yield grid.replicas_of(rank, first, plan.workers // step, step)
             else:
-                apart = (grid.members(worker, rank)[:: grid.tensor] for worker in range(first, plan.workers, step))
+                apart = (grid.members(worker, rank)[:: grid.tensor] for worker in range(first, plan.workers, sharing))
                 yield from (Group.of(members, grid.devices) for members in zip(*apart, strict=True))
 
     def _add_optimizers(self, rank: int, sums: Sequence[int]) -> None:
@@ -332,7 +334,7 @@ class Agreement:
         members = self._members(rank)
         rows = [shop.builder.compute(member, Phase.OPTIMIZER, work_s, sums, label) for member in members]
         shop.draft.times(rows, members, told)
-        if job.zero in (1, 2) and not plan.overlap_gather and plan.workers * plan.context > 1:
+        if job.zero in (1, 2) and not plan.overlap_gather and plan.averages:
             held = [part for stage in plan.stage_of[rank] for part in self._parameters(shop.ranges[stage]).items()]
             asked = [_Asked("all_gather", group, float(count * job.element_bytes)) for group, count in held]
             numbers = [self._ask(rank, one) for one in asked]

@@ -314,7 +314,8 @@ class Job:
         layers, which = self._distinct
         counts = np.bincount(which).tolist()
         blocks = [(layer, count) for layer, count in zip(layers, counts, strict=True) if not layer.glued]
-        return sum(self.memory_share(layer, samples) * count for layer, count in blocks) / max(1, sum(n for _, n in blocks))
+        total = sum(self.memory_share(layer, samples) * count for layer, count in blocks)
+        return float(total / max(1, sum(count for _, count in blocks)))
 
     def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+import numpy as np
+
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op
-from simulator.cluster.cost import costing, processors_taken
+from simulator.cluster.cost import Costing, costing, direct_costing, processors_taken
 from simulator.model.layers import Layer
-from simulator.model.operators import Exchange, Matmul
+from simulator.model.operators import Axis, Exchange, Matmul, Routed
 from simulator.strategy.costs import Job
+from simulator.strategy.dispatch import PLAIN, Dispatch
 from simulator.strategy.grid import Grid
 
 
 @dataclass(frozen=True)
 class Exchanges:
-    """expert: workers that share a mixture's experts. overlap_tensor: whether collectives of tensor-parallel ranks are cut into
-    pieces that move while the products before or after them compute (arXiv 2305.06942)."""
+    """expert, expert_tensor: as in `Plan`. overlap_tensor: whether collectives of tensor-parallel ranks are cut into
+    pieces that move while the products before or after them compute (arXiv 2305.06942). dispatch: how tokens get to experts."""
 
     grid: Grid
     expert: int = 1
     overlap_tensor: bool = False
-    _known: dict[tuple[int, Op, str], Crowd] = field(default_factory=dict, compare=False, repr=False)
+    expert_tensor: int | None = None
+    dispatch: Dispatch = PLAIN
+    _known: dict[tuple[int, str, str], Crowd] = field(default_factory=dict, compare=False, repr=False)
 
-    def group(self, axis: Literal["tensor", "context", "expert"]) -> Group:
+    def group(self, axis: Axis) -> Group:
         """The ranks that exchange along an axis, of the groups that set the pace."""
         if axis == "expert":
-            return self.grid.along("workers", self.expert)
+            return self.grid.expert_group(self.expert, self.expert_tensor)
+        if axis == "expert_tensor":
+            return self.grid.along("tensor", self.expert_tensor or self.grid.tensor)
         return self.grid.along(axis, self.grid.tensor if axis == "tensor" else self.grid.context)
 
     def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
         """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than its part
         of that, which all have alike that are hidden there."""
+        if exchange.routed is not None:
+            return self._routed_s(exchange, exchange.routed, layer, samples, job)
         moved_s = self._crowd(cast(Op, exchange.op), exchange.axis, job.cluster).seconds(
             exchange.elements * samples * job.element_bytes
         )
@@ -51,7 +61,38 @@ class Exchanges:
             return max(moved_s / self.group(exchange.axis).size, moved_s - products_s / alike)
         return moved_s
 
-    def _crowd(self, op: Op, axis: Literal["tensor", "context", "expert"], cluster: Cluster) -> Crowd:
+    def _routed_s(self, exchange: Exchange, routed: Routed, layer: Layer, samples: float, job: Job) -> float:
+        """What an all-to-all of tokens holds the pass up for. Next to another microbatch's compute each takes processors from
+        its part of that, as hidden exchanges do: both passes over the layer, one of either microbatch, run at the same time."""
+        size_bytes = exchange.elements * samples * self.dispatch.element_bytes(routed, job.element_bytes)
+        if self.dispatch.deduplicated:
+            moved_s = self._deduplicated_s(size_bytes / routed.active, routed, job.cluster)
+        else:
+            moved_s = self._crowd("alltoall", "expert", job.cluster).seconds(size_bytes)
+        if not self.dispatch.overlap:
+            return moved_s
+        compute_s = sum(job.operators_s(layer, layer.operators, samples))
+        alike = sum(one.routed is not None for one in layer.exchanges)
+        return max(moved_s * processors_taken(job.cluster), moved_s - compute_s / alike)
+
+    def _deduplicated_s(self, token_bytes: float, routed: Routed, cluster: Cluster) -> float:
+        """Seconds to send a rank's tokens once to each of their nodes while those that have come are forwarded inside the node;
+        both are fully overlapped (arXiv 2412.19437, section 3.2.2). token_bytes: of one copy of all tokens."""
+        nodes, ranks = self.dispatch.copies(routed, self.group("expert"))
+        between, inside = (self._direct(place, cluster) for place in ("between nodes", "inside a node"))
+        return max(between.seconds(token_bytes * nodes), inside.seconds(token_bytes * ranks))
+
+    def _direct(self, place: Literal["between nodes", "inside a node"], cluster: Cluster) -> Crowd:
+        """All-to-alls of the expert ranks on the same rail of all nodes, or on the same node, by kernels of their own."""
+        key = id(cluster), "alltoall", place
+        if key not in self._known:
+            group = self.group("expert")
+            chosen = group.first if place == "between nodes" else np.flatnonzero(group.node_of == 0)
+            ranks = Group.of(np.array(group.ranks)[chosen].tolist(), group.devices)
+            self._known[key] = Crowd("alltoall", ranks, cluster, direct_costing)
+        return self._known[key]
+
+    def _crowd(self, op: Op, axis: Axis, cluster: Cluster) -> Crowd:
         # by the cluster's id, since hashing all that is in one takes longer; its crowd keeps it
         key = id(cluster), op, axis
         if key not in self._known:
@@ -72,9 +113,11 @@ def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> floa
 class Crowd:
     """Such a collective, of any size."""
 
-    def __init__(self, op: Op, group: Group, cluster: Cluster) -> None:
+    def __init__(
+        self, op: Op, group: Group, cluster: Cluster, cost_of: Callable[[Op, Group, Cluster], Costing] = costing
+    ) -> None:
         self._cluster = cluster
-        self._cost = functools.cache(costing(op, group, cluster))
+        self._cost = functools.cache(cost_of(op, group, cluster))
         cards, devices = cluster.node.cards_used, cluster.node.devices
         wanted = devices / group.per_node * min(group.per_node, cards)
         self._crowding = max(1.0, wanted / cards) if group.nodes > 1 else 1.0

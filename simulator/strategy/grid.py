@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cluster.algorithms import Group
 
@@ -58,14 +59,14 @@ class Grid:
         """Node and device of that first rank."""
         return divmod(self.rank(worker, stage), self.devices)
 
-    def replicas_of(self, stage: int, first: int = 0, count: int | None = None, step: int = 1) -> Group:
-        """The ranks with the same parameters as rank (0, stage) has: of workers first, first + step, … and all context ranks.
+    def replicas_of(self, stage: int, first: int = 0, count: int | None = None) -> Group:
+        """The ranks with the same parameters as rank (0, stage) has: of workers first, first + 1, … and all context ranks.
 
         count: how many workers; as many as there are from the first on, if None.
         """
-        last = self.workers if count is None else first + count * step
+        last = self.workers if count is None else first + count
         across = self.stride("context")
-        starts = range(self.rank(first, stage), self.rank(last, stage), step * self.stride("workers"))
+        starts = range(self.rank(first, stage), self.rank(last, stage), self.stride("workers"))
         ranks = starts if self.context == 1 else [start + c * across for start in starts for c in range(self.context)]
         return Group.of(ranks, self.devices)
 
@@ -76,6 +77,38 @@ class Grid:
         ranks = np.flatnonzero(number % size == 0)[:, None] + self.stride(axis) * np.arange(size)
         crossings = np.count_nonzero(np.diff(ranks // self.devices, axis=1), axis=1)
         return Group.of(ranks[crossings.argmax()].tolist(), self.devices)
+
+    @lru_cache(maxsize=64)  # noqa: B019 (grids are small and few)
+    def experts(self, expert: int, expert_tensor: int | None) -> NDArray[np.int64]:
+        """Ranks by their part in a mixture, shape (stages, expert_tensor, replicas, expert): those along the last axis have
+        different experts and send each other tokens, those along the one before have the same, those along the second share
+        each expert's matrices.
+
+        expert: ranks that have different experts. expert_tensor: of the tensor-parallel ranks those that share matrices; the
+        others, context ranks and workers then all have different experts, the innermost in the grid's order first (parallel
+        folding, arXiv 2504.14960). If None, all tensor-parallel ranks do, and workers alone have different experts.
+        """
+        shared = expert_tensor or self.tensor
+        sizes = self.stages, shared, self.context, self.workers, self.tensor // shared
+        strides = [self.stride(axis) for axis in ("stages", "tensor", "context", "workers")]
+        axes = np.indices(sizes).reshape(len(sizes), -1)
+        ranks = (np.array([*strides, shared * self.stride("tensor")]) @ axes).reshape(self.stages, shared, -1)
+        if expert_tensor is not None:
+            ranks = np.sort(ranks, axis=-1)
+        return ranks.reshape(self.stages, shared, -1, expert)
+
+    @lru_cache(maxsize=64)  # noqa: B019 (grids are small and few)
+    def expert_group(self, expert: int, expert_tensor: int | None) -> Group:
+        """Ranks that send each other tokens: of all such groups one that lies across the most nodes."""
+        groups = self.experts(expert, expert_tensor).reshape(-1, expert)
+        groups = groups[np.argsort(groups[:, 0])]
+        crossings = np.count_nonzero(np.diff(groups // self.devices, axis=1), axis=1)
+        return Group.of(groups[crossings.argmax()].tolist(), self.devices)
+
+    def expert_replicas(self, stage: int, expert: int, expert_tensor: int | None) -> list[list[int]]:
+        """The ranks with each of the parts of a stage's experts, of those with the first part of each matrix."""
+        ranks: list[list[int]] = self.experts(expert, expert_tensor)[stage, 0].T.tolist()
+        return ranks
 
     def beside(self, ranks: Sequence[int]) -> int:
         """How many of some ranks are on the first one's node."""

@@ -9,6 +9,7 @@ from pydantic import Field
 from simulator.cluster import Cluster
 from simulator.model.layers import ContextBy
 from simulator.spec import Count
+from simulator.strategy.dispatch import WirePrecision
 from simulator.strategy.grid import ORDER, Axis
 from simulator.strategy.plan import Plan
 from simulator.strategy.replicated import Averaged, Replicated, Staged, averaging, staging
@@ -28,7 +29,17 @@ class Hybrid(Averaged, Staged, Replicated):
         "ring",
         description="how attention reads all tokens: keys and values in a ring or gathered, or heads for tokens (ulysses)",
     )
-    expert: Count = Field(1, description="workers that share a mixture's experts; divides workers")
+    expert: Count = Field(1, description="ranks that share a mixture's experts; divides workers, if expert_tensor is absent")
+    expert_tensor: Count | None = Field(
+        None, description="tensor-parallel ranks that share each expert's matrices, all if absent; others are expert ranks"
+    )
+    overlap_experts: bool = Field(False, description="tokens move to experts and back next to another microbatch's compute")
+    node_limit: Count | None = Field(None, description="nodes at most that a token's experts lie on; any if absent")
+    deduplicated: bool = Field(False, description="a token is sent once to a node, and forwarded inside it (DeepEP)")
+    dispatch_precision: WirePrecision | None = Field(
+        None, description="of tokens that experts are sent; the training's if absent"
+    )
+    combine_precision: WirePrecision | None = Field(None, description="of what experts send back; the training's if absent")
     order: Annotated[tuple[Axis, ...], Field(max_length=4)] = ORDER
     split_sends: bool = Field(False, description="tensor-parallel ranks each send a part of an activation to the next stage")
     overlap_gather: bool = Field(False, description="gather updated parameters beside the next forward pass (zero 1 and 2)")
@@ -41,8 +52,9 @@ class Hybrid(Averaged, Staged, Replicated):
     @property
     def plan(self) -> Plan:
         names = (
-            "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "order", "split_sends",
-            "overlap_gather",
+            "tensor", "sequence_parallel", "overlap_tensor", "context", "context_by", "expert", "expert_tensor",
+            "overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision", "order",
+            "split_sends", "overlap_gather",
         )  # fmt: skip
         own = {name: getattr(self, name) for name in names} | {"first_bucket_bytes": self.bucket_bytes}
         return Plan(microbatches=self.microbatches_, servers=self.servers_, **averaging(self), **staging(self), **own)

@@ -6,30 +6,39 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Op
 from simulator.errors import FieldError
 from simulator.model.layers import ContextBy, Counted, Shard
 from simulator.strategy.compression import Compression
 from simulator.strategy.contention import Contention, Replicas
 from simulator.strategy.costs import Job
+from simulator.strategy.dispatch import Dispatch, WirePrecision
 from simulator.strategy.exchange import Exchanges
 from simulator.strategy.grid import ORDER, Axis, Grid
 from simulator.strategy.placement import Placed, place
 from simulator.strategy.schedule import PassTimes, ScheduleName, stage_of
 from simulator.strategy.shares import place_shares
 
+# A number, or an array of one for each of many plans.
+Amount = Any
+
 
 @dataclass(frozen=True)
 class Plan:
     """Replicas: `workers` of `stages` pipeline ranks, each with `chunks` stages of the model, of `tensor` · `context` ranks.
 
-    order: axes of the ranks' numbers, the innermost first. expert: workers that share a mixture's experts. sequence_parallel,
-    context_by: as in `Shard`. overlap_tensor: as in `Exchanges`. overlap_sends: whether
-    activations are sent and received beside passes. split_sends: tensor-parallel ranks send a part each of what all of them
-    have (arXiv 2104.04473, section 4.1). account_for_embedding, account_for_loss: whether
-    these count as blocks of stages.
+    order: axes of the ranks' numbers, the innermost first. expert: ranks that share a mixture's experts: workers, if
+    `expert_tensor` is None. expert_tensor: tensor-parallel ranks that share each expert's matrices, all if None; if given,
+    `expert` ranks are taken from all others of a stage (`Grid.experts`). sequence_parallel, context_by: as in `Shard`.
+    overlap_tensor: as in `Exchanges`. overlap_experts, node_limit, deduplicated, dispatch_precision, combine_precision: as in
+    `Dispatch`. overlap_sends: whether activations are sent and received beside passes. split_sends:
+    tensor-parallel ranks send a part each of what all of them have (arXiv 2104.04473, section 4.1). account_for_embedding,
+    account_for_loss: whether these count as blocks of stages.
     bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
     backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
     forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
@@ -45,10 +54,16 @@ class Plan:
     tensor: int = 1
     context: int = 1
     expert: int = 1
+    expert_tensor: int | None = None
     order: tuple[Axis, ...] = ORDER
     sequence_parallel: bool = False
     context_by: ContextBy = "ring"
     overlap_tensor: bool = False
+    overlap_experts: bool = False
+    node_limit: int | None = None
+    deduplicated: bool = False
+    dispatch_precision: WirePrecision | None = None
+    combine_precision: WirePrecision | None = None
     microbatches: int = 1
     schedule: ScheduleName = "1f1b"
     account_for_embedding: bool = False
@@ -80,7 +95,29 @@ class Plan:
     @property
     def shard(self) -> Shard:
         """How each layer is divided."""
-        return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by)
+        folded = None if self.expert_tensor == self.tensor else self.expert_tensor
+        return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by, folded)
+
+    @property
+    def folds(self) -> int:
+        """Tensor-parallel ranks with different tokens of a mixture."""
+        return max(1, self.tensor // (self.expert_tensor or self.tensor))
+
+    @property
+    def divides_experts(self) -> bool:
+        """Whether ranks that have the same experts are others than those that have the same of all else."""
+        return self.expert > 1 or self.folds > 1
+
+    def expert_replicas(self, workers: Amount) -> Amount:
+        """Ranks that have the same experts, of so many workers."""
+        if self.expert_tensor is None:
+            return np.maximum(1, workers // self.expert) * self.context
+        return np.maximum(1, workers * self.context * self.folds // self.expert)
+
+    @property
+    def averages(self) -> bool:
+        """Whether several ranks have the same parameters."""
+        return self.workers * self.context > 1 or (self.folds > 1 and bool(self.expert_replicas(self.workers) > 1))
 
     @property
     def keeps_gathered(self) -> bool:
@@ -123,8 +160,11 @@ class Plan:
     def exchanging(self, job: Job) -> Job:
         """The job of ranks that exchange what these do within their passes and next to them."""
         grid = self.grid(job.cluster.node.devices)
+        names = ("node_limit", "deduplicated", "dispatch_precision", "combine_precision")
+        dispatch = Dispatch(**{name: getattr(self, name) for name in names}, overlap=self.overlap_experts)
+        exchange = Exchanges(grid, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
         return replace(
-            job, exchange=Exchanges(grid, self.expert, self.overlap_tensor), contend=self._contention(grid, job.zero),
+            job, exchange=exchange, contend=self._contention(grid, job.zero),
             ranks=self.ranks, group=self.lockstep,
         )  # fmt: skip
 
@@ -178,11 +218,9 @@ class Plan:
 
     def check(self, experts: bool) -> None:
         """Raises FieldError where degrees do not go together."""
-        _check_divides("expert", self.expert, "workers", self.workers)
+        self.check_experts(experts)
         if self.shard_over is not None:
             _check_divides("shard_over", self.shard_over, "workers", self.workers)
-        if self.expert > 1 and not experts:
-            raise FieldError(("strategy", "expert"), "there are no experts to divide; leave expert parallelism out")
         if sorted(self.order) != sorted(ORDER):
             raise FieldError(("strategy", "order"), f"needs each of {', '.join(ORDER)} once, the innermost first")
         if self.chunks > 1 and self.stages == 1:
@@ -203,6 +241,30 @@ class Plan:
         if self.sequence_parallel and self.tensor == 1:
             message = "sequence parallelism divides what tensor-parallel ranks have; set strategy.tensor, or leave it out"
             raise FieldError(("strategy", "sequence_parallel"), message)
+
+    def check_experts(self, experts: bool) -> None:
+        """Raises FieldError where a mixture cannot be divided so, or there is none."""
+        if self.expert_tensor is None:
+            _check_divides("expert", self.expert, "workers", self.workers)
+        else:
+            ranks = self.folds * self.context * self.workers
+            _check_divides("expert", self.expert, "ranks (tensor · context · workers / expert_tensor)", ranks)
+        for field in ("overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision"):
+            if getattr(self, field) and self.expert == 1:
+                message = "no ranks send one another tokens of a mixture; set strategy.expert, or leave it out"
+                raise FieldError(("strategy", field), message)
+        if self.overlap_experts and self.microbatches == 1:
+            message = "there is no other microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
+            raise FieldError(("strategy", "overlap_experts"), message)
+        for field, given in (("expert", self.expert > 1), ("expert_tensor", self.expert_tensor is not None)):
+            if given and not experts:
+                raise FieldError(("strategy", field), "there are no experts to divide; leave expert parallelism out")
+
+    def check_on(self, cluster: Cluster) -> None:
+        """Raises FieldError where options make no sense on a cluster."""
+        if self.node_limit is not None and self.ranks <= cluster.node.devices:
+            message = f"all {self.ranks} ranks are on one node; set more ranks or fewer cluster.node.devices, or leave it out"
+            raise FieldError(("strategy", "node_limit"), message)
 
 
 def _check_divides(field: str, number: int, other: str, of: int) -> None:

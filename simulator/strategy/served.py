@@ -60,10 +60,11 @@ def _pushed(shop: Shop, job: Job, stage: int) -> dict[int, int]:
 
 
 def _update_s(shop: Shop, job: Job, stage: int) -> float:
-    """Seconds that a server takes to update its shard of a stage, of which expert-parallel workers have different experts."""
+    """Seconds that a server takes to update its shard of a stage, of which expert-parallel ranks have different experts."""
     plan, layers = shop.plan, _layers(shop, job, stage)
-    other_experts = (plan.expert - 1) * sum(layer.expert_parameters for layer in layers)
-    whole = plan.tensor * (sum(layer.parameters for layer in layers) + other_experts)
+    experts = sum(layer.expert_parameters for layer in layers)
+    rest = sum(layer.parameters for layer in layers) - experts
+    whole = plan.tensor * rest + plan.expert * (plan.expert_tensor or plan.tensor) * experts
     return job.cluster.update_s(whole / plan.servers, job.optimizer, job.precision)
 
 

@@ -200,3 +200,47 @@ def test_part_of_a_sample_takes_a_finite_time(samples: float) -> None:
     for seconds in passes_s(speed(BANDWIDTH_Bps), (Matmul("head", 1, 10, 64), attention(True)), (), samples):
         assert np.isfinite(seconds)
         assert seconds > 0
+
+
+EXPERTS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+
+
+def grouped(loads: tuple[float, ...], rows: int, count: int) -> Matmul:
+    return Matmul("expert up", rows, 2048, 1024, count, loads=loads)
+
+
+@given(st.integers(1, 512), st.integers(1, 16), st.sampled_from(["ampere", "hopper", "tpu"]))
+def test_equal_loads_of_a_grouped_product_change_nothing(rows: int, count: int, generation: str) -> None:
+    on, rows = speed(BANDWIDTH_Bps, generation=generation), 8 * rows
+    for seconds in (forward_s, backward_s):
+        assert seconds(on, grouped((1.0,) * count, rows, count)) == pytest.approx(seconds(on, grouped((), rows, count)))
+
+
+@given(EXPERTS)
+def test_a_grouped_product_takes_what_the_tiles_of_its_experts_take(each: list[int]) -> None:
+    """On one processor: as long as all products of whole tiles one after another, forward and for both gradients."""
+    on = speed(processors=1, generation="tpu")
+    rows = [128 * count for count in each]
+    mean = sum(rows) / len(rows)
+    operator = Matmul("expert up", round(mean), 256, 512, len(rows), loads=tuple(one / mean for one in rows))
+    alone = [Matmul("up", one, 256, 512) for one in rows]
+    for seconds in (forward_s, backward_s):
+        assert seconds(on, operator) == pytest.approx(sum(seconds(on, one) for one in alone), rel=0.02)
+
+
+@given(EXPERTS, st.integers(2, 8))
+def test_small_parts_of_a_grouped_product_fill_whole_tiles(each: list[int], rows: int) -> None:
+    """A tile takes as long however few of its rows there are."""
+    on = speed(processors=1, generation="tpu")
+    mean = sum(each) / len(each)
+    loads = tuple(count / mean for count in each)
+    unequal, equal = (forward_s(on, grouped(own, 8 * rows, len(each))) for own in (loads, ()))
+    # expected rows are whole, and so a few more or fewer of them in all
+    assert unequal >= 0.95 * equal
+
+
+def test_what_moves_nothing_backward_has_no_kernel_there() -> None:
+    on = speed(BANDWIDTH_Bps, launch="3 us")
+    index = Memory("sort by expert", 1000, 2000, 0, 0)
+    assert forward_s(on, index) > 3e-6
+    assert backward_s(on, index) == 0

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from simulator.model import Gpt
-from simulator.model.parts import Experts
+from simulator.model.experts import Experts
 from tests.validator.conftest import TINY_GPT
 from validator import model
 from validator.model_mixture import Mixture
