@@ -50,11 +50,11 @@ def default_framework(strategy: Strategy, precision: Any, zero: int, model: Mode
     Of the usual ones the first that supports what is needed; `ideal` where none does.
     """
     needed = features(strategy, precision, zero, cluster.device)
-    usual = map(shipped, _usual(strategy, zero, model, cluster))
+    usual = map(shipped, _usual(strategy, precision, zero, model, cluster))
     return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
 
 
-def _usual(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
+def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
     """Names of frameworks, the most usual first."""
     generation, plan = _generation(cluster.device), strategy.plan
     if generation == "cpu" or cluster.node.cores is not None:
@@ -65,7 +65,8 @@ def _usual(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) ->
         return ("tensorflow-1-servers", "gloo-cpu")
     is_transformer = hasattr(model, "sequence")
     if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
-        return "megatron-core-0.12", "torchtitan"
+        # training in 8 bits at scale is what the recipes of NeMo and Megatron Bridge are for
+        return ("nemo", "megatron-core-0.12") if is_narrow(precision) else ("megatron-core-0.12", "torchtitan")
     by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
