@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
-    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes",
+    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
 )  # fmt: skip
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
@@ -107,7 +107,8 @@ def suits(plan: Plan, zero: int) -> dict[str, bool]:
 def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict[str, Any]:
     """Values of strategy fields that the framework decides where a scenario leaves them out."""
     defaults, applies = framework.defaults, suits(plan, zero)
-    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True)}
+    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True) and name != "reshard"}
+    found["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
         found["bucket_bytes"] = parameters * ELEMENT_BYTES[framework.gradients.reduce or precision]
@@ -137,7 +138,9 @@ def planned_fields(scenario: Scenario) -> dict[str, Any]:
     given = own.model_fields_set if own is scenario.strategy else frozenset()
     defaults = scenario.framework.defaults
     found = {}
-    for name in DECIDED:
+    for name in (name for name in DECIDED if name != "reshard"):
         by_framework = getattr(defaults, name)
         found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
-    return found
+    # with a framework that keeps parameters in pipelines, whether they are dropped depends on what is planned
+    decides = defaults.keeps_in_pipelines and "reshard" not in given
+    return found | {"reshard": None if decides else own.reshard}

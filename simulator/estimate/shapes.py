@@ -60,7 +60,7 @@ class Shape:
     ) -> None:
         self.passing, self.agreeing, self.cut, (self.pass_code, self.placed) = passing, agreeing, cut, codes
         self.stages, chunks, schedule = key
-        self.kept = passing.space.kept
+        self.kept = passing.space.kept_over(self.stages)
         # what is gathered before a stage's first pass for the whole step
         self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = passing.space.scenario.cluster.is_uniform
@@ -240,7 +240,8 @@ class _AgreeingTable:
         self.memory_Bps = reached_Bps
         size, gradient_size = job.element_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
-        gathers = (c.zero == 3) * (1.0 + bool(kept.get("reshard", True)))
+        # what is gathered once a step counts for little
+        gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0 + bool(kept.get("reshard", True)))
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
         self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
         ranks = c.workers * c.context
