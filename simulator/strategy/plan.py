@@ -179,7 +179,7 @@ class Plan:
                 (zero == 3 and not self.keeps_gathered, zero == 3 and self.reshard),
                 (zero in (1, 2) and self.overlap_gather) or (zero == 3 and self.keeps_gathered),
                 sums,
-                zero >= 2,
+                1 if zero >= 2 else self.microbatches if self.chunks > 1 else 0,
             )
         )
 
