@@ -238,7 +238,7 @@ class _AgreeingTable:
             return
         assert reached_Bps is not None
         self.memory_Bps = reached_Bps
-        size, gradient_size = job.element_bytes, job.reduced_bytes
+        size, gradient_size = job.gathered_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
         # what is gathered once a step counts for little
         gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0 + bool(kept.get("reshard", True)))

@@ -99,6 +99,7 @@ class Framework(Spec):
     parameter_bytes: Passes = Field(Passes(), description="copies and sums per parameter and microbatch")
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
     gradients: GradientDefaults = GradientDefaults()
+    fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
     scale: Scale = Scale()
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")

@@ -92,7 +92,7 @@ class Contention:
         self, parameters: int, job: Job, forward: bool, backward: bool, passes: int
     ) -> tuple[float, float, float, float]:
         """passes: over how many passes a sum is spread; 0 for no sum."""
-        replicas, size = self.replicas, job.element_bytes
+        replicas, size = self.replicas, job.gathered_bytes
         moved_s, memory_bytes = [0.0, 0.0], [0.0, 0.0]
 
         def add(way: int, op: Op, size_bytes: float, over: int = 1) -> None:
