@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
     "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
+    "balance",
 )  # fmt: skip
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
@@ -138,7 +139,7 @@ def planned_fields(scenario: Scenario) -> dict[str, Any]:
     given = own.model_fields_set if own is scenario.strategy else frozenset()
     defaults = scenario.framework.defaults
     found = {}
-    for name in (name for name in DECIDED if name != "reshard"):
+    for name in (name for name in DECIDED if name not in ("reshard", "balance")):
         by_framework = getattr(defaults, name)
         found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
     # with a framework that keeps parameters in pipelines, whether they are dropped depends on what is planned

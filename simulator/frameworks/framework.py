@@ -76,6 +76,7 @@ class Defaults(Spec):
     overlap_sends: bool | None = None
     split_sends: bool | None = None
     context_by: Literal["ring", "all_gather"] | None = None
+    balance: Literal["layers", "time"] | None = Field(None, description="what pipeline stages have equal shares of")
     keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
