@@ -1,4 +1,4 @@
-"""Contenders: strategies that train the same scenario, given by short names, each in a framework of its own if that is named."""
+"""Contenders: strategies that train the same scenario, given by short names that may name a framework too, such as ring@torchtitan."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ _USUAL: Final = ("ring", "ps-1", "ps-2", "ps-half", "ps-all")
 @dataclass(frozen=True)
 class Contender:
     """One strategy. name: `scenario` is the scenario's own; `allreduce` data parallelism by the algorithm that the library
-    chooses; an algorithm's name the same by that; `ps-2`, `ps-half` and `ps-all` so many servers, for the workers there are."""
+    chooses; an algorithm's name the same by that; `ps-2`, `ps-half` and `ps-all` so many servers, for the workers there are.
+    framework: as it is named after an @; None leaves it to the scenario, or to the default of the strategy."""
 
     name: str
     words: str
+    framework: Framework | None = None
 
     def strategy(self, scenario: Scenario, fields: Mapping[str, Any]) -> Strategy:
         """For a scenario, with some fields set. What the scenario's own strategy says holds where it is of the same kind; of

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import FieldError
 from simulator.estimate.codes import Distinct, Numbers, combined, distinct, taken
+from simulator.frameworks.library import label
 from simulator.gradients import gradient_sizes
 from simulator.model.layers import Counted, Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
@@ -176,7 +177,7 @@ class Configurations:
         space = self.space
         numbers: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COLUMNS}
         return numbers | {
-            "framework": space.scenario.framework.name,
+            "framework": label(space.scenario.framework),
             "schedule": space.schedules[numbers["schedule"]],
             "recompute": str(space.recompute[numbers["recompute"]]),
             "sequence_parallel": bool(numbers["sequence_parallel"]),

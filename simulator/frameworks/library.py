@@ -50,6 +50,8 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
         is_name = True
     else:
         is_name = False
+    if isinstance(value, dict) and not {"base", "name"} & set(value):
+        raise ScenarioError([f"{located.place(path)}: framework: names none; give base, such as {{base: pytorch-ddp}}, or name"])
     if not isinstance(value, dict) or "base" not in value:
         return
     changes = {key: one for key, one in value.items() if key != "base"}
@@ -82,6 +84,12 @@ def names() -> list[str]:
 def supporting(features: frozenset[str]) -> list[str]:
     """Names of the shipped frameworks that support all `features`, sorted."""
     return [name for name in names() if features <= set(shipped(name).supports)]
+
+
+def label(framework: Framework) -> str:
+    """'pytorch-ddp', or 'pytorch-ddp, changed' where a scenario changes fields of one that ships."""
+    changed = framework.name in names() and shipped(framework.name) != framework
+    return f"{framework.name}, changed" if changed else framework.name
 
 
 def equal_to_shipped(framework: Framework) -> bool:
