@@ -98,6 +98,7 @@ def _finding(step: Step, strategy: Strategy) -> str:
     shares = {name: run.breakdown_s.get(name, 0.0) / run.step_time_s for name in BREAKDOWN if name != "compute"}
     parts = [f"{cause_words(name)} {percent(share)}" for name, share in shares.items() if share >= _TOLD]
     first = f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step{_first(step)}"
+    first += f"; {run.framework_words}" if run.framework else ""
     return f"{first}\n{', '.join(parts)}".strip()
 
 
