@@ -25,7 +25,6 @@ from simulator.contenders import Contender, contenders
 from simulator.convergence import to_target
 from simulator.crossover_axes import Axis, x_axis, y_axis
 from simulator.errors import InputError, one_line
-from simulator.frameworks.library import label
 from simulator.memory import memory
 from simulator.predict import timed
 from simulator.run import framework_words
@@ -227,7 +226,7 @@ class _Ground:
         if key not in self._fits:
             self._fits[key] = memory(scenario).fits
         target_s = None if steps is None else steps * step_s
-        framework = label(scenario.framework), scenario.framework_is_default
+        framework = scenario.framework.name, scenario.framework_is_default
         return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key], "", target_s, *framework)
 
     def predict_row(self, contender: Contender, y: float) -> None:

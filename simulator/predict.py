@@ -9,7 +9,6 @@ from simulator.accounting import accounted
 from simulator.baseline import compared
 from simulator.engine import Variation, simulate_steady
 from simulator.errors import PluginError
-from simulator.frameworks.library import label
 from simulator.fitting import fit_by
 from simulator.horizon import Simulate, simulated, warnings
 from simulator.memory import memory
@@ -50,7 +49,7 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
     timeline = simulated(scenario, program, variation, simulate)
     run = timeline.run(unevenness.wants_mean, scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
     run = _with_slowest(divided(run, strategy.program_steps), job.slowest)
-    run = replace(run, framework=label(scenario.framework), framework_is_default=scenario.framework_is_default)
+    run = replace(run, framework=scenario.framework.name, framework_is_default=scenario.framework_is_default)
     if told := "\n".join(warnings(scenario, timeline)):
         run = replace(run, provenance={"warnings": told})
     if not interval:

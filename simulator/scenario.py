@@ -11,12 +11,12 @@ from pydantic import Field, PositiveFloat, ValidationError, field_validator, mod
 
 from simulator import library, yamlfile
 from simulator.cluster import Cluster
-from simulator.cluster.device import Device, Optimizer, Precision
+from simulator.cluster.device import Device, Optimizer, Precision, is_narrow
 from simulator.convergence import Convergence
 from simulator.device_part import forget_usable_memory, resolve_device
 from simulator.errors import FieldError, NotFoundError, ScenarioError
 from simulator.frameworks import IDEAL, Framework
-from simulator.frameworks.library import resolve_framework
+from simulator.frameworks.library import renamed, resolve_framework
 from simulator.gradients import check_gradients, gradient_sizes
 from simulator.input import Input
 from simulator.model import AnyModel
@@ -198,6 +198,7 @@ class Scenario(Spec):
         else:
             check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster.device))
             check_attention(self.framework, self.model)
+            self.__dict__["framework"] = renamed(self.framework)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
 
     @model_validator(mode="after")
@@ -220,11 +221,22 @@ class Scenario(Spec):
         self._ranks_exist()
         if self.convergence is not None:
             self.convergence.check(self.strategy)
-        if self.training.precision not in self.cluster.device.peak_flops:
-            known = ", ".join(sorted(self.cluster.device.peak_flops))
-            message = f"{self.cluster.device.name} has no peak rate for {self.training.precision}; use one of {known}"
-            raise FieldError(("training", "precision"), message)
+        self._precision_is_there()
         return self
+
+    def _precision_is_there(self) -> None:
+        training, device = self.training, self.cluster.device
+        if training.precision not in device.peak_flops:
+            known = ", ".join(sorted(device.peak_flops))
+            message = f"{device.name} has no peak rate for {training.precision}; use one of {known}"
+            raise FieldError(("training", "precision"), message)
+        if not is_narrow(training.precision):
+            if "fp8_recipe" in training.model_fields_set:
+                message = f"scales 8-bit products, and precision is {training.precision}; set training.precision=fp8"
+                raise FieldError(("training", "fp8_recipe"), f"{training.fp8_recipe} {message}, or leave it out")
+        elif training.fp8_recipe == "mxfp8" and device.kernels is not None and device.kernels.generation != "blackwell":
+            message = f"mxfp8 needs a Blackwell GPU, and {device.name} is none; use blockwise, current or delayed"
+            raise FieldError(("training", "fp8_recipe"), message)
 
     def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
         training = self.training
@@ -409,6 +421,9 @@ def _apply(located: Located, override: str) -> None:
     # a base has been put in the device's place: another one is another device
     path = path[:-1] if path == ("cluster", "device", "base") else path
     _expand_shorthand(located)
+    if path[0] == "framework" and len(path) > 1 and "framework" not in located.data:
+        message = "the scenario names no framework to change; set framework=NAME before, such as framework=megatron-core-0.12"
+        raise ScenarioError([f"{where}: {message}"])
     parent = located.data
     for name in path[:-1]:
         parent = parent.setdefault(name, {}) if isinstance(parent, dict) else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
-    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes",
+    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
 )  # fmt: skip
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
@@ -50,11 +50,11 @@ def default_framework(strategy: Strategy, precision: Any, zero: int, model: Mode
     Of the usual ones the first that supports what is needed; `ideal` where none does.
     """
     needed = features(strategy, precision, zero, cluster.device)
-    usual = map(shipped, _usual(strategy, zero, model, cluster))
+    usual = map(shipped, _usual(strategy, precision, zero, model, cluster))
     return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
 
 
-def _usual(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
+def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
     """Names of frameworks, the most usual first."""
     generation, plan = _generation(cluster.device), strategy.plan
     if generation == "cpu" or cluster.node.cores is not None:
@@ -65,7 +65,8 @@ def _usual(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) ->
         return ("tensorflow-1-servers", "gloo-cpu")
     is_transformer = hasattr(model, "sequence")
     if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
-        return "megatron-core-0.12", "torchtitan"
+        # training in 8 bits at scale is what the recipes of NeMo and Megatron Bridge are for
+        return ("nemo", "megatron-core-0.12") if is_narrow(precision) else ("megatron-core-0.12", "torchtitan")
     by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
@@ -106,7 +107,8 @@ def suits(plan: Plan, zero: int) -> dict[str, bool]:
 def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict[str, Any]:
     """Values of strategy fields that the framework decides where a scenario leaves them out."""
     defaults, applies = framework.defaults, suits(plan, zero)
-    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True)}
+    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True) and name != "reshard"}
+    found["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
         found["bucket_bytes"] = parameters * ELEMENT_BYTES[framework.gradients.reduce or precision]
@@ -136,7 +138,9 @@ def planned_fields(scenario: Scenario) -> dict[str, Any]:
     given = own.model_fields_set if own is scenario.strategy else frozenset()
     defaults = scenario.framework.defaults
     found = {}
-    for name in DECIDED:
+    for name in (name for name in DECIDED if name != "reshard"):
         by_framework = getattr(defaults, name)
         found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
-    return found
+    # with a framework that keeps parameters in pipelines, whether they are dropped depends on what is planned
+    decides = defaults.keeps_in_pipelines and "reshard" not in given
+    return found | {"reshard": None if decides else own.reshard}

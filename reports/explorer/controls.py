@@ -8,6 +8,8 @@ from typing import Any, Final
 from reports.explorer import facts
 from reports.explorer.families import FAMILIES, Room, room, usual
 from reports.explorer.sliders import sliders
+from simulator import scenario_text
+from simulator.cluster.device import is_narrow
 from simulator.errors import FieldError
 from simulator.frameworks import library as frameworks
 from simulator.frameworks import shipped
@@ -77,11 +79,12 @@ class _Choices:
         yield _choice("model", "Model", "the network that learns", map(self._model, facts.models().values()), name)
         yield self._batch()
         peaks = scenario.cluster.device.peak_flops
-        formats = [_option(one, one, f"training.precision={one}", *self._for_precision(one)) for one in peaks]
+        formats = [_option(one, one, *self._for_precision(one)) for one in peaks]
         yield _choice("training.precision", "Number format", "of the arithmetic; 16 bits are faster and smaller than 32",
                       formats, scenario.training.precision)  # fmt: skip
         if scenario.training.precision == "fp8":
-            recipes = [_option(one, words, f"training.fp8_recipe={one}") for one, words in _RECIPES.items()]
+            names = [one for one in _RECIPES if one != "mxfp8" or self._generation == "blackwell"]
+            recipes = [_option(one, _RECIPES[one], f"training.fp8_recipe={one}") for one in names]
             yield _choice("training.fp8_recipe", "Scaling of 8-bit products", "how numbers are fitted into 8 bits",
                           recipes, scenario.training.fp8_recipe)  # fmt: skip
         options = [_option(one, one, f"training.optimizer={one}") for one in ("sgd", "momentum", "adam", "lamb", "adafactor")]
@@ -95,8 +98,19 @@ class _Choices:
     def _supports(self, *needed: str) -> bool:
         return set(needed) <= set(self._scenario.framework.supports)
 
+    @property
+    def _generation(self) -> str:
+        kernels = self._scenario.cluster.device.kernels
+        return kernels.generation if kernels and kernels.generation else ""
+
     def _for_precision(self, precision: str) -> list[str]:
-        return self._unless(precision not in ("fp8", "fp4") or self._supports("fp8"))
+        """The settings that change the precision; how 8-bit products are scaled is left out where there are none."""
+        training = self._scenario.training
+        if is_narrow(precision) or "fp8_recipe" not in training.model_fields_set:
+            return [f"training.precision={precision}", *self._unless(not is_narrow(precision) or self._supports("fp8"))]
+        update = {"precision": precision, "fp8_recipe": type(training).model_fields["fp8_recipe"].default}
+        changed = self._scenario.model_copy(update={"training": training.model_copy(update=update)})
+        return [scenario_text.dump_part(changed, "training").replace(": ", "=", 1)]
 
     def _for_strategy(self, strategy: Strategy, zero: int | None = None) -> list[str]:
         """The same for a strategy, or for a stage of ZeRO."""
@@ -118,7 +132,7 @@ class _Choices:
             elif needed <= set(one.supports) and (one.has_flash or not flash):
                 options.append(_option(name, name, f"framework={name}", hint=one.description))
         words = "the training software and its version: its kernels, its work on the host, what it overlaps and keeps"
-        return _choice("framework", "Framework", words, options, frameworks.label(scenario.framework))
+        return _choice("framework", "Framework", words, options, scenario.framework.name)
 
     def _model(self, model: facts.ModelFacts) -> Option:
         """A model, and a strategy that can train it where the present one cannot."""
@@ -175,7 +189,9 @@ class _Choices:
             space = Room(other.nodes, other.devices, self._room.blocks)
             sets += usual(strategy.kind, strategy.training_ranks, space, scenario.total_samples)
         if scenario.training.precision not in other.precisions:
-            sets.append(f"training.precision={other.precision}")
+            sets += self._for_precision(other.precision)
+        elif scenario.training.fp8_recipe == "mxfp8" and other.generation != "blackwell":
+            sets.append("training.fp8_recipe=delayed")
         sets += self._unless(other.generation != "cpu" or self._supports("cpu"))
         return _option(other.name, other.name, *sets, hint=other.description)
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from simulator.errors import FieldError
 from simulator.estimate.codes import Distinct, Numbers, combined, distinct, taken
-from simulator.frameworks.library import label
 from simulator.gradients import gradient_sizes
 from simulator.model.layers import Counted, Layer, Shard, glued_ends
 from simulator.recompute import NO_RECOMPUTE, Recompute
@@ -27,7 +26,7 @@ from simulator.strategy.replicas import check_size
 from simulator.strategy.schedule import ScheduleName
 
 _KEPT: Final = (
-    "prefetch", "reshard", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
+    "prefetch", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
     "deduplicated", "dispatch_precision", "combine_precision",
 )  # fmt: skip
 
@@ -65,6 +64,11 @@ class Space:
         found.pop("bucket_bytes")
         return found | ({name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {})
 
+    def kept_over(self, stages: int) -> dict[str, Any]:
+        """The same for pipelines of some stages, in which a framework may keep what ZeRO's stage 3 gathers."""
+        reshard = self.kept["reshard"]
+        return self.kept | {"reshard": stages == 1 if reshard is None else reshard}
+
     @cached_property
     def counted(self) -> Counted:
         """Ends of the model that count as blocks of stages, where there are several."""
@@ -90,7 +94,7 @@ class Space:
             "node_limit": one["expert"] > 1 and ranks > self.scenario.cluster.node.devices,
             **dict.fromkeys(("overlap_experts", "deduplicated", "dispatch_precision", "combine_precision"), one["expert"] > 1),
         }
-        return {name: value for name, value in self.kept.items() if suits.get(name, True)}
+        return {name: value for name, value in self.kept_over(one["stages"]).items() if suits.get(name, True)}
 
     def layers(self, shard: Shard) -> list[Layer] | None:
         """The model's layers, divided so; None where it cannot be."""
@@ -177,7 +181,7 @@ class Configurations:
         space = self.space
         numbers: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COLUMNS}
         return numbers | {
-            "framework": label(space.scenario.framework),
+            "framework": space.scenario.framework.name,
             "schedule": space.schedules[numbers["schedule"]],
             "recompute": str(space.recompute[numbers["recompute"]]),
             "sequence_parallel": bool(numbers["sequence_parallel"]),

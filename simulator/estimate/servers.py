@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from simulator.cluster import Cluster
 from simulator.estimate.codes import distinct
-from simulator.frameworks.library import label
 from simulator.memory import memory
 from simulator.recompute import NO_RECOMPUTE, Recompute
 from simulator.scenario import Batch, Scenario
@@ -86,7 +85,7 @@ class ServerConfigurations:
         bucket_bytes = space.buckets_bytes[numbers.pop("bucket")]
         told = {"bucket_bytes": bucket_bytes} if space.kept["overlap"] else {}
         return numbers | {
-            "framework": label(space.scenario.framework),
+            "framework": space.scenario.framework.name,
             "samples": space.scenario.total_samples // numbers["workers"],
             "placement": space.placements[numbers["placement"]],
             "two_level": bool(numbers["two_level"]),

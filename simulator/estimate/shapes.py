@@ -59,14 +59,14 @@ class Shape:
         self, key: Key, passing: Configurations, agreeing: Configurations, codes: Numbers, cut: Cut, messages: Messages
     ) -> None:
         self.passing, self.agreeing, self.cut, (self.pass_code, self.placed) = passing, agreeing, cut, codes
-        self.stages, chunks, schedule = key
-        self.kept = passing.space.kept
+        self.stages, self.chunks, schedule = key
+        self.kept = passing.space.kept_over(self.stages)
         # what is gathered before a stage's first pass for the whole step
         self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
         self.is_uniform = passing.space.scenario.cluster.is_uniform
         self.schedule: ScheduleName = passing.space.schedules[schedule] if self.stages > 1 else "1f1b"
         self.stage_of = np.array(
-            [[stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(chunks)] for rank in range(self.stages)]
+            [[stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(self.chunks)] for rank in range(self.stages)]
         )
         kinds = [tuple(row) for row in cut.kind_of[self.stage_of].tolist()]
         # of ranks that have alike stages the first has the longest way to the last and back
@@ -83,7 +83,7 @@ class Shape:
         self.held = self.stage_of[self.ranks]
         # how many stages of each kind a rank has
         self.has = np.array([np.bincount(cut.kind_of[held], minlength=len(cut.kinds)) for held in self.held])
-        rank_of = np.argsort(self.stage_of, axis=None) // chunks
+        rank_of = np.argsort(self.stage_of, axis=None) // self.chunks
         self.ways = np.zeros((int(self.placed.max()) + 1, cut.count - 1), dtype=np.int64)
         for place in np.flatnonzero(np.bincount(self.placed)).tolist():
             self.ways[place] = messages.ask(place, rank_of)
@@ -238,9 +238,10 @@ class _AgreeingTable:
             return
         assert reached_Bps is not None
         self.memory_Bps = reached_Bps
-        size, gradient_size = job.element_bytes, job.reduced_bytes
+        size, gradient_size = job.gathered_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
-        gathers = (c.zero == 3) * (1.0 + bool(kept.get("reshard", True)))
+        # what is gathered once a step counts for little
+        gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0 + bool(kept.get("reshard", True)))
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
         self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
         ranks = c.workers * c.context
@@ -329,7 +330,7 @@ class Answered:
 
     def _slowed(self, p: Numbers, a: Numbers, zero: int) -> list[Times]:
         """Of each kind of stage, seconds by which its passes take longer next to what replicas exchange meanwhile: of each
-        microbatch from ZeRO's stage 2 on, else of a step."""
+        microbatch from ZeRO's stage 2 on and with several chunks, else of a step."""
         passing, agreeing, found = self.passing, self.agreeing, []
         bound = taken(passing.bound, p)
         for kind in range(len(self.shape.cut.kinds)):
@@ -337,7 +338,10 @@ class Answered:
             rate = np.divide(agreeing.moved_bytes[kind], moved_s, out=np.zeros_like(moved_s), where=moved_s > 0)
             share = taken_share(agreeing.processors, taken(rate / agreeing.memory_Bps, a), bound)
             computing_s = passing.kinds_s[:, kind].sum(axis=0) if zero == 3 else passing.kinds_s[1, kind]
-            found.append(slowed_by(share, taken(moved_s, a), taken(computing_s, p)))
+            moved_s = taken(moved_s, a)
+            if zero < 2 and self.shape.chunks > 1:
+                moved_s /= taken(passing.microbatches, p)
+            found.append(slowed_by(share, moved_s, taken(computing_s, p)))
         return found
 
     def _contended_s(
@@ -348,12 +352,13 @@ class Answered:
         passing, shape = self.passing, self.shape
         has = shape.has[rank]
         own_s = _weighted(has, slowed)
-        if zero < 2:
+        if zero < 2 and shape.chunks == 1:
             # the last microbatch comes back through all stages, one after the other
             return _weighted(np.bincount(shape.cut.kind_of, minlength=len(slowed)), slowed), own_s
         own_s /= taken(has @ passing.kinds_s.sum(axis=0), p)
         # gathers keep compute waiting in part, which hides what they take from it
-        return window_s * own_s, _SURELY_WAITING * taken(passing.least_s[rank], p) * own_s
+        waiting = _SURELY_WAITING if zero >= 2 else 1.0
+        return window_s * own_s, waiting * taken(passing.microbatches * (has @ passing.kinds_s.sum(axis=0)), p) * own_s
 
     def _beside_s(self, p: Numbers, a: Numbers, zero: int, slowed: Sequence[Times] | None) -> list[Times]:
         """What is left of a pass over a stage of each kind once the gradients of its first unit are complete: sums go on beside

@@ -242,6 +242,7 @@ def _tuned(kernels: Kernels, version: str | None) -> Kernels:
     if shares is not None:
         update |= {"flash_forward_share": shares["forward"], "flash_backward_share": shares["backward"]}
         update["flash_ramp_keys"] = found["ramp_keys"][kernels.generation]
+        update["flash_narrow_share"] = found["narrow_share"][kernels.generation]
     return kernels.model_copy(update=update)
 
 

@@ -76,6 +76,7 @@ class Defaults(Spec):
     overlap_sends: bool | None = None
     split_sends: bool | None = None
     context_by: Literal["ring", "all_gather"] | None = None
+    keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
     bucket_parameters_per_rank: float = Field(0.0, ge=0, description="at least so many per data-parallel rank")
@@ -98,6 +99,7 @@ class Framework(Spec):
     parameter_bytes: Passes = Field(Passes(), description="copies and sums per parameter and microbatch")
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
     gradients: GradientDefaults = GradientDefaults()
+    fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
     scale: Scale = Scale()
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")

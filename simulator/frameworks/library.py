@@ -76,9 +76,10 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
     located.places.update(places)
 
 
-def names() -> list[str]:
+@functools.cache
+def names() -> tuple[str, ...]:
     """Names of the frameworks that ship, sorted."""
-    return library.names("frameworks")
+    return tuple(library.names("frameworks"))
 
 
 def supporting(features: frozenset[str]) -> list[str]:
@@ -86,10 +87,11 @@ def supporting(features: frozenset[str]) -> list[str]:
     return [name for name in names() if features <= set(shipped(name).supports)]
 
 
-def label(framework: Framework) -> str:
-    """'pytorch-ddp', or 'pytorch-ddp, changed' where a scenario changes fields of one that ships."""
-    changed = framework.name in names() and shipped(framework.name) != framework
-    return f"{framework.name}, changed" if changed else framework.name
+def renamed(framework: Framework) -> Framework:
+    """The framework, under a name that says so where it is a shipped one with changes."""
+    if framework.name not in names() or equal_to_shipped(framework):
+        return framework
+    return framework.model_copy(update={"name": f"{framework.name}, changed"})
 
 
 def equal_to_shipped(framework: Framework) -> bool:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from simulator.accounting import tokens_per_sample
 from simulator.errors import FieldError, InputError
-from simulator.frameworks.library import label
 from simulator.goodput.history import History, simulate
 from simulator.goodput.renewal import Times, daly_first_s, daly_s, optimum_s, ratio, young_s
 from simulator.goodput.result import Choice, Goodput
@@ -129,7 +128,7 @@ def _result(found: Setting, shares: Shares, history: History, days: float, step_
     return Goodput(
         scenario=scenario.name,
         strategy=scenario.strategy.kind,
-        framework=label(scenario.framework),
+        framework=scenario.framework.name,
         framework_is_default=scenario.framework_is_default,
         days=days,
         simulated_days=history.end_s / _DAY_S,

@@ -47,8 +47,9 @@ def spaces(
         return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
     by_framework: dict[str, list[int]] = {}
     for zero in _ZERO:
-        # ZeRO's stage 2 is for data parallelism alone, all else for every degree
-        strategy = Hybrid(workers_=2, tensor=1 if zero == 2 else 2)
+        # ZeRO's stage 2 is for data parallelism alone, all else for every degree that transformers have
+        tensor = 2 if zero != 2 and hasattr(scenario.model, "sequence") else 1
+        strategy = Hybrid(workers_=2, tensor=tensor)
         name = default_framework(strategy, scenario.training.precision, zero, scenario.model, scenario.cluster).name
         by_framework.setdefault(name, []).append(zero)
     result = []

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.apart import SURE
-from simulator.frameworks.library import label
 from simulator.planner.doubt import Doubt, alike
 from simulator.planner.search import Choice, Planned
 from simulator.scenario_text import dump_framework, dump_part
@@ -105,7 +104,7 @@ def _headline(planned: Planned) -> Iterator[str]:
 
 def _frameworks(planned: Planned) -> list[str]:
     """Names of the frameworks that were chosen from."""
-    return list(dict.fromkeys(label(part.space.scenario.framework) for part in planned.configurations.parts if len(part)))
+    return list(dict.fromkeys(part.space.scenario.framework.name for part in planned.configurations.parts if len(part)))
 
 
 def _columns(planned: Planned, doubt: Doubt) -> dict[str, list[str]]:

@@ -31,15 +31,16 @@ class Replicas:
     """Which collectives of replicas run next to passes.
 
     gathers: of parameters, next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather:
-    next to the first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait; every: next
-    to each microbatch's, else to the last one's alone.
+    next to the first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait. passes: of
+    how many microbatches one sum runs next to: 1 where each microbatch sums, all where ranks have several chunks, whose sums
+    run next to passes over the others; 0 where the last backward pass alone is left to run next to.
     """
 
     group: Group
     gathers: tuple[bool, bool]
     first_gather: bool
     sums: Op | None
-    every: bool
+    passes: int
 
 
 class Slowed(NamedTuple):
@@ -81,29 +82,28 @@ class Contention:
         """Seconds of collectives next to the forward and the backward pass of each microbatch over a layer, and the bytes of
         memory that each of both moves."""
         forward, backward = self.replicas.gathers
-        sums = self.replicas.sums if self.replicas.every else None
-        return self._moved(parameters, job, forward, backward, sums)
+        return self._moved(parameters, job, forward, backward, self.replicas.passes)
 
     def _once(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
         """The same of those next to the first forward and the last backward pass alone."""
-        sums = None if self.replicas.every else self.replicas.sums
-        return self._moved(parameters, job, self.replicas.first_gather, False, sums)
+        return self._moved(parameters, job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
 
     def _moved(
-        self, parameters: int, job: Job, forward: bool, backward: bool, sums: Op | None
+        self, parameters: int, job: Job, forward: bool, backward: bool, passes: int
     ) -> tuple[float, float, float, float]:
-        replicas, size = self.replicas, job.element_bytes
+        """passes: over how many passes a sum is spread; 0 for no sum."""
+        replicas, size = self.replicas, job.gathered_bytes
         moved_s, memory_bytes = [0.0, 0.0], [0.0, 0.0]
 
-        def add(way: int, op: Op, size_bytes: float) -> None:
-            moved_s[way] += self._crowd(op, job.cluster).seconds(size_bytes)
-            memory_bytes[way] += MEMORY_BYTES_PER_BUS_BYTE[op] * size_bytes * bus_factor(op, replicas.group.size)
+        def add(way: int, op: Op, size_bytes: float, over: int = 1) -> None:
+            moved_s[way] += self._crowd(op, job.cluster).seconds(size_bytes) / over
+            memory_bytes[way] += MEMORY_BYTES_PER_BUS_BYTE[op] * size_bytes * bus_factor(op, replicas.group.size) / over
 
         for way, gathers in enumerate((forward, backward)):
             if gathers:
                 add(way, "all_gather", float(parameters * size))
-        if sums is not None:
-            add(1, sums, float(parameters * job.reduced_bytes))
+        if replicas.sums is not None and passes:
+            add(1, replicas.sums, float(parameters * job.reduced_bytes), passes)
         return moved_s[0], moved_s[1], memory_bytes[0], memory_bytes[1]
 
     def _crowd(self, op: Op, cluster: Cluster) -> Crowd:

@@ -176,10 +176,10 @@ class Plan:
         return Contention(
             Replicas(
                 grid.replicas_of(0, 0, self.sharing if zero else None),
-                (zero == 3, zero == 3 and self.reshard),
-                zero in (1, 2) and self.overlap_gather,
+                (zero == 3 and not self.keeps_gathered, zero == 3 and self.reshard),
+                (zero in (1, 2) and self.overlap_gather) or (zero == 3 and self.keeps_gathered),
                 sums,
-                zero >= 2,
+                1 if zero >= 2 else self.microbatches if self.chunks > 1 else 0,
             )
         )
 

@@ -31,6 +31,8 @@ def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
         ("horovod", ()),
         ("llama-2-7b-fsdp-a100", ()),
         ("mixtral-8x7b-experts-h100", ("training.precision=fp8",)),
+        ("mixtral-8x7b-experts-h100", ("training.precision=fp8", "training.fp8_recipe=current")),
+        ("mixtral-8x7b-experts-h100", ("cluster=dgx-b200", "training.precision=fp8", "training.fp8_recipe=mxfp8")),
         ("llama-3-8b-long-context-h100", ("training.precision=fp8", "framework=null")),
     ],
 )
@@ -85,7 +87,9 @@ def test_8_bit_training_offers_how_its_products_are_scaled() -> None:
     assert "training.fp8_recipe" not in by_field("mixtral-8x7b-experts-h100")
     recipes = by_field("mixtral-8x7b-experts-h100", "training.precision=fp8")["training.fp8_recipe"]
     assert recipes["value"] == "delayed"
-    assert get_args(Recipe) == tuple(option["says"] for option in recipes["options"])
+    assert {option["says"] for option in recipes["options"]} == set(get_args(Recipe)) - {"mxfp8"}
+    blackwell = by_field("mixtral-8x7b-experts-h100", "cluster=dgx-b200", "training.precision=fp8")["training.fp8_recipe"]
+    assert {option["says"] for option in blackwell["options"]} == set(get_args(Recipe))
 
 
 def test_families_offer_their_own_degrees() -> None:
