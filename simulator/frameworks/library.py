@@ -20,9 +20,13 @@ _LONGEST_CHAIN: Final = 8
 def resolve_framework(located: Located, folder: Path) -> None:
     """Replaces `framework: NAME` and `framework: {base: NAME, ...}` of a scenario by what the files say.
 
-    Fields next to `base` change what the base says, in mappings key by key. Raises ScenarioError.
+    Fields next to `base` change what the base says, in mappings key by key. `framework: null` leaves it to the default. Raises
+    ScenarioError.
     """
     if isinstance(located.data, dict) and "framework" in located.data:
+        if located.data["framework"] is None:
+            del located.data["framework"]
+            return
         _resolve(located, ("framework",), folder, _LONGEST_CHAIN)
 
 
@@ -46,6 +50,8 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
         is_name = True
     else:
         is_name = False
+    if isinstance(value, dict) and not {"base", "name"} & set(value):
+        raise ScenarioError([f"{located.place(path)}: framework: names none; give base, such as {{base: pytorch-ddp}}, or name"])
     if not isinstance(value, dict) or "base" not in value:
         return
     changes = {key: one for key, one in value.items() if key != "base"}

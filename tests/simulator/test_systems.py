@@ -43,8 +43,10 @@ def test_defaults_are_those_of_the_systems() -> None:
 
 
 def test_trials_scale_perfectly_and_one_trial_on_all_devices_does_not() -> None:
-    alone = predict(load("parallel-trials", ["strategy.workers=1"]), interval=False)
-    trials = predict(load("parallel-trials"), interval=False)
-    together = predict(load("parallel-trials", ["strategy={kind: data_parallel, workers: 32}"]), interval=False)
+    # of devices that are equally fast
+    alone = predict(load("parallel-trials", ["framework=ideal", "strategy.workers=1"]), interval=False)
+    trials = predict(load("parallel-trials", ["framework=ideal"]), interval=False)
+    one = ["framework=ideal", "strategy={kind: data_parallel, workers: 32}"]
+    together = predict(load("parallel-trials", one), interval=False)
     assert trials.samples_per_s == pytest.approx(32 * alone.samples_per_s, rel=1e-3)
     assert together.samples_per_s < trials.samples_per_s

@@ -140,7 +140,9 @@ def test_a_rank_that_was_predicted_to_be_slow_is_no_fault(small: Make) -> None:
 
 
 def test_a_slow_link_is_named(small: Make) -> None:
-    pipeline = ("strategy={kind: pipeline, stages: 4, microbatches: 8}", *APART, "cluster.network.bandwidth=1 Gbit/s")
+    # sends that passes wait for
+    pipeline = ("strategy={kind: pipeline, stages: 4, microbatches: 8}", "framework=ideal", *APART)
+    pipeline = (*pipeline, "cluster.network.bandwidth=1 Gbit/s")
     slow = small(*pipeline, "cluster.network.unlike=[{at: [3], bandwidth: 0.5 Gbit/s}]")
     (fault,) = explain(predict(small(*pipeline)), as_measured(slow)).faults
     assert (fault.kind, fault.who) == ("messages", ("stage 3",))
@@ -184,7 +186,7 @@ def made(seconds: list[float], hidden_s: float, phases: list[float]) -> Run:
     )  # fmt: skip
 
 
-_PARTS = st.lists(st.floats(0, 10), min_size=6, max_size=6)
+_PARTS = st.lists(st.floats(0, 10), min_size=7, max_size=7)
 _PHASES = st.lists(st.floats(1e-6, 10), min_size=3, max_size=3)
 
 
@@ -199,6 +201,18 @@ def test_parts_of_any_two_runs_add_up_and_are_said(
     assert [one.name for one in told.parts] == [name for names in GROUPS.values() for name in names]
     assert 1 <= len(told.sentences) <= 2
     assert told.plain()["difference_s"] == told.difference_s
+
+
+def test_waiting_for_the_slowest_device_is_waiting_for_ranks() -> None:
+    """Predicted phases are those of the slowest device; measured ranks compute at their own speed, then wait for it."""
+    predicted = made([0.3, 1.0, 0.0, 0.0, 0.2, 0.0, 0.0], 0.0, [1.1, 2.2, 0.0])
+    predicted = replace(predicted, breakdown_s={**predicted.breakdown_s, "compute": 3.0})
+    predicted = replace(predicted, step_time_s=sum(predicted.breakdown_s.values()))
+    measured = made([0.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0], 0.0, [1.0, 2.0, 0.0])
+    told = explain(predicted, measured)
+    assert [one.difference_s for one in told.parts] == pytest.approx([0.0] * len(told.parts), abs=1e-9)
+    assert part(told, "waiting_for_ranks").predicted_s == pytest.approx(0.5)
+    assert part(told, "forward").predicted_s == pytest.approx(1.0)
 
 
 def test_times_in_words() -> None:
