@@ -13,7 +13,7 @@ from simulator.units import format_bytes
 
 # more bars than this cannot be read in one figure; the tables have all
 MOST_BARS: Final = 48
-_CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
+_CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, VERMILLION, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
 _HOLDER_COLOURS: Final = (BLUE, SKY, GREEN, ORANGE, PURPLE, VERMILLION, YELLOW)
 _BAR: Final = 0.8
 _BAR_PX: Final = 26
