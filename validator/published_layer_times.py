@@ -50,12 +50,13 @@ def predict(row: Row) -> list[Prediction]:
     inputs = [shape, (*shape, row["recompute"])]
     passes = zip(sets, predicted_s, measured_s, inputs, told, strict=True)
     return [
-        Prediction(
-            name, predicted, measured, inputs=given, framework=_FRAMEWORK,
-            interval=(spread.low * predicted, spread.high * predicted),
-        )  # fmt: skip
+        Prediction(name, predicted, measured, inputs=given, interval=_interval(spread, predicted), framework=_FRAMEWORK)
         for name, predicted, measured, given, spread in passes
     ]
+
+
+def _interval(spread: Spread, predicted_s: float) -> tuple[float, float]:
+    return spread.low * predicted_s, spread.high * predicted_s
 
 
 def _spreads(row: Row) -> list[Spread]:

@@ -56,6 +56,11 @@ _TURING: Final = [7, 5]
 _FRAMEWORK: Final = "pytorch-ddp"
 # Shares of the peak that are tried, from an eighth to all.
 _SHARES: Final = np.geomspace(0.125, 1.0, 43)
+# Fields of kernels without a unit.
+_RATIOS: Final = (
+    "tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share", "flash_ramp_keys",
+    "host_slowdown",
+)  # fmt: skip
 _FITTED_FIRST: Final = ("bf16", "fp16", "fp32")
 
 
@@ -183,13 +188,7 @@ def _kernels(found: Found, known: Device | None, peak_flops: Mapping[str, float]
         "generation": kernels.generation,
         "processors": kernels.processors,
         **{name: seconds_text(getattr(kernels, f"{name}_s")) for name in ("burst", "launch", "issue")},
-        **{
-            name: round(getattr(kernels, name), 4)
-            for name in (
-                "tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share",
-                "flash_ramp_keys", "host_slowdown",
-            )  # fmt: skip
-        },
+        **{name: round(getattr(kernels, name), 4) for name in _RATIOS},
     }
 
 

@@ -36,8 +36,8 @@ _LEAST_ROUNDS: Final = 3
 _LAUNCHES: Final = 500
 _GRAPH_KERNELS: Final = 200
 _WARM_UP: Final = 2
-# Modules whose host time is measured: width, repetitions, and kernels of a linear layer with bias, GELU and layer norm: one each
-# forward; backward two products and a sum, one, and two.
+# Modules whose host time is measured: width, repetitions, and kernels of a linear layer with bias, GELU and layer norm: one
+# each forward; backward two products and a sum, one, and two.
 _NARROW: Final = 8
 _MODULES: Final = 40
 _MODULE_KERNELS: Final = 3 + 6
@@ -89,8 +89,8 @@ class OptimizerTiming(TypedDict):
 
 
 class Launches(TypedDict):
-    """Host seconds per kernel of a bare operation (issue_s) and of modules with their backward pass (module_s); seconds from one
-    kernel of a graph to the next, with its own work (launch_s)."""
+    """Host seconds per kernel of a bare operation (issue_s) and of modules with their backward pass (module_s); seconds from
+    one kernel of a graph to the next, with its own work (launch_s)."""
 
     issue_s: float
     module_s: float

@@ -140,7 +140,10 @@ def test_a_rank_that_was_predicted_to_be_slow_is_no_fault(small: Make) -> None:
 
 
 def test_a_slow_link_is_named(small: Make) -> None:
-    pipeline = ("strategy={kind: pipeline, stages: 4, microbatches: 8}", *APART, "cluster.network.bandwidth=1 Gbit/s", "framework=ideal")
+    pipeline = (
+        "strategy={kind: pipeline, stages: 4, microbatches: 8}", *APART, "cluster.network.bandwidth=1 Gbit/s",
+        "framework=ideal",
+    )  # fmt: skip
     slow = small(*pipeline, "cluster.network.unlike=[{at: [3], bandwidth: 0.5 Gbit/s}]")
     (fault,) = explain(predict(small(*pipeline)), as_measured(slow)).faults
     assert (fault.kind, fault.who) == ("messages", ("stage 3",))
