@@ -46,12 +46,14 @@ def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> f
 
 
 def default_framework(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
-    """The framework that most users of such a strategy train with; docs/guides/frameworks.md has the table.
+    """The framework that the cluster names, or that most users of such a strategy train with; docs/guides/frameworks.md has
+    the table.
 
-    Of the usual ones the first that supports what is needed; `ideal` where none does.
+    Of these the first that supports what is needed; `ideal` where none does.
     """
     needed = features(strategy, precision, zero, cluster.device)
-    usual = map(shipped, _usual(strategy, precision, zero, model, cluster))
+    own = () if cluster.framework is None else (cluster.framework,)
+    usual = map(shipped, (*own, *_usual(strategy, precision, zero, model, cluster)))
     return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
 
 

@@ -63,13 +63,14 @@ def _known_software() -> list[dict[str, Any]]:
 
 def software_of(row: Row) -> Mapping[str, Any] | None:
     """The entry of software.yaml for a row; None where its software is not known."""
-    dated = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", row["source"])
+    software, source, precision = (row.get(column, "") for column in ("software", "source", "precision"))
+    dated = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", source)
     for entry in _known_software():
-        if not re.search(entry["software"], row["software"], re.IGNORECASE):
+        if not re.search(entry["software"], software, re.IGNORECASE):
             continue
         if "date" in entry and not (dated and re.search(entry["date"], dated[0])):
             continue
-        if entry.get("precision", row["precision"]) == row["precision"]:
+        if entry.get("precision", precision) == precision:
             return entry
     return None
 
