@@ -39,9 +39,7 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
 
     def told(row: int, cause: str) -> str:
         run, part_s = bars[row].run, parts[row][cause] / 1e3
-        return (
-            f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {percent(part_s / run.step_time_s)} of the step"
-        )
+        return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {percent(part_s / run.step_time_s)} of the step"
 
     rows = _rows(bars)
     marks = _stacked(rows, parts, _CAUSE_COLOURS, told)
@@ -60,7 +58,9 @@ def _breakdown_finding(runs: Sequence[Run]) -> str:
     total_s = sum(run.step_time_s for run in measured)
     parts_s = {cause: sum(run.breakdown_s.get(cause, 0.0) for run in measured) for cause in BREAKDOWN}
     first, second = sorted(parts_s, key=lambda cause: parts_s[cause], reverse=True)[:2]
-    shares = [f"{cause_words(cause)} takes {percent(parts_s[cause] / total_s)}" for cause in (first, second) if parts_s[cause] > 0]
+    shares = [
+        f"{cause_words(cause)} takes {percent(parts_s[cause] / total_s)}" for cause in (first, second) if parts_s[cause] > 0
+    ]
     return f"Of {measured[0].origin} time, {' and '.join(shares)}" if shares else ""
 
 

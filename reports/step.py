@@ -50,7 +50,13 @@ class Step(NamedTuple):
             mine = self.kind == kind
             sums[KIND_NAMES[kind]] = [int(mine.sum()), *(float(ms[mine].sum().round(6)) for ms in (self.start_ms, self.end_ms))]
         framework = {"framework": self.run.framework, "framework_is_default": self.run.framework_is_default}
-        return {"strategy": self.run.strategy, **framework, "ranks": self.of, "step_ms": round(self.run.step_time_s * 1e3, 6), "kinds": sums}
+        return {
+            "strategy": self.run.strategy,
+            **framework,
+            "ranks": self.of,
+            "step_ms": round(self.run.step_time_s * 1e3, 6),
+            "kinds": sums,
+        }
 
 
 def typical_step(run: Run) -> Step | None:

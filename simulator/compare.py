@@ -109,7 +109,9 @@ class Comparison:
         """A row for each of the two, what is told of them in columns that name their units."""
         import pandas as pd
 
-        rows: list[dict[str, Any]] = [{_column(effect): getattr(effect, side) for effect in self.effects} for side in ("a", "b")]
+        rows: list[dict[str, Any]] = [
+            {_column(effect): getattr(effect, side) for effect in self.effects} for side in ("a", "b")
+        ]
         for row, run in zip(rows, (self.a, self.b), strict=True):
             low_s, high_s = run.prediction_interval_s or (run.step_time_s, run.step_time_s)
             row |= {"step_time_low_s": low_s, "step_time_high_s": high_s}

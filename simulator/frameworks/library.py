@@ -51,7 +51,9 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
     else:
         is_name = False
     if isinstance(value, dict) and not {"base", "name"} & set(value):
-        raise ScenarioError([f"{located.place(path)}: framework: names none; give base, such as {{base: pytorch-ddp}}, or name"])
+        raise ScenarioError(
+            [f"{located.place(path)}: framework: names none; give base, such as {{base: pytorch-ddp}}, or name"]
+        )
     if not isinstance(value, dict) or "base" not in value:
         return
     changes = {key: one for key, one in value.items() if key != "base"}
