@@ -116,8 +116,6 @@ def _wrong(found: Found) -> Section:
 
 def _frameworks(found: Found) -> Iterator[str]:
     """'pytorch-ddp, by default' of each framework that points were forecast in."""
-    if "framework" in found.axes:
-        return
     told = found.points[["framework", "framework_is_default"]].dropna().drop_duplicates()
     yield from (framework_words(name, bool(is_default)) for name, is_default in told.itertuples(index=False, name=None))
 

@@ -21,6 +21,7 @@ DECIDED: Final = (
     "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
     "balance",
 )  # fmt: skip
+_NAMED_LAST: Final = ("ideal", "gloo-cpu")
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
 
@@ -83,7 +84,8 @@ def check_supported(framework: Framework, needed: frozenset[str]) -> None:
     missing = sorted(needed - set(framework.supports))
     if not missing:
         return
-    others = supporting(needed)
+    # software that users have before the bound that hardware sets, and what is for processors
+    others = sorted(supporting(needed), key=lambda name: name in _NAMED_LAST)
     hint = f"use {', '.join(others[:_MOST_NAMED])}" if others else "change the strategy, precision or device"
     words = ", ".join(name.replace("_", " ") for name in missing)
     raise FieldError(("framework",), f"{framework.name} does not support {words}; {hint}")
