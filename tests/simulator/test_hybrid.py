@@ -198,8 +198,9 @@ def test_of_more_ranks_in_lockstep_the_slowest_is_slower(small: Make) -> None:
 
 
 def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make) -> None:
-    alone = predict(small("strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB}", "batch=64"))
-    workers = predict(hybrid(small, "workers: 8, bucket: 50 KiB, overlap: true", "batch=64"))
+    strategy = "strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB}"
+    alone = predict(small(strategy, "batch=64", "framework=ideal"))
+    workers = predict(hybrid(small, "workers: 8, bucket: 50 KiB, overlap: true", "batch=64", "framework=ideal"))
     assert workers.step_time_s == pytest.approx(alone.step_time_s)
     for numbers in ("stages: 3, microbatches: 6", "stages: 3, chunks: 2, microbatches: 6, schedule: interleaved_1f1b"):
         pipeline = predict(small(f"strategy={{kind: pipeline, {numbers}}}"))

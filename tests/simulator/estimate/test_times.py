@@ -161,7 +161,8 @@ def test_parts_that_tensor_parallel_ranks_send_are_estimated_so() -> None:
 
 def test_groups_that_are_nearer_to_one_another_than_the_first_beat_no_bound() -> None:
     """On a DGX-1 some GPUs are joined by two links and some by one: sums of later stages may take less than rank 0's."""
-    overrides = ("strategy={kind: hybrid, workers: 8, overlap_sends: true}", "batch=512", "cluster=dgx1-v100")
+    strategy = "strategy={kind: hybrid, workers: 8, overlap_sends: true}"
+    overrides = (strategy, "batch=512", "cluster=dgx1-v100", "framework=torchtitan")
     found = every(space(load("resnet50-ring-p100", overrides), 8))
     full = found.space.recompute.index(Recompute(kind="full"))
     told = (found.stages == 4) & (found.samples == 2) & (found.zero == 3) & (found.chunks == 1) & (found.recompute == full)
