@@ -6,7 +6,7 @@ It follows from few things that many configurations have in common, each of whic
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -137,7 +137,8 @@ class _Fullest:
         numbers = {id(contents): number for number, contents in enumerate(self.contents)}
         pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.divided.code]
         searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
-        passed = c.alike(distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule"))).code, _sharded(c, c.rests["zero"]))
+        orders = distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule")))
+        passed = c.alike(orders.code, _sharded(c, c.rests["zero"]))
         key = distinct(passed.code, pattern, np.where(searched, 1 + self.microbatch.code, 0))
         # numbers of few bits are sorted in less time
         in_order = np.lexsort([one.astype(np.min_scalar_type(one.max())) for one in (c.microbatches, key.code)])

@@ -89,7 +89,8 @@ class Framework(Spec):
     supports: tuple[Feature, ...] = Field((), description="parallelism, precisions and devices that it runs on")
     host: Host = Host()
     attention: dict[str, str] = Field(
-        {}, description="version of flash attention by device generation, or 'any': 'best' of all, 'none' writes scores to memory"
+        {},
+        description="version of flash attention by device generation, or 'any'; 'best' of all; 'none' writes scores to memory",
     )
     fused_softmax: bool = Field(False, description="scale, mask and softmax are one kernel where shapes are multiples of four")
     extra_bytes: dict[str, Passes] = Field(

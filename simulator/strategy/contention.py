@@ -31,9 +31,10 @@ MEMORY_BYTES_PER_BUS_BYTE: Final[dict[Op, float]] = {"all_gather": 2.0, "reduce_
 class Replicas:
     """Which collectives of replicas run next to passes.
 
-    group: ranks with the same parameters; experts: ranks with the same experts, where these are others. gathers: of parameters, next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather:
-    next to the first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait; every: next
-    to each microbatch's, else to the last one's alone.
+    group: ranks with the same parameters; experts: ranks with the same experts, where these are others. gathers: of
+    parameters, next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather: next to the
+    first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait; every: next to each
+    microbatch's, else to the last one's alone.
     """
 
     group: Group

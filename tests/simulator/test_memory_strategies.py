@@ -28,6 +28,7 @@ STATES = ("parameters", "gradients", "master_parameters", "optimizer_states")
 ON = ("cluster=selene-a100",)
 EVERY_SECOND = Recompute(kind="selective", products="every_second")
 
+
 def trained_by(name: str, **memory: object) -> str:
     """A framework that ships, with some fields of its memory changed."""
     fields = ", ".join(f"{field}: {str(value).lower()}" for field, value in memory.items())
@@ -138,7 +139,8 @@ def test_ranks_of_one_context_divide_activations(small: Make, context: int) -> N
 @pytest.mark.parametrize(("stages", "chunks"), [(4, 2), (4, 4), (2, 8)])
 def test_interleaving_holds_more(small: Make, stages: int, chunks: int) -> None:
     """arXiv 2205.05198, section 4.2.3: the first stage of p with v chunks holds 1 + (p − 1) / (p · v) times as much."""
-    fields = (GPT.replace("dropout: true", "dropout: false"), *ON, BARE, "batch=64", training(precision="fp16", recompute="full"))
+    model = GPT.replace("dropout: true", "dropout: false")
+    fields = (model, *ON, BARE, "batch=64", training(precision="fp16", recompute="full"))
     plain = memory(small(*fields, hybrid(stages=stages, microbatches=32)))
     looped = memory(small(*fields, hybrid(stages=stages, microbatches=32, chunks=chunks, schedule="interleaved_1f1b")))
     held, more = (one.ranks[0].holders_bytes["activations"] for one in (plain, looped))
@@ -366,9 +368,7 @@ def test_stages_hold_what_comes_next_or_all_that_comes(small: Make) -> None:
     """torch.distributed.pipelining has buffers for all microbatches, Megatron-LM for the next."""
     fields = (GPT, *ON, "batch=32", training(precision="fp16", recompute="full"))
     strategy = "strategy={kind: pipeline, stages: 4, microbatches: 16}"
-    torch, ours = (
-        memory(small(*fields, strategy, f"framework={name}")) for name in ("pytorch-ddp", "megatron-core-0.12")
-    )
+    torch, ours = (memory(small(*fields, strategy, f"framework={name}")) for name in ("pytorch-ddp", "megatron-core-0.12"))
     passed = 512 * 2 * 1024 * 2
     # of the second stage, which has three microbatches in flight
     assert torch.ranks[1].holders_bytes["communication"] == (16 - 3) * passed + 16 * passed + 3 * passed

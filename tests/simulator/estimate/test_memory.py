@@ -77,8 +77,8 @@ SPACES = {
         schedules=LOOPED, recompute=(NO_RECOMPUTE, FULL), buckets_bytes=(25 * 2.0**20, 1e9),
     ),
     "cores": space(
-        "resnet50-ring-p100", "framework=gloo-cpu", "model=gpt-mini", "cluster=cpu-2core", "batch=24", "training.optimizer=adam",
-        ranks=(1, 2), tensor=(1, 2), stages=(1, 2), samples=(1, 2, 3), schedules=("gpipe", "1f1b"), zero=ALL_ZERO,
+        "resnet50-ring-p100", "framework=gloo-cpu", "model=gpt-mini", "cluster=cpu-2core", "batch=24",
+        "training.optimizer=adam", ranks=(1, 2), tensor=(1, 2), stages=(1, 2), samples=(1, 2, 3), schedules=("gpipe", "1f1b"), zero=ALL_ZERO,
     ),
 }  # fmt: skip
 

@@ -67,15 +67,19 @@ def test_the_default_framework(overrides: tuple[str, ...], framework: str) -> No
             "tensorflow-1-servers does not support pipeline; use ",
             "megatron-core-0.12",
         ),
-        (("framework=megatron-core-0.12", "training.zero=3"), "megatron-core-0.12 does not support zero 3; use ", "deepspeed-zero"),
+        (("framework=megatron-core-0.12", "training.zero=3"), "does not support zero 3; use ", "deepspeed-zero"),
         (("framework=pytorch-ddp", "training.precision=fp8"), "pytorch-ddp does not support fp8; use ", "jax-maxtext"),
         (
             ("framework=nemo", "strategy={kind: parameter_server, workers: 4, servers: 4, placement: colocated}"),
             "nemo does not support parameter server; use ",
             "tensorflow-1-servers",
         ),
-        (("framework=nemo", "cluster=cpu-2core", "strategy.workers=2", "training.precision=fp32"), "does not support cpu", "gloo-cpu"),
-        (("framework=megatron-lm-2021",), "megatron-lm-2021 has no flash attention; set model.flash=false", "a later framework"),
+        (
+            ("framework=nemo", "cluster=cpu-2core", "strategy.workers=2", "training.precision=fp32"),
+            "nemo does not support cpu; use ",
+            "gloo-cpu",
+        ),
+        (("framework=megatron-lm-2021",), "has no flash attention; set model.flash=false", "a later framework"),
     ],
 )  # fmt: skip
 def test_what_a_named_framework_lacks_is_refused_with_alternatives(

@@ -78,7 +78,7 @@ def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
         ("{base: nemoo}", "scenario.yaml:6:13: framework: no framework is called 'nemoo'; did you mean 'nemo'?"),
         ("{base: 3}", "scenario.yaml:6:13: framework: expected the name or path of a framework, got '3'"),
         ("17", "scenario.yaml:6:1: framework: expected a mapping of fields, got 17"),
-        ("{base: nemo, host: {kernel: fast}}", "scenario.yaml:6:32: framework.host.kernel: cannot read 'fast'; write a time such as '3 us'"),
+        ("{base: nemo, host: {kernel: fast}}", "6:32: framework.host.kernel: cannot read 'fast'; write a time such as '3 us'"),
         ("{base: nemo, hots: {}}", "scenario.yaml:6:25: framework.hots: unknown key; did you mean 'host'?"),
         ("{base: nemo, supports: [zero_4]}", "framework.supports.0: 'zero_4' is not known; give 'data_parallel', 'zero_1'"),
         ("{base: nemo, optimizer_bytes: many}", "scenario.yaml:6:25: framework.optimizer_bytes: "),
