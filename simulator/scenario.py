@@ -197,7 +197,7 @@ class Scenario(Spec):
                 strategy, training.precision, training.zero, self.model, self.cluster
             )
         else:
-            check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster.device))
+            check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster))
             check_attention(self.framework, self.model)
             self.__dict__["framework"] = renamed(self.framework)
         self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.cluster import Cluster
-from simulator.cluster.device import ELEMENT_BYTES, Device, is_narrow
+from simulator.cluster.device import ELEMENT_BYTES, is_narrow
 from simulator.errors import FieldError
 from simulator.frameworks import Framework, shipped
 from simulator.frameworks.library import supporting
@@ -26,7 +26,7 @@ _NAMED_LAST: Final = ("ideal", "gloo-cpu")
 _MOST_NAMED: Final = 6
 
 
-def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> frozenset[str]:
+def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) -> frozenset[str]:
     """What a scenario needs of its framework, by the names of `Feature`."""
     plan = strategy.plan
     needed = {
@@ -41,7 +41,7 @@ def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> f
         "context": plan.context > 1,
         "expert": plan.expert > 1,
         "fp8": is_narrow(precision),
-        "cpu": _generation(device) == "cpu",
+        "cpu": _has_processors_alone(cluster),
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 
@@ -52,7 +52,7 @@ def default_framework(strategy: Strategy, precision: Any, zero: int, model: Mode
 
     Of these the first that supports what is needed; `ideal` where none does.
     """
-    needed = features(strategy, precision, zero, cluster.device)
+    needed = features(strategy, precision, zero, cluster)
     own = () if cluster.framework is None else (cluster.framework,)
     usual = map(shipped, (*own, *_usual(strategy, precision, zero, model, cluster)))
     return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
@@ -60,10 +60,10 @@ def default_framework(strategy: Strategy, precision: Any, zero: int, model: Mode
 
 def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
     """Names of frameworks, the most usual first."""
-    generation, plan = _generation(cluster.device), strategy.plan
-    if generation == "cpu" or cluster.node.cores is not None:
+    plan, kernels = strategy.plan, cluster.device.kernels
+    if _has_processors_alone(cluster):
         return ("gloo-cpu",)
-    if generation == "tpu":
+    if kernels is not None and kernels.generation == "tpu":
         return ("jax-maxtext",)
     if isinstance(strategy, ParameterServer) or plan.servers:
         return ("tensorflow-1-servers", "gloo-cpu")
@@ -75,8 +75,10 @@ def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, clus
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
 
-def _generation(device: Device) -> str | None:
-    return device.kernels.generation if device.kernels else None
+def _has_processors_alone(cluster: Cluster) -> bool:
+    """Whether ranks compute on the cores of a node's processors."""
+    kernels = cluster.device.kernels
+    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
 
 def check_supported(framework: Framework, needed: frozenset[str]) -> None:

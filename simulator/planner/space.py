@@ -62,7 +62,7 @@ def spaces(
 def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
     """The scenario with another framework, whether or not its own strategy is supported. Raises FieldError for a precision, or
     a kind of attention, that is not."""
-    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster.device))
+    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
     return scenario.model_copy(update={"framework": framework})
 
