@@ -9,7 +9,7 @@ from reports.explorer import facts
 from reports.explorer.families import FAMILIES, Room, room, usual
 from reports.explorer.sliders import sliders
 from simulator import scenario_text
-from simulator.cluster.device import is_narrow
+from simulator.cluster.device import Precision, is_narrow
 from simulator.errors import FieldError
 from simulator.frameworks import library as frameworks
 from simulator.frameworks import shipped
@@ -103,7 +103,7 @@ class _Choices:
         kernels = self._scenario.cluster.device.kernels
         return kernels.generation if kernels and kernels.generation else ""
 
-    def _for_precision(self, precision: str) -> list[str]:
+    def _for_precision(self, precision: Precision) -> list[str]:
         """The settings that change the precision; how 8-bit products are scaled is left out where there are none."""
         training = self._scenario.training
         if is_narrow(precision) or "fp8_recipe" not in training.model_fields_set:
@@ -124,7 +124,7 @@ class _Choices:
         needed = features(strategy, training.precision, training.zero, scenario.cluster.device)
         usual = default_framework(strategy, training.precision, training.zero, scenario.model, scenario.cluster).name
         flash = getattr(scenario.model, "flash", False)
-        options = []
+        options: list[Option] = []
         for name in frameworks.names():
             one = shipped(name)
             if name == usual:
