@@ -39,7 +39,8 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
 
     def told(row: int, cause: str) -> str:
         run, part_s = bars[row].run, parts[row][cause] / 1e3
-        return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {percent(part_s / run.step_time_s)} of the step"
+        share = percent(part_s / run.step_time_s)
+        return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {share} of the step"
 
     rows = _rows(bars)
     marks = _stacked(rows, parts, _CAUSE_COLOURS, told)

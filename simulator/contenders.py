@@ -1,4 +1,4 @@
-"""Contenders: strategies that train the same scenario, given by short names that may name a framework too, such as ring@torchtitan."""
+"""Contenders: strategies that train the same scenario, by short names, such as ring or ring@torchtitan."""
 
 from __future__ import annotations
 

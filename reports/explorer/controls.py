@@ -9,7 +9,7 @@ from reports.explorer import facts
 from reports.explorer.families import FAMILIES, Room, room, usual
 from reports.explorer.sliders import sliders
 from simulator import scenario_text
-from simulator.cluster.device import is_narrow
+from simulator.cluster.device import Precision, is_narrow
 from simulator.errors import FieldError
 from simulator.frameworks import library as frameworks
 from simulator.frameworks import shipped
@@ -103,7 +103,7 @@ class _Choices:
         kernels = self._scenario.cluster.device.kernels
         return kernels.generation if kernels and kernels.generation else ""
 
-    def _for_precision(self, precision: str) -> list[str]:
+    def _for_precision(self, precision: Precision) -> list[str]:
         """The settings that change the precision; how 8-bit products are scaled is left out where there are none."""
         training = self._scenario.training
         if is_narrow(precision) or "fp8_recipe" not in training.model_fields_set:
@@ -114,17 +114,17 @@ class _Choices:
 
     def _for_strategy(self, strategy: Strategy, zero: int | None = None) -> list[str]:
         """The same for a strategy, or for a stage of ZeRO."""
-        training, device = self._scenario.training, self._scenario.cluster.device
-        needed = features(strategy, training.precision, training.zero if zero is None else zero, device)
+        training, cluster = self._scenario.training, self._scenario.cluster
+        needed = features(strategy, training.precision, training.zero if zero is None else zero, cluster)
         return self._unless(self._supports(*needed))
 
     def framework(self) -> Control:
         """The frameworks that ship and support all that the scenario needs."""
         scenario, strategy, training = self._scenario, self._strategy, self._scenario.training
-        needed = features(strategy, training.precision, training.zero, scenario.cluster.device)
+        needed = features(strategy, training.precision, training.zero, scenario.cluster)
         usual = default_framework(strategy, training.precision, training.zero, scenario.model, scenario.cluster).name
         flash = getattr(scenario.model, "flash", False)
-        options = []
+        options: list[Option] = []
         for name in frameworks.names():
             one = shipped(name)
             if name == usual:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simulator import library, yamlfile
+from simulator.cluster.device import Precision
 from simulator.device_part import resolve_device
 from simulator.model import T5
 
 # the first that a device has is taken where the chosen one is not among them
-_USUAL: Final = ("bf16", "fp16", "tf32", "fp32", "fp64")
+_USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")
 # models whose layers can be divided among ranks
 _TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
 # of these, those whose attention is one kernel unless the file says otherwise
@@ -30,17 +31,18 @@ class ClusterFacts(NamedTuple):
     devices: int
     has_network: bool
     generation: str
-    precisions: tuple[str, ...]
+    precisions: tuple[Precision, ...]
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         """The usual one of those that its device has."""
         return next(name for name in (*_USUAL, *self.precisions) if name in self.precisions)
 
 
 class ModelFacts(NamedTuple):
     """A model that ships. heads: None where ranks cannot share its layers. sequences: tokens that it reads and writes. experts:
-    whether it has some; scores: whether attention keeps its scores; flash: whether it is one kernel. blocks: layers that may be cut apart.
+    whether it has some; scores: whether attention keeps its scores; flash: whether it is one kernel. blocks:
+    layers that may be cut apart.
     """
 
     name: str

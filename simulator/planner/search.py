@@ -50,8 +50,8 @@ class Choice:
 @dataclass(frozen=True)
 class Planned:
     """best: of what was replayed, the best first. proved: whether no other configuration that fits beats it by replay. front:
-    rows that nothing beats in estimated time and memory. framework_is_default: whether neither the scenario nor the caller named
-    frameworks. Seconds that estimating and replaying took."""
+    rows that nothing beats in estimated time and memory. framework_is_default: whether neither the scenario nor the caller
+    named frameworks. Seconds that estimating and replaying took."""
 
     objective: Objective
     configurations: Candidates

@@ -136,7 +136,7 @@ def server_space(
 def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framework] | None) -> Scenario:
     """The scenario with a framework that has parameter servers. Raises FieldError where none of those given has."""
     strategy, training = ParameterServer(workers_=workers, servers_=1), scenario.training
-    needed = features(strategy, training.precision, 0, scenario.cluster.device)
+    needed = features(strategy, training.precision, 0, scenario.cluster)
     if frameworks is None and scenario.framework_is_default:
         frameworks = [default_framework(strategy, training.precision, 0, scenario.model, scenario.cluster)]
     named = [scenario.framework] if frameworks is None else frameworks

@@ -12,8 +12,8 @@ from simulator.run import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Run
 from validator.reconciliation.match import Matched
 from validator.reconciliation.tally import Tally
 
-# What ranks wait for, by part of the breakdown. Predictions divide waiting for ranks: `slowest_rank` is waiting for a device that
-# is slower than the mean of its kind, which the predicted phases contain; measured ranks compute at their own speed, then wait.
+# What ranks wait for, by part of the breakdown. Predictions have two kinds of waiting for ranks: `slowest_rank` is waiting for
+# a device that is slower than the mean, which predicted phases contain. Measured ranks compute at their own speed, then wait.
 WAITING: Final = ("bubble", "waiting_for_ranks", "waiting_for_server", "waiting_for_input")
 # parts by what they are of, in the order in which they are told
 GROUPS: Final = {
