@@ -120,7 +120,7 @@ def read(row: Row) -> Given:
 def _framework() -> Framework:
     """The default of such training: no row names its software."""
     gpt = Gpt(layers=2, hidden=_HEAD, heads=1, vocabulary=_VOCABULARY, sequence=_HEAD)
-    return default_framework(Hybrid(stages=2), _PRECISION, 0, gpt, _shipped())
+    return default_framework(Hybrid(stages_=2), _PRECISION, 0, gpt, _shipped())
 
 
 def step_s(given: Given, framework: Framework = IDEAL) -> float:
