@@ -78,8 +78,8 @@ SPACES = {
     ),
     "cores": space(
         "resnet50-ring-p100", "framework=gloo-cpu", "model=gpt-mini", "cluster=cpu-2core", "batch=24",
-        "training.optimizer=adam", ranks=(1, 2), tensor=(1, 2), stages=(1, 2), samples=(1, 2, 3), schedules=("gpipe", "1f1b"),
-        zero=ALL_ZERO,
+        "training.optimizer=adam", ranks=(1, 2), tensor=(1, 2), stages=(1, 2), samples=(1, 2, 3),
+        schedules=("gpipe", "1f1b"), zero=ALL_ZERO,
     ),
 }  # fmt: skip
 
