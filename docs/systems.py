@@ -7,7 +7,7 @@ from simulator.predict import predict
 from simulator.scenario import load
 from simulator.units import format_time_s
 
-HEAD = "| scenario | asks | strategy | ranks | step | samples/s | efficiency |\n|---|---|---|---|---|---|---|"
+HEAD = "| scenario | asks | strategy | framework | ranks | step | samples/s | efficiency |\n|---|---|---|---|---|---|---|---|"
 
 
 def row(name: str) -> str:
@@ -19,6 +19,7 @@ def row(name: str) -> str:
         f"`{name}`",
         library.summary("systems", name),
         f"`{run.strategy}`",
+        f"`{run.framework}`{', by default' if run.framework_is_default else ''}",
         str(run.ranks),
         format_time_s(run.step_time_s),
         f"{run.samples_per_s:,.0f}" if run.samples_per_s >= 100 else f"{run.samples_per_s:.3g}",

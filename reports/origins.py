@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -22,6 +22,12 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, version(name)
         except PackageNotFoundError:
             continue
+
+
+def frameworks(words: Iterable[str]) -> list[tuple[str, str]]:
+    """The frameworks of what was predicted, as one of a page's facts; none where they are not recorded."""
+    named = list(dict.fromkeys(filter(None, words)))
+    return [("Frameworks" if len(named) > 1 else "Framework", "; ".join(named))] if named else []
 
 
 def cited(value: Any, place: str = "") -> Iterator[tuple[str, str]]:

@@ -138,6 +138,7 @@ def sources(found: Results) -> Sources:
     """Every input, version and source, so that the page alone is enough to run it again."""
     facts = [
         ("Cluster", found.cluster or "not recorded"),
+        *origins.frameworks(run.framework_words for case in found.cases for run in case.runs),
         ("Host", found.host or "not recorded"),
         ("Date", text.when(found.created) or "not recorded"),
         *([("Allowed error", text.percent(found.max_error))] if found.max_error is not None else []),

@@ -126,6 +126,8 @@ class _SummaryFile(BaseModel):
     step_times_s: tuple[FiniteFloat, ...] = ()
     phase_s: dict[str, FiniteFloat] = {}
     breakdown_s: dict[str, FiniteFloat] = {}
+    framework: str = ""
+    framework_is_default: bool = False
     efficiency: dict[str, _PositiveFinite | None] | None = None
     baseline: dict[str, str | None] | None = None
     prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from reports.chart import Axis, Boxes, Chart, Line, Mark, View
 from reports.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, label
-from reports.text import milliseconds, percent, spaced
+from reports.text import cause_words, milliseconds, percent, spaced
 from simulator.run import BREAKDOWN, Run
 from simulator.units import format_bytes
 
@@ -39,9 +39,8 @@ def breakdown(bars: Sequence[Bar]) -> Chart | None:
 
     def told(row: int, cause: str) -> str:
         run, part_s = bars[row].run, parts[row][cause] / 1e3
-        return (
-            f"{_name(bars[row])}\n{spaced(cause)}: {milliseconds(part_s)} ms, {percent(part_s / run.step_time_s)} of the step"
-        )
+        share = percent(part_s / run.step_time_s)
+        return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {share} of the step"
 
     rows = _rows(bars)
     marks = _stacked(rows, parts, _CAUSE_COLOURS, told)
@@ -60,7 +59,9 @@ def _breakdown_finding(runs: Sequence[Run]) -> str:
     total_s = sum(run.step_time_s for run in measured)
     parts_s = {cause: sum(run.breakdown_s.get(cause, 0.0) for run in measured) for cause in BREAKDOWN}
     first, second = sorted(parts_s, key=lambda cause: parts_s[cause], reverse=True)[:2]
-    shares = [f"{spaced(cause)} takes {percent(parts_s[cause] / total_s)}" for cause in (first, second) if parts_s[cause] > 0]
+    shares = [
+        f"{cause_words(cause)} takes {percent(parts_s[cause] / total_s)}" for cause in (first, second) if parts_s[cause] > 0
+    ]
     return f"Of {measured[0].origin} time, {' and '.join(shares)}" if shares else ""
 
 
@@ -124,7 +125,7 @@ def _stacked(
         widths = [parts[i][name] for i in there]
         places = [ends[i] for i in there], widths, [rows[i] for i in there], [_BAR] * len(there)
         if there:
-            result.append(Boxes(spaced(name), colour, *places, [told(i, name) for i in there]))
+            result.append(Boxes(cause_words(name), colour, *places, [told(i, name) for i in there]))
         for i, width in zip(there, widths, strict=True):
             ends[i] += width
     return result

@@ -49,7 +49,14 @@ class Step(NamedTuple):
         for kind in np.unique(self.kind):
             mine = self.kind == kind
             sums[KIND_NAMES[kind]] = [int(mine.sum()), *(float(ms[mine].sum().round(6)) for ms in (self.start_ms, self.end_ms))]
-        return {"strategy": self.run.strategy, "ranks": self.of, "step_ms": round(self.run.step_time_s * 1e3, 6), "kinds": sums}
+        framework = {"framework": self.run.framework, "framework_is_default": self.run.framework_is_default}
+        return {
+            "strategy": self.run.strategy,
+            **framework,
+            "ranks": self.of,
+            "step_ms": round(self.run.step_time_s * 1e3, 6),
+            "kinds": sums,
+        }
 
 
 def typical_step(run: Run) -> Step | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from reports import origins, run_charts, study_curves, study_maps, study_text, tables
@@ -15,6 +15,7 @@ from reports.step_chart import step_chart
 from reports.studied import MOST_LINES, Studied, studied
 from reports.study_folder import Found
 from simulator import scenario_text
+from simulator.run import framework_words
 
 _MOST_SPANS: Final = 2_500
 _MOST_WRONG: Final = 8
@@ -113,8 +114,15 @@ def _wrong(found: Found) -> Section:
     return Section("wrong", "Errors", "What could not be forecast", "", (), "wrong.html" if told else "", "", data)
 
 
+def _frameworks(found: Found) -> Iterator[str]:
+    """'pytorch-ddp, by default' of each framework that points were forecast in."""
+    told = found.points[["framework", "framework_is_default"]].dropna().drop_duplicates()
+    yield from (framework_words(name, bool(is_default)) for name, is_default in told.itertuples(index=False, name=None))
+
+
 def _sources(found: Found, closely: Sequence[Chosen]) -> Sources:
     facts = [("Study", found.name), ("Model", found.model_name), ("Cluster", found.cluster_name or "not recorded")]
+    facts += origins.frameworks(_frameworks(found))
     facts += [("Forecast with", f"scaleproof {found.asked['version']}")] if "version" in found.asked else []
     facts.append(origins.made_with())
     files = {"study.yaml": found.study_yaml(), scenario_text.FILE: found.scenario_yaml()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reports.chosen import Chosen
 from reports.studied import Studied
-from reports.text import milliseconds, percent, rate, spaced
+from reports.text import cause_words, milliseconds, percent, rate
 from simulator.errors import ScaleproofError
 from simulator.units import format_bytes, format_USD
 
@@ -131,7 +131,7 @@ def facts(study: Studied, chosen: Sequence[Chosen], sensitivity: Sensitivity | N
         parts_s = {name: seconds for name, seconds in chosen[0].run.breakdown_s.items() if name != "compute"}
         most = max(parts_s, key=lambda name: parts_s[name])
         share = parts_s[most] / chosen[0].run.step_time_s
-        found.append((percent(share), f"of a step goes to {spaced(most)}, the most that is not compute"))
+        found.append((percent(share), f"of a step goes to {cause_words(most)}, the most that is not compute"))
     if best["memory_bytes"] == best["memory_bytes"]:
         of = f" of {format_bytes(best['capacity_bytes'])}" if best["capacity_bytes"] == best["capacity_bytes"] else ""
         found.append((format_bytes(best["memory_bytes"]), f"memory a rank{of}"))

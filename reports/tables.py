@@ -21,13 +21,15 @@ _Cell = str | float | int | None
 def cases_csv(cases: Sequence[Case]) -> str:
     """One row per case: step time, samples/s and scaling efficiency of both sides, and the error."""
     names = ["step_time_s", "step_time_p10_s", "step_time_p90_s", "samples_per_s", "weak_efficiency", "strong_efficiency"]
-    header = ["scenario", "family", "strategy", "ranks", "compute_ranks"]
+    header = ["scenario", "family", "strategy", "framework", "framework_is_default", "ranks", "compute_ranks"]
     header += [f"{side}_{name}" for side in ("predicted", "measured") for name in names] + ["error", "failure"]
     return _csv(header, (_case_row(case) for case in cases))
 
 
 def _case_row(case: Case) -> list[_Cell]:
-    row: list[_Cell] = [case.scenario, case.family, case.strategy, case.ranks, case.compute_ranks]
+    run = case.predicted
+    framework = (run.framework, run.framework_is_default) if run and run.framework else (None, None)
+    row: list[_Cell] = [case.scenario, case.family, case.strategy, *framework, case.ranks, case.compute_ranks]
     return [*row, *_side(case.predicted), *_side(case.measured), case.error, case.failure]
 
 

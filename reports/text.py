@@ -12,6 +12,8 @@ from reports.results import Case, Results
 CLOSE: Final = 0.10
 FAIR: Final = 0.25
 NOTHING: Final = "–"
+# entries of a breakdown whose names do not explain themselves
+_CAUSES: Final = {"slowest_rank": "waiting for the slowest device"}
 _SPACE: Final = "\N{NARROW NO-BREAK SPACE}"
 
 
@@ -99,6 +101,11 @@ def family_name(family: str) -> str:
 def spaced(name: str) -> str:
     """'exposed communication' from 'exposed_communication'."""
     return name.replace("_", " ")
+
+
+def cause_words(cause: str) -> str:
+    """'waiting for the slowest device' from the entry `slowest_rank` of a breakdown."""
+    return _CAUSES.get(cause, spaced(cause))
 
 
 def ranks_text(case: Case) -> str:

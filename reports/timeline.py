@@ -13,7 +13,7 @@ from reports import style
 from reports.boxes import Boxes, merged
 from reports.step import WEIGHT, Step, typical_step
 from reports.style import WIDTH_IN, Format, label, paler, render, title
-from reports.text import percent, spaced
+from reports.text import cause_words, percent
 from simulator.predict import predict
 from simulator.run import BREAKDOWN, Phase, Run, Stream
 from simulator.scenario import Scenario
@@ -96,8 +96,9 @@ def _finding(step: Step, strategy: Strategy) -> str:
     schedule = f", {strategy.plan.schedule}," if isinstance(strategy, Replicated) and strategy.stages > 1 else ""
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     shares = {name: run.breakdown_s.get(name, 0.0) / run.step_time_s for name in BREAKDOWN if name != "compute"}
-    parts = [f"{spaced(name)} {percent(share)}" for name, share in shares.items() if share >= _TOLD]
+    parts = [f"{cause_words(name)} {percent(share)}" for name, share in shares.items() if share >= _TOLD]
     first = f"{run.strategy}{schedule} on {ranks}: {format_time_s(run.step_time_s)} a step{_first(step)}"
+    first += f"; {run.framework_words}" if run.framework else ""
     return f"{first}\n{', '.join(parts)}".strip()
 
 

@@ -27,6 +27,7 @@ Drawn = dict[str, NDArray[np.float64]]
 _SCALINGS: Final = ("weak", "strong")
 # by the scenario's model of convergence, whose own error is in no interval
 TO_TARGET: Final = "time to target, modelled"
+_FRAMEWORK: Final = ("framework", "framework_is_default")
 _DRAWS: Final = 64
 _QUANTILES: Final = (0.05, 0.95)
 # A quantity that brings less of the step time's variance moves no part of it by much.
@@ -86,11 +87,15 @@ class Comparison:
         """How many times as fast B is, in samples a second."""
         return self.b.samples_per_s / self.a.samples_per_s
 
+    def _sides(self) -> tuple[tuple[str, Run], tuple[str, Run]]:
+        return ("a", self.a), ("b", self.b)
+
     def plain(self) -> dict[str, Any]:
         """As data for JSON, in SI units and shares."""
         return {
             "a": self.a.scenario,
             "b": self.b.scenario,
+            "frameworks": {side: {name: getattr(run, name) for name in _FRAMEWORK} for side, run in self._sides()},
             "changed": [asdict(one) for one in self.changed],
             "effects": [asdict(one) | {"change": one.change} for one in self.effects],
             "parts": [asdict(one) | {"change_s": one.change_s} for one in self.parts],
@@ -104,10 +109,13 @@ class Comparison:
         """A row for each of the two, what is told of them in columns that name their units."""
         import pandas as pd
 
-        rows = [{_column(effect): getattr(effect, side) for effect in self.effects} for side in ("a", "b")]
+        rows: list[dict[str, Any]] = [
+            {_column(effect): getattr(effect, side) for effect in self.effects} for side in ("a", "b")
+        ]
         for row, run in zip(rows, (self.a, self.b), strict=True):
             low_s, high_s = run.prediction_interval_s or (run.step_time_s, run.step_time_s)
             row |= {"step_time_low_s": low_s, "step_time_high_s": high_s}
+            row |= {name: getattr(run, name) for name in _FRAMEWORK}
             row |= {f"{name}_s": run.breakdown_s.get(name, 0.0) for name in BREAKDOWN}
         return pd.DataFrame(rows, index=pd.Index(["a", "b"], name="scenario"))
 

@@ -46,7 +46,8 @@ def describe(comparison: Comparison) -> str:
 
 
 def _headline(label: str, run: Run) -> str:
-    return f"{label}  {run.scenario}: {run.strategy} on {run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
+    ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
+    return f"{label}  {run.scenario}: {run.strategy} on {ranks}; framework: {run.framework_words}"
 
 
 def _effect(effect: Effect) -> tuple[str, ...]:

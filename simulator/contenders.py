@@ -1,4 +1,4 @@
-"""Contenders: strategies that train the same scenario, told by short names."""
+"""Contenders: strategies that train the same scenario, by short names, such as ring or ring@torchtitan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from simulator.cluster.algorithms import ALGORITHMS, names_for
-from simulator.errors import FieldError, InputError
+from simulator.errors import FieldError, InputError, NotFoundError
+from simulator.frameworks import Framework, shipped
 from simulator.scenario import Scenario
 from simulator.strategy import Strategy
 from simulator.strategy.data_parallel import DataParallel
@@ -16,6 +17,7 @@ from simulator.strategy.parameter_server import ParameterServer
 
 _SERVERS: Final = re.compile(r"ps-(\d{1,6}|half|all)")
 _OWN: Final = "scenario"
+_IN: Final = "@"
 _LIBRARY: Final = "allreduce"
 _CARRIED: Final = ("overlap", "bucket_bytes")
 _USUAL: Final = ("ring", "ps-1", "ps-2", "ps-half", "ps-all")
@@ -24,10 +26,12 @@ _USUAL: Final = ("ring", "ps-1", "ps-2", "ps-half", "ps-all")
 @dataclass(frozen=True)
 class Contender:
     """One strategy. name: `scenario` is the scenario's own; `allreduce` data parallelism by the algorithm that the library
-    chooses; an algorithm's name the same by that; `ps-2`, `ps-half` and `ps-all` so many servers, for the workers there are."""
+    chooses; an algorithm's name the same by that; `ps-2`, `ps-half` and `ps-all` so many servers, for the workers there are.
+    framework: as it is named after an @; None leaves it to the scenario, or to the default of the strategy."""
 
     name: str
     words: str
+    framework: Framework | None = None
 
     def strategy(self, scenario: Scenario, fields: Mapping[str, Any]) -> Strategy:
         """For a scenario, with some fields set. What the scenario's own strategy says holds where it is of the same kind; of
@@ -35,13 +39,13 @@ class Contender:
 
         Raises FieldError where it has no such field.
         """
-        own = scenario.strategy
+        own, (name, _, _) = scenario.strategy, self.name.partition(_IN)
         workers = int(fields.get("workers", own.workers))
-        servers = _SERVERS.fullmatch(self.name)
-        if self.name == _OWN:
+        servers = _SERVERS.fullmatch(name)
+        if name == _OWN:
             return _with(own, fields)
         if servers is None:
-            algorithm = None if self.name == _LIBRARY else self.name
+            algorithm = None if name == _LIBRARY else name
             return _with(_alike(own, DataParallel), {**fields, "algorithm": algorithm})
         number = {"half": max(1, workers // 2), "all": workers}.get(servers[1]) or int(servers[1])
         return _with(_alike(own, ParameterServer), {**fields, "servers": number})
@@ -59,7 +63,19 @@ def contenders(scenario: Scenario, names: Sequence[str]) -> list[Contender]:
     twice = {name for name in names if list(names).count(name) > 1}
     if twice:
         raise InputError(f"--strategies: {min(twice)} comes twice; name each once")
-    return [Contender(name, _words(name, scenario)) for name in names]
+    return [_contender(name, scenario) for name in names]
+
+
+def _contender(name: str, scenario: Scenario) -> Contender:
+    """'ring', or 'ring@torchtitan'. Raises InputError where the strategy or the framework is none."""
+    strategy, at, framework = name.partition(_IN)
+    words = _words(strategy, scenario)
+    if not at:
+        return Contender(name, words)
+    try:
+        return Contender(name, words, shipped(framework))
+    except NotFoundError as error:
+        raise InputError(f"--strategies: {name!r}: {error}") from None
 
 
 def _words(name: str, scenario: Scenario) -> str:

@@ -27,6 +27,7 @@ from simulator.crossover_axes import Axis, x_axis, y_axis
 from simulator.errors import InputError, one_line
 from simulator.memory import memory
 from simulator.predict import timed
+from simulator.run import framework_words
 from simulator.scenario import Scenario, load
 from simulator.sensitivity import rebuilt, with_nodes
 from simulator.study.differences import NUMBERS, Differences, with_numbers
@@ -51,7 +52,8 @@ _STEEP_ENOUGH: Final = 1e-3
 class Point:
     """One strategy at one place of the map, x and y in SI. problem: why it cannot be trained so; all but it is None then.
 
-    fits: whether it does into its devices' memory. time_to_target_s: where the scenario models convergence."""
+    fits: whether it does into its devices' memory. time_to_target_s: where the scenario models convergence. framework: that it
+    is trained with, "" where it cannot be trained."""
 
     x: float
     y: float
@@ -61,6 +63,8 @@ class Point:
     fits: bool | None = None
     problem: str = ""
     time_to_target_s: float | None = None
+    framework: str = ""
+    framework_is_default: bool = False
 
     @property
     def pace(self) -> float:
@@ -108,6 +112,12 @@ class Crossover:
         for point in self.points:
             places.setdefault((point.x, point.y), []).append(point)
         return {place: _fastest(found) for place, found in places.items()}
+
+    def framework_words(self, strategy: str) -> str:
+        """'pytorch-ddp, by default': the frameworks that a strategy is trained with; "" where it cannot be trained anywhere."""
+        points = (point for point in self.points if point.strategy == strategy)
+        words = dict.fromkeys(framework_words(point.framework, point.framework_is_default) for point in points)
+        return " or ".join(filter(None, words))
 
     def segments(self, y: float) -> list[tuple[float, str]]:
         """The strategies that win along a row, each with the x from which on it does."""
@@ -216,7 +226,8 @@ class _Ground:
         if key not in self._fits:
             self._fits[key] = memory(scenario).fits
         target_s = None if steps is None else steps * step_s
-        return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key], time_to_target_s=target_s)
+        framework = scenario.framework.name, scenario.framework_is_default
+        return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key], "", target_s, *framework)
 
     def predict_row(self, contender: Contender, y: float) -> None:
         """One strategy at all values of x together, where that is a number of links and can be."""
@@ -257,7 +268,8 @@ class _Ground:
         there = self._loaded[ours]
         strategy = contender.strategy(there, {axis.inner: value for axis, value in values if axis.is_of_strategy})
         cluster = with_nodes(there.cluster, strategy.nodes_needed(there.cluster))
-        return rebuilt(there, strategy=strategy, cluster=cluster)
+        named = {} if contender.framework is None else {"framework": contender.framework}
+        return rebuilt(there, strategy=strategy, cluster=cluster, **named)
 
     def winner(self, x: float, y: float) -> str:
         """The fastest of those that fit there; "" where none does."""

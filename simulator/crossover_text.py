@@ -13,6 +13,7 @@ from simulator.crossover import TIE, TOLERANCE, Border, Crossover, Point
 
 _WIDTH: Final = 64
 _LINE: Final = 80
+_LEGEND: Final = 100
 _NONE: Final = "."
 _TICKS: Final = 3
 
@@ -26,11 +27,20 @@ def describe(found: Crossover) -> str:
     rows = {text: _row(found, value, letters) for value, text in zip(found.y.values, texts, strict=True)}
     headline = f"{found.scenario}: {found.best}, by {found.x.field} and {found.y.field}"
     lines = textwrap.wrap(headline, _LINE, subsequent_indent="  ", break_on_hyphens=False)
-    lines += [f"  {letters[name]}  {name:<{longest}}  {words}" for name, words in found.strategies.items()]
+    lines += [line for name in found.strategies for line in _legend(found, name, f"  {letters[name]}  {name:<{longest}}  ")]
     lines += [*_left_out(found, letters), "", f"  {found.y.field}"]
     lines += [f"  {text:>{margin}} │{rows[text]}" for text in reversed(texts)]
     lines += [f"  {'':>{margin}} └{'─' * _WIDTH}", *_scale(found, margin), *_key("".join(rows.values())), ""]
     return "\n".join([*lines, *_borders(found)])
+
+
+def _legend(found: Crossover, name: str, begin: str) -> list[str]:
+    """What a letter stands for, and the framework that it is trained with."""
+    words = "; ".join(filter(None, (found.strategies[name], found.framework_words(name))))
+    wrapper = textwrap.TextWrapper(
+        _LEGEND, initial_indent=begin, subsequent_indent=" " * len(begin), break_on_hyphens=False, break_long_words=False
+    )
+    return wrapper.wrap(words)
 
 
 def _left_out(found: Crossover, letters: dict[str, str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from simulator import units
 from simulator.errors import InputError
+from simulator.frameworks import Framework
 from simulator.scenario import Scenario
 from simulator.spec import Spec
 from simulator.strategy import KINDS, Strategy
@@ -185,6 +186,9 @@ def differences(a: Scenario, b: Scenario) -> tuple[Change, ...]:
 
 def _differences(path: str, a: Value, b: Value) -> Iterator[Change]:
     if a.value == b.value:
+        return
+    if isinstance(a.value, Framework) and isinstance(b.value, Framework) and a.value.name != b.value.name:
+        yield Change(path, a.value.name, b.value.name)
         return
     parts = (Spec, dict)
     if isinstance(a.value, parts) or isinstance(b.value, parts):

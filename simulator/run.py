@@ -191,6 +191,11 @@ class Run:
     spans: Spans | None = None
 
     @property
+    def framework_words(self) -> str:
+        """Name of the framework, with 'by default' where the scenario names none; empty where it is not known."""
+        return framework_words(self.framework, self.framework_is_default)
+
+    @property
     def samples_per_s(self) -> float:
         return self.samples / self.step_time_s if self.step_time_s > 0 else float("inf")
 
@@ -260,6 +265,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, tuple) else value
+
+
+def framework_words(name: str, is_default: bool) -> str:
+    """'megatron-core-0.12, by default' of a framework that no scenario names."""
+    return f"{name}, by default" if name and is_default else name
 
 
 def from_spans(
@@ -351,6 +361,8 @@ def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
     server, ranks = main.phase == Phase.WAIT, main.phase == Phase.SYNCHRONISE
     parts = {
         "compute": doing[compute].sum(),
+        # spans do not show by how much compute would be shorter if all devices were equally fast: predictions add it
+        "slowest_rank": 0.0,
         "exposed_communication": doing[peers | ranks].sum(),
         "bubble": waiting[peers].sum(),
         "waiting_for_server": (doing + waiting)[server].sum(),

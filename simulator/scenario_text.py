@@ -37,8 +37,7 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
     """
     plain = {"name": scenario.name, **_plain(scenario)}
     plain["strategy"] = _plain(scenario.strategy, _decided_by_frameworks(scenario))
-    if equal_to_shipped(scenario.framework):
-        plain["framework"] = scenario.framework.name
+    plain["framework"] = _framework(scenario)
     if by_name:
         _name_parts(plain, scenario)
     return written(plain)
@@ -49,6 +48,18 @@ def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> st
     always = (*always, *_decided_by_frameworks(scenario)) if part == "strategy" else always
     plain = _plain(getattr(scenario, part), always)
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
+
+
+def dump_framework(scenario: Scenario) -> str:
+    """A line of YAML for the framework: its name, or what it consists of where none that ships is equal."""
+    framework = _framework(scenario)
+    if isinstance(framework, str):
+        return f"framework: {framework}"
+    return f"framework: {written(framework, default_flow_style=True, width=_ONE_LINE).rstrip()}"
+
+
+def _framework(scenario: Scenario) -> Any:
+    return scenario.framework.name if equal_to_shipped(scenario.framework) else _plain(scenario.framework, ("name",))
 
 
 def written(plain: Mapping[str, Any], *, default_flow_style: bool | None = None, width: int = _WIDTH) -> str:

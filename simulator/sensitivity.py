@@ -68,6 +68,8 @@ class Sensitivity:
         """As data for JSON."""
         return {
             "scenario": self.run.scenario,
+            "framework": self.run.framework,
+            "framework_is_default": self.run.framework_is_default,
             "samples_per_s": self.run.samples_per_s,
             "bottleneck": self.bottleneck.name if self.bottleneck else None,
             "cluster": [asdict(one) for one in self.cluster],

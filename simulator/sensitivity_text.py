@@ -21,6 +21,7 @@ def describe(found: Sensitivity) -> str:
     run = found.run
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     lines = [f"{run.scenario}: {run.strategy} on {ranks}, {format_number(run.samples_per_s)} samples/s"]
+    lines.append(f"  framework: {run.framework_words}")
     rows = [("1 % more of", "now", "throughput", "90 % between", "")]
     rows += [_row(one) for one in (*found.cluster, *found.training)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.cluster import Cluster
-from simulator.cluster.device import ELEMENT_BYTES, Device, is_narrow
+from simulator.cluster.device import ELEMENT_BYTES, is_narrow
 from simulator.errors import FieldError
 from simulator.frameworks import Framework, shipped
 from simulator.frameworks.library import supporting
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
-    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes",
+    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
+    "balance",
 )  # fmt: skip
+_NAMED_LAST: Final = ("ideal", "gloo-cpu")
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
 
 
-def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> frozenset[str]:
+def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) -> frozenset[str]:
     """What a scenario needs of its framework, by the names of `Feature`."""
     plan = strategy.plan
     needed = {
@@ -39,7 +41,7 @@ def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> f
         "context": plan.context > 1,
         "expert": plan.expert > 1,
         "fp8": is_narrow(precision),
-        "cpu": _generation(device) == "cpu",
+        "cpu": _has_processors_alone(cluster),
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 
@@ -50,30 +52,33 @@ def default_framework(strategy: Strategy, precision: Any, zero: int, model: Mode
 
     Of these the first that supports what is needed; `ideal` where none does.
     """
-    needed = features(strategy, precision, zero, cluster.device)
+    needed = features(strategy, precision, zero, cluster)
     own = () if cluster.framework is None else (cluster.framework,)
-    usual = map(shipped, (*own, *_usual(strategy, zero, model, cluster)))
+    usual = map(shipped, (*own, *_usual(strategy, precision, zero, model, cluster)))
     return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
 
 
-def _usual(strategy: Strategy, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
+def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
     """Names of frameworks, the most usual first."""
-    generation, plan = _generation(cluster.device), strategy.plan
-    if generation == "cpu" or cluster.node.cores is not None:
+    plan, kernels = strategy.plan, cluster.device.kernels
+    if _has_processors_alone(cluster):
         return ("gloo-cpu",)
-    if generation == "tpu":
+    if kernels is not None and kernels.generation == "tpu":
         return ("jax-maxtext",)
     if isinstance(strategy, ParameterServer) or plan.servers:
         return ("tensorflow-1-servers", "gloo-cpu")
     is_transformer = hasattr(model, "sequence")
     if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
-        return "megatron-core-0.12", "torchtitan"
+        # training in 8 bits at scale is what the recipes of NeMo and Megatron Bridge are for
+        return ("nemo", "megatron-core-0.12") if is_narrow(precision) else ("megatron-core-0.12", "torchtitan")
     by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
 
-def _generation(device: Device) -> str | None:
-    return device.kernels.generation if device.kernels else None
+def _has_processors_alone(cluster: Cluster) -> bool:
+    """Whether ranks compute on the cores of a node's processors."""
+    kernels = cluster.device.kernels
+    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
 
 def check_supported(framework: Framework, needed: frozenset[str]) -> None:
@@ -81,7 +86,8 @@ def check_supported(framework: Framework, needed: frozenset[str]) -> None:
     missing = sorted(needed - set(framework.supports))
     if not missing:
         return
-    others = supporting(needed)
+    # software that users have before the bound that hardware sets, and what is for processors
+    others = sorted(supporting(needed), key=lambda name: name in _NAMED_LAST)
     hint = f"use {', '.join(others[:_MOST_NAMED])}" if others else "change the strategy, precision or device"
     words = ", ".join(name.replace("_", " ") for name in missing)
     raise FieldError(("framework",), f"{framework.name} does not support {words}; {hint}")
@@ -108,7 +114,8 @@ def suits(plan: Plan, zero: int) -> dict[str, bool]:
 def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict[str, Any]:
     """Values of strategy fields that the framework decides where a scenario leaves them out."""
     defaults, applies = framework.defaults, suits(plan, zero)
-    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True)}
+    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True) and name != "reshard"}
+    found["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
         found["bucket_bytes"] = parameters * ELEMENT_BYTES[framework.gradients.reduce or precision]
@@ -138,7 +145,9 @@ def planned_fields(scenario: Scenario) -> dict[str, Any]:
     given = own.model_fields_set if own is scenario.strategy else frozenset()
     defaults = scenario.framework.defaults
     found = {}
-    for name in DECIDED:
+    for name in (name for name in DECIDED if name not in ("reshard", "balance")):
         by_framework = getattr(defaults, name)
         found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
-    return found
+    # with a framework that keeps parameters in pipelines, whether they are dropped depends on what is planned
+    decides = defaults.keeps_in_pipelines and "reshard" not in given
+    return found | {"reshard": None if decides else own.reshard}

@@ -25,7 +25,7 @@ def describe(run: Run) -> str:
     ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
     lines = [f"{run.scenario}: {run.strategy} on {ranks}, {_origin(run)}"]
     for title, rows in (
-        ("framework", _framework(run)),
+        ("framework", [run.framework_words] if run.framework else []),
         ("step time", _step_time(run)),
         ("throughput", _throughput(run)),
         ("90 % between", _interval(run)),
@@ -58,11 +58,6 @@ def _network(told: Mapping[str, str]) -> Iterator[str]:
     """What a network that was laid for the run was found to carry."""
     if "link rate" in told:
         yield f"links: {told['link rate']}; round trip: {told['round trip']}; latency: {told['latency']}"
-
-
-def _framework(run: Run) -> Iterator[str]:
-    if run.framework:
-        yield f"{run.framework}, by default" if run.framework_is_default else run.framework
 
 
 def _step_time(run: Run) -> Iterator[str]:

@@ -23,9 +23,16 @@ def write(run: Run, path: Path) -> None:
     if run.spans is None:
         raise RunError(f"{run.scenario}: the run was kept without spans, there is no timeline to write")
     try:
-        write_aside(path, json.dumps({"traceEvents": events(run), "displayTimeUnit": "ms"}).encode())
+        write_aside(path, json.dumps(plain(run)).encode())
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}; choose another file") from None
+
+
+def plain(run: Run) -> dict[str, Any]:
+    """The trace as data for JSON. `otherData`, which viewers show as metadata, names the run and its framework."""
+    about = {"scenario": run.scenario, "strategy": run.strategy, "origin": run.origin}
+    framework = {"framework": run.framework, "framework_is_default": run.framework_is_default} if run.framework else {}
+    return {"traceEvents": events(run), "displayTimeUnit": "ms", "otherData": about | framework}
 
 
 def events(run: Run) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulator.contenders import contenders
 from simulator.errors import FieldError, InputError
 from simulator.predict import timed
+from simulator.run import framework_words
 from simulator.scenario import Scenario
 from simulator.sensitivity import rebuilt
 from simulator.strategy import ParameterServer, Strategy
@@ -34,7 +35,8 @@ class Cell:
     """One way to wait under one kind of unevenness. of_even: the share of the throughput that is left of that of even ranks.
 
     staleness: updates by others that the parameters got between a pull and the push that follows from it, on average. dropped:
-    share of pushes. problem: why it cannot be trained so, the rest is None then. warnings: of the forecast.
+    share of pushes. problem: why it cannot be trained so, the rest is None then. warnings: of the forecast. framework: that the
+    way is trained with.
     """
 
     samples_per_s: float | None = None
@@ -43,6 +45,8 @@ class Cell:
     dropped: float | None = None
     problem: str = ""
     warnings: tuple[str, ...] = ()
+    framework: str = ""
+    framework_is_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class Uneven:
     workers: int
     ways: Mapping[str, str]
     cells: Mapping[str, Mapping[str, Cell]]
+
+    def framework_words(self, way: str) -> str:
+        """'pytorch-ddp, by default' of a way; "" where it cannot be trained."""
+        cells = [row[way] for row in self.cells.values()]
+        return next(filter(None, (framework_words(cell.framework, cell.framework_is_default) for cell in cells)), "")
 
     def plain(self) -> dict[str, Any]:
         """As data for JSON."""
@@ -129,7 +138,8 @@ def _cell(scenario: Scenario, strategy: Strategy, unevenness: Unevenness) -> Cel
         return Cell(problem=str(error))
     told = run.servers or {}
     staleness = told.get("version_staleness", {}).get("mean", 0.0)
-    return Cell(run.samples_per_s, None, staleness, told.get("dropped", 0.0), warnings=run.warnings)
+    framework = run.framework, run.framework_is_default
+    return Cell(run.samples_per_s, None, staleness, told.get("dropped", 0.0), "", run.warnings, *framework)
 
 
 def _against(cell: Cell, even: Cell) -> Cell:

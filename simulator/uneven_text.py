@@ -20,7 +20,10 @@ def describe(found: Uneven) -> str:
         f"{found.scenario}: samples/s of {found.workers} workers, by what is uneven and how they wait for one another",
         *_table(found),
         "",
-        *(f"  {name:<{longest}}  {words}" for name, words in found.ways.items()),
+        *(
+            f"  {name:<{longest}}  {'; '.join(filter(None, (words, found.framework_words(name))))}"
+            for name, words in found.ways.items()
+        ),
     ]
     told = [*_stale(found), *_problems(found)]
     lines += ["", *(line for text in told for line in textwrap.wrap(text, _LINE, subsequent_indent="  "))] if told else []

@@ -115,6 +115,7 @@ def _tell(explain: Callable[[Explanation], list[str]], case: Case) -> None:
     measured = case.measured
     times = f"{predicted:>10} {format_time_s(measured.step_time_s):>10}"
     print(f"{name:<24} {times} {case.error:>+7.1%} {_INSIDE[case.inside]:>7}")
+    print(f"  framework: {case.predicted.framework_words}")
     for phase in Phase:
         pair = case.predicted.phase_s[phase.label], measured.phase_s[phase.label]
         if any(pair):

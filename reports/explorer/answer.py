@@ -86,6 +86,8 @@ def _told(run: Run, scenario: Scenario, is_exact: bool) -> dict[str, Any]:
         "step_time_s": run.step_time_s,
         "samples_per_s": run.samples_per_s if run.step_time_s > 0 else None,
         "ranks": run.ranks,
+        "framework": run.framework,
+        "framework_is_default": run.framework_is_default,
         "headline": sentences.headline(run, scenario),
         "bottleneck": sentences.bottleneck(run),
         "numbers": sentences.numbers(run),

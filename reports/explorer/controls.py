@@ -8,9 +8,14 @@ from typing import Any, Final
 from reports.explorer import facts
 from reports.explorer.families import FAMILIES, Room, room, usual
 from reports.explorer.sliders import sliders
+from simulator import scenario_text
+from simulator.cluster.device import Precision, is_narrow
 from simulator.errors import FieldError
+from simulator.frameworks import library as frameworks
+from simulator.frameworks import shipped
 from simulator.model.layers import Layer, Shard
 from simulator.scenario import Scenario
+from simulator.software import default_framework, features
 from simulator.strategy import Strategy
 from simulator.strategy.replicated import Replicated
 
@@ -28,6 +33,12 @@ _CHUNKED: Final = {"interleaved_1f1b": (2, 3, 4), "looped_bfs": (2, 4), "zb_v": 
 _TEXTS: Final = 1
 _IMAGES: Final = 32
 _ZERO: Final = ("none", "1: optimizer states", "2: and gradients", "3: and parameters (FSDP)")
+_RECIPES: Final = {
+    "delayed": "by maxima of earlier steps", "current": "by maxima of this step", "rowwise": "for each row",
+    "blockwise": "for blocks of 128", "mxfp8": "for blocks of 32 (MXFP8)",
+}  # fmt: skip
+# leaves the framework to the default
+_ANY_FRAMEWORK: Final = "framework=null"
 _RECOMPUTE: Final = {"none": "none", "selective": "attention scores", "full": "whole layers"}
 
 
@@ -68,12 +79,60 @@ class _Choices:
         yield _choice("model", "Model", "the network that learns", map(self._model, facts.models().values()), name)
         yield self._batch()
         peaks = scenario.cluster.device.peak_flops
-        formats = [_option(one, one, f"training.precision={one}") for one in peaks]
+        formats = [_option(one, one, *self._for_precision(one)) for one in peaks]
         yield _choice("training.precision", "Number format", "of the arithmetic; 16 bits are faster and smaller than 32",
                       formats, scenario.training.precision)  # fmt: skip
+        if scenario.training.precision == "fp8":
+            names = [one for one in _RECIPES if one != "mxfp8" or self._generation == "blackwell"]
+            recipes = [_option(one, _RECIPES[one], f"training.fp8_recipe={one}") for one in names]
+            yield _choice("training.fp8_recipe", "Scaling of 8-bit products", "how numbers are fitted into 8 bits",
+                          recipes, scenario.training.fp8_recipe)  # fmt: skip
         options = [_option(one, one, f"training.optimizer={one}") for one in ("sgd", "momentum", "adam", "lamb", "adafactor")]
         yield _choice("training.optimizer", "Optimizer", "how weights are changed; Adam keeps two more numbers for each weight",
                       options, scenario.training.optimizer)  # fmt: skip
+
+    def _unless(self, is_supported: bool) -> list[str]:
+        """The setting that leaves the framework to the default, where the one that is named does not support a choice."""
+        return [] if is_supported or self._scenario.framework_is_default else [_ANY_FRAMEWORK]
+
+    def _supports(self, *needed: str) -> bool:
+        return set(needed) <= set(self._scenario.framework.supports)
+
+    @property
+    def _generation(self) -> str:
+        kernels = self._scenario.cluster.device.kernels
+        return kernels.generation if kernels and kernels.generation else ""
+
+    def _for_precision(self, precision: Precision) -> list[str]:
+        """The settings that change the precision; how 8-bit products are scaled is left out where there are none."""
+        training = self._scenario.training
+        if is_narrow(precision) or "fp8_recipe" not in training.model_fields_set:
+            return [f"training.precision={precision}", *self._unless(not is_narrow(precision) or self._supports("fp8"))]
+        update = {"precision": precision, "fp8_recipe": type(training).model_fields["fp8_recipe"].default}
+        changed = self._scenario.model_copy(update={"training": training.model_copy(update=update)})
+        return [scenario_text.dump_part(changed, "training").replace(": ", "=", 1)]
+
+    def _for_strategy(self, strategy: Strategy, zero: int | None = None) -> list[str]:
+        """The same for a strategy, or for a stage of ZeRO."""
+        training, cluster = self._scenario.training, self._scenario.cluster
+        needed = features(strategy, training.precision, training.zero if zero is None else zero, cluster)
+        return self._unless(self._supports(*needed))
+
+    def framework(self) -> Control:
+        """The frameworks that ship and support all that the scenario needs."""
+        scenario, strategy, training = self._scenario, self._strategy, self._scenario.training
+        needed = features(strategy, training.precision, training.zero, scenario.cluster)
+        usual = default_framework(strategy, training.precision, training.zero, scenario.model, scenario.cluster).name
+        flash = getattr(scenario.model, "flash", False)
+        options: list[Option] = []
+        for name in frameworks.names():
+            one = shipped(name)
+            if name == usual:
+                options.insert(0, _option(name, f"{name} (default)", _ANY_FRAMEWORK, hint=one.description))
+            elif needed <= set(one.supports) and (one.has_flash or not flash):
+                options.append(_option(name, name, f"framework={name}", hint=one.description))
+        words = "the training software and its version: its kernels, its work on the host, what it overlaps and keeps"
+        return _choice("framework", "Framework", words, options, scenario.framework.name)
 
     def _model(self, model: facts.ModelFacts) -> Option:
         """A model, and a strategy that can train it where the present one cannot."""
@@ -89,6 +148,7 @@ class _Choices:
         if model.heads and self._scenario.training.precision == "fp32":
             peaks = self._scenario.cluster.device.peak_flops
             sets += [f"training.precision={one}" for one in ("bf16", "fp16") if one in peaks][:1]
+        sets += self._unless(self._scenario.framework.has_flash or not model.flash)
         return _option(model.name, model.name, *sets, hint=model.description)
 
     def _samples(self, model: facts.ModelFacts) -> int:
@@ -129,10 +189,14 @@ class _Choices:
             space = Room(other.nodes, other.devices, self._room.blocks)
             sets += usual(strategy.kind, strategy.training_ranks, space, scenario.total_samples)
         if scenario.training.precision not in other.precisions:
-            sets.append(f"training.precision={other.precision}")
+            sets += self._for_precision(other.precision)
+        elif scenario.training.fp8_recipe == "mxfp8" and other.generation != "blackwell":
+            sets.append("training.fp8_recipe=delayed")
+        sets += self._unless(other.generation != "cpu" or self._supports("cpu"))
         return _option(other.name, other.name, *sets, hint=other.description)
 
     def strategy(self) -> Iterator[Control]:
+        yield self.framework()
         yield self._family()
         yield from self._degrees()
         if isinstance(self._strategy, Replicated):
@@ -148,10 +212,15 @@ class _Choices:
         options = []
         for kind, family in FAMILIES.items():
             fresh = zero if kind not in ("data_parallel", "hybrid") else []
-            sets = [*usual(kind, ranks, self._room, samples), *fresh] if kind != strategy.kind else []
+            sets = [*usual(kind, ranks, self._room, samples), *fresh, *self._for_kind(kind)] if kind != strategy.kind else []
             options.append(_option(kind, family.label, *sets, hint=family.help))
         words = FAMILIES[strategy.kind].help if strategy.kind in FAMILIES else "a strategy of an installed package"
         return _choice("strategy.kind", "Strategy", words, options, strategy.kind)
+
+    def _for_kind(self, kind: str) -> list[str]:
+        """What a family needs: hybrids begin as pipelines with replicas."""
+        needed = {"hybrid": ("data_parallel", "pipeline")}.get(kind, (kind,))
+        return self._unless(self._supports(*needed))
 
     def _degrees(self) -> Iterator[Control]:
         fields = type(self._strategy).model_fields
@@ -180,7 +249,11 @@ class _Choices:
     def _degree(self, field: str, name: str, label: str, words: str) -> Control:
         now = getattr(self._strategy, name)
         counts = sorted({now, *(count for count in _COUNTS if self._possible({name: count}))})
-        options = [_option(count, f"{count:,}", f"strategy.{field}={count}") for count in counts]
+        options = [
+            _option(count, f"{count:,}", f"strategy.{field}={count}",
+                    *self._for_strategy(self._strategy.model_copy(update={name: count})))
+            for count in counts
+        ]  # fmt: skip
         return _choice(f"strategy.{field}", label, words, options, now)
 
     def _schedule(self) -> Iterator[Control]:
@@ -212,7 +285,10 @@ class _Choices:
     def _memory(self) -> Iterator[Control]:
         training, plan = self._scenario.training, self._strategy.plan
         if "shard_over" in type(self._strategy).model_fields and plan.workers > 1:
-            options = [_option(stage, label, f"training.zero={stage}") for stage, label in enumerate(_ZERO)]
+            options = [
+                _option(stage, words, f"training.zero={stage}", *self._for_strategy(self._strategy, stage))
+                for stage, words in enumerate(_ZERO)
+            ]
             yield _choice("training.zero", "Share out (ZeRO)", "what workers hold a part of each, in place of a whole copy",
                           options, training.zero)  # fmt: skip
         scores = any(kept.group == "attention" for layer in self._built(self._strategy) for kept in layer.kept)

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simulator import library, yamlfile
+from simulator.cluster.device import Precision
 from simulator.device_part import resolve_device
 from simulator.model import T5
 
 # the first that a device has is taken where the chosen one is not among them
-_USUAL: Final = ("bf16", "fp16", "tf32", "fp32", "fp64")
+_USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")
 # models whose layers can be divided among ranks
 _TRANSFORMERS: Final = ("gpt", "llama", "bert", "t5")
+# of these, those whose attention is one kernel unless the file says otherwise
+_DECODERS: Final = ("gpt", "llama")
 # that every other model has
 _FEW_BLOCKS: Final = 4
 
@@ -27,17 +30,19 @@ class ClusterFacts(NamedTuple):
     nodes: int
     devices: int
     has_network: bool
-    precisions: tuple[str, ...]
+    generation: str
+    precisions: tuple[Precision, ...]
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         """The usual one of those that its device has."""
         return next(name for name in (*_USUAL, *self.precisions) if name in self.precisions)
 
 
 class ModelFacts(NamedTuple):
     """A model that ships. heads: None where ranks cannot share its layers. sequences: tokens that it reads and writes. experts:
-    whether it has some; scores: whether attention keeps its scores. blocks: layers that may be cut apart.
+    whether it has some; scores: whether attention keeps its scores; flash: whether it is one kernel. blocks:
+    layers that may be cut apart.
     """
 
     name: str
@@ -46,6 +51,7 @@ class ModelFacts(NamedTuple):
     sequences: tuple[int, ...]
     experts: bool
     scores: bool
+    flash: bool
     blocks: int
 
     def divides(self, ranks: int, sequences_too: bool) -> bool:
@@ -71,8 +77,9 @@ def models() -> Mapping[str, ModelFacts]:
         usual = {"target_sequence": T5.model_fields["target_sequence"].default} if data["kind"] == "t5" else {}
         sequences = tuple((usual | data)[field] for field in ("sequence", "target_sequence") if field in usual | data)
         scores = heads is not None and data.get("flash") is False
+        flash = heads is not None and bool(data.get("flash", data["kind"] in _DECODERS))
         experts = bool(data.get("experts"))
-        found[name] = ModelFacts(name, _said(data), heads, sequences, experts, scores, data.get("layers", _FEW_BLOCKS))
+        found[name] = ModelFacts(name, _said(data), heads, sequences, experts, scores, flash, data.get("layers", _FEW_BLOCKS))
     return found
 
 
@@ -89,7 +96,7 @@ def _cluster(name: str, data: dict[str, Any]) -> ClusterFacts:
     device = data["device"]
     return ClusterFacts(
         name, _said(data), data.get("nodes", 1), data["node"].get("devices", 1), "network" in data,
-        tuple(device["peak"]),
+        str(device.get("kernels", {}).get("generation", "")), tuple(device["peak"]),
     )  # fmt: skip
 
 

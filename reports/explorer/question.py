@@ -18,7 +18,9 @@ _LONGEST_SET: Final = 2000
 # levels of lists and mappings within one value; reading them is recursive
 _DEEPEST: Final = 20
 # what of a scenario is read from a file of that name
-_NAMED: Final = {("model",): "models", ("cluster",): "clusters", ("cluster", "device"): "devices"}
+_NAMED: Final = {
+    ("model",): "models", ("cluster",): "clusters", ("cluster", "device"): "devices", ("framework",): "frameworks",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

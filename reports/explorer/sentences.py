@@ -20,6 +20,7 @@ _HELD: Final = 0.02
 # what each part of a step is called, and what it means
 CAUSES: Final = {
     "compute": ("computing", "devices do the arithmetic of training"),
+    "slowest_rank": ("waiting for the slowest device", "equal devices differ a little in speed, and all wait for the slowest"),
     "exposed_communication": ("exposed communication", "bytes move, and the device has nothing to do until they have come"),
     "bubble": ("bubble", "a stage of the pipeline waits for the one before it or after it"),
     "waiting_for_server": ("waiting for servers", "gradients are pushed, and new weights have not come yet"),
@@ -47,6 +48,10 @@ HOLDERS: Final = {
 }
 # what a part of a step is lost to, and what would help
 _LOSSES: Final = {
+    "slowest_rank": (
+        "waiting for the slowest of many equal devices",
+        "devices that differ less in speed, or fewer that wait for each other",
+    ),
     "exposed_communication": (
         "waiting for bytes to move",
         "more bandwidth, more samples a worker, or communication that overlaps",

@@ -56,6 +56,9 @@ _ODD_STEP: Final = 1.0
 _FLASH_ROWS: Final = 128
 _FLASH_WIDTH: Final = 32
 _FLASH_BACKWARD: Final = 2.5
+# Widths of heads whose rates `Kernels` tells apart.
+_FLASH_NARROW: Final = 64
+_FLASH_WIDE: Final = 128
 # Bytes of an element of a dropout mask.
 _MASK_BYTES: Final = 1
 
@@ -76,6 +79,9 @@ class Kernels(Spec):
     )
     flash_forward_share: float = Field(0.4, gt=0, le=1, description="of the peak that flash attention's blocks reach")
     flash_backward_share: float = Field(0.3, gt=0, le=1)
+    flash_narrow_share: float = Field(
+        1.0, gt=0, le=1, description="of the rate with heads 128 wide that flash attention reaches with heads 64 wide"
+    )
     flash_ramp_keys: float = Field(
         0.0, ge=0, le=1e6, description="keys whose time each block of queries takes in addition to those that it attends to"
     )
@@ -363,6 +369,9 @@ def _flash_s(operator: Attention, samples: float, speed: Speed, work: float, sha
     widths = sum(math.ceil(width / _FLASH_WIDTH) * _FLASH_WIDTH for width in (operator.width, operator.value_width))
     keys = operator.keys * operator.seen + kernels.flash_ramp_keys
     block_flops = 2.0 * min(_FLASH_ROWS, operator.queries) * keys * widths * work
+    # heads between 64 and 128 wide are taken to lie on a line
+    narrow = min(1.0, max(0.0, (_FLASH_WIDE - max(operator.width, operator.value_width)) / (_FLASH_WIDE - _FLASH_NARROW)))
+    share *= 1 - narrow * (1 - kernels.flash_narrow_share)
     busy_s = waves * block_flops * kernels.processors / (speed.peak_flops * share)
     queries = operator.heads * operator.queries * (operator.width + operator.value_width)
     read = operator.key_heads * operator.keys * (operator.width + operator.value_width)

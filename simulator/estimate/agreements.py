@@ -59,7 +59,7 @@ def _pattern(held: Held, plan: Plan, job: Job, stage: range) -> Pattern:
     gathered, parameters = kept if job.zero == 3 else [], held.parameters(stage)
     sums = _summed(held, found, kept, size)
     last = sums if len(found) == 1 else _summed(held, found[-1:], kept[-1:], size)
-    gathers, opening, after = (_given(each, job.element_bytes) for each in (gathered, gathered[-1:], [parameters]))
+    gathers, opening, after = (_given(each, job.gathered_bytes) for each in (gathered, gathered[-1:], [parameters]))
     return Pattern(sums, last, gathers, opening, after, found[0].layers, parameters)
 
 

@@ -26,7 +26,7 @@ from simulator.strategy.replicas import check_size
 from simulator.strategy.schedule import ScheduleName
 
 _KEPT: Final = (
-    "prefetch", "reshard", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
+    "prefetch", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
     "deduplicated", "dispatch_precision", "combine_precision",
 )  # fmt: skip
 
@@ -64,6 +64,11 @@ class Space:
         found.pop("bucket_bytes")
         return found | ({name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {})
 
+    def kept_over(self, stages: int) -> dict[str, Any]:
+        """The same for pipelines of some stages, in which a framework may keep what ZeRO's stage 3 gathers."""
+        reshard = self.kept["reshard"]
+        return self.kept | {"reshard": stages == 1 if reshard is None else reshard}
+
     @cached_property
     def counted(self) -> Counted:
         """Ends of the model that count as blocks of stages, where there are several."""
@@ -89,7 +94,7 @@ class Space:
             "node_limit": one["expert"] > 1 and ranks > self.scenario.cluster.node.devices,
             **dict.fromkeys(("overlap_experts", "deduplicated", "dispatch_precision", "combine_precision"), one["expert"] > 1),
         }
-        return {name: value for name, value in self.kept.items() if suits.get(name, True)}
+        return {name: value for name, value in self.kept_over(one["stages"]).items() if suits.get(name, True)}
 
     def layers(self, shard: Shard) -> list[Layer] | None:
         """The model's layers, divided so; None where it cannot be."""
@@ -192,9 +197,9 @@ class Configurations:
         options = space.options(one)
         strategy = Hybrid(
             workers_=one["workers"], stages_=one["stages"], tensor=one["tensor"], context=one["context"], expert=one["expert"],
-            expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], microbatches_=one["microbatches"],
-            schedule=space.schedules[one["schedule"]], sequence_parallel=bool(one["sequence_parallel"]),
-            order=space.orders[one["order"]], **options,
+            expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], balance="layers",
+            microbatches_=one["microbatches"], schedule=space.schedules[one["schedule"]],
+            sequence_parallel=bool(one["sequence_parallel"]), order=space.orders[one["order"]], **options,
         )  # fmt: skip
         # sizes are read from text alone
         strategy = strategy.model_copy(update={"bucket_bytes": space.buckets_bytes[one["bucket"]]})

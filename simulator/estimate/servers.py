@@ -85,6 +85,7 @@ class ServerConfigurations:
         bucket_bytes = space.buckets_bytes[numbers.pop("bucket")]
         told = {"bucket_bytes": bucket_bytes} if space.kept["overlap"] else {}
         return numbers | {
+            "framework": space.scenario.framework.name,
             "samples": space.scenario.total_samples // numbers["workers"],
             "placement": space.placements[numbers["placement"]],
             "two_level": bool(numbers["two_level"]),

@@ -20,9 +20,13 @@ _LONGEST_CHAIN: Final = 8
 def resolve_framework(located: Located, folder: Path) -> None:
     """Replaces `framework: NAME` and `framework: {base: NAME, ...}` of a scenario by what the files say.
 
-    Fields next to `base` change what the base says, in mappings key by key. Raises ScenarioError.
+    Fields next to `base` change what the base says, in mappings key by key. `framework: null` leaves it to the default. Raises
+    ScenarioError.
     """
     if isinstance(located.data, dict) and "framework" in located.data:
+        if located.data["framework"] is None:
+            del located.data["framework"]
+            return
         _resolve(located, ("framework",), folder, _LONGEST_CHAIN)
 
 
@@ -46,6 +50,10 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
         is_name = True
     else:
         is_name = False
+    if isinstance(value, dict) and not {"base", "name"} & set(value):
+        raise ScenarioError(
+            [f"{located.place(path)}: framework: names none; give base, such as {{base: pytorch-ddp}}, or name"]
+        )
     if not isinstance(value, dict) or "base" not in value:
         return
     changes = {key: one for key, one in value.items() if key != "base"}
@@ -70,14 +78,22 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
     located.places.update(places)
 
 
-def names() -> list[str]:
+@functools.cache
+def names() -> tuple[str, ...]:
     """Names of the frameworks that ship, sorted."""
-    return library.names("frameworks")
+    return tuple(library.names("frameworks"))
 
 
 def supporting(features: frozenset[str]) -> list[str]:
     """Names of the shipped frameworks that support all `features`, sorted."""
     return [name for name in names() if features <= set(shipped(name).supports)]
+
+
+def renamed(framework: Framework) -> Framework:
+    """The framework, under a name that says so where it is a shipped one with changes."""
+    if framework.name not in names() or equal_to_shipped(framework):
+        return framework
+    return framework.model_copy(update={"name": f"{framework.name}, changed"})
 
 
 def equal_to_shipped(framework: Framework) -> bool:

@@ -128,6 +128,8 @@ def _result(found: Setting, shares: Shares, history: History, days: float, step_
     return Goodput(
         scenario=scenario.name,
         strategy=scenario.strategy.kind,
+        framework=scenario.framework.name,
+        framework_is_default=scenario.framework_is_default,
         days=days,
         simulated_days=history.end_s / _DAY_S,
         samples=history.samples,

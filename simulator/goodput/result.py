@@ -38,6 +38,8 @@ class Goodput:
 
     scenario: str
     strategy: str
+    framework: str
+    framework_is_default: bool
     days: float
     simulated_days: float
     samples: int

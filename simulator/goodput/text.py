@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.goodput.result import Goodput
+from simulator.run import framework_words
 from simulator.units import format_bytes, format_count, format_number, format_time_s, format_USD
 
 _WIDTH: Final = 100
@@ -22,6 +23,7 @@ def describe(found: Goodput) -> str:
     nodes = f"{found.counts['host']:,} node{'s' if found.counts['host'] > 1 else ''}"
     lines = [f"{found.scenario}: {found.strategy} on {nodes}, {_days(found.days)} with failures"]
     for title, rows in (
+        ("framework", [framework_words(found.framework, found.framework_is_default)]),
         ("effective", _ratio(found)),
         ("where it goes", _parts(found)),
         ("interruptions", _interruptions(found)),

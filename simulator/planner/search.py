@@ -50,7 +50,8 @@ class Choice:
 @dataclass(frozen=True)
 class Planned:
     """best: of what was replayed, the best first. proved: whether no other configuration that fits beats it by replay. front:
-    rows that nothing beats in estimated time and memory. Seconds that estimating and replaying took."""
+    rows that nothing beats in estimated time and memory. framework_is_default: whether neither the scenario nor the caller
+    named frameworks. Seconds that estimating and replaying took."""
 
     objective: Objective
     configurations: Candidates
@@ -64,6 +65,7 @@ class Planned:
     estimate_s: float
     replay_s: float
     front: tuple[int, ...]
+    framework_is_default: bool
 
     def table(self) -> pd.DataFrame:
         """A row for each of the best, with their configurations."""
@@ -125,6 +127,7 @@ def plan(
     return Planned(
         objective, found, times.expected_s, held_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
         estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, times.expected_s, held_bytes),
+        frameworks is None and scenario.framework_is_default,
     )  # fmt: skip
 
 
@@ -156,7 +159,7 @@ def _candidates(
 ) -> Candidates:
     hybrids = spaces(scenario, ranks, schedules, frameworks)
     hybrids = hybrids if "hybrid" in kinds else [replace(hybrids[0], ranks=())]
-    served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0)
+    served = server_space(scenario, ranks, servers if "parameter_server" in kinds else 0, frameworks)
     return Candidates.all_of(*map(every, hybrids), every_served(served))
 
 

@@ -47,8 +47,9 @@ def spaces(
         return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
     by_framework: dict[str, list[int]] = {}
     for zero in _ZERO:
-        # ZeRO's stage 2 is for data parallelism alone, all else for every degree
-        strategy = Hybrid(workers_=2, tensor=1 if zero == 2 else 2)
+        # ZeRO's stage 2 is for data parallelism alone, all else for every degree that transformers have
+        tensor = 2 if zero != 2 and hasattr(scenario.model, "sequence") else 1
+        strategy = Hybrid(workers_=2, tensor=tensor)
         name = default_framework(strategy, scenario.training.precision, zero, scenario.model, scenario.cluster).name
         by_framework.setdefault(name, []).append(zero)
     result = []
@@ -61,7 +62,7 @@ def spaces(
 def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
     """The scenario with another framework, whether or not its own strategy is supported. Raises FieldError for a precision, or
     a kind of attention, that is not."""
-    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster.device))
+    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
     return scenario.model_copy(update={"framework": framework})
 
@@ -106,9 +107,16 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
     )
 
 
-def server_space(scenario: Scenario, workers: int, most: int | None) -> ServerSpace:
+def server_space(
+    scenario: Scenario, workers: int, most: int | None, frameworks: Sequence[Framework] | None = None
+) -> ServerSpace:
     """Servers from one up to as many as the cluster has machines for, or `most`; where they stand, whether gradients are summed
-    inside machines first, recomputation and buckets."""
+    inside machines first, recomputation and buckets.
+
+    frameworks: as in `spaces`; the first that supports parameter servers is taken. Raises FieldError where none does.
+    """
+    if most != 0:
+        scenario = _with_servers(scenario, workers, frameworks)
     cluster, own = scenario.cluster, scenario.strategy
     taken = -(-workers // cluster.node.devices)
     machines = max(cluster.nodes - taken, taken, min(workers, cluster.node.devices))
@@ -123,6 +131,18 @@ def server_space(scenario: Scenario, workers: int, most: int | None) -> ServerSp
         recompute=_recompute(scenario.model.build_layers()),
         buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
     )
+
+
+def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framework] | None) -> Scenario:
+    """The scenario with a framework that has parameter servers. Raises FieldError where none of those given has."""
+    strategy, training = ParameterServer(workers_=workers, servers_=1), scenario.training
+    needed = features(strategy, training.precision, 0, scenario.cluster)
+    if frameworks is None and scenario.framework_is_default:
+        frameworks = [default_framework(strategy, training.precision, 0, scenario.model, scenario.cluster)]
+    named = [scenario.framework] if frameworks is None else frameworks
+    found = next((one for one in named if needed <= set(one.supports)), named[0])
+    check_supported(found, needed)
+    return scenario.model_copy(update={"framework": found})
 
 
 def _powers(most: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.apart import SURE
 from simulator.planner.doubt import Doubt, alike
 from simulator.planner.search import Choice, Planned
-from simulator.scenario_text import dump_part
+from simulator.scenario_text import dump_framework, dump_part
 from simulator.units import format_bytes, format_energy_J, format_time_s, format_USD
 
 # Rows of the front that are printed, and the share of a step from which on a cause is told.
@@ -29,6 +29,7 @@ def describe(planned: Planned, doubt: Doubt) -> str:
         *_by_servers(planned),
         "",
         "the best, for a scenario file:",
+        f"  {dump_framework(planned.best[0].scenario)}",
         f"  {dump_part(planned.best[0].scenario, 'strategy')}",
         f"  {dump_part(planned.best[0].scenario, 'training', ('zero', 'recompute'))}",
     ]
@@ -48,6 +49,8 @@ def plain(planned: Planned, doubt: Doubt) -> dict[str, Any]:
         "replay_seconds": planned.replay_s,
         "proved": planned.proved,
         "best": [_choice(planned, doubt, number) for number in range(len(planned.best))],
+        "frameworks": _frameworks(planned),
+        "framework_is_default": planned.framework_is_default,
         "front": [
             planned.configurations.row(row)
             | {"estimated_s": float(planned.expected_s[row]), "memory_bytes": float(planned.memory_bytes[row])}
@@ -89,11 +92,19 @@ def _headline(planned: Planned) -> Iterator[str]:
         f"{count:,} configurations estimated in {format_time_s(planned.estimate_s)}, of which {planned.fitting:,} fit into "
         f"{format_bytes(planned.capacity_bytes)}; {planned.replayed} replayed in {format_time_s(planned.replay_s)}"
     )
+    frameworks = _frameworks(planned)
+    default = ", by default" if planned.framework_is_default else ""
+    yield f"framework{'s' if len(frameworks) > 1 else ''}: {', '.join(frameworks)}{default}"
     if planned.proved:
         with_servers = ", or with servers by prediction" if planned.configurations.has_servers().any() else ""
         yield f"proved: no other that fits beats the best in {planned.objective} by replay{with_servers}"
     else:
         yield f"not proved: after {planned.replayed} replays others may still beat the best"
+
+
+def _frameworks(planned: Planned) -> list[str]:
+    """Names of the frameworks that were chosen from."""
+    return list(dict.fromkeys(part.space.scenario.framework.name for part in planned.configurations.parts if len(part)))
 
 
 def _columns(planned: Planned, doubt: Doubt) -> dict[str, list[str]]:
@@ -121,6 +132,8 @@ def _columns(planned: Planned, doubt: Doubt) -> dict[str, list[str]]:
     if any("servers" not in row for row in rows):
         columns |= {name: [str(row.get(name, _NONE)) for row in rows] for name in ("schedule", "zero")}
     columns["recompute"] = [row["recompute"] for row in rows]
+    if len({row["framework"] for row in rows}) > 1:
+        columns["framework"] = [row["framework"] for row in rows]
     if any(row.get("sequence_parallel") for row in rows):
         columns["sequence"] = ["parallel" if row.get("sequence_parallel") else "whole" for row in rows]
     if any("bucket_bytes" in row for row in rows):

@@ -280,7 +280,7 @@ class Agreement:
 
         def asked(begin: int) -> Iterator[_Asked]:
             for group, count in self._parameters(self._beginning[begin].layers).items():
-                yield _Asked("all_gather", group, float(count * self.job.element_bytes))
+                yield _Asked("all_gather", group, float(count * self.job.gathered_bytes))
 
         found = self._asked_by(self.shop.lanes.begin[passing], asked)
         before = passing[found.keys()]
@@ -336,7 +336,7 @@ class Agreement:
         shop.draft.times(rows, members, told)
         if job.zero in (1, 2) and not plan.overlap_gather and plan.averages:
             held = [part for stage in plan.stage_of[rank] for part in self._parameters(shop.ranges[stage]).items()]
-            asked = [_Asked("all_gather", group, float(count * job.element_bytes)) for group, count in held]
+            asked = [_Asked("all_gather", group, float(count * job.gathered_bytes)) for group, count in held]
             numbers = [self._ask(rank, one) for one in asked]
             gathers = self._add(members, numbers, np.arange(len(numbers)), [rows], label).tolist()
             for member in members:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simulator.cluster import Cluster
-from simulator.cluster.device import ELEMENT_BYTES, Amount, Optimizer, Precision
+from simulator.cluster.device import ELEMENT_BYTES, Amount, Optimizer, Precision, is_narrow
 from simulator.errors import FieldError
 from simulator.frameworks import IDEAL, Execution, Framework, Work
 from simulator.frameworks.scale import slowest
@@ -127,6 +127,11 @@ class Job:
     def scatters(self) -> bool:
         """Whether each microbatch's gradients are scattered."""
         return self.zero >= 2 and self.scatter == "microbatch"
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of an element of parameters that ranks gather; embeddings, which stay in 16 bits, are counted alike."""
+        return 1 if is_narrow(self.precision) and self.framework.fp8_gathers else self.element_bytes
 
     @property
     def reduced_bytes(self) -> int:

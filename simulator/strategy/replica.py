@@ -113,8 +113,9 @@ class Replica:
         forward, weight = tasks.kind == Pass.FORWARD, tasks.kind == Pass.WEIGHT
         work_s = np.where(forward, _over(costs.forward_s, tasks), _over(costs.backward_s, tasks))
         first, last = tasks.microbatch == 0, tasks.microbatch == self.shop.plan.microbatches - 1
-        work_s += np.where(forward & first, _over(costs.first_forward_s, tasks), 0.0)
-        work_s += np.where(np.isin(tasks.kind, _BACK) & last, _over(costs.last_backward_s, tasks), 0.0)
+        # not in place: where links vary from point to point, one of these may vary and the others not
+        work_s = work_s + np.where(forward & first, _over(costs.first_forward_s, tasks), 0.0)
+        work_s = work_s + np.where(np.isin(tasks.kind, _BACK) & last, _over(costs.last_backward_s, tasks), 0.0)
         exchange_s = np.where(forward, _over(costs.forward_exchange_s, tasks), _over(costs.backward_exchange_s, tasks))
         if weight.any():
             weights_s = _over(sheet.of(samples).weights_s(self.shop.plan.microbatches), tasks)

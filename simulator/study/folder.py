@@ -94,7 +94,9 @@ def table_of(study: Study, rows: Sequence[Row]) -> pa.Table:
         columns[axis.column] = pa.array(axis.told, _type_of(axis.told)).take(pa.array(places))
     types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
     for name, (kind, _) in {**RESULTS, **(TARGET_RESULTS if study.has_target else {})}.items():
-        columns[name] = pa.array([row.get(name) for row in rows], types[kind])
+        # an axis over frameworks has what they are called
+        if name not in columns:
+            columns[name] = pa.array([row.get(name) for row in rows], types[kind])
     return pa.table(columns)
 
 

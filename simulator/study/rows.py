@@ -28,6 +28,8 @@ Times = NDArray[np.float64]
 
 # What is told of every point, beside its axes: kind of number, and how it follows from the step time where all else is alike.
 RESULTS: Final[Mapping[str, tuple[type, int]]] = {
+    "framework": (str, 0),
+    "framework_is_default": (bool, 0),
     "ranks": (int, 0),
     "samples": (int, 0),
     "step_time_s": (float, 1),
@@ -107,6 +109,8 @@ def told(run: Run) -> Row:
     low_s, high_s = run.prediction_interval_s or (None, None)
     efficiency, cost = run.efficiency or {}, run.cost_USD or {}
     return {
+        "framework": run.framework,
+        "framework_is_default": run.framework_is_default,
         "ranks": run.ranks,
         "samples": run.samples,
         "step_time_s": run.step_time_s,

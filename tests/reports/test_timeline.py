@@ -118,11 +118,12 @@ def test_the_title_tells_what_else_than_computing_takes_time(small: Make) -> Non
     assert step is not None
     first, second = timeline._finding(step, scenario.strategy).split("\n")
     assert first.startswith("pipeline, 1f1b, on 3 ranks: ")
+    assert first.endswith(" a step; megatron-core-0.12, by default")
     assert "bubble" in second
-    alone = small("strategy.workers=1")
+    alone = small("strategy.workers=1", "framework=ideal")
     step = typical_step(predict(alone))
     assert step is not None
-    assert re.fullmatch(r"data_parallel on 1 rank: \S+ ms a step", timeline._finding(step, alone.strategy))
+    assert re.fullmatch(r"data_parallel on 1 rank: \S+ ms a step; ideal", timeline._finding(step, alone.strategy))
 
 
 def drawn(run: Run) -> Figure:

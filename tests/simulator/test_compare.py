@@ -38,6 +38,21 @@ def test_nothing_changed_is_no_change_and_cannot_be_told_apart(small: Make) -> N
     assert "cannot be told apart" in text
 
 
+def test_frameworks_are_named_and_another_one_is_one_change(small: Make) -> None:
+    found = compare(small(), small("framework=torchtitan"))
+    changed = {one.field: (one.a, one.b) for one in found.changed}
+    assert changed["framework"] == ("pytorch-ddp", "torchtitan")
+    assert not any(field.startswith("framework.") for field in changed)
+    assert found.plain()["frameworks"] == {
+        "a": {"framework": "pytorch-ddp", "framework_is_default": True},
+        "b": {"framework": "torchtitan", "framework_is_default": False},
+    }
+    first, second = describe(found).splitlines()[:2]
+    assert first.endswith("framework: pytorch-ddp, by default")
+    assert second.endswith("framework: torchtitan")
+    assert found.table()["framework"].tolist() == ["pytorch-ddp", "torchtitan"]
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_parts_add_up_to_the_step(small: Make, change: tuple[str, ...]) -> None:
     found = compare(small(), small(*change))

@@ -183,6 +183,29 @@ def test_contenders_are_as_the_scenario_is_but_for_what_they_are_called(small: M
     assert (made[3].workers, made[3].servers, made[3].overlap) == (8, 4, False)
 
 
+def test_contenders_may_name_their_frameworks(small: Make) -> None:
+    scenario = small()
+    named, own = contenders(scenario, ["ring@torchtitan", "ring"])
+    assert (named.name, named.words) == ("ring@torchtitan", own.words)
+    assert named.framework is not None
+    assert (named.framework.name, own.framework) == ("torchtitan", None)
+    assert named.strategy(scenario, {}) == own.strategy(scenario, {})
+
+
+def test_each_contender_tells_what_it_is_trained_in(path: Path) -> None:
+    x, y = "cluster.network.bandwidth=10 Gbit/s..100 Gbit/s", "workers=4,8"
+    found = crossover(path, x, y, ["ring", "ring@ideal", "ps-2", "ps-2@pytorch-ddp"], 2)
+    words = {name: found.framework_words(name) for name in found.strategies}
+    assert words == {
+        "ring": "pytorch-ddp, by default", "ring@ideal": "ideal", "ps-2": "tensorflow-1-servers, by default",
+        "ps-2@pytorch-ddp": "",
+    }  # fmt: skip
+    refused = {point.problem for point in found.points if point.strategy == "ps-2@pytorch-ddp"}
+    assert all("pytorch-ddp does not support parameter server; use tensorflow-1-servers" in problem for problem in refused)
+    assert "; pytorch-ddp, by default" in describe(found)
+    assert set(found.table()["framework"]) == {"pytorch-ddp", "ideal", "tensorflow-1-servers", ""}
+
+
 @given(low=st.floats(1e-3, 1e3), factor=st.floats(1.01, 1e6), points=st.integers(2, 30))
 def test_values_are_spaced_evenly_by_their_logarithms(low: float, factor: float, points: int) -> None:
     axis = x_axis(RING, f"cluster.network.latency={low!r} s..{low * factor!r} s", points)

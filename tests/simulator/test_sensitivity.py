@@ -160,9 +160,11 @@ def test_a_scenario_is_checked_again_when_parts_change(small: Make) -> None:
 def test_the_table_and_the_command(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     found = sensitivity(small(SERVERS))
     assert found.table().loc["servers", "field"] == "strategy.servers"
+    assert describe(found).splitlines()[1] == "  framework: tensorflow-1-servers, by default"
     assert describe(found).splitlines()[-1].startswith("bottleneck: ")
     assert scaleproof.main(["sensitivity", "ring-2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
+    assert (told["framework"], told["framework_is_default"]) == ("gloo-cpu", True)
     assert told["bottleneck"] in {one["name"] for one in told["cluster"]}
     assert scaleproof.main(["sensitivity", "ring-2", "--set", "strategy.workers=no"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -33,8 +33,8 @@ def test_a_screen_tells_speed_parts_baseline_memory_energy_and_cost(small: Make)
     assert run.efficiency is not None
     assert text.startswith("small: hybrid on 6 ranks, predicted\n")
     assert list(told) == [
-        "step time", "throughput", "90 % between", "utilisation", "where it goes", "communication", "efficiency", "memory",
-        "energy", "cost",
+        "framework", "step time", "throughput", "90 % between", "utilisation", "where it goes", "communication", "efficiency",
+        "memory", "energy", "cost",
     ]  # fmt: skip
     assert told["step time"][0].endswith("for 48 samples, 1.54 k tokens")
     assert told["throughput"][0].count("tokens/s") == 2
@@ -83,7 +83,7 @@ def test_what_is_not_known_is_left_out(small: Make) -> None:
         run, tokens=None, model_flops=None, efficiency=None, baseline=None, speed_up=None, memory_bytes=None,
         prediction_interval_s=None,
     )  # fmt: skip
-    assert list(rows(describe(bare))) == ["step time", "throughput", "where it goes", "communication"]
+    assert list(rows(describe(bare))) == ["framework", "step time", "throughput", "where it goes", "communication"]
 
 
 def test_a_run_bound_by_its_input_says_so(small: Make) -> None:

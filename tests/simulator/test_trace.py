@@ -49,6 +49,14 @@ def test_lanes_are_named_and_nothing_in_them_overlaps(small: Make, strategy: str
     assert all(e["name"] and e["dur"] > 0 for e in spans)
 
 
+def test_metadata_name_the_framework(small: Make, tmp_path: Path) -> None:
+    trace.write(predict(small()), tmp_path / "trace.json")
+    about = json.loads((tmp_path / "trace.json").read_text())["otherData"]
+    assert about["framework"] == "pytorch-ddp"
+    assert about["framework_is_default"] is True
+    assert (about["strategy"], about["origin"]) == ("data_parallel", "predicted")
+
+
 def test_spans_tell_microbatch_and_stage(small: Make, tmp_path: Path) -> None:
     events = written(small("strategy={kind: pipeline, stages: 3, microbatches: 4}"), tmp_path / "trace.json")
     assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {

@@ -138,3 +138,7 @@ def test_the_command_prints_what_json_has(small: Make, tmp_path: object, capsys:
     assert list(plain["cells"]) == [ALONE, "stragglers"]
     assert all(way in text for way in plain["ways"])
     assert "updates behind" in text
+    assert {cell["framework"] for row in plain["cells"].values() for cell in row.values()} == {
+        "tensorflow-1-servers", "pytorch-ddp",
+    }  # fmt: skip
+    assert "an allreduce, which waits for all; pytorch-ddp, by default" in text

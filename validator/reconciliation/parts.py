@@ -12,7 +12,8 @@ from simulator.run import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Run
 from validator.reconciliation.match import Matched
 from validator.reconciliation.tally import Tally
 
-# what ranks wait for, by part of the breakdown
+# What ranks wait for, by part of the breakdown. Predictions have two kinds of waiting for ranks: `slowest_rank` is waiting for
+# a device that is slower than the mean, which predicted phases contain. Measured ranks compute at their own speed, then wait.
 WAITING: Final = ("bubble", "waiting_for_ranks", "waiting_for_server", "waiting_for_input")
 # parts by what they are of, in the order in which they are told
 GROUPS: Final = {
@@ -58,7 +59,7 @@ def split(predicted: Run, measured: Run, matched: Matched | None) -> tuple[Part,
     alone_s = {} if matched is None else matched.unmatched_s
     found = [*_compute(predicted, measured, alone_s), *_communication(predicted, measured, matched)]
     for name in WAITING:
-        found.append(_both(name, *(run.breakdown_s.get(name, 0.0) for run in (predicted, measured))))
+        found.append(_both(name, *(_waiting_s(run, name) for run in (predicted, measured))))
     # whatever is left is not told by the breakdowns: with it the parts add up
     left_s = predicted.step_time_s - measured.step_time_s - sum(part.difference_s for part in found)
     sides = (run.breakdown_s.get("other", 0.0) for run in (predicted, measured))
@@ -69,11 +70,23 @@ def _both(name: str, predicted_s: float, measured_s: float) -> Part:
     return Part(name, predicted_s - measured_s, predicted_s, measured_s)
 
 
+def _waiting_s(run: Run, name: str) -> float:
+    """Seconds of a step in which ranks wait, by part of the breakdown; waiting for ranks includes waiting for the slowest."""
+    slowest_s = run.breakdown_s.get("slowest_rank", 0.0) if name == "waiting_for_ranks" else 0.0
+    return run.breakdown_s.get(name, 0.0) + slowest_s
+
+
+def _compute_share(run: Run) -> float:
+    """Share of the time in compute phases in which the mean rank computes; the rest of it waits for the slowest."""
+    compute_s, slowest_s = (run.breakdown_s.get(name, 0.0) for name in ("compute", "slowest_rank"))
+    return compute_s / (compute_s + slowest_s) if slowest_s > 0 else 1.0
+
+
 def _compute(predicted: Run, measured: Run, alone_s: Mapping[int, float]) -> list[Part]:
     """By phase, less what has no partner."""
     result = []
     for phase in COMPUTE_PHASES:
-        sides = [run.phase_s.get(phase.label, 0.0) for run in (predicted, measured)]
+        sides = [run.phase_s.get(phase.label, 0.0) * _compute_share(run) for run in (predicted, measured)]
         result.append(Part(phase.label, sides[0] - sides[1] - alone_s.get(phase, 0.0), *sides))
     return result
 

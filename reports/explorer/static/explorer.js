@@ -7,6 +7,7 @@ import { Timeline } from "./timeline.js";
 
 const CAUSES = {
   compute: "blue",
+  slowest_rank: "vermillion",
   exposed_communication: "orange",
   bubble: "purple",
   waiting_for_server: "yellow",

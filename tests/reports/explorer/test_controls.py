@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,6 +13,7 @@ from reports.explorer.controls import controls
 from reports.explorer.facts import clusters, models
 from reports.explorer.question import Question, Shelf
 from simulator.fields import value_at
+from simulator.scenario import Recipe
 
 
 def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
@@ -21,14 +22,26 @@ def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "reference", ["resnet50-servers-p100", "megatron-175b-3d-selene", "gpt3-1.3b-diloco-wan", "resnet50-async-straggler-p100"]
+    ("reference", "given"),
+    [
+        ("resnet50-servers-p100", ()),
+        ("megatron-175b-3d-selene", ()),
+        ("gpt3-1.3b-diloco-wan", ()),
+        ("resnet50-async-straggler-p100", ()),
+        ("horovod", ()),
+        ("llama-2-7b-fsdp-a100", ()),
+        ("mixtral-8x7b-experts-h100", ("training.precision=fp8",)),
+        ("mixtral-8x7b-experts-h100", ("training.precision=fp8", "training.fp8_recipe=current")),
+        ("mixtral-8x7b-experts-h100", ("cluster=dgx-b200", "training.precision=fp8", "training.fp8_recipe=mxfp8")),
+        ("llama-3-8b-long-context-h100", ("training.precision=fp8", "framework=null")),
+    ],
 )
-def test_every_choice_is_valid_beside_everything_else(reference: str) -> None:
-    for control in by_field(reference).values():
+def test_every_choice_is_valid_beside_everything_else(reference: str, given: tuple[str, ...]) -> None:
+    for control in by_field(reference, *given).values():
         options = control.get("options", [])
         # of the many models and clusters some
         for option in options[:: max(1, len(options) // 12)]:
-            sets = tuple(option["sets"])
+            sets = (*given, *option["sets"])
             Shelf().question([("scenario", reference), *(("set", one) for one in sets)])
             asked(Question(reference, sets))
 
@@ -45,6 +58,38 @@ def test_every_control_says_what_is_now_and_is_explained(reference: str) -> None
 def test_a_choice_is_what_the_scenario_says_once_it_is_made() -> None:
     for option in by_field("resnet50-ring-p100")["strategy.workers"]["options"]:
         assert by_field("resnet50-ring-p100", *option["sets"])["strategy.workers"]["value"] == option["says"]
+
+
+def test_frameworks_that_support_the_scenario_are_offered_and_the_default_is_marked() -> None:
+    options = by_field("megatron-175b-3d-selene")["framework"]["options"]
+    assert options[0] == {
+        "says": "megatron-core-0.12", "label": "megatron-core-0.12 (default)", "sets": ["framework=null"],
+        "hint": "Megatron-Core 0.12 (2025) with Transformer Engine and the distributed optimizer",
+    }  # fmt: skip
+    offered = {option["says"] for option in options}
+    assert {"megatron-lm-2022", "nemo", "torchtitan", "ideal"} <= offered
+    assert not {"pytorch-ddp", "horovod", "tensorflow-1-servers"} & offered
+
+
+def test_frameworks_without_flash_attention_are_not_offered_for_models_with_it() -> None:
+    offered = {option["says"] for option in by_field("mixtral-8x7b-experts-h100", "strategy.expert=1")["framework"]["options"]}
+    assert "megatron-lm-2022" not in offered
+    assert "megatron-core-0.12" in offered
+
+
+def test_a_framework_that_a_scenario_names_is_left_for_a_choice_that_it_does_not_support() -> None:
+    families = {option["says"]: option["sets"] for option in by_field("horovod")["strategy.kind"]["options"]}
+    assert "framework=null" in families["parameter_server"]
+    assert "framework=null" not in families["local_sgd"]
+
+
+def test_8_bit_training_offers_how_its_products_are_scaled() -> None:
+    assert "training.fp8_recipe" not in by_field("mixtral-8x7b-experts-h100")
+    recipes = by_field("mixtral-8x7b-experts-h100", "training.precision=fp8")["training.fp8_recipe"]
+    assert recipes["value"] == "delayed"
+    assert {option["says"] for option in recipes["options"]} == set(get_args(Recipe)) - {"mxfp8"}
+    blackwell = by_field("mixtral-8x7b-experts-h100", "cluster=dgx-b200", "training.precision=fp8")["training.fp8_recipe"]
+    assert {option["says"] for option in blackwell["options"]} == set(get_args(Recipe))
 
 
 def test_families_offer_their_own_degrees() -> None:

@@ -32,6 +32,9 @@ def test_without_a_scenario_the_first_one_is_meant() -> None:
     "override",
     [
         "model=/etc/passwd",
+        "framework=/etc/passwd",
+        "framework.base=/etc/passwd",
+        "framework={base: ../frameworks/ideal.yaml, contention: true}",
         "model=../models/resnet50.yaml",
         "model=hf:config.json",
         "model=python:os:getcwd",

@@ -15,6 +15,7 @@ from scaleproof import main
 from simulator.engine import replay
 from simulator.errors import FieldError, InputError
 from simulator.estimate import every, memory_bytes
+from simulator.frameworks import shipped
 from simulator.objectives import OBJECTIVES
 from simulator.planner import Planned, plan
 from simulator.planner.doubt import alike, doubt
@@ -129,6 +130,29 @@ def test_the_plan_is_told_in_words_and_as_data() -> None:
     assert "proved: no other that fits beats the best in time by replay" in text
     assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
+
+
+def test_the_plan_names_its_frameworks() -> None:
+    found = planned()
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    told, text = plain(found, doubts), describe(found, doubts)
+    assert told["framework_is_default"] is True
+    assert set(told["frameworks"]) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
+    assert {choice["framework"] for choice in told["best"]} <= set(told["frameworks"])
+    assert "\nframeworks: pytorch-ddp, deepspeed-zero, pytorch-fsdp2, by default\n" in text
+    assert f"\n  framework: {found.best[0].scenario.framework.name}\n  strategy: " in text
+
+
+def test_frameworks_that_are_named_are_chosen_from(capsys: pytest.CaptureFixture[str]) -> None:
+    named = plan(small(), 8, top=8, frameworks=[shipped("pytorch-ddp"), shipped("ideal")])
+    assert {part.space.scenario.framework.name for part in named.configurations.parts[:2]} == {"pytorch-ddp", "ideal"}
+    assert not named.framework_is_default
+    assert named.best[0].scenario.framework.name == "ideal"
+    command = ["plan", "resnet50-ring-p100", "--gpus", "8", "--frameworks"]
+    assert main([*command, "megatron"]) == 2
+    assert capsys.readouterr().err.startswith("no framework is called 'megatron'; did you mean")
+    assert main([*command, "torchtitan", "--strategies", "parameter_server"]) == 2
+    assert "torchtitan does not support parameter server; use tensorflow-1-servers" in capsys.readouterr().err
 
 
 def test_the_best_are_a_table() -> None:

@@ -70,6 +70,33 @@ def test_a_table_has_axes_results_and_errors_of_all_points() -> None:
     assert scaleproof.sweep is sweep
 
 
+def test_frameworks_are_an_axis_and_what_they_do_not_support_is_told() -> None:
+    study = {
+        "scenario": "megatron-175b-3d-selene",
+        "axes": {"framework": ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "megatron"], "strategy.workers": [8]},
+    }
+    found = sweep(study)
+    assert found["framework"].tolist() == ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "megatron"]
+    assert found["framework_is_default"].tolist() == [False, False, None, None]
+    assert (found["step_time_s"][:2] > 0).all()
+    assert found["step_time_s"][2:].isna().all()
+    assert "pytorch-ddp does not support tensor; use " in found["error"][2]
+    assert "no framework is called 'megatron'; did you mean" in found["error"][3]
+
+
+def test_changed_frameworks_are_an_axis_by_names_of_their_own() -> None:
+    changed = {"base": "pytorch-ddp", "host": {"kernel": "1 ms"}}
+    axes = {"framework": {"as it is": "pytorch-ddp", "slow host": changed}}
+    found = sweep({"scenario": "resnet50-ring-p100", "axes": axes})
+    assert found["framework"].tolist() == ["as it is", "slow host"]
+    assert found["step_time_s"][1] > found["step_time_s"][0]
+
+
+def test_rows_name_the_default_framework() -> None:
+    found = sweep(STUDY, overrides=["batch=256"]).dropna(subset=["step_time_s"])
+    assert set(zip(found["framework"], found["framework_is_default"], strict=True)) == {("tensorflow-1-servers", True)}
+
+
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**32 - 1))
 def test_tasks_have_each_point_once_and_what_is_together_differs_in_numbers_alone(workers: int, rates: int, seed: int) -> None:
     axes = {

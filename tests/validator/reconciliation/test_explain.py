@@ -204,6 +204,18 @@ def test_parts_of_any_two_runs_add_up_and_are_said(
     assert told.plain()["difference_s"] == told.difference_s
 
 
+def test_waiting_for_the_slowest_device_is_waiting_for_ranks() -> None:
+    """Predicted phases are those of the slowest device; measured ranks compute at their own speed, then wait for it."""
+    predicted = made([0.3, 1.0, 0.0, 0.0, 0.2, 0.0, 0.0], 0.0, [1.1, 2.2, 0.0])
+    predicted = replace(predicted, breakdown_s={**predicted.breakdown_s, "compute": 3.0})
+    predicted = replace(predicted, step_time_s=sum(predicted.breakdown_s.values()))
+    measured = made([0.0, 1.0, 0.0, 0.0, 0.5, 0.0, 0.0], 0.0, [1.0, 2.0, 0.0])
+    told = explain(predicted, measured)
+    assert [one.difference_s for one in told.parts] == pytest.approx([0.0] * len(told.parts), abs=1e-9)
+    assert part(told, "waiting_for_ranks").predicted_s == pytest.approx(0.5)
+    assert part(told, "forward").predicted_s == pytest.approx(1.0)
+
+
 def test_times_in_words() -> None:
     assert times(1.0, 1.8) == "1.8 times as long as predicted"
     assert times(1.0, 1.04) == "1.04 times as long as predicted"

@@ -1,0 +1,56 @@
+"""docs/guides/frameworks.md: its table has all frameworks that ship, and what it says of defaults is so."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from simulator.frameworks.library import names
+from simulator.scenario import Scenario, load
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "guides" / "frameworks.md").read_text()
+SCRIPT = runpy.run_path(str(DOCS / "frameworks.py"))
+GPUS = ("model=llama-2-7b", "cluster=dgx-h100", "training.precision=bf16")
+PICTURES = ("model=resnet50", "cluster=dgx-h100", "training.precision=bf16")
+# rows of the table of defaults: what the page says, and scenarios that are so
+DEFAULTS = {
+    "processors of a CPU": [("model=resnet50", "cluster=netlab-500mbit", "strategy={kind: data_parallel, workers: 2}")],
+    "a TPU": [("cluster=tpu-v4-pod", "model=llama-2-7b", "training.precision=bf16")],
+    "parameter servers": [(*PICTURES, "strategy={kind: parameter_server, workers: 8, servers: 2}")],
+    "a hybrid or pipeline of a transformer, ZeRO 0 or 1": [
+        (*GPUS, "strategy={kind: hybrid, workers: 2, tensor: 4}"),
+        (*GPUS, "strategy={kind: pipeline, stages: 4, microbatches: 8}", "batch=64"),
+    ],
+    "all else, ZeRO 0": [(*GPUS,), (*PICTURES, "strategy={kind: pipeline, stages: 4, microbatches: 8}", "batch=64")],
+    "all else, ZeRO 1 or 2": [(*GPUS, "training.zero=1"), (*GPUS, "training.zero=2")],
+    "all else, ZeRO 3": [(*GPUS, "training.zero=3")],
+}
+
+
+def scenario(overrides: tuple[str, ...]) -> Scenario:
+    base = ["strategy={kind: data_parallel, workers: 8}", "batch={per_worker: 8}"]
+    return load("resnet50-ring-p100", [*base, *overrides])
+
+
+def test_the_table_has_all_frameworks_that_ship() -> None:
+    assert f"\n{SCRIPT['table']()}\n" in PAGE, "print it again: python docs/frameworks.py"
+    assert len(re.findall(r"^\| `", PAGE, re.MULTILINE)) == len(names())
+
+
+@pytest.mark.parametrize("case", DEFAULTS)
+def test_defaults_are_those_of_the_table(case: str) -> None:
+    found = re.search(rf"^\| {re.escape(case)} \| (\S+)", PAGE, re.MULTILINE)
+    assert found
+    assert {scenario(one).framework.name for one in DEFAULTS[case]} == {found[1]}
+
+
+def test_examples_are_scenarios() -> None:
+    examples = re.findall(r"^framework: (\{.*\})$", PAGE, re.MULTILINE)
+    assert examples
+    for example in examples:
+        changed = scenario((*GPUS, "strategy={kind: hybrid, workers: 2, tensor: 4}", f"framework={example}"))
+        assert changed.framework.name.endswith(", changed")
