@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ScaleproofError
-from simulator.frameworks import ABLATIONS, IDEAL
+from simulator.frameworks import ABLATIONS, shipped
 from simulator.predict import timed
 from simulator.published import Row, described, read_table
 from simulator.published.calibrations import Constants, calibrations
@@ -48,6 +48,7 @@ _OLDER: Final = (
     "megatron_bridge", "simumax_b200", "mcore_h100_weak",
 )  # fmt: skip
 _DEFAULT: Final = "default framework"
+_IDEAL: Final = "ideal"
 
 
 def constants_of(values: Values) -> Constants:
@@ -127,7 +128,7 @@ def print_ablations(table: Mapping[str, Row]) -> None:
     columns = (*older, "older", *newer, "newer")
     width = max(map(len, columns))
     print(f"{'':<{width}} {' '.join(f'{name:>{width}}' for name in columns)}")
-    for variant in ("all on", *ABLATIONS, _DEFAULT, IDEAL.name):
+    for variant in ("all on", *ABLATIONS, _DEFAULT, _IDEAL):
         found = parallel.each(_set_error, [(row, variant) for row in rows])
         means = {name: float(np.nanmean([error for of, error in found if of == name])) for name in names}
         shown = [*(means[one] for one in older), mean(means[one] for one in older)]
@@ -141,7 +142,7 @@ def _set_error(one: tuple[Row, str]) -> tuple[str, float]:
     row, variant = one
     options = Options(ablate=(variant,) if variant in ABLATIONS else (), frameworks=variant != _DEFAULT)
     try:
-        found = described(row, IDEAL) if variant == IDEAL.name else scenario_of(row, options)
+        found = described(row, shipped(_IDEAL)) if variant == _IDEAL else scenario_of(row, options)
         assert not isinstance(found, str), "only calibrated scores leave rows out"
         return row["source_set"], abs(timed(found.scenario).step_time_s / float(row["step_time_s"]) - 1)
     except ScaleproofError:

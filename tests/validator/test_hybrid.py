@@ -269,7 +269,6 @@ def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part
         ({"context": 2, "context_by": "ulysses"}, TINY_GPT, "strategy.context_by: ulysses is predicted but not measured"),
         ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
         ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
-        ({"workers": 2, "gradient_bytes": 4}, TINY_GPT, "strategy.gradient_bytes is predicted but not measured"),
         ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
         ({**SEQUENCE, "overlap_tensor": True}, TINY_GPT, "strategy.overlap_tensor is predicted but not measured"),
         (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "model.experts.capacity"),
