@@ -138,7 +138,7 @@ def test_what_is_usual_is_left_out() -> None:
         "    memory_bandwidth: 100 GB/s",
         # what a default may change is written out
         "framework: pytorch-ddp",
-        "strategy: {kind: data_parallel, workers: 4, bucket: 25 MiB, overlap: true}",
+        "strategy: {kind: data_parallel, workers: 4, bucket: 25 MiB, overlap: true, reshard: true}",
         "batch: {total: 48}",
         "",
     ])  # fmt: skip
