@@ -16,6 +16,7 @@ from simulator.memory import states
 from simulator.model.layers import Shard, cut_into_stages, glued_ends
 from simulator.run import Run, slope
 from simulator.scenario import Scenario
+from simulator.software import with_defaults
 from simulator.strategy.costs import Job
 from simulator.strategy.hybrid import Hybrid
 from simulator.strategy.replicated import Replicated
@@ -98,7 +99,7 @@ class Baseline:
     @classmethod
     def of(cls, scenario: Scenario) -> Baseline:
         """The baseline takes microbatches of the scenario's size, on even ranks whatever the scenario's unevenness."""
-        ground = _Ground(scenario.model_dump_json(include={"model", "cluster", "training", "input"}), scenario)
+        ground = _Ground(scenario.model_dump_json(include={"model", "cluster", "framework", "training", "input"}), scenario)
         most, plan = _most(scenario), scenario.strategy.plan
         smallest = _smallest(ground, most)
         degrees = smallest.degrees
@@ -250,4 +251,7 @@ def _job(ground: _Ground, most: _Most, degrees: Degrees, microbatches: int, micr
             "overlap_tensor": most.overlap_tensor,
         }
     )
-    return strategy, ground.scenario.job(microbatches * microbatch, strategy=strategy)
+    scenario = ground.scenario
+    decided = with_defaults(strategy, scenario.framework, scenario.training.zero, scenario.training.precision)
+    assert isinstance(decided, Hybrid)
+    return decided, scenario.job(microbatches * microbatch, strategy=decided)

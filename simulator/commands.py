@@ -189,7 +189,7 @@ def _collective(options: argparse.Namespace) -> int:
 def _schema(options: argparse.Namespace) -> int:
     import json
 
-    from simulator.scenario import schema
+    from simulator.scenario_schema import schema
 
     print(json.dumps(schema(), indent=2))
     return 0

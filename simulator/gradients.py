@@ -8,6 +8,7 @@ from simulator.cluster.device import ELEMENT_BYTES, storage_precision
 from simulator.errors import FieldError
 from simulator.frameworks import Framework
 from simulator.strategy.costs import GradientSizes
+from simulator.strategy.pipeline import Pipeline
 from simulator.strategy.replicated import Replicated
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
     the gradient and the buffer and writes the buffer. A framework that says nothing of either is taken to add at no cost.
     """
     size, usual = ELEMENT_BYTES[training.precision], framework.gradients
-    decides = isinstance(strategy, Replicated) and not strategy.servers
+    decides = isinstance(strategy, Replicated | Pipeline) and not strategy.servers
     reduced = _size(training.reduce_precision) or (_size(usual.reduce) if decides else None) or size
     accumulated = _size(training.accumulate_precision) or (_size(usual.accumulate) if decides else None) or reduced
     fused = training.fused_accumulation if training.fused_accumulation is not None else usual.fused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.cluster import Cluster
-from simulator.cluster.device import ELEMENT_BYTES, Device, is_narrow
+from simulator.cluster.device import ELEMENT_BYTES, is_narrow
 from simulator.errors import FieldError
 from simulator.frameworks import Framework, shipped
 from simulator.frameworks.library import supporting
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 # Strategy fields that a framework may decide.
 DECIDED: Final = (
     "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
+    "balance",
 )  # fmt: skip
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")
 # Alternatives that an error names at most.
 _MOST_NAMED: Final = 6
 
 
-def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> frozenset[str]:
+def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) -> frozenset[str]:
     """What a scenario needs of its framework, by the names of `Feature`."""
     plan = strategy.plan
     needed = {
@@ -40,27 +41,29 @@ def features(strategy: Strategy, precision: Any, zero: int, device: Device) -> f
         "context": plan.context > 1,
         "expert": plan.expert > 1,
         "fp8": is_narrow(precision),
-        "cpu": _generation(device) == "cpu",
+        "cpu": _has_processors_alone(cluster),
     }
     return frozenset(name for name, is_needed in needed.items() if is_needed)
 
 
 def default_framework(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
-    """The framework that most users of such a strategy train with; docs/guides/frameworks.md has the table.
+    """The framework that the cluster names, or that most users of such a strategy train with; docs/guides/frameworks.md has
+    the table.
 
-    Of the usual ones the first that supports what is needed; `ideal` where none does.
+    Of these the first that supports what is needed; `ideal` where none does.
     """
-    needed = features(strategy, precision, zero, cluster.device)
-    usual = map(shipped, _usual(strategy, precision, zero, model, cluster))
+    needed = features(strategy, precision, zero, cluster)
+    own = () if cluster.framework is None else (cluster.framework,)
+    usual = map(shipped, (*own, *_usual(strategy, precision, zero, model, cluster)))
     return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
 
 
 def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
     """Names of frameworks, the most usual first."""
-    generation, plan = _generation(cluster.device), strategy.plan
-    if generation == "cpu" or cluster.node.cores is not None:
+    plan, kernels = strategy.plan, cluster.device.kernels
+    if _has_processors_alone(cluster):
         return ("gloo-cpu",)
-    if generation == "tpu":
+    if kernels is not None and kernels.generation == "tpu":
         return ("jax-maxtext",)
     if isinstance(strategy, ParameterServer) or plan.servers:
         return ("tensorflow-1-servers", "gloo-cpu")
@@ -72,8 +75,10 @@ def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, clus
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
 
-def _generation(device: Device) -> str | None:
-    return device.kernels.generation if device.kernels else None
+def _has_processors_alone(cluster: Cluster) -> bool:
+    """Whether ranks compute on the cores of a node's processors."""
+    kernels = cluster.device.kernels
+    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
 
 def check_supported(framework: Framework, needed: frozenset[str]) -> None:
@@ -140,7 +145,7 @@ def planned_fields(scenario: Scenario) -> dict[str, Any]:
     given = own.model_fields_set if own is scenario.strategy else frozenset()
     defaults = scenario.framework.defaults
     found = {}
-    for name in (name for name in DECIDED if name != "reshard"):
+    for name in (name for name in DECIDED if name not in ("reshard", "balance")):
         by_framework = getattr(defaults, name)
         found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
     # with a framework that keeps parameters in pipelines, whether they are dropped depends on what is planned

@@ -22,10 +22,12 @@ from simulator import library
 from simulator.cluster import Cluster
 from simulator.cluster.device import Optimizer, Precision
 from simulator.errors import InputError, ScaleproofError
+from simulator.frameworks import shipped
 from simulator.memory import memory
 from simulator.model import AnyModel
 from simulator.predict import timed
 from simulator.program import MAIN_LANE, Kind, Program
+from simulator.published.transformer import software_of
 from simulator.scenario import Scenario, load_cluster, load_model
 from simulator.spread import spread
 from simulator.strategy import ParameterServer
@@ -79,8 +81,10 @@ def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
     except ValidationError as error:
         return Prediction(source, skipped=f"no scenario: {error.errors()[0]['msg']}")
     inputs, pairs = (tuple(row.get(column, "") for column in columns) for columns in ((*_SERIES, *_SHAPE), _PAIRS))
-    nodes = scenario.cluster.nodes
-    return Prediction(source, predicted, measured, "", _assumed(row), inputs, pairs, interval, nodes=nodes)
+    return Prediction(
+        source, predicted, measured, assumed=_assumed(row), inputs=inputs, pairs=pairs, interval=interval,
+        nodes=scenario.cluster.nodes, framework=scenario.framework.name,
+    )  # fmt: skip
 
 
 def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
@@ -152,12 +156,20 @@ def _scenario(row: Row, device_s: float) -> Scenario:
     strategy = _strategy(row, cluster)
     measured = {"samples": batch, "time": f"{device_s} s"}
     return Scenario.model_validate({
+        **_framework(row),
         "model": _model(row.get("model", ""), row.get("seq_len", "")),
         "cluster": _as_used(cluster, row, strategy),
         "strategy": strategy,
         "batch": {"total": gpus * batch * _passes(row)},
         "training": {"precision": _precision(row), "optimizer": _optimizer(row)[0], "measured_step": measured},
     })  # fmt: skip
+
+
+def _framework(row: Row) -> dict[str, Any]:
+    """The part of a scenario that names the row's framework; nothing where its software is not known, so that the default is
+    taken."""
+    known = software_of(row)
+    return {} if known is None else {"framework": shipped(known["framework"])}
 
 
 def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
@@ -175,7 +187,8 @@ def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
         # each variable's by itself; TensorFlow's contrib/nccl lets NCCL wait for all that the host has issued to a device,
         # which is the whole backward pass
         return strategy | {"bucket": "1 B", "first_bucket": "1 B", "overlap": False}
-    return strategy if "ddp" in method else strategy | {"bucket": _FUSED, "first_bucket": _FUSED}
+    decides = "ddp" in method or "mirrored" in method
+    return strategy if decides else strategy | {"bucket": _FUSED, "first_bucket": _FUSED}
 
 
 def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
@@ -294,10 +307,10 @@ def _largest_batch(row: tuple[tuple[str, str], ...]) -> int:
     cluster, batch = _cluster(given).model_copy(update={"nodes": 1}), 1
 
     training = {"precision": _precision(given), "optimizer": _optimizer(given)[0]}
-    model = _model(given.get("model", ""), given.get("seq_len", ""))
+    framework, model = _framework(given), _model(given.get("model", ""), given.get("seq_len", ""))
 
     def fits(samples: int) -> bool:
-        parts = {"model": model, "cluster": cluster, "strategy": {"kind": "data_parallel"}, "training": training}
+        parts = {"model": model, "cluster": cluster, "strategy": {"kind": "data_parallel"}, "training": training} | framework
         return memory(Scenario.model_validate(parts | {"batch": {"total": samples}})).fits
 
     while batch < _LARGEST_BATCH and fits(2 * batch):
@@ -311,6 +324,7 @@ def _assumed(row: Row) -> tuple[str, ...]:
     blanks = {
         "batch_per_gpu": not _count(row.get("batch_per_gpu")),
         "optimizer": not _optimizer(row)[1],
+        "software": software_of(row) is None,
         "inter_node": several and "not stated" in (row.get("inter_node") or "not stated"),
         "cluster": _named_cluster(row.get("cluster", ""), row.get("gpu", "")) is None,
     }

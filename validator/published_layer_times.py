@@ -1,4 +1,4 @@
-"""Published times of one transformer layer, predicted: operators on the device, collectives among the ranks that share it."""
+"""Published times of one transformer layer, predicted as the block of a model that is trained."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import Final, get_args
 
 from simulator import library
 from simulator.cluster import Cluster
-from simulator.cluster.cost import processors_taken
-from simulator.cluster.device import ELEMENT_BYTES, Precision
-from simulator.collective import collective_time
+from simulator.cluster.device import Precision
 from simulator.errors import InputError, ScaleproofError
-from simulator.model import Gpt, Layer
-from simulator.model.layers import Shard
-from simulator.scenario import load_cluster
+from simulator.frameworks import shipped
+from simulator.scenario import Scenario, load_cluster
 from simulator.spread import Spread, of_closed_form
 from validator.published import Prediction
 
@@ -29,6 +26,11 @@ _CLUSTERS: Final = {
     "V100-32GB-SXM3": "dgx-2",
 }
 _SHAPE: Final = ("hidden", "heads", "seq_len", "gpu", "tp", "microbatch_seqs", "precision", "sequence_parallel")
+# The tables are of Megatron-LM of 2022, which wrote attention scores to memory.
+_FRAMEWORK: Final = "megatron-lm-2022"
+# Of the layers of such a model the one between the embedding and the head.
+_BLOCK: Final = 1
+_RECOMPUTED: Final = ("none", "selective", "full")
 CALIBRATION: Final[tuple[str, ...]] = ()
 
 
@@ -48,9 +50,13 @@ def predict(row: Row) -> list[Prediction]:
     inputs = [shape, (*shape, row["recompute"])]
     passes = zip(sets, predicted_s, measured_s, inputs, told, strict=True)
     return [
-        Prediction(name, predicted, measured, inputs=given, interval=(spread.low * predicted, spread.high * predicted))
+        Prediction(name, predicted, measured, inputs=given, interval=_interval(spread, predicted), framework=_FRAMEWORK)
         for name, predicted, measured, given, spread in passes
     ]
+
+
+def _interval(spread: Spread, predicted_s: float) -> tuple[float, float]:
+    return spread.low * predicted_s, spread.high * predicted_s
 
 
 def _spreads(row: Row) -> list[Spread]:
@@ -60,37 +66,33 @@ def _spreads(row: Row) -> list[Spread]:
 
 
 def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:
-    """Seconds of one layer's forward and backward pass, in which it recomputes what the row says, on the row's cluster if none
-    is given.
+    """Seconds of one layer's forward and backward pass, the latter with recomputation, on the row's cluster if none is given.
 
-    Its attention is of before flash attention, with dropout, as Megatron-LM of 2022 had it. Raises InputError.
+    They are those of the only block of a model that `predict` would time. Raises ScaleproofError or ValueError.
     """
+    scenario = _scenario(row, cluster or _cluster(row["gpu"]))
+    costs = scenario.strategy.plan.exchanging(scenario.job()).costs()
+    forward_s = costs.forward_s + costs.forward_exchange_s
+    backward_s = costs.backward_s + costs.backward_exchange_s
+    return float(forward_s[_BLOCK]), float(backward_s[_BLOCK])
+
+
+def _scenario(row: Row, cluster: Cluster) -> Scenario:
+    """One block between an embedding and a head that do not matter, in one microbatch."""
     hidden, heads, tokens, ranks, samples = (int(row[name]) for name in ("hidden", "heads", "seq_len", "tp", "microbatch_seqs"))
-    cluster, precision = cluster or _cluster(row["gpu"]), _precision(row["precision"])
-    gpt = Gpt(layers=1, hidden=hidden, heads=heads, vocabulary=ranks, sequence=tokens, flash=False, dropout=True)
-    layer = gpt.build_layers(Shard(ranks, row["sequence_parallel"] == "yes"))[1]
-    forward_s, backward_s = cluster.device.layer_s(layer, samples, precision)
-    sample_bytes = samples * ELEMENT_BYTES[precision]
-    forward_s += _exchanges_s(layer, False, sample_bytes, ranks, cluster)
-    backward_s += _exchanges_s(layer, True, sample_bytes, ranks, cluster)
-    if row["recompute"] == "selective":
-        backward_s += cluster.device.scores_s(layer, samples, precision)
-    elif row["recompute"] == "full":
-        backward_s += forward_s
-    elif row["recompute"] != "none":
+    if row["recompute"] not in _RECOMPUTED:
         raise InputError(f"unknown recomputation: {row['recompute']}")
-    return forward_s, backward_s
-
-
-def _exchanges_s(layer: Layer, backward: bool, sample_bytes: float, ranks: int, cluster: Cluster) -> float:
-    """Those that are waited for take their time; those hidden take processors from what computes."""
-    taken = processors_taken(cluster)
-    return sum(
-        collective_time(exchange.op, int(exchange.elements * sample_bytes), ranks, cluster)
-        * (taken if exchange.hidden else 1.0)
-        for exchange in layer.exchanges
-        if exchange.backward == backward
-    )
+    framework = shipped(_FRAMEWORK)
+    shape = {"layers": 1, "hidden": hidden, "heads": heads, "vocabulary": ranks, "sequence": tokens}
+    is_sequence_parallel = row["sequence_parallel"] == "yes" and ranks > 1
+    return Scenario.model_validate({
+        "model": {"kind": "gpt", **framework.model, **shape},
+        "cluster": cluster,
+        "framework": framework,
+        "strategy": {"kind": "hybrid", "tensor": ranks, "sequence_parallel": is_sequence_parallel},
+        "batch": {"total": samples},
+        "training": {"precision": _precision(row["precision"]), "optimizer": "adam", "recompute": row["recompute"]},
+    })  # fmt: skip
 
 
 @cache

@@ -25,9 +25,12 @@ from simulator.cluster.network import Node
 from simulator.cluster.quantities import QUANTITIES
 from simulator.engine import simulate
 from simulator.errors import InputError, ScaleproofError
+from simulator.frameworks import IDEAL, Framework
 from simulator.model import Gpt
 from simulator.run import Phase, slope
 from simulator.scenario import load_cluster
+from simulator.software import default_framework
+from simulator.strategy import Hybrid
 from simulator.strategy.costs import Costs, Job
 from simulator.strategy.plan import Plan
 from simulator.strategy.replicas import compile_plan
@@ -47,12 +50,14 @@ _SYNCHRONISED: Final = " with all-reduce sync"
 _MOST: Final = 10**9
 # A shipped cluster with the source's GPUs, A100 SXM 80 GB; times of passes and of messages are the rows' own.
 _CLUSTER: Final = "selene-a100"
+_PRECISION: Final = "fp16"
 # Attention heads by hidden size: arXiv 2401.10241, table 3. Of 128 elements where it is another.
+_HEAD: Final = 128
 _HEADS: Final = {2304: 24, 4096: 32, 5120: 40, 6144: 48}
 # Assumed, as Llama's: the source's scripts name a SentencePiece tokenizer, and with so many tokens its models have as many
 # parameters as their names say.
 _VOCABULARY: Final = 32_000
-_ASSUMED: Final = ("gpu", "heads", "vocabulary")
+_ASSUMED: Final = ("software", "gpu", "heads", "vocabulary")
 _TIMES: Final = ("forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms")
 _NUMBERS: Final = ("layers", "hidden", "seq_len", "stages", "microbatch_seqs", "microbatches")
 # rows that share these differ by their schedule alone
@@ -69,7 +74,7 @@ def predict(row: Row) -> Prediction:
     except ValueError:
         return Prediction(name, skipped="no time of the step, of passes or of messages, or no shape that can be read")
     try:
-        predicted_s = step_s(given)
+        predicted_s = step_s(given, _framework())
     except ScaleproofError as error:
         return Prediction(name, skipped=str(error).partition(";")[0])
     shape = tuple(row.get(column, "") for column in _SHAPE)
@@ -77,7 +82,10 @@ def predict(row: Row) -> Prediction:
     low, high = QUANTITIES["model"].slownesses(_shipped())
     interval_s = predicted_s * low, predicted_s * high
     inputs = (*shape, row["schedule"])
-    return Prediction(name, predicted_s, measured_s, assumed=_ASSUMED, inputs=inputs, pairs=shape, interval=interval_s)
+    return Prediction(
+        name, predicted_s, measured_s, assumed=_ASSUMED, inputs=inputs, pairs=shape, interval=interval_s,
+        framework=_framework().name,
+    )  # fmt: skip
 
 
 class Given(NamedTuple):
@@ -108,9 +116,16 @@ def read(row: Row) -> Given:
     return Given(schedule, synchronised, times, *numbers)
 
 
-def step_s(given: Given) -> float:
+@cache
+def _framework() -> Framework:
+    """The default of such training: no row names its software."""
+    gpt = Gpt(layers=2, hidden=_HEAD, heads=1, vocabulary=_VOCABULARY, sequence=_HEAD)
+    return default_framework(Hybrid(stages_=2), _PRECISION, 0, gpt, _shipped())
+
+
+def step_s(given: Given, framework: Framework = IDEAL) -> float:
     """Seconds of one step. Raises InputError where the layers do not divide, or the schedule has no order."""
-    heads = _HEADS.get(given.hidden, max(1, given.hidden // 128))
+    heads = _HEADS.get(given.hidden, max(1, given.hidden // _HEAD))
     gpt = Gpt(
         layers=given.layers, hidden=given.hidden, heads=heads, vocabulary=_VOCABULARY, sequence=given.tokens,
         flash=False, dropout=True,
@@ -122,7 +137,9 @@ def step_s(given: Given) -> float:
     overlaps = given.schedule.startswith("zb")
     cluster = _cluster(given.ranks, given.times.send if overlaps else 0.0)
     samples = given.samples * given.microbatches
-    job = _GivenJob(parts, cluster, samples, "fp16", "adam", given=given, waits=() if overlaps else stages)
+    job = _GivenJob(
+        parts, cluster, samples, _PRECISION, "adam", framework=framework, given=given, waits=() if overlaps else stages
+    )
     return _timed_s(plan, job, stages, given.synchronised)
 
 

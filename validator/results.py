@@ -27,6 +27,10 @@ _UNREADABLE: Final = (
     OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
+# Frameworks that ranks do train with, or that stand for none.
+_MEASURED_AS: Final = ("gloo-cpu", "ideal")
+_PYTORCH: Final = "pytorch-"
+
 
 def folder_of(out: Path, scenario: Scenario) -> Path:
     """Where the measured run of a scenario is kept."""
@@ -34,15 +38,21 @@ def folder_of(out: Path, scenario: Scenario) -> Path:
 
 
 def digest(scenario: Scenario) -> str:
-    """The same for scenarios that train alike: their descriptions do not count."""
-    plain = scenario.model_dump_json(exclude={"description": True, "convergence": True, "cluster": {"description"}})
+    """The same for scenarios that train identically: descriptions do not count, nor frameworks unless ranks wait for as long as
+    these are predicted to compute."""
+    left_out: dict[str, Any] = {"description": True, "convergence": True, "cluster": {"description", "framework"}}
+    if scenario.compute == "real":
+        left_out["framework"] = True
+    plain = scenario.model_dump_json(exclude=left_out)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
 def stamped(run: Run, scenario: Scenario, on: str) -> Run:
     """The run with where it was measured, and of what; with host and date where ranks did not tell them."""
     here = {"host": socket.gethostname(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    told = {"on": on, "scenario_digest": digest(scenario)} | warned([*run.warnings, _not_the_network(scenario, on)])
+    told = {"on": on, "scenario_digest": digest(scenario)} | warned(
+        [*run.warnings, _not_the_network(scenario, on), _not_the_framework(scenario)]
+    )
     return replace(run, provenance=here | dict(run.provenance) | told)
 
 
@@ -52,6 +62,14 @@ def _not_the_network(scenario: Scenario, on: str) -> str:
     if on != "local" or scenario.compute != "paced" or nodes == 1:
         return ""
     return f"{nodes} nodes talk through this machine's memory, not over the scenario's network; --on netlab lays it"
+
+
+def _not_the_framework(scenario: Scenario) -> str:
+    """A warning where the scenario names a framework that is not what ranks train with."""
+    name = scenario.framework.name
+    if scenario.framework_is_default or name in _MEASURED_AS or name.startswith(_PYTORCH) or scenario.compute == "paced":
+        return ""
+    return f"ranks train with PyTorch, not with {name}, which decides only the strategy fields that the scenario leaves out"
 
 
 def is_right(run: Run) -> bool | None:

@@ -91,7 +91,7 @@ def _check_stages(scenario: Scenario) -> None:
         message = f"{plan.schedule} needs torch 2.13; in older ones a rank sends to itself, which gloo cannot"
         raise InputError(f"strategy.schedule: {message}; install it, or give another schedule")
     if plan.stages > 1 and plan.overlap_sends and plan.schedule in _NEVER_AHEAD:
-        message = f"torch receives when a rank gets to a pass in {plan.schedule}; leave it out"
+        message = f"torch receives when a rank gets to a pass in {plan.schedule}; set it to false"
         raise InputError(f"strategy.overlap_sends: {message}")
     if plan.stages > 1 and not plan.overlap_sends and plan.schedule not in ("1f1b", *_NEVER_AHEAD):
         raise InputError(f"strategy.overlap_sends: torch receives ahead of passes in {plan.schedule}; give true")

@@ -114,14 +114,14 @@ class _Choices:
 
     def _for_strategy(self, strategy: Strategy, zero: int | None = None) -> list[str]:
         """The same for a strategy, or for a stage of ZeRO."""
-        training, device = self._scenario.training, self._scenario.cluster.device
-        needed = features(strategy, training.precision, training.zero if zero is None else zero, device)
+        training, cluster = self._scenario.training, self._scenario.cluster
+        needed = features(strategy, training.precision, training.zero if zero is None else zero, cluster)
         return self._unless(self._supports(*needed))
 
     def framework(self) -> Control:
         """The frameworks that ship and support all that the scenario needs."""
         scenario, strategy, training = self._scenario, self._strategy, self._scenario.training
-        needed = features(strategy, training.precision, training.zero, scenario.cluster.device)
+        needed = features(strategy, training.precision, training.zero, scenario.cluster)
         usual = default_framework(strategy, training.precision, training.zero, scenario.model, scenario.cluster).name
         flash = getattr(scenario.model, "flash", False)
         options: list[Option] = []

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from simulator import library
 from simulator.cluster.collectives import Collectives
 from simulator.cluster.device import Device, Optimizer, Precision, optimizer_bytes
 from simulator.cluster.network import Link, Node
@@ -35,11 +36,20 @@ class Cluster(Spec):
         None, gt=0, description="cores' worth of work that all nodes get done together, where they are parts of one machine"
     )
     collectives: Collectives = Collectives()
+    framework: str | None = Field(
+        None, description="name of the framework that scenarios on this cluster use by default, where it supports them"
+    )
     pue: Annotated[float, Field(ge=1, le=10)] = 1.0
     uncertainty: dict[str, Interval] = Field(
         default_factory=dict, description="90 % intervals of what was measured, by field; a stated prior holds for the rest"
     )
     provenance: dict[str, str] = Field(default_factory=dict, description="what `calibrate` ran on, when and with what")
+
+    @model_validator(mode="after")
+    def _framework_ships(self) -> Self:
+        if self.framework is not None and self.framework not in (known := library.names("frameworks")):
+            raise FieldError(("framework",), f"no framework is called {self.framework!r}; give one of {', '.join(known)}")
+        return self
 
     @model_validator(mode="after")
     def _topologies_fit(self) -> Self:

@@ -197,9 +197,9 @@ class Configurations:
         options = space.options(one)
         strategy = Hybrid(
             workers_=one["workers"], stages_=one["stages"], tensor=one["tensor"], context=one["context"], expert=one["expert"],
-            expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], microbatches_=one["microbatches"],
-            schedule=space.schedules[one["schedule"]], sequence_parallel=bool(one["sequence_parallel"]),
-            order=space.orders[one["order"]], **options,
+            expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], balance="layers",
+            microbatches_=one["microbatches"], schedule=space.schedules[one["schedule"]],
+            sequence_parallel=bool(one["sequence_parallel"]), order=space.orders[one["order"]], **options,
         )  # fmt: skip
         # sizes are read from text alone
         strategy = strategy.model_copy(update={"bucket_bytes": space.buckets_bytes[one["bucket"]]})

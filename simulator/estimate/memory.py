@@ -6,7 +6,7 @@ It follows from few things that many configurations have in common, each of whic
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ def memory_bytes(configurations: Configurations) -> Bytes:
     if not len(c):
         return np.empty(0)
     rests = c.rests
-    told = c.alike(np.arange(len(c.shapes["tensor"])), distinct(rests["recompute"], _sharded(rests)).code)
+    told = c.alike(np.arange(len(c.shapes["tensor"])), distinct(rests["recompute"], _sharded(c, rests["zero"])).code)
     shared = distinct(rests["zero"], np.where(rests["zero"] == 2, rests["bucket"], 0))
     fullest = _Fullest(
         c.take(told.first), [_Shared(int(rests["zero"][i]), c.space.buckets_bytes[rests["bucket"][i]]) for i in shared.first]
@@ -49,9 +49,10 @@ def memory_bytes(configurations: Configurations) -> Bytes:
     return taken(held.ravel(), at)
 
 
-def _sharded(rests: Mapping[str, Numbers]) -> Numbers:
-    """Whether parameters are shared out as well."""
-    sharded: Numbers = (rests["zero"] == 3).astype(np.int64)
+def _sharded(configurations: Configurations, zero: Numbers | int) -> Numbers:
+    """What of a backward pass ZeRO's stages share out: 0 for nothing, 1 for gradients that it makes, 2 for parameters too."""
+    makes = configurations.space.scenario.framework.memory.gradients == "made"
+    sharded: Numbers = 2 * np.equal(zero, 3).astype(np.int64) + (makes & np.equal(zero, 2))
     return sharded
 
 
@@ -93,7 +94,7 @@ class _Fullest:
     def __init__(self, configurations: Configurations, shared: Sequence[_Shared]) -> None:
         self.c, self.shared = configurations, shared
         c, shapes, rests = configurations, configurations.shapes, configurations.rests
-        sharded, none = _sharded(rests), np.zeros_like(rests["zero"])
+        sharded, none = _sharded(c, rests["zero"]), np.zeros_like(rests["zero"])
         apart = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
         division = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
         divided = distinct(*(shapes[name] for name in division)).code
@@ -136,7 +137,8 @@ class _Fullest:
         numbers = {id(contents): number for number, contents in enumerate(self.contents)}
         pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.divided.code]
         searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
-        passed = c.alike(distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule"))).code, _sharded(c.rests))
+        orders = distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule")))
+        passed = c.alike(orders.code, _sharded(c, c.rests["zero"]))
         key = distinct(passed.code, pattern, np.where(searched, 1 + self.microbatch.code, 0))
         # numbers of few bits are sorted in less time
         in_order = np.lexsort([one.astype(np.min_scalar_type(one.max())) for one in (c.microbatches, key.code)])
@@ -163,12 +165,12 @@ class _Fullest:
     def bytes(self) -> Bytes:
         """Of the fullest rank, but for libraries, shape (ways to share, configurations)."""
         result = np.zeros((len(self.shared), len(self.c)))
-        of_stage = np.array([shared.zero == 3 for shared in self.shared])
+        of_stage = np.array([_sharded(self.c, shared.zero) for shared in self.shared])
         constants = np.stack([self._constants(shared) for shared in self.shared], axis=2)
         for group in self.groups:
             rows = group.rows
             makes = self._setting(rows[0]).makes_gradients and group.schedule in WHOLE
-            ways = np.flatnonzero(of_stage == bool(self.sharded[rows[0]]))
+            ways = np.flatnonzero(of_stage == self.sharded[rows[0]])
             at = self.divided.code[rows] * len(self.workers) + self.workers.code[rows]
             contents, found = list({content: None for kind in group.ranks for content in kind.contents}), []
             columns = self._columns(group, contents, makes)
@@ -187,7 +189,7 @@ class _Fullest:
         workers = self.c.workers[self.workers.first]
         kinds = max(len(contents.kinds) for contents in self.contents)
         result = np.zeros((kinds, 3, len(self.divided), len(workers)))
-        for row in self.ground.first[self.sharded[self.ground.first] == (shared.zero == 3)]:
+        for row in self.ground.first[self.sharded[self.ground.first] == _sharded(self.c, shared.zero)]:
             divided = self.divided.code[row]
             setting = self._setting(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
             always = Always(setting, self.parts[divided].each(lambda one: one[:, None]))

@@ -238,7 +238,13 @@ def _tuned(kernels: Kernels, version: str | None) -> Kernels:
     """Kernels whose host time is the framework's, with the attention that it has."""
     update: dict[str, float] = {"issue_s": 0.0}
     found = _data("attention")
-    shares = found[version].get(kernels.generation) if version in found else None
+    if version == "best":
+        known = [one[kernels.generation] for one in found["versions"].values() if kernels.generation in one]
+        forward, backward = kernels.flash_forward_share, kernels.flash_backward_share
+        update["flash_forward_share"] = max([forward, *(shares["forward"] for shares in known)])
+        update["flash_backward_share"] = max([backward, *(shares["backward"] for shares in known)])
+        return kernels.model_copy(update=update)
+    shares = found["versions"].get(version, {}).get(kernels.generation)
     if shares is not None:
         update |= {"flash_forward_share": shares["forward"], "flash_backward_share": shares["backward"]}
         update["flash_ramp_keys"] = found["ramp_keys"][kernels.generation]

@@ -76,6 +76,7 @@ class Defaults(Spec):
     overlap_sends: bool | None = None
     split_sends: bool | None = None
     context_by: Literal["ring", "all_gather"] | None = None
+    balance: Literal["layers", "time"] | None = Field(None, description="what pipeline stages have equal shares of")
     keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
@@ -90,7 +91,8 @@ class Framework(Spec):
     supports: tuple[Feature, ...] = Field((), description="parallelism, precisions and devices that it runs on")
     host: Host = Host()
     attention: dict[str, str] = Field(
-        {}, description="version of flash attention by device generation, or 'any'; 'none' writes scores to memory"
+        {},
+        description="version of flash attention by device generation, or 'any'; 'best' of all; 'none' writes scores to memory",
     )
     fused_softmax: bool = Field(False, description="scale, mask and softmax are one kernel where shapes are multiples of four")
     extra_bytes: dict[str, Passes] = Field(
@@ -127,12 +129,14 @@ class Framework(Spec):
         return self.model_copy(update={**ABLATIONS[mechanism]})
 
 
+# Attention as fast as the fastest version that is known for a device.
+_BEST_ATTENTION: Final = {"any": "best"}
 # No software cost: the bound that hardware sets.
-IDEAL: Final = Framework(name="ideal", contention=False)
+IDEAL: Final = Framework(name="ideal", attention=_BEST_ATTENTION, contention=False)
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
-    "attention": {"attention": {}},
+    "attention": {"attention": _BEST_ATTENTION},
     "kernels": {"extra_bytes": {}, "fused_softmax": False},
     "copies": {"parameter_bytes": Passes(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0},

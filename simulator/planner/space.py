@@ -62,7 +62,7 @@ def spaces(
 def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
     """The scenario with another framework, whether or not its own strategy is supported. Raises FieldError for a precision, or
     a kind of attention, that is not."""
-    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster.device))
+    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
     return scenario.model_copy(update={"framework": framework})
 
@@ -136,7 +136,7 @@ def server_space(
 def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framework] | None) -> Scenario:
     """The scenario with a framework that has parameter servers. Raises FieldError where none of those given has."""
     strategy, training = ParameterServer(workers_=workers, servers_=1), scenario.training
-    needed = features(strategy, training.precision, 0, scenario.cluster.device)
+    needed = features(strategy, training.precision, 0, scenario.cluster)
     if frameworks is None and scenario.framework_is_default:
         frameworks = [default_framework(strategy, training.precision, 0, scenario.model, scenario.cluster)]
     named = [scenario.framework] if frameworks is None else frameworks

@@ -63,13 +63,14 @@ def _known_software() -> list[dict[str, Any]]:
 
 def software_of(row: Row) -> Mapping[str, Any] | None:
     """The entry of software.yaml for a row; None where its software is not known."""
-    dated = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", row["source"])
+    software, source, precision = (row.get(column, "") for column in ("software", "source", "precision"))
+    dated = re.search(r"20\d\d-?(0[1-9]|1[0-2])(?!\d)", source)
     for entry in _known_software():
-        if not re.search(entry["software"], row["software"], re.IGNORECASE):
+        if not re.search(entry["software"], software, re.IGNORECASE):
             continue
         if "date" in entry and not (dated and re.search(entry["date"], dated[0])):
             continue
-        if entry.get("precision", row["precision"]) == row["precision"]:
+        if entry.get("precision", precision) == precision:
             return entry
     return None
 
@@ -101,7 +102,7 @@ class _Reader:
             "model": self._model(),
             "cluster": cluster,
             "training": self._training(),
-            "batch": {"total": _whole(row["global_batch_seqs"])},
+            "batch": {"total": _needed(row["global_batch_seqs"])},
         }
         if self._names:
             parts["framework"] = self._framework
@@ -110,7 +111,7 @@ class _Reader:
     def _fitting(self, parts: Mapping[str, Any]) -> Scenario:
         """With the row's microbatch, or the largest that fits where it says none."""
         workers, stages = _whole(self.row["dp"]), _whole(self.row["pp"])
-        each = _whole(self.row["global_batch_seqs"]) // workers
+        each = _needed(self.row["global_batch_seqs"]) // workers
         if self.row["microbatch_seqs"]:
             return self._of(parts, _whole(self.row["microbatch_seqs"]))
         sizes = [size for size in range(each, 0, -1) if each % size == 0 and each // size >= stages]
@@ -119,7 +120,7 @@ class _Reader:
 
     def _of(self, parts: Mapping[str, Any], microbatch: int) -> Scenario:
         workers = _whole(self.row["dp"])
-        microbatches, rest = divmod(_whole(self.row["global_batch_seqs"]), workers * microbatch)
+        microbatches, rest = divmod(_needed(self.row["global_batch_seqs"]), workers * microbatch)
         if rest or not microbatches:
             raise InputError("microbatches do not divide the batch")
         return Scenario.model_validate({**parts, "strategy": {**self._strategy(), "microbatches": microbatches}})
@@ -127,12 +128,12 @@ class _Reader:
     def _model(self) -> dict[str, Any]:
         """Gated MLPs are a Llama's; the rest are GPTs, whose details are those that the framework's runs have."""
         row = self.row
-        heads, hidden = _whole(row["heads"]), _whole(row["hidden"])
+        heads, hidden = _needed(row["heads"]), _needed(row["hidden"])
         fields: dict[str, Any] = {
             "name": row["model"].replace("/", "-"),
-            "layers": _whole(row["layers"]), "hidden": hidden, "heads": heads, "key_heads": _whole(row["kv_heads"], heads),
+            "layers": _needed(row["layers"]), "hidden": hidden, "heads": heads, "key_heads": _whole(row["kv_heads"], heads),
             "vocabulary": int(row["vocab"]), "feedforward": _whole(row["ffn_hidden"], 4 * hidden),
-            "sequence": _whole(row["seq_len"]),
+            "sequence": _needed(row["seq_len"]),
         }  # fmt: skip
         width = re.search(r"head size (\d+)", row["note"])
         if width:
@@ -150,7 +151,7 @@ class _Reader:
             if _whole(row["ep"], 1) > 1:
                 raise InputError("experts that the table does not describe")
             return {}
-        layers = _whole(row["layers"])
+        layers = _needed(row["layers"])
         experts = {
             "count": _whole(row["experts"]), "active": _whole(row["experts_per_token"]),
             "feedforward": _whole(row["expert_ffn_hidden"]), "shared": int(row["shared_experts"] or 0),
@@ -190,6 +191,11 @@ class _Reader:
         sharded = re.search(r"sharded within groups of (\d+) ranks", self.row["note"])
         if sharded and int(sharded[1]) < degrees["workers"]:
             yield "shard_over", int(sharded[1])
+
+
+def _needed(text: str) -> int:
+    """A whole number that a run cannot do without. Raises ValueError for no text, FieldError for one that is too small."""
+    return _whole(text, int(text))
 
 
 def _whole(text: str, blank: int = 1, least: int = 1) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.cost import processors_taken
+from simulator.model.layers import Layer
 from simulator.strategy.costs import Job
 from simulator.strategy.exchange import Crowd
 
@@ -30,13 +31,15 @@ MEMORY_BYTES_PER_BUS_BYTE: Final[dict[Op, float]] = {"all_gather": 2.0, "reduce_
 class Replicas:
     """Which collectives of replicas run next to passes.
 
-    gathers: of parameters, next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather:
-    next to the first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait. passes: of
-    how many microbatches one sum runs next to: 1 where each microbatch sums, all where ranks have several chunks, whose sums
-    run next to passes over the others; 0 where the last backward pass alone is left to run next to.
+    group: ranks with the same parameters; experts: ranks with the same experts, where these are others. gathers: of
+    parameters, next to the forward and the backward pass of each microbatch, as in ZeRO's stage 3. first_gather: next to the
+    first forward pass of a step alone. sums: of gradients next to backward passes, None if they wait. passes: of how many
+    microbatches one sum runs next to: 1 where each microbatch sums, all where ranks have several chunks, whose sums run next to
+    passes over the others; 0 where the last backward pass alone is left to run next to.
     """
 
     group: Group
+    experts: Group | None
     gathers: tuple[bool, bool]
     first_gather: bool
     sums: Op | None
@@ -56,18 +59,18 @@ class Contention:
     """Slows passes down by what replicas exchange next to them."""
 
     replicas: Replicas
-    _crowds: dict[tuple[int, Op], Crowd] = field(default_factory=dict, compare=False, repr=False)
+    _crowds: dict[tuple[int, Op, bool], Crowd] = field(default_factory=dict, compare=False, repr=False)
 
     def slowed(self, computing_s: Times, samples: float, job: Job) -> Slowed:
         """How much longer passes take that take `computing_s` alone, shape (2, layers)."""
         nothing = np.zeros_like(computing_s)
         processors, reached_Bps = processors_taken(job.cluster), memory_Bps(job)
-        if not job.framework.contention or self.replicas.group.size == 1 or processors == 0 or reached_Bps is None:
+        if not job.framework.contention or processors == 0 or reached_Bps is None:
             return Slowed(nothing, nothing)
         bound = job.of_layers(lambda layer: (job.memory_share(layer, samples),))[0]
         found = []
         for moves in (self._each, self._once):
-            columns = job.of_layers(lambda layer, moves=moves: moves(layer.parameters, job))  # type: ignore[misc]
+            columns = job.of_layers(lambda layer, moves=moves: moves(layer, job))  # type: ignore[misc]
             moved_s, memory_bytes = columns[:2], columns[2:]
             rate = np.divide(memory_bytes, moved_s, out=np.zeros_like(moved_s), where=moved_s > 0) / reached_Bps
             share = taken(processors, rate, bound)
@@ -78,38 +81,38 @@ class Contention:
             found.append(own_s * bounded[:, None])
         return Slowed(*found)
 
-    def _each(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
+    def _each(self, layer: Layer, job: Job) -> tuple[float, float, float, float]:
         """Seconds of collectives next to the forward and the backward pass of each microbatch over a layer, and the bytes of
         memory that each of both moves."""
         forward, backward = self.replicas.gathers
-        return self._moved(parameters, job, forward, backward, self.replicas.passes)
+        return self._moved(layer, job, forward, backward, self.replicas.passes)
 
-    def _once(self, parameters: int, job: Job) -> tuple[float, float, float, float]:
+    def _once(self, layer: Layer, job: Job) -> tuple[float, float, float, float]:
         """The same of those next to the first forward and the last backward pass alone."""
-        return self._moved(parameters, job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
+        return self._moved(layer, job, self.replicas.first_gather, False, 0 if self.replicas.passes else 1)
 
-    def _moved(
-        self, parameters: int, job: Job, forward: bool, backward: bool, passes: int
-    ) -> tuple[float, float, float, float]:
+    def _moved(self, layer: Layer, job: Job, forward: bool, backward: bool, passes: int) -> tuple[float, float, float, float]:
         """passes: over how many passes a sum is spread; 0 for no sum."""
-        replicas, size = self.replicas, job.gathered_bytes
+        replicas, experts = self.replicas, 0 if self.replicas.experts is None else layer.expert_parameters
         moved_s, memory_bytes = [0.0, 0.0], [0.0, 0.0]
-
-        def add(way: int, op: Op, size_bytes: float, over: int = 1) -> None:
-            moved_s[way] += self._crowd(op, job.cluster).seconds(size_bytes) / over
-            memory_bytes[way] += MEMORY_BYTES_PER_BUS_BYTE[op] * size_bytes * bus_factor(op, replicas.group.size) / over
-
-        for way, gathers in enumerate((forward, backward)):
-            if gathers:
-                add(way, "all_gather", float(parameters * size))
+        asked: list[tuple[int, Op, int, int]] = [
+            (way, "all_gather", job.gathered_bytes, 1) for way, gathers in enumerate((forward, backward)) if gathers
+        ]
         if replicas.sums is not None and passes:
-            add(1, replicas.sums, float(parameters * job.reduced_bytes), passes)
+            asked.append((1, replicas.sums, job.reduced_bytes, passes))
+        for group, parameters in ((replicas.group, layer.parameters - experts), (replicas.experts, experts)):
+            if group is None or group.size == 1 or not parameters:
+                continue
+            for way, op, element_bytes, over in asked:
+                size_bytes = float(parameters * element_bytes)
+                moved_s[way] += self._crowd(op, group, job.cluster).seconds(size_bytes) / over
+                memory_bytes[way] += MEMORY_BYTES_PER_BUS_BYTE[op] * size_bytes * bus_factor(op, group.size) / over
         return moved_s[0], moved_s[1], memory_bytes[0], memory_bytes[1]
 
-    def _crowd(self, op: Op, cluster: Cluster) -> Crowd:
-        key = id(cluster), op
+    def _crowd(self, op: Op, group: Group, cluster: Cluster) -> Crowd:
+        key = id(cluster), op, group is self.replicas.experts
         if key not in self._crowds:
-            self._crowds[key] = Crowd(op, self.replicas.group, cluster)
+            self._crowds[key] = Crowd(op, group, cluster)
         return self._crowds[key]
 
 

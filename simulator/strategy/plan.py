@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simulator.cluster import Cluster
-from simulator.cluster.algorithms import Op
+from simulator.cluster.algorithms import Group, Op
 from simulator.errors import FieldError
 from simulator.model.layers import ContextBy, Counted, Shard
 from simulator.strategy.compression import Compression
@@ -170,16 +170,18 @@ class Plan:
 
     def _contention(self, grid: Grid, zero: int) -> Contention | None:
         """What replicas exchange next to their passes; None where they exchange nothing."""
-        if self.workers * self.context == 1 or self.servers:
+        if not self.averages or self.servers:
             return None
+        experts = grid.expert_replicas(0, self.expert, self.expert_tensor)[0] if self.divides_experts else None
         sums: Op | None = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
         return Contention(
             Replicas(
                 grid.replicas_of(0, 0, self.sharing if zero else None),
+                None if experts is None else Group.of(experts, grid.devices),
                 (zero == 3 and not self.keeps_gathered, zero == 3 and self.reshard),
                 (zero in (1, 2) and self.overlap_gather) or (zero == 3 and self.keeps_gathered),
                 sums,
-                1 if zero >= 2 else self.microbatches if self.chunks > 1 else 0,
+                1 if zero >= 2 and self.scatter == "microbatch" else self.microbatches if self.chunks > 1 else 0,
             )
         )
 

@@ -68,7 +68,7 @@ def test_what_every_microbatch_moves_again(small: Make, microbatches: int, zero:
 def test_gradients_may_be_summed_in_more_bytes_than_parameters_are_gathered_in(small: Make, zero: int, ways: float) -> None:
     """ways: bytes of an element times ways round the ring."""
     program = averaged(
-        small, "workers: 4, gradient_bytes: 4", f"training={{zero: {zero}, precision: bf16}}",
+        small, "workers: 4", f"training={{zero: {zero}, precision: bf16, reduce_precision: fp32}}",
         "cluster.device.peak={bf16: 1 TFLOP/s}",
     )  # fmt: skip
     assert moved_bytes(program) == pytest.approx(ways * ring_bytes(4, small().model.parameters()))
@@ -171,7 +171,7 @@ def sums(program: Program) -> list[int]:
 def test_parameters_gathered_beside_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
     """All but the first unit's, where computing takes longer; gradients are summed as before."""
     slow, numbers = "cluster.device.layer_overhead=20 ms", "workers: 8, bucket: 20 KiB, overlap: true"
-    apart = averaged(small, numbers, f"training={{zero: {zero}}}", slow)
+    apart = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
     beside = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
     free = averaged(small, numbers, f"training={{zero: {zero}}}", slow, *ONLY_COMPUTE[:2])
     assert step_s(beside) < step_s(apart)
@@ -234,7 +234,7 @@ def test_copies_of_the_words_at_both_ends_of_a_pipeline_are_summed(small: Make, 
 def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small: Make, tensor: int) -> None:
     """In which every tensor-parallel rank has a part, on the same network card."""
     numbers = f"stages: 4, tensor: {tensor}, microbatches: 4"
-    alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0")
+    alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0", "framework=ideal")
     apart, tied = with_words_apart_and_tied(small, numbers, *alone)
     cluster = small(*alone, "cluster.node.devices=1").cluster
     assert step_s(tied) - step_s(apart) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))

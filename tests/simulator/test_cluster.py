@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from simulator.cluster import Cluster, Device
+from simulator.errors import FieldError
 from simulator.model.layers import Layer
 from simulator.model.operators import Matmul
+from simulator.scenario import Scenario
 
 # 2 · 500 · 1000 · 1000 = 1e9 FLOPs forward
 LAYER = Layer("a", "kind a", (Matmul("a", 500, 1000, 1000),), tensors=(10, 5), output_elements=3)
@@ -44,3 +46,23 @@ def test_servers_work_at_the_hosts_memory_speed() -> None:
     assert cluster.update_s(1e9, "sgd", "fp32") == pytest.approx(1.2)
     without = Cluster.model_validate(plain | {"node": {}})
     assert without.sum_s(1e9) == pytest.approx(0.03)
+
+
+def trained(framework: str | None, **strategy: object) -> str:
+    """Name of the framework that a scenario on a cluster with that default is trained with."""
+    link = {"bandwidth": "10 GB/s", "latency": "5 us"}
+    cluster = {"node": {"devices": 4, "link": link}, "device": PLAIN, "framework": framework}
+    model = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "vocabulary": 256, "sequence": 32}
+    parts = {"model": model, "cluster": cluster, "strategy": {"kind": "hybrid", **strategy}, "batch": {"total": 8}}
+    return Scenario.model_validate(parts).framework.name
+
+
+def test_a_clusters_framework_is_the_default_of_what_it_supports() -> None:
+    assert trained(None, workers=2, stages=2, microbatches=2) == "megatron-core-0.12"
+    assert trained("pytorch-ddp", workers=2, stages=2, microbatches=2) == "pytorch-ddp"
+    assert trained("pytorch-ddp", workers=2, tensor=2) == trained(None, workers=2, tensor=2), "it has no tensor parallelism"
+
+
+def test_a_clusters_framework_must_ship() -> None:
+    with pytest.raises(FieldError, match=r"no framework is called 'pytorch'; give one of .*pytorch-ddp"):
+        trained("pytorch", workers=2)

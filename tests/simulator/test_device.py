@@ -199,7 +199,7 @@ def test_show_knows_devices(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_schema_knows_devices_by_name_and_base(tmp_path: Path) -> None:
     import jsonschema
 
-    from simulator.scenario import schema
+    from simulator.scenario_schema import schema
 
     for given in ("a100-80gb-sxm", {"base": "a100-80gb-sxm", "efficiency": 0.5}, OWN):
         data = yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": given}}

@@ -25,7 +25,7 @@ FREE_LINKS = ("cluster.node.link={bandwidth: 1 EB/s, latency: 0}", "cluster.node
 
 
 def shared(small: Make, numbers: str, *more: str) -> Scenario:
-    return small(f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", *more)
+    return small("framework=ideal", f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", *more)
 
 
 def blocks(scenario: Scenario) -> list[Layer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +12,16 @@ from simulator.errors import ScenarioError
 from simulator.estimate import Space, every, memory_bytes, step_times
 from simulator.gradients import gradient_sizes
 from simulator.memory import memory
-from simulator.memory.software import MEGATRON, PYTORCH
-from simulator.predict import predict, timed
+from simulator.predict import timed
 from simulator.scenario import Scenario
 from simulator.strategy.costs import GradientSizes
 
 Make = Callable[..., Scenario]
 
 MODEL = "model={kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, sequence: 256}"
-ON = (MODEL, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam")
+# a framework that says nothing of gradients
+PLAIN = "framework=ideal"
+ON = (MODEL, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam", PLAIN)
 WIDE = "training.accumulate_precision=fp32"
 
 
@@ -45,7 +45,7 @@ def hybrid(**fields: object) -> str:
 )
 def test_bytes_of_gradients(small: Make, fields: tuple[str, ...], expected: tuple[int, int, int]) -> None:
     scenario = small(*ON, *fields)
-    assert gradient_sizes(scenario.training, scenario.strategy) == GradientSizes(*expected)
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
 
 
 @pytest.mark.parametrize(("fused", "added"), [("false", 10), ("true", 6)])
@@ -80,32 +80,49 @@ def test_ranks_sum_as_many_bytes_as_the_precision_says(small: Make, zero: int) -
     assert wide["compute"] == pytest.approx(narrow["compute"])
 
 
-def test_one_field_says_what_the_older_one_did(small: Make) -> None:
-    older = small(*ON, hybrid(workers=4, gradient_bytes=4))
-    field = small(*ON, hybrid(workers=4), "training.reduce_precision=fp32")
-    assert predict(older).step_time_s == predict(field).step_time_s
-    assert memory(older) == memory(field)
+@pytest.mark.parametrize(
+    ("framework", "fields", "expected"),
+    [
+        # summed and accumulated in 32 bits by products that add to the buffer themselves, one read more than a 16-bit write
+        ("megatron-core-0.12", (), (4, 4, 6)),
+        ("nemo", (), (2, 2, 2)),
+        # accumulated in 32 bits by a kernel: 2 bytes of a gradient and 4 of the buffer are read, 4 are written
+        ("nanotron", (), (4, 4, 10)),
+        # converted where they are scattered
+        ("pytorch-fsdp2", (), (4, 4, 0)),
+        ("pytorch-ddp", (), (2, 2, 0)),
+        # what a scenario says comes first
+        ("megatron-core-0.12", ("training.reduce_precision=bf16",), (4, 2, 6)),
+        ("megatron-core-0.12", ("training.fused_accumulation=false",), (4, 4, 10)),
+        ("nemo", (WIDE,), (4, 2, 6)),
+    ],
+)
+def test_frameworks_decide_what_is_not_said(
+    small: Make, framework: str, fields: tuple[str, ...], expected: tuple[int, int, int]
+) -> None:
+    scenario = small(*ON, f"framework={framework}", *fields)
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
 
 
 def test_memory_of_gradients(small: Make) -> None:
-    def held(software: object, *fields: str) -> dict[str, float]:
-        scenario = small(*ON, hybrid(workers=4, overlap="true"), *fields)
-        return dict(memory(scenario, software).worst.holders_bytes)  # type: ignore[arg-type]
+    def held(framework: str, *fields: str) -> dict[str, float]:
+        scenario = small(*ON, f"framework={framework}", hybrid(workers=4, overlap="true", bucket="25 MiB"), *fields)
+        return dict(memory(scenario).worst.holders_bytes)
 
     parameters = small(*ON).model.parameters()
-    megatron = replace(MEGATRON, main_gradients=False)
-    assert held(megatron)["gradients"] == pytest.approx(2 * parameters)
-    assert held(megatron, WIDE)["gradients"] == pytest.approx(4 * parameters)
+    buffers = "{base: ideal, memory: {gradients: buffers, copies_buckets: false}}"
+    assert held(buffers)["gradients"] == pytest.approx(2 * parameters)
+    assert held(buffers, WIDE)["gradients"] == pytest.approx(4 * parameters)
     # a bucket is summed while another is filled, in 16 bits
-    buckets = held(megatron, WIDE)["communication"] - held(megatron, "training.reduce_precision=fp32")["communication"]
+    buckets = held(buffers, WIDE)["communication"] - held(buffers, "training.reduce_precision=fp32")["communication"]
     assert buckets == pytest.approx(2 * 25 * 2**20)
     # DistributedDataParallel has buckets of its own for all gradients
-    more = held(PYTORCH, "training.reduce_precision=fp32")["communication"] - held(PYTORCH)["communication"]
+    more = held("pytorch-ddp", "training.reduce_precision=fp32")["communication"] - held("pytorch-ddp")["communication"]
     assert more == pytest.approx(2 * parameters)
 
 
 def test_estimates_count_additions(small: Make) -> None:
-    base = small(*ON, hybrid(workers=4, overlap="true"), WIDE, "training.fused_accumulation=true")
+    base = small(*ON, "framework=torchtitan", hybrid(workers=4, overlap="true"), WIDE, "training.fused_accumulation=true")
     found = every(
         Space(base, (8, 16), tensor=(1, 2), stages=(1, 2, 4), samples=(1, 2), zero=(0, 1, 2, 3), schedules=("1f1b", "zb_h1"))
     )
@@ -132,10 +149,6 @@ def test_estimates_count_additions(small: Make) -> None:
         (
             ("strategy={kind: local_sgd, workers: 4, period: 4}", "training.fused_accumulation=true"),
             "training.fused_accumulation: workers of a local_sgd exchange gradients as they are",
-        ),
-        (
-            (hybrid(workers=4, gradient_bytes=4), "training.reduce_precision=fp32"),
-            "strategy.gradient_bytes: training.reduce_precision says it already; leave gradient_bytes out",
         ),
     ],
 )

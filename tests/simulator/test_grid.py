@@ -81,6 +81,7 @@ def drawn(
         f"training={{zero: {zero}}}",
         "batch={per_worker: 2}",
         "cluster.nodes=64",
+        "framework=ideal",
     )
 
 

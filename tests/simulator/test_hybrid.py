@@ -197,13 +197,16 @@ def test_of_more_ranks_in_lockstep_the_slowest_is_slower(small: Make) -> None:
     assert losses[2] == pytest.approx(1 + 1.03 * 0.2, abs=0.08)
 
 
-def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make) -> None:
-    alone = predict(small("strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB}", "batch=64"))
-    workers = predict(hybrid(small, "workers: 8, bucket: 50 KiB, overlap: true", "batch=64"))
+@pytest.mark.parametrize("framework", ["ideal", "pytorch-ddp", "megatron-core-0.12"])
+def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make, framework: str) -> None:
+    on = ("batch=48", f"framework={framework}")
+    strategy = "strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB, overlap: true}"
+    alone = predict(small(strategy, *on))
+    workers = predict(hybrid(small, "workers: 8, bucket: 50 KiB, overlap: true", *on))
     assert workers.step_time_s == pytest.approx(alone.step_time_s)
     for numbers in ("stages: 3, microbatches: 6", "stages: 3, chunks: 2, microbatches: 6, schedule: interleaved_1f1b"):
-        pipeline = predict(small(f"strategy={{kind: pipeline, {numbers}}}"))
-        assert predict(hybrid(small, numbers)).step_time_s == pytest.approx(pipeline.step_time_s)
+        pipeline = predict(small(f"strategy={{kind: pipeline, {numbers}}}", *on))
+        assert predict(hybrid(small, numbers, *on)).step_time_s == pytest.approx(pipeline.step_time_s)
 
 
 def test_with_links_for_nothing_ranks_of_every_kind_share_the_work(small: Make) -> None:

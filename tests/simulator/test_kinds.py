@@ -13,7 +13,8 @@ import pytest
 import scaleproof
 from simulator.errors import PluginError, ScenarioError
 from simulator.predict import predict
-from simulator.scenario import Scenario, load, schema
+from simulator.scenario import Scenario, load
+from simulator.scenario_schema import schema
 from simulator.strategy import KINDS
 from tests.conftest import SMALL
 

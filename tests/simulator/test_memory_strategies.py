@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from simulator.memory import memory
 from simulator.memory.activations import kept, size_bytes
 from simulator.memory.flight import flights
 from simulator.memory.result import RankMemory
-from simulator.memory.software import DEEPSPEED, DEEPSPEED_BF16, FUSED_LOSS, MEGATRON, NEMO, PYTORCH, Software, software_of
 from simulator.model import Gpt, Llama
 from simulator.recompute import Recompute
 from simulator.scenario import Scenario
@@ -29,8 +27,16 @@ LLAMA = "{kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, seque
 STATES = ("parameters", "gradients", "master_parameters", "optimizer_states")
 ON = ("cluster=selene-a100",)
 EVERY_SECOND = Recompute(kind="selective", products="every_second")
-# so that the fullest moment is none of the optimizer's
-BARE = replace(MEGATRON, main_gradients=False)
+
+
+def trained_by(name: str, **memory: object) -> str:
+    """A framework that ships, with some fields of its memory changed."""
+    fields = ", ".join(f"{field}: {str(value).lower()}" for field, value in memory.items())
+    return f"framework={{base: {name}, memory: {{{fields}}}}}"
+
+
+# so that the peak is not in the optimizer's step
+BARE = trained_by("megatron-core-0.12", main_gradients=False)
 
 
 def hybrid(**fields: object) -> str:
@@ -47,41 +53,41 @@ def training(**fields: object) -> str:
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize(
-    ("precision", "gradient_bytes", "zero", "kept", "shared"),
+    ("precision", "gradients", "zero", "kept", "shared"),
     [
         # bytes of a parameter, kept and shared out: Megatron-Core's manual, distributed optimizer
-        ("fp16", 2, 0, 20, 0),
-        ("fp16", 2, 1, 4, 16),
-        ("bf16", 4, 0, 18, 0),
-        ("bf16", 4, 1, 6, 12),
-        ("fp32", 4, 0, 16, 0),
-        ("fp32", 4, 1, 8, 8),
+        ("fp16", "fp16", 0, 20, 0),
+        ("fp16", "fp16", 1, 4, 16),
+        ("bf16", "fp32", 0, 18, 0),
+        ("bf16", "fp32", 1, 6, 12),
+        ("fp32", "fp32", 0, 16, 0),
+        ("fp32", "fp32", 1, 8, 8),
         # PyTorch's FSDP: 32-bit shards of parameters, gradients and two moments
-        ("bf16", 4, 3, 0, 16),
+        ("bf16", "fp32", 3, 0, 16),
     ],
 )
 def test_bytes_of_a_parameter(
-    small: Make, workers: int, precision: str, gradient_bytes: int, zero: int, kept: int, shared: int
+    small: Make, workers: int, precision: str, gradients: str, zero: int, kept: int, shared: int
 ) -> None:
-    strategy = hybrid(workers=workers, gradient_bytes=gradient_bytes)
-    scenario = small(*HEAVY, *ON, strategy, training(precision=precision, zero=zero))
+    framework = "framework=megatron-core-0.12" if zero < 3 else "framework=pytorch-fsdp2"
+    accumulated = training(precision=precision, zero=zero, accumulate_precision=gradients)
+    scenario = small(*HEAVY, *ON, framework, hybrid(workers=workers), accumulated)
     each = states_of(memory(scenario).worst) / scenario.model.parameters()
     assert each == pytest.approx(kept + shared / workers, rel=0.01)
 
 
 def test_nemo_stores_what_16_bits_lack(small: Make) -> None:
-    scenario = small(*HEAVY, *ON, hybrid(workers=4, gradient_bytes=2), training(precision="bf16", zero=1))
-    assert states_of(memory(scenario, NEMO).worst) / scenario.model.parameters() == pytest.approx(4 + 10 / 4, rel=0.01)
+    scenario = small(*HEAVY, *ON, "framework=nemo", hybrid(workers=4), training(precision="bf16", zero=1))
+    assert states_of(memory(scenario).worst) / scenario.model.parameters() == pytest.approx(4 + 10 / 4, rel=0.01)
 
 
 def test_deepspeed_has_copies_of_its_part_of_the_gradients(small: Make) -> None:
     """A whole gradient in 16 bits, or beside one in 32 bits; of a rank's part 8 bytes more, or none."""
-    base = (*HEAVY, *ON, training(precision="bf16", zero=1))
-    wide = small(*base, hybrid(workers=4, gradient_bytes=4, microbatches=4))
-    narrow = small(*base, hybrid(workers=4, microbatches=4))
+    base = (*HEAVY, *ON, training(precision="bf16", zero=1), hybrid(workers=4, microbatches=4))
+    wide, narrow = (small(*base, f"framework={name}") for name in ("megatron-deepspeed-bf16", "megatron-deepspeed"))
     parameters = wide.model.parameters()
-    assert states_of(memory(narrow, DEEPSPEED).worst) / parameters == pytest.approx(4 + 20 / 4, rel=0.01)
-    assert states_of(memory(wide, DEEPSPEED_BF16).worst) / parameters == pytest.approx(8 + 12 / 4, rel=0.01)
+    assert states_of(memory(narrow).worst) / parameters == pytest.approx(4 + 20 / 4, rel=0.01)
+    assert states_of(memory(wide).worst) / parameters == pytest.approx(8 + 12 / 4, rel=0.01)
 
 
 def test_ranks_of_one_context_share_states(small: Make) -> None:
@@ -114,7 +120,7 @@ def test_tensor_parallel_ranks_divide_what_the_published_formulae_say(
     if recompute == "full":
         each = 2 / tensor if sequence else 2
     strategy = hybrid(stages=4, microbatches=8, tensor=tensor, sequence_parallel=str(sequence).lower())
-    held = memory(small(GPT, *ON, strategy, "batch=16", training(precision="fp16", recompute=recompute)), BARE)
+    held = memory(small(GPT, *ON, BARE, strategy, "batch=16", training(precision="fp16", recompute=recompute)))
     sbh = 512 * (16 / 8) * 1024
     # stages have four layers; the second three microbatches of them in flight, the third two
     layers = [rank.holders_bytes["activations"] / sbh for rank in held.ranks[1:3]]
@@ -133,9 +139,10 @@ def test_ranks_of_one_context_divide_activations(small: Make, context: int) -> N
 @pytest.mark.parametrize(("stages", "chunks"), [(4, 2), (4, 4), (2, 8)])
 def test_interleaving_holds_more(small: Make, stages: int, chunks: int) -> None:
     """arXiv 2205.05198, section 4.2.3: the first stage of p with v chunks holds 1 + (p − 1) / (p · v) times as much."""
-    fields = (GPT.replace("dropout: true", "dropout: false"), *ON, "batch=64", training(precision="fp16", recompute="full"))
-    plain = memory(small(*fields, hybrid(stages=stages, microbatches=32)), BARE)
-    looped = memory(small(*fields, hybrid(stages=stages, microbatches=32, chunks=chunks, schedule="interleaved_1f1b")), BARE)
+    model = GPT.replace("dropout: true", "dropout: false")
+    fields = (model, *ON, BARE, "batch=64", training(precision="fp16", recompute="full"))
+    plain = memory(small(*fields, hybrid(stages=stages, microbatches=32)))
+    looped = memory(small(*fields, hybrid(stages=stages, microbatches=32, chunks=chunks, schedule="interleaved_1f1b")))
     held, more = (one.ranks[0].holders_bytes["activations"] for one in (plain, looped))
     # 16 layers, each of which keeps its input, of 32 microbatches of two samples
     assert held == 16 * 2 * 512 * 2 * 1024
@@ -247,26 +254,28 @@ def test_whole_layers_are_there_as_they_are_passed(small: Make, fields: str, lay
 
 def test_buckets_lie_beside_gradients_unless_these_are_in_them(small: Make) -> None:
     fields = (*HEAVY, "strategy={kind: data_parallel, workers: 4, microbatches: 2}")
-    apart, views = (memory(small(*fields), replace(PYTORCH, copies_buckets=copies)).worst for copies in (True, False))
+    apart, views = (memory(small(*fields, trained_by("pytorch-ddp", copies_buckets=copies))).worst for copies in (True, False))
     gradients = 4 * small(*fields).model.parameters()
     assert apart.total_bytes - views.total_bytes == gradients
-    assert memory(small(*HEAVY, hybrid(workers=4, microbatches=2))).worst.holders_bytes["communication"] == 0
+    in_buffers = small(*HEAVY, hybrid(workers=4, microbatches=2), "framework=megatron-core-0.12")
+    assert memory(in_buffers).worst.holders_bytes["communication"] == 0
 
 
 @pytest.mark.parametrize(
-    ("software", "precision", "each"),
+    ("framework", "precision", "each"),
     [
         # bytes of a logit: log-softmax, its gradient and its input's, and the block that 16-bit logits had
-        (PYTORCH, "bf16", 4 + 4 + 4 + 2),
-        (PYTORCH, "fp32", 4 + 4 + 4),
+        ("pytorch-ddp", "bf16", 4 + 4 + 4 + 2),
+        ("pytorch-ddp", "fp32", 4 + 4 + 4),
         # the softmax in place, and 16-bit logits and 32-bit ones before it
-        (MEGATRON, "bf16", 4 + 4 + 2),
-        (replace(PYTORCH, loss=FUSED_LOSS), "bf16", 2 + 2),
+        ("megatron-core-0.12", "bf16", 4 + 4 + 2),
+        ("torchtitan-2025", "bf16", 2 + 2),
     ],
 )
-def test_what_a_loss_holds(small: Make, software: Software, precision: str, each: int) -> None:
+def test_what_a_loss_holds(small: Make, framework: str, precision: str, each: int) -> None:
     model = "model={kind: llama, layers: 1, hidden: 16, heads: 2, vocabulary: 65536, sequence: 64}"
-    holders = memory(small(model, *ON, "batch=4", hybrid(), f"training.precision={precision}"), software).worst.holders_bytes
+    scenario = small(model, *ON, "batch=4", hybrid(), f"training.precision={precision}", f"framework={framework}")
+    holders = memory(scenario).worst.holders_bytes
     assert (holders["logits"] + holders["working"]) / (4 * 64 * 65536) == pytest.approx(each, rel=1e-3)
 
 
@@ -292,13 +301,14 @@ def test_narrow_inputs_leave_less(small: Make) -> None:
     attention's output: 2 · 1/2 + 3.5 / 2 less, 1/2 more."""
     fields = (
         f"model={LLAMA.replace('heads: 8', 'heads: 8, key_heads: 1, feedforward: 1792')}",
-        *ON,
+        "cluster=eos-h100",
         "batch=8",
         hybrid(stages=8, microbatches=8),
-        "training.precision=bf16",
+        "training.precision=fp8",
     )
     plain, narrow = (
-        memory(small(*fields), replace(MEGATRON, input_bytes=size)).ranks[3].holders_bytes["activations"] for size in (None, 1)
+        memory(small(*fields, trained_by("megatron-core-0.12", fp8_input_bytes=size))).ranks[3].holders_bytes["activations"]
+        for size in (2, 1)
     )
     unit = 5 * 256 * 512 * 2
     assert (plain - narrow) / unit == pytest.approx(1 + 1.75 - 0.5)
@@ -357,9 +367,8 @@ def test_the_worker_with_the_most_samples_counts(small: Make) -> None:
 def test_stages_hold_what_comes_next_or_all_that_comes(small: Make) -> None:
     """torch.distributed.pipelining has buffers for all microbatches, Megatron-LM for the next."""
     fields = (GPT, *ON, "batch=32", training(precision="fp16", recompute="full"))
-    torch, ours = (memory(small(*fields, strategy)) for strategy in (
-        "strategy={kind: pipeline, stages: 4, microbatches: 16}", hybrid(stages=4, microbatches=16),
-    ))  # fmt: skip
+    strategy = "strategy={kind: pipeline, stages: 4, microbatches: 16}"
+    torch, ours = (memory(small(*fields, strategy, f"framework={name}")) for name in ("pytorch-ddp", "megatron-core-0.12"))
     passed = 512 * 2 * 1024 * 2
     # of the second stage, which has three microbatches in flight
     assert torch.ranks[1].holders_bytes["communication"] == (16 - 3) * passed + 16 * passed + 3 * passed
@@ -369,7 +378,7 @@ def test_stages_hold_what_comes_next_or_all_that_comes(small: Make) -> None:
 def test_chunks_of_unlike_size_count_each_for_itself(small: Make) -> None:
     """The last rank of two has the third and the fourth stage, which holds all but one block."""
     strategy = hybrid(stages=2, chunks=2, schedule="interleaved_1f1b", microbatches=8, balance="[1, 1, 1, 13]")
-    held = memory(small(GPT, *ON, "batch=16", strategy, training(precision="fp16", recompute="full")), BARE)
+    held = memory(small(GPT, *ON, BARE, "batch=16", strategy, training(precision="fp16", recompute="full")))
     sbh = 512 * 2 * 1024
     counts = flights("interleaved_1f1b", 2, 8, 2).between[1]
     assert held.ranks[1].holders_bytes["activations"] / sbh == pytest.approx(
@@ -397,9 +406,3 @@ def test_what_is_reported_is_told_apart(small: Make) -> None:
     outside = held.holders_bytes["library"] + held.holders_bytes["context"]
     assert held.total_bytes - held.reserved_bytes == pytest.approx(outside)
     assert held.reserved_bytes - held.allocated_bytes == pytest.approx(held.holders_bytes["fragmentation"])
-
-
-def test_hybrids_are_trained_with_megatron_unless_they_share_parameters(small: Make) -> None:
-    assert software_of(small(hybrid(workers=2))) is MEGATRON
-    assert software_of(small(hybrid(workers=2), "training.zero=3")) is PYTORCH
-    assert software_of(small()) is PYTORCH

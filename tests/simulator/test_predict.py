@@ -104,7 +104,7 @@ def test_a_long_pipeline_is_told_from_two_shorter_ones(small: Make, schedule: st
     numbers = f"stages: 4, microbatches: 64, schedule: {schedule}"
     memory = "cluster.device.memory=0.9 MB"
     many = predict(small(f"strategy={{kind: hybrid, workers: 2, {numbers}}}", "batch=128", memory))
-    full = predict(small(f"strategy={{kind: pipeline, {numbers.replace('64', '128')}}}", "batch=128", memory))
+    full = predict(small(f"strategy={{kind: hybrid, {numbers.replace('64', '128')}}}", "batch=128", memory))
     assert many.baseline is not None
     assert "1 worker of 4 stages" in many.baseline["strong"]
     assert f"{full.samples_per_s:.4g} samples/s" in many.baseline["strong"]

@@ -54,7 +54,7 @@ def test_gradients_are_scattered_once_a_step(
 def test_whole_gradients_are_kept_until_then(small: Make, zero: int, kind: str) -> None:
     def gradients_bytes(scatter: str, microbatches: int) -> float:
         strategy = f"strategy={{kind: {kind}, workers: 4, microbatches: {microbatches}, scatter: {scatter}}}"
-        scenario = small(*ON, strategy, f"training.zero={zero}", "training.offload=[]")
+        scenario = small(*ON, strategy, f"training.zero={zero}", "training.offload=[]", "framework=ideal")
         return memory(scenario).worst.holders_bytes["gradients"]
 
     whole_bytes = 2 * small(*ON).model.parameters()

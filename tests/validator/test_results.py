@@ -70,6 +70,25 @@ def test_the_digest_is_of_what_is_trained(small: Make) -> None:
     assert len({digest(small(other)) for other in others} | {digest(small())}) == len(others) + 1
 
 
+def test_the_digest_counts_frameworks_only_where_they_time_compute(small: Make) -> None:
+    assert digest(small()) == digest(small("framework=ideal")) == digest(small("cluster.framework=gloo-cpu"))
+    paced = "compute=paced", "strategy.overlap=true", "strategy.bucket=25 MiB"
+    assert digest(small(*paced, "framework=gloo-cpu")) != digest(small(*paced, "framework=ideal"))
+
+
+@pytest.mark.parametrize(
+    ("override", "is_warned"),
+    [
+        ("steps=7", False), ("framework=gloo-cpu", False), ("framework=pytorch-ddp", False), ("framework=ideal", False),
+        ("framework=torchtitan", True),
+    ],
+)  # fmt: skip
+def test_a_named_framework_that_is_not_what_ranks_train_with_is_warned_of(override: str, is_warned: bool, small: Make) -> None:
+    warnings = measured(small(override)).warnings
+    assert [one for one in warnings if "PyTorch, not with torchtitan" in one] == list(warnings)
+    assert len(warnings) == is_warned
+
+
 def test_a_run_is_right_where_its_deviation_is_rounding(small: Make) -> None:
     assert is_right(measured(small())) is None
     assert is_right(measured(small(), verified=RIGHT)) is True

@@ -30,6 +30,8 @@ _MOST_PROCESSES: Final = 64
 # Two that differ do not tell which of them is odd.
 _ENOUGH: Final = 3
 _MEASURED: Final = "; measured"
+# What ranks on cores of their host train with, here and in `scaleproof measure`.
+_ON_CORES: Final = "gloo-cpu"
 
 
 def _given(base: Mapping[str, Any]) -> Cluster:
@@ -57,7 +59,10 @@ def described(points: Sequence[Point], facts: Facts) -> tuple[dict[str, Any], li
         "between": between,
         "collectives": _section(collectives.measured, points, link_Bps),
     }
-    cluster = _filled(base, sections, device.useful_cores(points) if _on_cores(nominal, facts) else None, facts.on)
+    on_cores = _on_cores(nominal, facts)
+    cluster = _filled(base, sections, device.useful_cores(points) if on_cores else None, facts.on)
+    if on_cores:
+        cluster.setdefault("framework", _ON_CORES)
     intervals = {name: found for section in sections.values() for name, found in section.intervals.items()}
     if intervals:
         found = {name: one | _nominal(name, nominal) for name, one in intervals.items()}
@@ -169,6 +174,6 @@ def _stops(points: Sequence[Point]) -> dict[str, str]:
 
 def _order(name: str) -> int:
     """Sections in the order in which people ask."""
-    known = ["name", "description", "source", "nodes", "shared_cores", "node", "network", "device", "collectives"]
+    known = ["name", "description", "source", "nodes", "shared_cores", "node", "network", "device", "collectives", "framework"]
     last = ["uncertainty", "provenance"]
     return known.index(name) if name in known else 100 + last.index(name) if name in last else len(known)

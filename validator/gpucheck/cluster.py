@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from simulator import library
+from simulator import frameworks, library
 from simulator.cluster.device import ELEMENT_BYTES, Device
 from simulator.cluster.kernels import Generation, Kernels, Speed, products_s
 from simulator.errors import RunError
@@ -52,8 +52,15 @@ _GENERATIONS: Final[dict[int, Generation]] = {
     3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell",
 }  # fmt: skip
 _TURING: Final = [7, 5]
+# What ranks train with, where it supports their strategy.
+_FRAMEWORK: Final = "pytorch-ddp"
 # Shares of the peak that are tried, from an eighth to all.
 _SHARES: Final = np.geomspace(0.125, 1.0, 43)
+# Fields of kernels without a unit.
+_RATIOS: Final = (
+    "tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share", "flash_ramp_keys",
+    "host_slowdown",
+)  # fmt: skip
 _FITTED_FIRST: Final = ("bf16", "fp16", "fp32")
 
 
@@ -92,6 +99,7 @@ def describe(found: Found, label: str) -> dict[str, Any]:
         "nodes": 1,
         "node": node,
         "device": _device(found),
+        "framework": _FRAMEWORK,
         "provenance": provenance(),
     }
     if found.allreduces:
@@ -168,6 +176,7 @@ def _kernels(found: Found, known: Device | None, peak_flops: Mapping[str, float]
         update["memory_share"] = min(1.0, _reached_Bps(found.memory) / memory_Bps)
     if found.launches:
         update |= {"launch_s": found.launches["launch_s"], "issue_s": found.launches["issue_s"]}
+        update["host_slowdown"] = found.launches["module_s"] / frameworks.shipped(_FRAMEWORK).host.kernel_s
     kernels = kernels.model_copy(update=update)
     timed = {t["precision"] for t in found.matmuls}
     precision = next((p for p in _FITTED_FIRST if p in timed and p in peak_flops), None)
@@ -179,10 +188,7 @@ def _kernels(found: Found, known: Device | None, peak_flops: Mapping[str, float]
         "generation": kernels.generation,
         "processors": kernels.processors,
         **{name: seconds_text(getattr(kernels, f"{name}_s")) for name in ("burst", "launch", "issue")},
-        **{
-            name: round(getattr(kernels, name), 4)
-            for name in ("tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share")
-        },
+        **{name: round(getattr(kernels, name), 4) for name in _RATIOS},
     }
 
 

@@ -36,6 +36,11 @@ _LEAST_ROUNDS: Final = 3
 _LAUNCHES: Final = 500
 _GRAPH_KERNELS: Final = 200
 _WARM_UP: Final = 2
+# Modules whose host time is measured: width, repetitions, and kernels of a linear layer with bias, GELU and layer norm: one
+# each forward; backward two products and a sum, one, and two.
+_NARROW: Final = 8
+_MODULES: Final = 40
+_MODULE_KERNELS: Final = 3 + 6
 
 
 class Facts(TypedDict):
@@ -84,9 +89,11 @@ class OptimizerTiming(TypedDict):
 
 
 class Launches(TypedDict):
-    """issue_s: what the host takes to issue a kernel. launch_s: from one kernel of a graph to the next, with its own work."""
+    """Host seconds per kernel of a bare operation (issue_s) and of modules with their backward pass (module_s); seconds from
+    one kernel of a graph to the next, with its own work (launch_s)."""
 
     issue_s: float
+    module_s: float
     launch_s: float
 
 
@@ -192,7 +199,23 @@ def launches() -> Launches:
             x.add_(1.0)
         issued_s.append((time.perf_counter() - begin_s) / _LAUNCHES)
     issue_s = statistics.median(issued_s[_WARM_UP:])
-    return {"issue_s": issue_s, "launch_s": _graphed_s(clock, x) if clock.is_gpu else issue_s}
+    launch_s = _graphed_s(clock, x) if clock.is_gpu else issue_s
+    return {"issue_s": issue_s, "module_s": _module_s(clock, device), "launch_s": launch_s}
+
+
+def _module_s(clock: Clock, device: torch.device) -> float:
+    """Host seconds per kernel of modules and their backward pass, on tensors so small that kernels are shorter than that."""
+    units = [(nn.Linear(_NARROW, _NARROW), nn.GELU(), nn.LayerNorm(_NARROW)) for _ in range(_MODULES)]
+    chain = nn.Sequential(*(module for unit in units for module in unit)).to(device)
+    x = torch.zeros(_NARROW, _NARROW, device=device)
+    passed_s = []
+    for _ in range(_WARM_UP + 5):
+        chain.zero_grad(set_to_none=True)
+        clock.wait()
+        begin_s = time.perf_counter()
+        chain(x).sum().backward()
+        passed_s.append((time.perf_counter() - begin_s) / (_MODULES * _MODULE_KERNELS))
+    return statistics.median(passed_s[_WARM_UP:])
 
 
 def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:

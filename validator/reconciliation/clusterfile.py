@@ -18,6 +18,8 @@ from simulator.errors import InputError, ScaleproofError
 _ROUNDED: Final = 1e-3
 # The unit of a number that the file leaves to its base or to a default, by its key or by that above it; else microseconds.
 _UNITS: Final = {"peak": (1e9, "GFLOP/s"), "memory_bandwidth": (1e9, "GB/s"), "bandwidth": (1e9, "GB/s")}
+# Numbers without a unit, by their key.
+_RATIOS: Final = frozenset({"host_slowdown"})
 _Path = tuple[str | int, ...]
 
 
@@ -81,6 +83,9 @@ def _set(data: Any, place: _Path, value: float, ratio: float, path: Path) -> Non
     old = where.get(place[-1])
     if isinstance(old, str) and (number := _number(old)) is not None:
         where[place[-1]] = f"{number * ratio:.4g} {old.split(maxsplit=1)[1]}"
+        return
+    if place[-1] in _RATIOS:
+        where[place[-1]] = float(f"{value:.4g}")
         return
     size, unit = next((_UNITS[key] for key in place[:0:-1] if isinstance(key, str) and key in _UNITS), (1e-6, "us"))
     where[place[-1]] = f"{value / size:.4g} {unit}"

@@ -34,8 +34,8 @@ MIXTURE = (
 
 
 def space(name: str, *overrides: str, **choices: Any) -> Space:
-    """Of a scenario that ships, trained by one rank unless said otherwise."""
-    return Space(load(name, ("strategy={kind: hybrid}", *overrides)), **choices)
+    """Of a scenario that ships, trained by one rank and a framework that supports all stages of ZeRO unless said otherwise."""
+    return Space(load(name, ("strategy={kind: hybrid}", "framework=torchtitan", *overrides)), **choices)
 
 
 SPACES = {
@@ -45,6 +45,17 @@ SPACES = {
         recompute=(NO_RECOMPUTE, SELECTIVE, FULL, EVERY_THIRD, *FORMS), sequence_parallel=(False, True),
         buckets_bytes=(2.0**16, 1e9),
         orders=(("tensor", "context", "workers", "stages"), ("stages", "tensor", "context", "workers")),
+    ),
+    # frameworks whose gradients are in buffers, and in both precisions
+    "gpt in Megatron": space(
+        "gpt3-175b-hybrid-selene", "framework=megatron-core-0.12", GPT.replace("dropout: true", "dropout: false"), "batch=96",
+        "training.precision=bf16", ranks=(8, 24), tensor=(1, 2), stages=(1, 2, 3), chunks=(1, 2), samples=(1, 2),
+        schedules=LOOPED, zero=(0, 1), recompute=(NO_RECOMPUTE, FULL), sequence_parallel=(False, True),
+    ),
+    "gpt in DeepSpeed": space(
+        "gpt3-175b-hybrid-selene", "framework=megatron-deepspeed-bf16", GPT, "batch=96", "training.precision=bf16",
+        ranks=(8, 24), tensor=(1, 2), stages=(1, 2, 3), samples=(1, 2), schedules=("1f1b",), zero=(0, 1, 2),
+        recompute=(NO_RECOMPUTE, FULL), buckets_bytes=(2.0**16, 1e9),
     ),
     "gpt with tied ends": space(
         "gpt3-175b-hybrid-selene", GPT.replace("dropout", "tied"), "batch=48", "training.optimizer=adafactor", ranks=(12, 48),
@@ -56,7 +67,7 @@ SPACES = {
         zero=(3,), recompute=(NO_RECOMPUTE, FULL), schedules=("1f1b", "zb_h1", "zb_h2"),
     ),
     "mixture": space(
-        "mixtral-8x7b-experts-h100", MIXTURE, "strategy.gradient_bytes=4", "batch=64", ranks=(16, 32), tensor=(1, 2),
+        "mixtral-8x7b-experts-h100", MIXTURE, "training.accumulate_precision=fp32", "batch=64", ranks=(16, 32), tensor=(1, 2),
         expert=(1, 2, 8), stages=(1, 2, 3), chunks=(1, 2), samples=(1, 2, 4),
         schedules=("1f1b", "interleaved_1f1b", "zb_v", "dualpipe_v", "interleaved_zero_bubble"),
         zero=ALL_ZERO, recompute=(NO_RECOMPUTE, FULL, *FORMS),
@@ -66,8 +77,9 @@ SPACES = {
         schedules=LOOPED, recompute=(NO_RECOMPUTE, FULL), buckets_bytes=(25 * 2.0**20, 1e9),
     ),
     "cores": space(
-        "resnet50-ring-p100", "model=gpt-mini", "cluster=cpu-2core", "batch=24", "training.optimizer=adam",
-        ranks=(1, 2), tensor=(1, 2), stages=(1, 2), samples=(1, 2, 3), schedules=("gpipe", "1f1b"), zero=ALL_ZERO,
+        "resnet50-ring-p100", "framework=gloo-cpu", "model=gpt-mini", "cluster=cpu-2core", "batch=24",
+        "training.optimizer=adam", ranks=(1, 2), tensor=(1, 2), stages=(1, 2), samples=(1, 2, 3), schedules=("gpipe", "1f1b"),
+        zero=ALL_ZERO,
     ),
 }  # fmt: skip
 

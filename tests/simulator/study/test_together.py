@@ -238,8 +238,8 @@ def test_intervals_of_points_together_are_those_that_draws_tell_of_each(name: st
     assert len(together.alone) == 0
     for row, its in zip(together.rows, alone.rows, strict=True):
         assert row["step_time_s"] == pytest.approx(its["step_time_s"])
-        # to first order around the forecast; how long passes overlap with collectives, which slow them down, is not linear
-        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=1e-2)
+        # to first order: collectives that slow the passes next to them bend the step time where they start to be exposed
+        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=7e-3)
 
 
 def test_intervals_that_cannot_be_told_together_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,12 @@ def test_what_is_written_is_a_cluster_with_what_was_measured(tmp_path: Path) -> 
     assert tables.read(points_path(path)) == POINTS
 
 
+def test_ranks_on_cores_train_with_pytorch_over_gloo_by_default() -> None:
+    assert described(POINTS, facts())[0]["framework"] == "gloo-cpu"
+    assert described(POINTS, facts(BASE | {"framework": "pytorch-ddp"}))[0]["framework"] == "pytorch-ddp", "as described"
+    assert "framework" not in described(POINTS, facts(on="cluster"))[0], "a GPU each"
+
+
 def test_the_file_tells_people_what_its_parts_are(tmp_path: Path) -> None:
     write(described(POINTS, facts())[0], tmp_path / "lab.yaml")
     text = (tmp_path / "lab.yaml").read_text()

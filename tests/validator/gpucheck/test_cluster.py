@@ -58,7 +58,7 @@ def timed(with_speed: Speed) -> list[Any]:
 
 def test_a_device_that_ships_keeps_its_data_sheets_peaks(tmp_path: Path) -> None:
     found = Found(facts(), 1, matmuls=timed(speed(0.8, 0.7)), memory=moved((2**26, 1e-5), (2**30, 2**30 / 4.08e12)))
-    found.launches = {"issue_s": 4e-6, "launch_s": 2e-6}
+    found.launches = {"issue_s": 4e-6, "module_s": 15e-6, "launch_s": 2e-6}
     device, known = read_back(found, tmp_path).device, shipped("NVIDIA H200")
     assert known is not None
     assert device.kernels is not None
@@ -67,6 +67,8 @@ def test_a_device_that_ships_keeps_its_data_sheets_peaks(tmp_path: Path) -> None
     assert device.memory_bytes == pytest.approx(140 * 2**30)
     assert device.kernels.memory_share == pytest.approx(0.85, rel=1e-3), "what is moved within a cache does not count"
     assert (device.kernels.launch_s, device.kernels.issue_s) == pytest.approx((2e-6, 4e-6))
+    assert device.kernels.host_slowdown == pytest.approx(1.5), "of the 10 us that pytorch-ddp assumes"
+    assert device.kernels.flash_ramp_keys == known.kernels.flash_ramp_keys  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("shares", [(0.8, 0.7), (0.5, 0.9), (0.9, 0.4)])
@@ -121,6 +123,10 @@ def test_layers_optimizers_links_and_collectives_are_lines_through_what_was_time
 def test_the_label_is_the_clusters_name(tmp_path: Path) -> None:
     assert read_back(Found(facts(), 1), tmp_path, "a dry run").name == "NVIDIA H200: a dry run"
     assert read_back(Found(facts(), 1), tmp_path).name == "NVIDIA H200"
+
+
+def test_scenarios_on_it_train_with_what_was_measured(tmp_path: Path) -> None:
+    assert read_back(Found(facts(), 1), tmp_path).framework == "pytorch-ddp"
 
 
 def test_every_name_that_drivers_give_is_of_a_device_that_ships() -> None:

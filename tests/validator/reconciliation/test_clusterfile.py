@@ -72,6 +72,7 @@ def test_a_device_by_its_name_becomes_that_device_with_changes(tmp_path: Path) -
     assert before.kernels is not None
     assert after.kernels is not None
     assert after.kernels.launch_s == pytest.approx(before.kernels.launch_s * 1.6, rel=1e-3)
+    assert after.kernels.host_slowdown == pytest.approx(before.kernels.host_slowdown * 1.6, rel=1e-3)
     assert after.kernels.tile_share == before.kernels.tile_share
     assert after.memory_bytes == before.memory_bytes
 

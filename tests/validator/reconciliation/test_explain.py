@@ -140,9 +140,10 @@ def test_a_rank_that_was_predicted_to_be_slow_is_no_fault(small: Make) -> None:
 
 
 def test_a_slow_link_is_named(small: Make) -> None:
-    # sends that passes wait for
-    pipeline = ("strategy={kind: pipeline, stages: 4, microbatches: 8}", "framework=ideal", *APART)
-    pipeline = (*pipeline, "cluster.network.bandwidth=1 Gbit/s")
+    pipeline = (
+        "strategy={kind: pipeline, stages: 4, microbatches: 8}", *APART, "cluster.network.bandwidth=1 Gbit/s",
+        "framework=ideal",
+    )  # fmt: skip
     slow = small(*pipeline, "cluster.network.unlike=[{at: [3], bandwidth: 0.5 Gbit/s}]")
     (fault,) = explain(predict(small(*pipeline)), as_measured(slow)).faults
     assert (fault.kind, fault.who) == ("messages", ("stage 3",))
@@ -186,7 +187,7 @@ def made(seconds: list[float], hidden_s: float, phases: list[float]) -> Run:
     )  # fmt: skip
 
 
-_PARTS = st.lists(st.floats(0, 10), min_size=7, max_size=7)
+_PARTS = st.lists(st.floats(0, 10), min_size=len(BREAKDOWN) - 1, max_size=len(BREAKDOWN) - 1)
 _PHASES = st.lists(st.floats(1e-6, 10), min_size=3, max_size=3)
 
 

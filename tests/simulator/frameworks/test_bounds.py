@@ -1,0 +1,69 @@
+"""Metamorphic: no framework beats the one without software cost, and no mechanism of one makes a step faster."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from simulator.errors import FieldError
+from simulator.frameworks import ABLATIONS, IDEAL, shipped
+from simulator.frameworks.library import names
+from simulator.predict import timed
+from simulator.scenario import Scenario
+from tests.simulator.frameworks.scenarios import VARIED, scenario, trained_by
+
+# Rounding.
+_SAME = 1 + 1e-9
+
+
+def seconds(one: Scenario) -> float:
+    return timed(one).step_time_s
+
+
+@cache
+def varied(name: str) -> Scenario:
+    return scenario(*VARIED[name])
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_no_framework_beats_the_bound_that_hardware_sets(name: str) -> None:
+    """With the same strategy: frameworks differ in what overlaps, which is given here."""
+    compared = 0
+    for framework in map(shipped, names()):
+        try:
+            one = varied(name).copied(framework=framework)
+        except FieldError:
+            continue
+        assert seconds(trained_by(one, shipped("ideal"))) <= seconds(one) * _SAME, framework.name
+        compared += 1
+    assert compared >= 2
+
+
+@pytest.mark.parametrize("mechanism", ABLATIONS)
+@pytest.mark.parametrize("name", VARIED)
+def test_without_a_mechanism_a_step_is_as_fast_or_faster(name: str, mechanism: str) -> None:
+    one = varied(name)
+    for framework in {one.framework.name: one.framework, "nanotron": shipped("nanotron")}.values():
+        try:
+            own = one.copied(framework=framework)
+        except FieldError:
+            continue
+        assert seconds(trained_by(own, framework.ablated(mechanism))) <= seconds(own) * _SAME
+
+
+@pytest.mark.parametrize("mechanism", ABLATIONS)
+def test_each_mechanism_costs_something_somewhere(mechanism: str) -> None:
+    """Else switching it off would tell nothing."""
+    model = "model.flash=false" if mechanism == "kernels" else "model.flash=true"
+    one = scenario("framework=pytorch-fsdp2", "training.zero=3", model)
+    assert seconds(trained_by(one, one.framework.ablated(mechanism))) < seconds(one)
+
+
+def test_without_any_mechanism_a_step_is_the_bound() -> None:
+    one = scenario("framework=pytorch-fsdp2", "training.zero=3")
+    bare = one.framework
+    for mechanism in ABLATIONS:
+        bare = bare.ablated(mechanism)
+    ideal = IDEAL.model_copy(update={"supports": bare.supports})
+    assert seconds(trained_by(one, bare)) == pytest.approx(seconds(trained_by(one, ideal)))

@@ -1,0 +1,153 @@
+"""Which framework trains a scenario: the default, what a named one refuses, and what a framework decides of a strategy."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.errors import FieldError, ScenarioError
+from simulator.frameworks import shipped
+from simulator.software import DECIDED
+from simulator.strategy import Hybrid
+from tests.simulator.frameworks.scenarios import as_given, scenario, trained_by
+
+MLP = "model={kind: mlp, layers: 8, inputs: 1024, hidden: 1024, outputs: 1024}"
+
+
+def hybrid(**fields: object) -> str:
+    """An override that makes the strategy a hybrid."""
+    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "framework"),
+    [
+        # what computes
+        (("cluster=cpu-2core", "strategy.workers=2", "training.precision=fp32"), "gloo-cpu"),
+        (("cluster=tpu-v4-pod",), "jax-maxtext"),
+        # servers
+        (("strategy={kind: parameter_server, workers: 4, servers: 4, placement: colocated}",), "tensorflow-1-servers"),
+        (
+            ("strategy={kind: parameter_server, workers: 4, servers: 4, placement: colocated}", "training.precision=fp8"),
+            "ideal",
+        ),
+        # transformers in hybrids and pipelines whose gradients are not shared out
+        ((hybrid(workers=4, tensor=2),), "megatron-core-0.12"),
+        ((hybrid(workers=4, tensor=2), "training.zero=1"), "megatron-core-0.12"),
+        ((hybrid(workers=4, tensor=2), "training.precision=fp8"), "megatron-core-0.12"),
+        (("strategy={kind: pipeline, stages: 4, microbatches: 8}",), "megatron-core-0.12"),
+        # by stage of ZeRO
+        ((), "pytorch-ddp"),
+        (("training.zero=1",), "deepspeed-zero"),
+        (("training.zero=2",), "deepspeed-zero"),
+        (("training.zero=3",), "pytorch-fsdp2"),
+        ((hybrid(workers=4, tensor=2), "training.zero=3"), "pytorch-fsdp2"),
+        # what the usual one does not support goes to the next that does
+        (("training.precision=fp8",), "torchtitan-compiled"),
+        (("training.precision=fp8", "training.zero=3"), "torchtitan-compiled"),
+        ((hybrid(workers=4, tensor=2), "training.zero=2"), "torchtitan"),
+        # all else
+        ((MLP,), "pytorch-ddp"),
+        ((MLP, hybrid(workers=2, stages=4, microbatches=8)), "pytorch-ddp"),
+        (("strategy={kind: local_sgd, workers: 8, period: 4}",), "pytorch-ddp"),
+        (("strategy={kind: gather_average, workers: 8}",), "pytorch-ddp"),
+        (("strategy={kind: model_parallel, stages: 4}",), "pytorch-ddp"),
+    ],
+)  # fmt: skip
+def test_the_default_framework(overrides: tuple[str, ...], framework: str) -> None:
+    one = scenario(*overrides)
+    assert one.framework_is_default
+    assert one.framework == shipped(framework)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "alternative"),
+    [
+        (
+            ("framework=tensorflow-1-servers", "strategy={kind: pipeline, stages: 4, microbatches: 8}"),
+            "tensorflow-1-servers does not support pipeline; use ",
+            "megatron-core-0.12",
+        ),
+        (("framework=megatron-core-0.12", "training.zero=3"), "does not support zero 3; use ", "deepspeed-zero"),
+        (("framework=pytorch-ddp", "training.precision=fp8"), "pytorch-ddp does not support fp8; use ", "jax-maxtext"),
+        (
+            ("framework=nemo", "strategy={kind: parameter_server, workers: 4, servers: 4, placement: colocated}"),
+            "nemo does not support parameter server; use ",
+            "tensorflow-1-servers",
+        ),
+        (
+            ("framework=nemo", "cluster=cpu-2core", "strategy.workers=2", "training.precision=fp32"),
+            "nemo does not support cpu; use ",
+            "gloo-cpu",
+        ),
+        (("framework=megatron-lm-2021",), "has no flash attention; set model.flash=false", "a later framework"),
+    ],
+)  # fmt: skip
+def test_what_a_named_framework_lacks_is_refused_with_alternatives(
+    overrides: tuple[str, ...], message: str, alternative: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        scenario(*overrides)
+    (problem,) = str(caught.value).splitlines()
+    assert problem.startswith(f"--set {overrides[0]}: framework: ")
+    assert message in problem
+    assert alternative in problem
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx1-v100"])
+def test_8_bits_need_a_device_that_has_them(cluster: str) -> None:
+    with pytest.raises(ScenarioError, match="has no peak rate for fp8; use one of ") as caught:
+        scenario(f"cluster={cluster}", "training.precision=fp8")
+    assert "fp16" in str(caught.value)
+
+
+def test_a_framework_decides_what_is_not_given() -> None:
+    decided = scenario("framework=megatron-core-0.12", hybrid(workers=8), "training.zero=1")
+    strategy, defaults = decided.strategy, shipped("megatron-core-0.12").defaults
+    assert isinstance(strategy, Hybrid)
+    assert (strategy.overlap, strategy.overlap_gather, strategy.overlap_sends) == (True, True, True)
+    assert defaults.bucket_parameters == 4e7
+    assert strategy.bucket_bytes == 4e7 * 4, "gradients are summed in fp32"
+    assert strategy.model_fields_set.isdisjoint(DECIDED), "so that another framework decides anew"
+
+
+def test_what_is_given_stays() -> None:
+    given = scenario("framework=megatron-core-0.12", hybrid(workers=8, overlap="false", bucket="1 MiB"), "training.zero=1")
+    assert isinstance(given.strategy, Hybrid)
+    assert (given.strategy.overlap, given.strategy.bucket_bytes) == (False, 2**20)
+    assert given.strategy.overlap_gather, "was not given"
+
+
+def test_what_does_not_apply_is_not_decided() -> None:
+    """Without ZeRO no parameters are gathered, which would be refused."""
+    one = scenario("framework=megatron-core-0.12", hybrid(workers=8))
+    assert isinstance(one.strategy, Hybrid)
+    assert not one.strategy.overlap_gather
+
+
+def test_another_framework_decides_anew() -> None:
+    older, newer = (f"framework={name}" for name in ("megatron-lm-2022", "megatron-core-0.12"))
+    more = (hybrid(workers=4, tensor=2), "model.flash=false")
+    one = scenario(newer, *more)
+    assert one.copied(framework=shipped("megatron-lm-2022")).strategy == scenario(older, *more).strategy
+    assert one.strategy != scenario(older, *more).strategy
+    assert one.copied(framework=shipped("megatron-lm-2022"), strategy=as_given(one.strategy)).strategy == one.strategy
+
+
+def test_the_default_is_chosen_anew_for_a_copy() -> None:
+    one = scenario()
+    shared = one.copied(training=one.training.model_copy(update={"zero": 3}))
+    assert (one.framework.name, shared.framework.name) == ("pytorch-ddp", "pytorch-fsdp2")
+    assert shared.framework_is_default
+    hybrid_one = one.copied(strategy=Hybrid(workers=4, tensor=2))
+    assert hybrid_one.framework.name == "megatron-core-0.12"
+    named = scenario("framework=pytorch-ddp")
+    with pytest.raises(FieldError, match="pytorch-ddp does not support zero 3; use "):
+        named.copied(training=one.training.model_copy(update={"zero": 3}))
+    assert not trained_by(one, shipped("horovod")).framework_is_default
+
+
+def test_a_scenario_made_in_python_has_a_framework() -> None:
+    one = scenario()
+    made = type(one)(model=one.model, cluster=one.cluster, strategy=one.strategy, batch=one.batch, training=one.training)
+    assert made.framework_is_default
+    assert made.framework == shipped("pytorch-ddp")

@@ -1,0 +1,98 @@
+"""Contention: how collectives that run next to passes slow them down."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.predict import timed
+from simulator.scenario import Scenario
+from simulator.strategy.contention import slowed_by, taken
+from simulator.strategy.costs import Costs
+from tests.simulator.frameworks.scenarios import scenario
+
+DDP = "framework=pytorch-ddp"
+FREE = "framework={base: pytorch-ddp, contention: false}"
+
+
+def costs(one: Scenario) -> Costs:
+    plan = one.strategy.plan
+    return plan.exchanging(one.job()).costs(plan.microbatches)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
+def test_work_that_outlasts_a_collective_takes_its_share_longer(share: float) -> None:
+    """W + t·C; and W / (1 − t) where the collective outlasts the work."""
+    work_s, moved_s = np.array([10.0]), np.array([1.0])
+    assert work_s + slowed_by(np.array([share]), moved_s, work_s) == pytest.approx(10 + share * 1)
+    assert moved_s + slowed_by(np.array([share]), np.array([1e9]), moved_s) == pytest.approx(1 / (1 - share))
+    # both say the same where work and collective end together
+    together_s = moved_s / (1 - share)
+    assert slowed_by(np.array([share]), together_s, moved_s) == pytest.approx(share / (1 - share))
+
+
+def test_nothing_moves_or_nothing_is_computed() -> None:
+    share = np.array([0.3])
+    assert slowed_by(share, np.array([0.0]), np.array([1.0])) == 0
+    assert slowed_by(share, np.array([1.0]), np.array([0.0])) == 0
+    assert slowed_by(np.array([0.0]), np.array([1.0]), np.array([1.0])) == 0
+
+
+def test_the_share_lies_between_processors_and_memory() -> None:
+    bound = np.array([0.0, 0.25, 1.0])
+    assert taken(0.1, np.full(3, 0.4), bound) == pytest.approx([0.1, 0.175, 0.4])
+    # a collective that moves next to nothing still occupies its processors
+    assert taken(0.1, np.zeros(3), bound) == pytest.approx(0.1)
+
+
+def test_sums_next_to_the_last_backward_pass_slow_it_down() -> None:
+    """And no other pass: of DistributedDataParallel with several microbatches the last one's alone."""
+    contended, free = (costs(scenario(name, "strategy.microbatches=4")) for name in (DDP, FREE))
+    assert (contended.last_backward_s > 0).all()
+    assert (contended.first_forward_s == 0).all()
+    assert contended.forward_s == pytest.approx(free.forward_s)
+    assert contended.backward_s == pytest.approx(free.backward_s)
+    assert (free.last_backward_s == 0).all()
+
+
+def test_what_is_gathered_and_scattered_for_each_microbatch_slows_each_pass() -> None:
+    overrides = ("training.zero=3", "strategy.microbatches=4")
+    contended, free = (costs(scenario(name.replace("pytorch-ddp", "pytorch-fsdp2"), *overrides)) for name in (DDP, FREE))
+    assert (contended.forward_s > free.forward_s).all()
+    assert (contended.backward_s > free.backward_s).all()
+    assert (contended.last_backward_s == 0).all()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("strategy.workers=1",),
+        ("strategy.overlap=false",),
+        ("strategy={kind: pipeline, stages: 4, microbatches: 8}",),
+        ("strategy={kind: gather_average, workers: 8}",),
+    ],
+)
+def test_without_overlap_there_is_no_contention(overrides: tuple[str, ...]) -> None:
+    contended, free = (timed(scenario(name, *overrides)).step_time_s for name in (DDP, FREE))
+    assert contended == free
+
+
+def test_scattering_once_a_step_slows_the_last_backward_pass_alone() -> None:
+    overrides = ("framework=torchtitan", "training.zero=2", "strategy.microbatches=4")
+    each, once = (costs(scenario(*overrides, f"strategy.scatter={scatter}")) for scatter in ("microbatch", "step"))
+    assert (each.last_backward_s == 0).all()
+    assert (once.last_backward_s > 0).all()
+    assert (once.backward_s < each.backward_s).all()
+
+
+def test_experts_contend_by_the_ranks_that_have_the_same() -> None:
+    """With as many experts as workers no gradients of experts are summed."""
+    model = (
+        "model={kind: llama, layers: 2, hidden: 1024, heads: 8, vocabulary: 1024, sequence: 1024, "
+        "experts: {count: 8, active: 2, feedforward: 2048}}"
+    )
+    found = []
+    for expert in (1, 8):
+        strategy = f"strategy={{kind: hybrid, workers: 8, expert: {expert}, overlap: true}}"
+        found.append(costs(scenario(model, strategy, "framework=megatron-core-0.12")).last_backward_s[1])
+    assert 0 < found[1] < found[0] / 2

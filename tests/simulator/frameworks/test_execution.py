@@ -1,0 +1,158 @@
+"""Execution: what the host, attention, 8-bit products and recomputation make of a layer's time on a described device."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from simulator.cluster.device import Device
+from simulator.frameworks import IDEAL, Execution, Framework, Work, shipped
+from simulator.frameworks.framework import Passes
+from simulator.library import ROOT
+from simulator.model import Gpt
+from simulator.model.layers import Layer
+from simulator.recompute import NO_RECOMPUTE
+from simulator.scenario import load_device
+from simulator.units import parse_time_s
+
+MEGATRON = shipped("megatron-core-0.12")
+WORK = Work("bf16", "adam", NO_RECOMPUTE)
+
+
+@cache
+def device(name: str = "h100-80gb-sxm") -> Device:
+    return load_device(ROOT / "devices" / f"{name}.yaml")
+
+
+def block(hidden: int, sequence: int = 1024, flash: bool = True) -> Layer:
+    """A transformer block with heads of 64, or of 16 where it is tiny."""
+    model = Gpt(layers=1, hidden=hidden, heads=max(1, hidden // 64), vocabulary=64, sequence=sequence, flash=flash)
+    return next(layer for layer in model.build_layers() if not layer.glued)
+
+
+def with_host(framework: Framework, **changes: object) -> Framework:
+    return framework.model_copy(update={"host": framework.host.model_copy(update=changes)})
+
+
+def kernels_alone_s(framework: Framework, layer: Layer, samples: float) -> tuple[float, float]:
+    """Seconds of the layer's kernels, without host time."""
+    without_host = with_host(framework, kernel_s=0.0, collective_s=0.0, blocking=False)
+    return Execution(device(), without_host, WORK).layer_s(layer, samples)
+
+
+def test_tiny_layers_take_the_host_s_time_and_large_layers_do_not() -> None:
+    tiny, large = block(16, sequence=16), block(8192, sequence=2048)
+    kernels = device().kernels
+    assert kernels is not None
+    launches = MEGATRON.host.block
+    kernel_host_s = parse_time_s("25 us") * kernels.host_slowdown
+    found = Execution(device(), MEGATRON, WORK).layer_s(tiny, 1)
+    assert found == pytest.approx((launches.forward * kernel_host_s, launches.backward * kernel_host_s), rel=0.02)
+    assert Execution(device(), MEGATRON, WORK).layer_s(large, 4) == pytest.approx(kernels_alone_s(MEGATRON, large, 4), rel=1e-3)
+
+
+def test_neither_the_host_nor_the_device_is_beaten() -> None:
+    """Both work at the same time: a pass takes at least as long as either, and at most as long as both one after the other."""
+    host = MEGATRON.host
+    for hidden in (64, 256, 512, 1024, 2048, 4096):
+        layer = block(hidden)
+        both = Execution(device(), MEGATRON, WORK).layer_s(layer, 1)
+        kernels_s = kernels_alone_s(MEGATRON, layer, 1)
+        for found_s, kernel_s, count in zip(both, kernels_s, (host.block.forward, host.block.backward), strict=True):
+            host_s = count * host.kernel_s
+            assert max(kernel_s, host_s) <= found_s * (1 + 1e-12)
+            assert found_s <= kernel_s + host_s
+
+
+@pytest.mark.parametrize("hidden", [64, 1024, 4096])
+def test_a_host_that_waits_for_each_kernel_adds_its_time(hidden: int) -> None:
+    """CUDA_LAUNCH_BLOCKING=1."""
+    layer, host = block(hidden), MEGATRON.host
+    blocking = Execution(device(), with_host(MEGATRON, blocking=True), WORK).layer_s(layer, 2)
+    kernels_s = kernels_alone_s(MEGATRON, layer, 2)
+    counts = (host.block.forward, host.block.backward)
+    assert blocking == pytest.approx([one + count * host.kernel_s for one, count in zip(kernels_s, counts, strict=True)])
+
+
+def test_calibrated_factors_scale_kernels_and_host() -> None:
+    tiny, large = block(16, sequence=16), block(8192)
+    slower = MEGATRON.model_copy(update={"kernel_scale": 1.5})
+    assert kernels_alone_s(slower, large, 4) == pytest.approx([1.5 * one for one in kernels_alone_s(MEGATRON, large, 4)])
+    hosted = MEGATRON.model_copy(update={"host_scale": 2.0})
+    plain_s, twice_s = (Execution(device(), one, WORK).layer_s(tiny, 1)[0] for one in (MEGATRON, hosted))
+    assert twice_s == pytest.approx(2 * plain_s, rel=0.02)
+
+
+def test_extra_bytes_take_the_time_of_memory_bandwidth() -> None:
+    layer, kernels = block(1024), device().kernels
+    assert kernels is not None
+    unfused = IDEAL.model_copy(update={"extra_bytes": {"norm": Passes(forward=4, backward=8)}})
+    plain, more = (Execution(device(), one, WORK).layer_s(layer, 1) for one in (IDEAL, unfused))
+    # two norms of 1,024 tokens
+    elements = 2 * 1024 * 1024
+    reached_Bps = device().memory_bandwidth_Bps * kernels.memory_share
+    assert more[0] - plain[0] == pytest.approx(4 * elements / reached_Bps, rel=1e-6)
+    assert more[1] - plain[1] == pytest.approx(8 * elements / reached_Bps, rel=1e-6)
+
+
+def test_gradients_copied_per_parameter_take_no_longer_for_more_samples() -> None:
+    layer = block(1024)
+    copying = IDEAL.model_copy(update={"parameter_bytes": Passes(backward=8)})
+    added = []
+    for samples in (1, 8):
+        plain, more = (Execution(device(), one, WORK).layer_s(layer, samples)[1] for one in (IDEAL, copying))
+        added.append(more - plain)
+    assert added[0] > 0
+    assert added[0] == pytest.approx(added[1], rel=1e-6)
+
+
+def test_the_optimizer_moves_more_bytes_where_it_is_not_fused() -> None:
+    parameters = 1e9
+    moved = [Execution(device(), one, WORK).optimizer_s(parameters) for one in (IDEAL, MEGATRON, shipped("pytorch-fsdp2"))]
+    # fused Adam reads and writes 28 bytes a parameter
+    assert moved == pytest.approx([moved[0] * (28 + more) / 28 for more in (0, 18, 68)])
+
+
+@pytest.mark.parametrize("hidden", [4096, 12288])
+def test_8_bit_products_are_faster_in_large_layers(hidden: int) -> None:
+    layer = block(hidden, sequence=2048)
+    for recipe in ("delayed", "current", "blockwise", "mxfp8"):
+        narrow, plain = (
+            sum(Execution(device(), MEGATRON, Work(precision, "adam", NO_RECOMPUTE, recipe)).layer_s(layer, 4))
+            for precision in ("fp8", "bf16")
+        )
+        # products at most twice as fast, and all else as fast
+        assert plain / 2 < narrow < plain
+
+
+def test_8_bit_products_save_little_in_small_layers() -> None:
+    """Casts grow with what products read, and savings with what they compute; scales of each row cost the most casts."""
+
+    def relative(hidden: int, recipe: str) -> float:
+        layer = block(hidden)
+        works = Work("fp8", "adam", NO_RECOMPUTE, recipe), WORK
+        narrow_s, plain_s = (sum(Execution(device(), IDEAL, work).layer_s(layer, 1)) for work in works)
+        return narrow_s / plain_s
+
+    found = [relative(hidden, "delayed") for hidden in (256, 1024, 4096, 16384)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.95
+    assert relative(1024, "rowwise") > 1
+
+
+def test_later_versions_of_flash_attention_are_faster() -> None:
+    layer = block(4096, sequence=8192)
+
+    def seconds(version: str) -> float:
+        return sum(Execution(device(), IDEAL.model_copy(update={"attention": {"any": version}}), WORK).layer_s(layer, 1))
+
+    assert seconds("flash-1-triton") > seconds("flash-2") > seconds("flash-3") >= seconds("best")
+
+
+def test_a_device_that_was_measured_already_contains_its_software() -> None:
+    flat = device().model_copy(update={"kernels": None, "efficiency": 0.5})
+    layer = block(1024)
+    for framework in (IDEAL, MEGATRON, shipped("megatron-deepspeed-2022")):
+        assert Execution(flat, framework, WORK).layer_s(layer, 2) == flat.layer_s(layer, 2, "bf16")
+        assert Execution(flat, framework, WORK).optimizer_s(1e6) == flat.optimizer_s(1e6, "adam", "bf16")

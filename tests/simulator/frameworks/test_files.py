@@ -1,0 +1,118 @@
+"""Framework files: those that ship are complete, bases are merged, and what is wrong is said in one line with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator import library
+from simulator.errors import NotFoundError, ScenarioError
+from simulator.frameworks import ABLATIONS, IDEAL, Framework, shipped
+from simulator.frameworks.library import equal_to_shipped, names, supporting
+from simulator.scenario import load
+from simulator.units import parse_time_s
+from tests.simulator.frameworks.scenarios import TEXT, scenario
+
+# Fields that say what a file is, not how software behaves.
+_ABOUT = {"base", "name", "description", "supports", "sources"}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_shipped_framework_loads_under_the_name_of_its_file(name: str) -> None:
+    framework = shipped(name)
+    assert framework.name == name
+    assert framework.description
+    assert framework.supports
+    assert equal_to_shipped(framework)
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_field_that_a_file_sets_has_a_source(name: str) -> None:
+    own = yaml.safe_load((library.ROOT / "frameworks" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert set(own) - _ABOUT <= set(own.get("sources", {}))
+    assert set(own.get("sources", {})) <= set(Framework.model_fields)
+
+
+def test_the_framework_without_software_cost_is_the_one_that_ships() -> None:
+    about = {"description": "", "supports": (), "sources": {}}
+    assert shipped("ideal").model_copy(update=about) == IDEAL
+    for mechanism in ABLATIONS:
+        assert IDEAL.ablated(mechanism) == IDEAL
+
+
+def test_a_base_is_merged_field_by_field(tmp_path: Path) -> None:
+    (tmp_path / "first.yaml").write_text("host: {kernel: 10 us, collective: 50 us}\noptimizer_bytes: 18\n")
+    (tmp_path / "second.yaml").write_text("base: ./first.yaml\nhost: {kernel: 25 us}\nsupports: [data_parallel]\n")
+    (tmp_path / "third.yaml").write_text("base: ./second.yaml\noptimizer_bytes: 6\n")
+    framework = scenario(f"framework={tmp_path / 'third.yaml'}").framework
+    assert (framework.name, framework.optimizer_bytes, framework.supports) == ("third", 6, ("data_parallel",))
+    assert (framework.host.kernel_s, framework.host.collective_s) == pytest.approx((25e-6, 50e-6))
+
+
+def test_a_scenario_changes_fields_of_a_base() -> None:
+    framework = scenario("framework={base: pytorch-ddp, name: mine, host: {kernel: 20 us}}").framework
+    plain = shipped("pytorch-ddp")
+    host = plain.host.model_copy(update={"kernel_s": parse_time_s("20 us")})
+    assert framework == plain.model_copy(update={"name": "mine", "host": host})
+    assert not equal_to_shipped(framework)
+
+
+def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
+    """The message that a scenario with this framework is refused with."""
+    path = tmp_path / "scenario.yaml"
+    path.write_text(f"{TEXT}framework: {framework}\n")
+    with pytest.raises(ScenarioError) as caught:
+        load(path, overrides)
+    message = str(caught.value).replace(f"{tmp_path}/", "")
+    assert len(message.splitlines()) == 1
+    return message
+
+
+@pytest.mark.parametrize(
+    ("framework", "message"),
+    [
+        ("pytorch-dpp", "scenario.yaml:6:1: framework: no framework is called 'pytorch-dpp'; did you mean 'pytorch-ddp'?"),
+        ("./none.yaml", "scenario.yaml:6:1: framework: ./none.yaml: no such file; give the path of a YAML file or a name"),
+        ("{base: nemoo}", "scenario.yaml:6:13: framework: no framework is called 'nemoo'; did you mean 'nemo'?"),
+        ("{base: 3}", "scenario.yaml:6:13: framework: expected the name or path of a framework, got '3'"),
+        ("17", "scenario.yaml:6:1: framework: expected a mapping of fields, got 17"),
+        ("{base: nemo, host: {kernel: fast}}", "6:32: framework.host.kernel: cannot read 'fast'; write a time such as '3 us'"),
+        ("{base: nemo, hots: {}}", "scenario.yaml:6:25: framework.hots: unknown key; did you mean 'host'?"),
+        ("{base: nemo, supports: [zero_4]}", "framework.supports.0: 'zero_4' is not known; give 'data_parallel', 'zero_1'"),
+        ("{base: nemo, optimizer_bytes: many}", "scenario.yaml:6:25: framework.optimizer_bytes: "),
+        ("{base: nemo, scale: {device_deviation: 2}}", "framework.scale.device_deviation: must be at most 1.0, got 2"),
+        ("{}", "scenario.yaml:6:1: framework.name: missing; add it"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_framework_is_said_at_its_place(framework: str, message: str, tmp_path: Path) -> None:
+    assert message in problem(tmp_path, framework)
+
+
+def test_bases_that_form_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("description: one\nbase: ./b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: ./a.yaml\n")
+    message = problem(tmp_path, "./a.yaml")
+    assert "its bases form a circle; let one of them say everything itself" in message
+    assert message.startswith(("a.yaml:2:", "b.yaml:1:"))
+
+
+def test_an_error_in_a_base_names_the_file_of_the_base(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("name: base\nhost:\n  kernel: -1 us\n")
+    assert problem(tmp_path, "{base: ./base.yaml}").startswith("base.yaml:3:3: framework.host.kernel: '-1 us' is negative")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    assert problem(tmp_path, "./list.yaml") == "list.yaml:1:1: a framework's file is a mapping of fields"
+    (tmp_path / "other.yaml").write_text("base: nothing-like-it\n")
+    assert problem(tmp_path, "./other.yaml").startswith("other.yaml:1:1: framework: no framework is called")
+
+
+def test_a_framework_that_does_not_ship() -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'horovod'"):
+        shipped("horovot")
+
+
+def test_frameworks_that_support_what_is_needed() -> None:
+    assert set(supporting(frozenset({"parameter_server"}))) >= {"tensorflow-1-servers", "gloo-cpu", "ideal"}
+    assert "megatron-core-0.12" not in supporting(frozenset({"zero_3"}))
+    assert supporting(frozenset()) == names()

@@ -1,0 +1,50 @@
+"""Loss with scale: the slowest of many ranks, for which all wait."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from simulator.frameworks import shipped
+from simulator.frameworks.framework import Scale
+from simulator.frameworks.scale import expected_maximum, slowest
+from simulator.predict import predict
+from tests.simulator.frameworks.scenarios import scenario
+
+SCALE = Scale(device_deviation=0.015, pass_jitter=0.01)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8, 64, 1024])
+def test_the_slowest_takes_what_draws_say(ranks: int) -> None:
+    """Mean of the slowest of N ranks over many draws."""
+    draws = np.random.default_rng(5)
+    most = np.mean([draws.normal(1, SCALE.device_deviation, (500, ranks)).max(axis=1).mean() for _ in range(16)])
+    assert slowest(SCALE, ranks, 1) == pytest.approx(most, abs=1e-3)
+
+
+def test_it_grows_with_ranks_and_with_those_that_synchronise_within_passes() -> None:
+    counts = (1, 2, 4, 8, 64, 1024, 16384)
+    assert slowest(SCALE, 1, 1) == 1
+    assert slowest(Scale(), 1024, 8) == 1
+    for fewer, more in itertools.pairwise(counts):
+        assert expected_maximum(fewer) < expected_maximum(more)
+        assert slowest(SCALE, fewer, 1) < slowest(SCALE, more, 1)
+        assert slowest(SCALE, 1024, min(fewer, 8)) <= slowest(SCALE, 1024, min(more, 8))
+
+
+def test_a_step_tells_what_the_slowest_rank_costs() -> None:
+    """A cause of its own in the breakdown: none without deviations, and the share of compute that the slowest takes longer."""
+    run, ideal = (predict(scenario(f"framework={name}"), interval=False) for name in ("pytorch-ddp", "ideal"))
+    assert ideal.breakdown_s["slowest_rank"] == 0
+    longer = slowest(shipped("pytorch-ddp").scale, 8, 1) - 1
+    assert run.breakdown_s["slowest_rank"] == pytest.approx(longer * run.breakdown_s["compute"])
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+
+
+def test_ranks_that_do_not_wait_for_each_other_lose_nothing() -> None:
+    servers = "strategy={kind: parameter_server, workers: 4, servers: 4, placement: colocated, mode: asynchronous}"
+    assert scenario(servers).job().slowest == 1
+    assert scenario(servers.replace("asynchronous", "synchronous")).job().slowest > 1
+    assert scenario("strategy.workers=1").job().slowest == 1
