@@ -137,7 +137,7 @@ def test_what_is_usual_is_left_out() -> None:
         "    memory: 8 GiB",
         "    memory_bandwidth: 100 GB/s",
         "framework: pytorch-ddp",
-        "strategy: {kind: data_parallel, workers: 4, bucket: 25 MiB, overlap: true}",
+        "strategy: {kind: data_parallel, workers: 4, bucket: 25 MiB, overlap: true, reshard: true}",
         "batch: {total: 48}",
         "",
     ])  # fmt: skip
