@@ -97,7 +97,9 @@ class _Fullest:
         sharded, none = _sharded(c, rests["zero"]), np.zeros_like(rests["zero"])
         apart = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
         division = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
-        divided = distinct(*(shapes[name] for name in division)).code
+        # where the framework decides so, pipelines keep what ZeRO's stage 3 gathers
+        keeps = (shapes["stages"] > 1) & (c.space.kept["reshard"] is None)
+        divided = distinct(*(shapes[name] for name in division), keeps.astype(np.int64)).code
         ground = distinct(divided, apart).code
         self.sharded = taken(sharded, c.rest)
         self.divided, self.ground = c.alike(divided, none), c.alike(ground, sharded)

@@ -29,9 +29,9 @@ SCENARIOS = {
         "bert-large-power-sgd-10gbe", ("strategy={kind: hybrid, workers: 8}", "batch=256"), 16,
     ),
 }  # fmt: skip
-# Largest error where it is above a tenth: parameters that ZeRO 1 gathers next to the first forward passes of interleaved stages
+# Bound of errors where it is not a tenth: parameters that ZeRO 1 gathers next to the first forward passes of interleaved stages
 # hold up passes of other microbatches where the network is slow and microbatches are few, which estimates count in part twice.
-WORST = {"bert-large on 10gbe, gathers overlapped": 0.15}
+WORST = {"bert-large on 10gbe, gathers overlapped": 0.2}
 # Passes of programs that are replayed here, so that each takes well under a second.
 _MOST_PASSES = 6_000
 

@@ -33,7 +33,7 @@ def hybrid(**fields: object) -> str:
         # transformers in hybrids and pipelines whose gradients are not shared out
         ((hybrid(workers=4, tensor=2),), "megatron-core-0.12"),
         ((hybrid(workers=4, tensor=2), "training.zero=1"), "megatron-core-0.12"),
-        ((hybrid(workers=4, tensor=2), "training.precision=fp8"), "megatron-core-0.12"),
+        ((hybrid(workers=4, tensor=2), "training.precision=fp8"), "nemo"),
         (("strategy={kind: pipeline, stages: 4, microbatches: 8}",), "megatron-core-0.12"),
         # by stage of ZeRO
         ((), "pytorch-ddp"),

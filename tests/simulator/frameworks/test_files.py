@@ -83,7 +83,7 @@ def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
         ("{base: nemo, supports: [zero_4]}", "framework.supports.0: 'zero_4' is not known; give 'data_parallel', 'zero_1'"),
         ("{base: nemo, optimizer_bytes: many}", "scenario.yaml:6:25: framework.optimizer_bytes: "),
         ("{base: nemo, scale: {device_deviation: 2}}", "framework.scale.device_deviation: must be at most 1.0, got 2"),
-        ("{}", "scenario.yaml:6:1: framework.name: missing; add it"),
+        ("{}", "scenario.yaml:6:1: framework: names none; give base, such as {base: pytorch-ddp}, or name"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_framework_is_said_at_its_place(framework: str, message: str, tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_a_framework_that_does_not_ship() -> None:
 def test_frameworks_that_support_what_is_needed() -> None:
     assert set(supporting(frozenset({"parameter_server"}))) >= {"tensorflow-1-servers", "gloo-cpu", "ideal"}
     assert "megatron-core-0.12" not in supporting(frozenset({"zero_3"}))
-    assert supporting(frozenset()) == names()
+    assert supporting(frozenset()) == list(names())
