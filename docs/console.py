@@ -3,7 +3,7 @@
 Blocks marked `console measured` stay as they are, since they show times of a machine. Commands build on one another, so all of
 them run in one folder, in the order of the pages.
 
-Run: python docs/console.py
+Run: python docs/console.py [PAGE ...]
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def _ran(part: str, folder: Path, measured: bool) -> str:
 
 
 def main() -> None:
-    """Rewrites all pages."""
+    """Rewrites the pages given, or all."""
+    named = [Path(name).resolve() for name in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "scenarios").symlink_to(_ROOT / "scenarios")
-        for page in pages():
+        for page in named or pages():
             text = page.read_text(encoding="utf-8")
             changed = rewritten(text, folder)
             if changed != text:

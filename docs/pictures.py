@@ -19,5 +19,5 @@ def commands() -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    os.chdir(PAGE.parent.parent)
+    os.chdir(PAGE.parents[2])
     raise SystemExit(max(map(scaleproof.main, commands())))
