@@ -67,7 +67,7 @@ def contenders(scenario: Scenario, names: Sequence[str]) -> list[Contender]:
 
 
 def _contender(name: str, scenario: Scenario) -> Contender:
-    """'ring', or 'ring@torchtitan'. Raises InputError where the strategy or the framework is none."""
+    """'ring', or 'ring@torchtitan'. Raises InputError for an unknown strategy or framework."""
     strategy, at, framework = name.partition(_IN)
     words = _words(strategy, scenario)
     if not at:

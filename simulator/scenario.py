@@ -236,7 +236,7 @@ class Scenario(Spec):
                 message = f"scales 8-bit products, and precision is {training.precision}; set training.precision=fp8"
                 raise FieldError(("training", "fp8_recipe"), f"{training.fp8_recipe} {message}, or leave it out")
         elif training.fp8_recipe == "mxfp8" and device.kernels is not None and device.kernels.generation != "blackwell":
-            message = f"mxfp8 needs a Blackwell GPU, and {device.name} is none; use blockwise, current or delayed"
+            message = f"mxfp8 needs a Blackwell GPU, and {device.name} is not one; use blockwise, current or delayed"
             raise FieldError(("training", "fp8_recipe"), message)
 
     def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:

@@ -80,7 +80,7 @@ class Defaults(Spec):
     keeps_in_pipelines: bool = Field(False, description="ZeRO 3 keeps gathered parameters for the step under pipelines")
     bucket_bytes: Bytes | None = Field(None, alias="bucket")
     bucket_parameters: float | None = Field(None, gt=0, description="parameters per gradient bucket, in place of its bytes")
-    bucket_parameters_per_rank: float = Field(0.0, ge=0, description="at least so many per data-parallel rank")
+    bucket_parameters_per_rank: float = Field(0.0, ge=0, description="lower bound per data-parallel rank")
 
 
 class Framework(Spec):

@@ -20,7 +20,7 @@ class Experts(Spec):
     count: Count
     active: Width = Field(description="experts that each token is sent to")
     feedforward: Width = Field(description="width of one expert")
-    shared: int = Field(0, ge=0, le=1_000_000, description="experts that all tokens pass, beside those that they are sent to")
+    shared: int = Field(0, ge=0, le=1_000_000, description="experts that every token passes, in addition to the chosen ones")
     dense_layers: int = Field(0, ge=0, le=100_000, description="first layers, which have an MLP and no experts")
     capacity: float | None = Field(
         None, gt=0, le=1e3, description="room of an expert over its even share, filled or not; more tokens are dropped"
