@@ -38,7 +38,7 @@ def printed(capsys: pytest.CaptureFixture[str], one: Case, parts: bool = False) 
 def test_a_case_is_a_line_then_its_phases_then_its_explanation(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
     head, *lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s", interval=0.01))
     assert head.split()[-1] == "no"
-    assert [line.split()[0] for line in lines[:3]] == ["forward", "backward", "optimizer"]
+    assert [line.split()[0] for line in lines[:4]] == ["framework:", "forward", "backward", "optimizer"]
     assert "calibrate --cluster FILE --probe layer" in " ".join(map(str.strip, lines))
     assert all(len(line) <= 100 for line in lines)
 
