@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +19,7 @@ from reports.claims.quantities import KINDS
 from simulator import library, yamlfile
 from simulator.errors import InputError
 from simulator.predict import timed
-from simulator.run import Run
+from simulator.run import Run, framework_words
 from simulator.scenario import Scenario, build
 from simulator.yamlfile import Located
 
@@ -51,11 +51,13 @@ class Stretch:
 @dataclass(frozen=True)
 class Found:
     """What came of an experiment. points: in the order of the axis. borders: in the same order, where what the claim says
-    begins or ceases to be so; None where they were not looked for."""
+    begins or ceases to be so; None where they were not looked for. frameworks: of each line, in words; empty where it was
+    measured."""
 
     experiment: Experiment
     points: tuple[Point, ...]
     borders: tuple[float, ...] | None
+    frameworks: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def telling(self) -> tuple[Point, ...]:
@@ -140,6 +142,11 @@ class Ground:
 
         return read(self._experiment, line, place, scenario, run)
 
+    def frameworks(self, place: Place) -> dict[str, str]:
+        """What each line is trained with at a place: 'pytorch-ddp, by default'."""
+        scenarios = {line: self.scenario(line, place) for line in self._experiment.lines}
+        return {line: framework_words(one.framework.name, one.framework_is_default) for line, one in scenarios.items()}
+
     def point(self, place: Place, lines: Sequence[str]) -> Point:
         """Of some of the lines, among them those that decide."""
         return point_of(self._experiment, place, {line: self.value(line, place) for line in lines})
@@ -165,7 +172,7 @@ def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forec
     experiment = experiment or claim
     ground = Ground(claim, experiment, forecast)
     points = tuple(ground.point(place, list(experiment.lines)) for place in experiment.axis.places)
-    found = Found(experiment, points, None)
+    found = Found(experiment, points, None, ground.frameworks(experiment.axis.places[0]))
     if not found.telling:
         raise InputError(f"{claim.path}: test: nowhere on the axis is what it asks for in where; give another axis or bound")
     if not experiment.axis.is_number or experiment.axis.values is not None:

@@ -52,6 +52,7 @@ def _plain(found: Found) -> dict[str, Any]:
         "verdict": found.verdict,
         "condition": found.condition,
         "quantity": {name: experiment.quantity_of(name) for name in experiment.lines},
+        "frameworks": dict(found.frameworks),
         "axis": {"name": experiment.axis.name, "unit": experiment.axis.unit},
         "test": experiment.test.model_dump(exclude_none=True),
         "points": [_plain_point(point, experiment.test) for point in found.points],

@@ -47,7 +47,7 @@ def _one(result: Result, at_length: bool) -> str:
     claim = result.claim
     lines = [f"{claim.name}: {claim.claim}", f"  predicted  {verdict(result.predicted)}"]
     if at_length:
-        lines += _numbers(result.predicted)
+        lines += [*_wrapped(_frameworks(result.predicted), "    "), *_numbers(result.predicted)]
     if result.measured and result.record:
         warned = ", with warnings" if result.record.warnings else ""
         lines.append(f"  measured   {verdict(result.measured)} (netlab, {day(result.record.date)}{warned})")
@@ -55,6 +55,13 @@ def _one(result: Result, at_length: bool) -> str:
             lines += _numbers(result.measured, result.foretold)
             lines += [line for warning in result.record.warnings for line in _wrapped(f"warning: {warning}", "    ")]
     return "\n".join([*lines, *_wrapped(" ".join(claim.because.split()), "  because    ")])
+
+
+def _frameworks(found: Found) -> str:
+    """'framework: pytorch-ddp, by default', of lines that differ 'framework: ring horovod, servers gloo-cpu'."""
+    words = found.frameworks
+    same = len(set(words.values())) == 1
+    return "framework: " + (next(iter(words.values())) if same else "; ".join(f"{line} {one}" for line, one in words.items()))
 
 
 def _wrapped(text: str, begin: str) -> list[str]:
