@@ -58,10 +58,13 @@ def _one(result: Result, at_length: bool) -> str:
 
 
 def _frameworks(found: Found) -> str:
-    """'framework: pytorch-ddp, by default', of lines that differ 'framework: ring horovod, servers gloo-cpu'."""
-    words = found.frameworks
-    same = len(set(words.values())) == 1
-    return "framework: " + (next(iter(words.values())) if same else "; ".join(f"{line} {one}" for line, one in words.items()))
+    """'framework: pytorch-ddp, by default', with the lines that have it where they differ."""
+    lines: dict[str, list[str]] = {}
+    for line, words in found.frameworks.items():
+        lines.setdefault(words, []).append(line)
+    if len(lines) == 1:
+        return f"framework: {next(iter(lines))}"
+    return "framework: " + "; ".join(f"{words} ({', '.join(names)})" for words, names in lines.items())
 
 
 def _wrapped(text: str, begin: str) -> list[str]:

@@ -36,3 +36,12 @@ def test_several_are_counted(tmp_path: Path) -> None:
         "2 claims: 0 hold, 0 hold when, 2 do not; 0 measured, 0 of these as predicted"
     )
     assert "claims:" not in describe([one], at_length=True)
+
+
+def test_frameworks_are_named_with_the_lines_that_they_train(tmp_path: Path) -> None:
+    axis = {"name": "bandwidth", "values": [1]}
+    same, other = claim(tmp_path, axis=axis), claim(tmp_path, axis=axis)
+    other.lines["ring"].set["framework"] = "horovod"
+    texts = [describe([Result(one, evaluate(one), None)], at_length=True) for one in (same, other)]
+    assert "    framework: pytorch-ddp, by default\n" in texts[0]
+    assert "    framework: horovod (ring); pytorch-ddp, by default (one worker)\n" in texts[1]
