@@ -32,8 +32,8 @@ _ONE_LINE: Final = 10_000
 def dump(scenario: Scenario, by_name: bool = False) -> str:
     """YAML that loads to an equal scenario.
 
-    by_name: parts that say what one that ships does are given by its name; else models, clusters and devices are written out, so
-    that nothing depends on what ships. A framework that ships is named either way: it stands for a version of its software.
+    by_name: parts that say what one that ships does are given by its name; else models, clusters and devices are written out,
+    so that nothing depends on what ships. A framework that ships is named either way: it stands for a version of its software.
     """
     plain = {"name": scenario.name, **_plain(scenario)}
     plain["strategy"] = _plain(scenario.strategy, _decided_by_frameworks(scenario))
