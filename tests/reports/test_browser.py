@@ -164,7 +164,7 @@ def test_everybody_can_use_it(kind: str, request: pytest.FixtureRequest) -> None
 
     opened: Opened = request.getfixturevalue(kind)
     # a hint of plotly fades out after a zoom, and has no contrast while it does
-    opened.page.wait_for_function("!document.querySelector('.notifier-note')")
+    opened.page.locator(".notifier-note").wait_for(state="detached")
     # as a debugger does: what a page may not run, it may
     opened.context.new_cdp_session(opened.page).send("Runtime.evaluate", {"expression": Axe().axe_script})
     found = opened.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
