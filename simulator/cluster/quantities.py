@@ -7,6 +7,7 @@ slowness of 2, twice the latency too. Seconds are linear in slownesses as long a
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 # Standard deviations that a normal variable's 90 % interval reaches to on either side.
 DEVIATIONS: Final = 1.6449
+
+
+# Slowed clusters that are cached, with the clusters that they were made of, so that no other gets the same identity.
+_MOST_SLOWED: Final = 64
+_SLOWED: Final[OrderedDict[tuple[int, tuple[tuple[str, float], ...]], tuple[Cluster, Cluster]]] = OrderedDict()
 
 
 class Interval(Spec):
@@ -93,10 +99,19 @@ def format_share(share: float) -> str:
 
 
 def slowed(cluster: Cluster, slownesses: Mapping[str, float]) -> Cluster:
-    """The cluster with quantities so many times as slow."""
-    for name, slowness in slownesses.items():
-        cluster = QUANTITIES[name].slowed(cluster, slowness)
-    return cluster
+    """The cluster with each quantity slowed by its factor.
+
+    The last results are cached by the identity of the cluster, so that caches keyed by a result are hit again.
+    """
+    key = id(cluster), tuple(slownesses.items())
+    if key not in _SLOWED:
+        result = cluster
+        for name, slowness in slownesses.items():
+            result = QUANTITIES[name].slowed(result, slowness)
+        _SLOWED[key] = cluster, result
+        if len(_SLOWED) > _MOST_SLOWED:
+            _SLOWED.popitem(last=False)
+    return _SLOWED[key][1]
 
 
 def uncertain(cluster: Cluster) -> dict[str, float]:

@@ -18,7 +18,7 @@ from simulator.cluster.algorithms import Group, Op, bus_factor
 from simulator.cluster.cost import processors_taken
 from simulator.model.layers import Layer
 from simulator.strategy.costs import Job
-from simulator.strategy.exchange import Crowd
+from simulator.strategy.exchange import Crowd, crowd_of
 
 Times = NDArray[np.float64]
 
@@ -112,7 +112,7 @@ class Contention:
     def _crowd(self, op: Op, group: Group, cluster: Cluster) -> Crowd:
         key = id(cluster), op, group is self.replicas.experts
         if key not in self._crowds:
-            self._crowds[key] = Crowd(op, group, cluster)
+            self._crowds[key] = crowd_of(op, group, cluster)
         return self._crowds[key]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import numpy as np
 
@@ -89,14 +90,14 @@ class Exchanges:
             group = self.group("expert")
             chosen = group.first if place == "between nodes" else np.flatnonzero(group.node_of == 0)
             ranks = Group.of(np.array(group.ranks)[chosen].tolist(), group.devices)
-            self._known[key] = Crowd("alltoall", ranks, cluster, direct_costing)
+            self._known[key] = crowd_of("alltoall", ranks, cluster, direct_costing)
         return self._known[key]
 
     def _crowd(self, op: Op, axis: Axis, cluster: Cluster) -> Crowd:
         # by the cluster's id, since hashing all that is in one takes longer; its crowd keeps it
         key = id(cluster), op, axis
         if key not in self._known:
-            self._known[key] = Crowd(op, self.group(axis), cluster)
+            self._known[key] = crowd_of(op, self.group(axis), cluster)
         return self._known[key]
 
 
@@ -107,7 +108,17 @@ def _in_pieces(exchange: Exchange) -> bool:
 
 def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
     """Seconds of a collective that all ranks of its nodes take part in, each in a group of its own like `group`."""
-    return Crowd(op, group, cluster).seconds(size_bytes)
+    return crowd_of(op, group, cluster).seconds(size_bytes)
+
+
+def crowd_of(op: Op, group: Group, cluster: Cluster, cost_of: Callable[[Op, Group, Cluster], Costing] = costing) -> Crowd:
+    """The `Crowd` of these arguments. Those used last are cached by the identity of the cluster, which each references."""
+    key = op, group, id(cluster), cost_of
+    if key not in _CROWDS:
+        _CROWDS[key] = Crowd(op, group, cluster, cost_of)
+        if len(_CROWDS) > _MOST_CROWDS:
+            _CROWDS.popitem(last=False)
+    return _CROWDS[key]
 
 
 class Crowd:
@@ -125,3 +136,7 @@ class Crowd:
     def seconds(self, size_bytes: float) -> float:
         cost = self._cost(size_bytes)
         return cost.latency_s + self._crowding * (cost.seconds - cost.latency_s)
+
+
+_MOST_CROWDS: Final = 256
+_CROWDS: Final[OrderedDict[tuple[Op, Group, int, object], Crowd]] = OrderedDict()
