@@ -28,6 +28,8 @@ GLOO: Final[dict[Op, str]] = {
     "gather": "linear",
     "scatter": "linear",
 }
+# Messages of a rendezvous in addition to the data.
+_MORE_MESSAGES: Final = 2
 # What a library that is not known is assumed to choose from.
 _PLAIN: Final = ("ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear")
 
@@ -74,6 +76,19 @@ def processors_taken(cluster: Cluster) -> float:
     if facts is None or kernels is None:
         return 0.0
     return min(1.0, channels(facts, 1, cluster.node.cards_used) / kernels.processors)
+
+
+def rendezvous_s(group: Group, cluster: Cluster) -> float:
+    """Seconds by which a collective takes longer if it starts when its data are ready, with no receives queued before.
+
+    For each node a network plugin that states a latency of its own (aws-ofi-nccl for EFA) then sends two more messages that the
+    data wait for: the receiver announces its buffer, and the sender reports completion (its RDMA protocol). That each takes the
+    latency that the plugin states is an assumption.
+    """
+    facts = chosen_nccl(cluster)
+    if facts is None or group.nodes == 1:
+        return 0.0
+    return _MORE_MESSAGES * group.nodes * facts.network_latency_s
 
 
 def rotates(cluster: Cluster, algorithm: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.cluster import Cluster
 from simulator.cluster.algorithms import Group, Op
-from simulator.cluster.cost import Costing, costing, direct_costing, processors_taken
+from simulator.cluster.cost import Costing, costing, direct_costing, processors_taken, rendezvous_s
 from simulator.model.layers import Layer
 from simulator.model.operators import Axis, Exchange, Matmul, Routed
 from simulator.strategy.costs import Job
@@ -48,6 +48,8 @@ class Exchanges:
         moved_s = self._crowd(cast(Op, exchange.op), exchange.axis, job.cluster).seconds(
             exchange.elements * samples * job.element_bytes
         )
+        if job.framework.rendezvous:
+            moved_s += rendezvous_s(self.group(exchange.axis), job.cluster)
         if exchange.hidden:
             beside = [o for o in layer.operators if exchange.beside in ("", o.name)]
             beside_s = job.operators_s(layer, beside, samples)[exchange.backward]
