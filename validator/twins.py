@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.recompute import NO_RECOMPUTE
 from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
 from simulator.strategy.schedules.passes import V_SHAPED
@@ -56,8 +55,9 @@ def check_strategy(scenario: Scenario) -> None:
 def _check_training(scenario: Scenario) -> None:
     """What of `training` a twin follows."""
     training = scenario.training
-    if training.recompute != NO_RECOMPUTE and scenario.compute == "real":
-        raise InputError("training.recompute is predicted but not measured; leave it out to measure, or set compute=paced")
+    if training.recompute.products is not None and scenario.compute == "real":
+        message = "measured blocks make queries, keys and values by one product, so that others would be every second"
+        raise InputError(f"training.recompute: products cannot be measured: {message}; give modules or full, or compute=paced")
     for field in ("accumulate_precision", "reduce_precision", "fused_accumulation"):
         if getattr(training, field) is not None:
             raise InputError(f"training.{field} is predicted but not measured; leave it out to measure")

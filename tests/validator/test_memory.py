@@ -284,7 +284,6 @@ def test_the_models_that_ship_are_the_ones_looked_at() -> None:
     ("training", "message"),
     [
         ({"optimizer": "lamb"}, "training.optimizer: lamb is predicted but not measured; give one of sgd, momentum, adam"),
-        ({"recompute": "full"}, "training.recompute is predicted but not measured; leave it out to measure"),
         ({"accumulate_precision": "fp32"}, "training.accumulate_precision is predicted but not measured; leave it out"),
         ({"fused_accumulation": True}, "training.fused_accumulation is predicted but not measured; leave it out"),
         ({"zero": 1}, "training.zero: 1 is predicted but not measured; give 2"),

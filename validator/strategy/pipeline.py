@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from simulator.strategy import Pipeline
 from simulator.strategy.replicated import Replicated
 from validator import model
+from validator.recompute import chained
 from validator.strategy.base import Context, Trainer, apply_update, name_parameters
 from validator.strategy.recorded_stage import Lane, RecordedStage
 from validator.strategy.schedules import build_schedule, sends_freely
@@ -57,7 +58,7 @@ class StageTrainer(Trainer):
         self.module = nn.Sequential(*self.layers.values())
         self.lane = Lane(self.recorder, sends_freely(plan))
         self.stages = [
-            RecordedStage(self.lane, Chunk(*chunk.values()), number, len(ranges), context.device, group=group)
+            RecordedStage(self.lane, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group)
             for number, chunk in zip(numbers, chunks, strict=True)
         ]
         self.optimizer = context.optimizer(self.module.parameters())
