@@ -16,10 +16,11 @@ from simulator.strategy.schedules.passes import V_SHAPED
 
 # Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
 _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
-_STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", "overlap_sends")
+_COUNTED: Final = ("account_for_embedding", "account_for_loss")
+_STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", *_COUNTED, "overlap_sends")
 _BUCKETED: Final = ("bucket_bytes", "first_bucket_bytes", "overlap")
 _DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", "expert", "order")
-_SHARDED: Final = ("prefetch", "reshard", "shard_over")
+_SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
 _ALGORITHMS: Final = ("ring",)
 _SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes", "two_level", "rollout_s")
 # Schedules whose backward passes make all gradients at once.

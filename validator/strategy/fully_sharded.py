@@ -33,6 +33,7 @@ class FullySharded(Microbatched):
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
         plan, self.zero = strategy.plan, context.scenario.training.zero
+        self.scatters_each = plan.scatter == "microbatch"
         shape = (plan.workers // plan.sharing, plan.sharing)
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
         self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
@@ -53,6 +54,7 @@ class FullySharded(Microbatched):
     def train_on(self, part: Batch, microbatch: int) -> None:
         for shard in self.shards:
             shard.set_reshard_after_backward(self.zero == 3 or self.is_last(microbatch))
+            shard.set_requires_gradient_sync(self.scatters_each or self.is_last(microbatch))
         super().train_on(part, microbatch)
 
     def update(self) -> None:
