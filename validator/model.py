@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 import torch
@@ -38,11 +38,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
 class Block(nn.Module):
     """A pre-norm transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
 
-    attend: what attention is computed by. run: what its sections are run by. A rank that shares the block has some of the heads
-    and a part of the MLP.
+    attend: what attention is computed by. to_heads, to_tokens: exchanges before and after it, of ranks that share a sample's
+    tokens. run: what its sections are run by. A rank that shares the block has some of the heads and a part of the MLP.
     """
 
     def __init__(self, spec: Gpt, mixed: bool = False) -> None:
@@ -50,6 +54,8 @@ class Block(nn.Module):
         hidden = spec.hidden
         self.head_width = hidden // spec.heads
         self.attend = attend
+        self.to_heads: Callable[[Tensor], Tensor] = _unchanged
+        self.to_tokens: Callable[[Tensor], Tensor] = _unchanged
         self.run = Sections()
         self.attention_norm = nn.LayerNorm(hidden)
         self.qkv = nn.Linear(hidden, 3 * hidden)
@@ -76,9 +82,9 @@ class Block(nn.Module):
     def _attention(self, x: Tensor) -> Tensor:
         # the three of a head are neighbours, so that a contiguous part of the columns has whole heads
         split = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))
-        query, key, value = split.permute(3, 0, 2, 1, 4)
+        query, key, value = self.to_heads(split).permute(3, 0, 2, 1, 4)
         mixed = self.run("core_attn", self.attend, query, key, value)
-        return cast(Tensor, self.projection(mixed.transpose(1, 2).flatten(-2)))
+        return cast(Tensor, self.projection(self.to_tokens(mixed.transpose(1, 2)).flatten(-2)))
 
 
 class Head(nn.Module):

@@ -117,9 +117,7 @@ def _check_hybrid(scenario: Scenario) -> None:
         message = "servers of ranks that have parts of gradients, or different experts, are predicted but not measured"
         raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
     sequence = getattr(scenario.model, "sequence", 0)
-    if plan.context_by == "ulysses":
-        raise InputError("strategy.context_by: ulysses is predicted but not measured; give ring or all_gather")
-    if plan.context > 1 and sequence % (2 * plan.context):
+    if plan.context > 1 and plan.context_by != "ulysses" and sequence % (2 * plan.context):
         message = f"{plan.context} ranks have two parts each of {sequence} tokens, as causal attention needs it to be even"
         raise InputError(f"strategy.context: {message}; give a sequence that {2 * plan.context} divides")
 

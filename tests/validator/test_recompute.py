@@ -60,11 +60,13 @@ def test_parameters_are_those_of_one_process(
         (HYBRID, {"modules": ["mlp", "layernorm"]}),
         (SEQUENCE, {"layers": 1}),
         ({**CONTEXT, "context_by": "all_gather"}, "selective"),
+        ({**CONTEXT, "context_by": "ulysses"}, {"modules": ["core_attn", "mlp"]}),
         *at_night(
             (HYBRID, {"group": 2}),
             (HYBRID, {"modules": ["layernorm", "activation", "core_attn"]}),
             (SEQUENCE, "full"),
             ({**CONTEXT, "context_by": "all_gather"}, "full"),
+            ({**CONTEXT, "context_by": "ulysses"}, "full"),
         ),
     ],
 )

@@ -75,6 +75,8 @@ class PacedExchanges:
             work = dist.all_reduce(buffers.whole, group=team.group, async_op=True)
         elif exchange.op == "all_gather":
             work = collectives.begin_gather(buffers.whole, buffers.own)
+        elif exchange.op == "alltoall":
+            work = dist.all_to_all_single(buffers.theirs, buffers.whole, group=team.group, async_op=True)
         else:
             assert exchange.op == "reduce_scatter", f"experts alone use {exchange.op}, and are not paced"
             work = collectives.begin_scatter(buffers.own, buffers.whole)
@@ -82,15 +84,17 @@ class PacedExchanges:
 
 
 class _Buffers:
-    """What one exchange at a time sends and brings. whole: of all the team. own: a part."""
+    """What one exchange at a time sends and brings. whole: of all the team. own: a part. theirs: what an all-to-all brings."""
 
     def __init__(self, op: str, team: Team, each: int, dtype: torch.dtype) -> None:
         self.whole, self.own = torch.zeros(each * team.size, dtype=dtype), torch.zeros(each, dtype=dtype)
+        self.theirs = torch.zeros_like(self.whole) if op == "alltoall" else self.whole
         self._op, self._place = op, team.place
         self._sent = self.own if op == "all_gather" else self.whole
-        self._brought = self.own if op == "reduce_scatter" else self.whole
+        self._brought = self.own if op == "reduce_scatter" else self.theirs
         places = torch.arange(1, team.size + 1, dtype=dtype).view(-1, 1)
-        self._expected = places if op == "all_gather" else places.sum().view(1, 1).expand(len(self._brought) // each, 1)
+        summed = op not in ("all_gather", "alltoall")
+        self._expected = places.sum().view(1, 1).expand(len(self._brought) // each, 1) if summed else places
         self._each = each
         # sums of whole numbers, which short formats round
         self._tolerance = team.size * torch.finfo(dtype).eps

@@ -23,6 +23,7 @@ from validator.strategy.pipeline import StageTrainer
 from validator.strategy.ring_attention import RingAttention
 from validator.strategy.team import Team
 from validator.strategy.tensor_parallel import TensorParallel
+from validator.strategy.ulysses_attention import contiguous_positions, exchange_heads
 
 
 class Replica(StageTrainer):
@@ -66,6 +67,7 @@ class Division:
         self._exchanges = 0
         self.tensor: TensorParallel | None = None
         self._attention: GatheredAttention | RingAttention | None = None
+        self._heads: PassCollectives | None = None
         self._experts: PassCollectives | None = None
         self._positions: Tensor | None = None
         if context.scenario.compute == "paced":
@@ -78,9 +80,13 @@ class Division:
             self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
         if plan.context > 1:
             readers = PassCollectives(recorder, Team.along(mesh, "context"))
-            attention = RingAttention if plan.context_by == "ring" else GatheredAttention
-            self._attention = attention(readers, spec.sequence)
-            self._positions = own_positions(readers.team.place, plan.context, spec.sequence).to(context.device)
+            positions = contiguous_positions if plan.context_by == "ulysses" else own_positions
+            self._positions = positions(readers.team.place, plan.context, spec.sequence).to(context.device)
+            if plan.context_by == "ulysses":
+                self._heads = readers
+            else:
+                attention = RingAttention if plan.context_by == "ring" else GatheredAttention
+                self._attention = attention(readers, spec.sequence)
         if plan.expert > 1:
             self._experts = PassCollectives(recorder, Team.along(mesh, "expert"))
 
@@ -95,6 +101,8 @@ class Division:
                 layer.positions = self._positions
             if isinstance(layer, Block) and self._attention is not None:
                 layer.attend = self._attention
+            if isinstance(layer, Block) and self._heads is not None:
+                exchange_heads(layer, self._heads)
             if isinstance(layer, Block) and self._experts is not None:
                 share_experts(layer, self._experts)
             if self.tensor is not None:
