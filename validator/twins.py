@@ -12,6 +12,7 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
+from simulator.strategy.plan import Plan
 from simulator.strategy.schedules.passes import V_SHAPED
 
 # Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
@@ -59,9 +60,12 @@ def _check_training(scenario: Scenario) -> None:
     if training.recompute.products is not None and scenario.compute == "real":
         message = "measured blocks make queries, keys and values by one product, so that others would be every second"
         raise InputError(f"training.recompute: products cannot be measured: {message}; give modules or full, or compute=paced")
-    for field in ("accumulate_precision", "reduce_precision", "fused_accumulation"):
-        if getattr(training, field) is not None:
-            raise InputError(f"training.{field} is predicted but not measured; leave it out to measure")
+    if training.fused_accumulation:
+        message = "torch's products do not add gradients to a buffer; set it to false, or leave it out"
+        raise InputError(f"training.fused_accumulation: {message}")
+    if training.zero and training.accumulate_precision is not None:
+        message = "torch's fully_shard adds up scattered gradients in the parameters' precision; leave it out"
+        raise InputError(f"training.accumulate_precision with training.zero cannot be measured: {message}")
     if training.zero:
         _check_sharded(scenario)
 
@@ -96,10 +100,28 @@ def _check_stages(scenario: Scenario) -> None:
         raise InputError(f"strategy.overlap_sends: {message}")
     if plan.stages > 1 and not plan.overlap_sends and plan.schedule not in ("1f1b", *_NEVER_AHEAD):
         raise InputError(f"strategy.overlap_sends: torch receives ahead of passes in {plan.schedule}; give true")
+    _check_gradients(scenario)
     if plan.schedule == "1f1b" and plan.microbatches < plan.stages and not plan.overlap_sends:
         numbers = f"{plan.microbatches} for {plan.stages}"
         message = f"torch's 1f1b needs at least as many microbatches as stages, got {numbers}; give {plan.stages}, or gpipe"
         raise InputError(f"strategy.microbatches: {message}")
+
+
+def _check_gradients(scenario: Scenario) -> None:
+    """Raises InputError where gradients of weights, which autograd gives no hook for, have a precision of their own."""
+    training, plan = scenario.training, scenario.strategy.plan
+    for field in ("accumulate_precision", "reduce_precision"):
+        if getattr(training, field) not in (None, training.precision) and splits_backward(plan):
+            raise InputError(f"training.{field}: {_hidden_gradients(plan)}")
+
+
+def splits_backward(plan: Plan) -> bool:
+    """Whether gradients of weights have passes of their own."""
+    return plan.stages > 1 and plan.schedule not in _WHOLE_BACKWARD
+
+
+def _hidden_gradients(plan: Plan) -> str:
+    return f"torch hides from us when {plan.schedule} has gradients of weights; leave it out, or give another schedule"
 
 
 def _check_hybrid(scenario: Scenario) -> None:
@@ -107,9 +129,8 @@ def _check_hybrid(scenario: Scenario) -> None:
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
     if plan.expert > 1 and scenario.compute == "paced":
         raise InputError("compute: workers that share experts cannot be paced; leave expert out, or set compute=real")
-    if plan.overlap and plan.schedule not in _WHOLE_BACKWARD and plan.stages > 1:
-        message = f"torch hides from us when {plan.schedule} has gradients of weights; leave it out, or give another schedule"
-        raise InputError(f"strategy.overlap: {message}")
+    if plan.overlap and splits_backward(plan):
+        raise InputError(f"strategy.overlap: {_hidden_gradients(plan)}")
     if plan.expert > 1 and plan.sequence_parallel:
         shared = "of workers that share experts is predicted but not measured"
         raise InputError(f"strategy.sequence_parallel {shared}; leave either out to measure")

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
@@ -37,10 +37,12 @@ class FullySharded(Microbatched):
         shape = (plan.workers // plan.sharing, plan.sharing)
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
         self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
+        policy = MixedPrecisionPolicy(reduce_dtype=self.accumulator.precision.reduced)
         exchange = _Exchange(self.recorder, context.device.type, Team.along(mesh, "shard"), Team.along(mesh, "replica"))
         for shard in self.shards:
             keeps = self.zero < 3 or not plan.reshard
-            fully_shard(cast(torch.nn.Module, shard), mesh=mesh["shard"], reshard_after_forward=not keeps)
+            module = cast(torch.nn.Module, shard)
+            fully_shard(module, mesh=mesh["shard"], reshard_after_forward=not keeps, mp_policy=policy)
             exchange.attach(shard, plan.workers)
         # the root has nothing of its own; it knows of all layers, which look ahead to one another
         fully_shard(self.module, mesh=mesh["shard"])
