@@ -14,6 +14,7 @@ from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
 from simulator.strategy.plan import Plan
 from simulator.strategy.schedules.passes import V_SHAPED
+from validator import refusals
 
 # Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
 _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
@@ -46,9 +47,9 @@ def check_strategy(scenario: Scenario) -> None:
         known = ", ".join(MEASURED)
         raise InputError(f"strategy: {strategy.kind} can be predicted but not measured; give one of {known}")
     for name, field in type(strategy).model_fields.items():
-        given = getattr(strategy, name)
-        if name not in ("kind", *measured) and given != field.get_default(call_default_factory=True):
-            raise InputError(f"strategy.{field.alias or name} is predicted but not measured; leave it out to measure")
+        usual = field.get_default(call_default_factory=True)
+        if name not in ("kind", *measured) and getattr(strategy, name) != usual:
+            raise InputError(refusals.strategy_refusal(name, field.alias or name, usual))
     _check_training(scenario)
     if (check := _CHECKS.get(strategy.kind)) is not None:
         check(scenario)
@@ -58,14 +59,14 @@ def _check_training(scenario: Scenario) -> None:
     """What of `training` a twin follows."""
     training = scenario.training
     if training.recompute.products is not None and scenario.compute == "real":
-        message = "measured blocks make queries, keys and values by one product, so that others would be every second"
-        raise InputError(f"training.recompute: products cannot be measured: {message}; give modules or full, or compute=paced")
+        message = f"products are predicted but not measured: {refusals.EVERY_SECOND}"
+        raise InputError(f"training.recompute: {message}; give modules or full, or set compute=paced")
     if training.fused_accumulation:
-        message = "torch's products do not add gradients to a buffer; set it to false, or leave it out"
-        raise InputError(f"training.fused_accumulation: {message}")
+        message = f"is predicted but not measured: {refusals.FUSED}; set it to false, or leave it out"
+        raise InputError(f"training.fused_accumulation {message}")
     if training.zero and training.accumulate_precision is not None:
-        message = "torch's fully_shard adds up scattered gradients in the parameters' precision; leave it out"
-        raise InputError(f"training.accumulate_precision with training.zero cannot be measured: {message}")
+        message = f"with training.zero is predicted but not measured: {refusals.ACCUMULATED_SHARDS}; leave either out"
+        raise InputError(f"training.accumulate_precision {message} to measure")
     if training.zero:
         _check_sharded(scenario)
 
@@ -74,9 +75,11 @@ def _check_sharded(scenario: Scenario) -> None:
     """Which of ZeRO's stages there are, and with what."""
     zero, plan = scenario.training.zero, scenario.strategy.plan
     if scenario.strategy.kind != "data_parallel":
-        raise InputError(f"training.zero of a {scenario.strategy.kind} is predicted but not measured; give a data_parallel")
+        message = f"of a {scenario.strategy.kind} is predicted but not measured: {refusals.ZERO_OF}; give a data_parallel"
+        raise InputError(f"training.zero {message}")
     if zero == 1:
-        raise InputError("training.zero: 1 is predicted but not measured; give 2, which shares gradients out as well, or 3")
+        message = f"1 is predicted but not measured: {refusals.ZERO_STAGE_1}; give 2, or 3 to share parameters out as well"
+        raise InputError(f"training.zero: {message}")
     if plan.shares is not None:
         raise InputError("strategy.shares with training.zero is predicted but not measured; leave either out to measure")
 

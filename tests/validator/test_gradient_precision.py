@@ -128,13 +128,21 @@ def test_what_is_taken_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("strategy", "training", "message"),
     [
-        (WORKERS, {**ADDED, "zero": 2}, "training.accumulate_precision with training.zero cannot be measured: torch's"),
+        (
+            WORKERS,
+            {**ADDED, "zero": 2},
+            "training.accumulate_precision with training.zero is predicted but not measured: torch's",
+        ),
         (
             {**PIPELINE, "schedule": "zb_h1", "overlap_sends": True},
             ADDED,
             "training.accumulate_precision: torch hides from us when zb_h1 has gradients of weights; leave it out",
         ),
-        (WORKERS, {"fused_accumulation": True}, "training.fused_accumulation: torch's products do not add gradients"),
+        (
+            WORKERS,
+            {"fused_accumulation": True},
+            "training.fused_accumulation is predicted but not measured: torch's products do not add",
+        ),
     ],
 )
 def test_what_torch_does_otherwise_is_refused(

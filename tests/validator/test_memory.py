@@ -283,12 +283,15 @@ def test_the_models_that_ship_are_the_ones_looked_at() -> None:
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"optimizer": "lamb"}, "training.optimizer: lamb is predicted but not measured; give one of sgd, momentum, adam"),
+        (
+            {"optimizer": "lamb"},
+            "training.optimizer: lamb is predicted but not measured: torch.optim has no LAMB; give one of sgd, momentum, adam",
+        ),
         (
             {"fused_accumulation": True},
-            "training.fused_accumulation: torch's products do not add gradients to a buffer; set it",
+            "training.fused_accumulation is predicted but not measured: torch's products do not add gradients",
         ),
-        ({"zero": 1}, "training.zero: 1 is predicted but not measured; give 2"),
+        ({"zero": 1}, "training.zero: 1 is predicted but not measured: torch's fully_shard scatters gradients"),
         ({"offload": ["optimizer"]}, "training.offload is predicted but not measured"),
     ],
 )

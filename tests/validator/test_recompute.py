@@ -193,5 +193,7 @@ def test_paced_layers_wait_for_recomputation_without_doing_it(make_scenario: Mak
 def test_every_second_product_is_refused(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(WORKERS, recompute={"products": "every_second"})
 
-    with pytest.raises(InputError, match=r"training.recompute: products cannot be measured: .*; give modules or full"):
+    with pytest.raises(
+        InputError, match=r"training.recompute: products are predicted but not measured: .*; give modules or full"
+    ):
         check_trainable(scenario)
