@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from simulator.memory.activations import segments
-from simulator.recompute import Recompute
+from simulator.model.layers import Layer
+from simulator.model.operators import Exchange
+from simulator.recompute import Recompute, again
 from simulator.scenario import Scenario
 
 # The next product of a module stops its recomputation: it keeps what the module writes, and needs nothing behind that.
@@ -53,7 +55,7 @@ class Segment(nn.Sequential):
 def chained(scenario: Scenario, layers: Mapping[int, nn.Module]) -> list[nn.Module]:
     """The modules of a stage's layers, given by their numbers, in forward order; what is recomputed is so from now on.
 
-    Paced layers are as they were: they wait for as long as the recomputation is predicted to take.
+    Paced layers are as they were: they wait for as long as the recomputation is predicted to take, see `exchanges_again`.
     """
     recompute = scenario.training.recompute
     if scenario.compute == "paced" or recompute.kind == "none":
@@ -63,6 +65,19 @@ def chained(scenario: Scenario, layers: Mapping[int, nn.Module]) -> list[nn.Modu
             _recompute_sections(layer, recompute)
         return list(layers.values())
     return list(_segments(scenario, layers, recompute))
+
+
+def exchanges_again(scenario: Scenario, stage: Sequence[Layer]) -> list[Sequence[Exchange]]:
+    """The exchanges that recomputation repeats in the backward pass of each layer of a stage."""
+    recompute = scenario.training.recompute
+    rows = zip(stage, recompute.concerned(stage), strict=True)
+    return [_repeated(layer, recompute) if is_recomputed else () for layer, is_recomputed in rows]
+
+
+def _repeated(layer: Layer, recompute: Recompute) -> Sequence[Exchange]:
+    if recompute.kind == "selective":
+        return again(layer, recompute).exchanges
+    return [exchange for exchange in layer.exchanges if not exchange.backward]
 
 
 def checkpointed(function: Callable[..., Tensor], *inputs: Tensor, early_stop: bool = False) -> Tensor:

@@ -14,7 +14,7 @@ from simulator.model import Gpt
 from simulator.recompute import again
 from simulator.run import Phase, Stream
 from tests.validator.conftest import MLP, TINY_GPT, MakeScenario
-from tests.validator.verdicts import at_night, deviation, deviation_of, paced
+from tests.validator.verdicts import at_night, collectives, deviation, deviation_of, paced
 from validator import model
 from validator.checks import check_trainable
 from validator.measure import Watch, measure
@@ -53,6 +53,7 @@ def test_parameters_are_those_of_one_process(
     assert deviation(make_scenario(strategy, spec, precision="fp64", recompute=recompute, zero=zero)) < 1e-9
 
 
+@pytest.mark.parametrize("compute", ["real", *at_night("paced")])
 @pytest.mark.parametrize(
     ("strategy", "recompute"),
     [
@@ -70,8 +71,10 @@ def test_parameters_are_those_of_one_process(
         ),
     ],
 )
-def test_ranks_exchange_again_what_is_predicted(strategy: dict[str, Any], recompute: Any, make_scenario: MakeScenario) -> None:
-    scenario = make_scenario(strategy, precision="fp64", recompute=recompute)
+def test_ranks_exchange_again_what_is_predicted(
+    strategy: dict[str, Any], recompute: Any, compute: str, make_scenario: MakeScenario
+) -> None:
+    scenario = make_scenario(strategy, precision="fp64", recompute=recompute).model_copy(update={"compute": compute})
     run = measure(scenario, watch=Watch(verify=True))
 
     assert deviation_of(run) < 1e-9
@@ -80,15 +83,15 @@ def test_ranks_exchange_again_what_is_predicted(strategy: dict[str, Any], recomp
     own = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 0) & (spans.step == 2))
     layers = scenario.model.build_layers(scenario.strategy.plan.shard)
     chosen = scenario.training.recompute
-    exchanges = [one for layer in layers for one in layer.exchanges if not one.hidden]
+    exchanges = [one for layer in layers for one in layer.exchanges if compute == "paced" or not one.hidden]
     for layer, concerned in zip(layers, chosen.concerned(layers), strict=True):
         whole = [one for one in layer.exchanges if not one.backward]
         exchanges += (whole if chosen.kind == "full" else again(layer, chosen).exchanges) if concerned else []
     predicted = Counter(8.0 * one.elements * scenario.samples_per_worker for one in exchanges)
     measured = Counter(own.size_bytes.tolist())
     assert predicted - measured == Counter()
-    # of gradients that each rank makes a part of, or all
-    assert (measured - predicted).total() == (strategy != HYBRID)
+    # of gradients that each rank makes a part of, or all; paced ranks that share layers make all of them
+    assert (measured - predicted).total() == ("context" in strategy or (strategy == SEQUENCE and compute == "real"))
 
 
 def test_recomputation_makes_backward_passes_longer(make_scenario: MakeScenario) -> None:
@@ -188,6 +191,13 @@ def test_paced_layers_wait_for_recomputation_without_doing_it(make_scenario: Mak
     scenario = paced(make_scenario(WORKERS, precision="fp64", recompute={"products": "every_second"}))
 
     assert deviation(scenario) < 1e-9
+
+
+def test_paced_ranks_exchange_again_too(make_scenario: MakeScenario) -> None:
+    plain, full = (collectives(measure(paced(make_scenario(HYBRID, recompute=one)))) for one in ("none", "full"))
+
+    # both branches of four blocks are summed once more
+    assert full.total() - plain.total() == 8
 
 
 def test_every_second_product_is_refused(make_scenario: MakeScenario) -> None:

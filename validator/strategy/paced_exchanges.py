@@ -7,7 +7,7 @@ right. What they bring does: zeros but for the first and the last number of each
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,18 +40,19 @@ class PacedExchanges:
         if begun < expected:
             raise RunError(f"ranks that share layers made {begun} of a step's {expected} exchanges; tell us of this scenario")
 
-    def attach(self, module: nn.Module, layer: Layer) -> None:
-        """Has the module exchange what the layer does."""
+    def attach(self, module: nn.Module, layer: Layer, again: Sequence[Exchange]) -> None:
+        """Has the module exchange what the layer does. again: what recomputation repeats before the backward pass."""
         begun: list[_Moving] = []
+        forward = [exchange for exchange in layer.exchanges if not exchange.backward]
+        behind = [*again, *(exchange for exchange in layer.exchanges if exchange.backward)]
 
-        def begin(backward: bool, x: Tensor) -> Tensor:
-            for exchange in layer.exchanges:
-                if exchange.backward == backward:
-                    moving = self._begin(exchange, len(x))
-                    if exchange.hidden:
-                        begun.append(moving)
-                    else:
-                        moving.wait()
+        def begin(exchanges: Sequence[Exchange], x: Tensor) -> Tensor:
+            for exchange in exchanges:
+                moving = self._begin(exchange, len(x))
+                if exchange.hidden:
+                    begun.append(moving)
+                else:
+                    moving.wait()
             return alike(x)
 
         def end(x: Tensor) -> Tensor:
@@ -59,8 +60,8 @@ class PacedExchanges:
                 begun.pop(0).wait()
             return alike(x)
 
-        module.register_forward_pre_hook(lambda _, inputs: both_ways(partial(begin, False), end, inputs[0]))
-        module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, True), output))
+        module.register_forward_pre_hook(lambda _, inputs: both_ways(partial(begin, forward), end, inputs[0]))
+        module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, behind), output))
 
     def _begin(self, exchange: Exchange, samples: int) -> _Moving:
         self._begun += 1

@@ -13,6 +13,7 @@ from simulator.strategy import Hybrid
 from simulator.strategy.plan import Plan
 from validator.data import Batch
 from validator.model import Block, Embedding
+from validator.recompute import exchanges_again
 from validator.strategy.base import Context
 from validator.strategy.context_parallel import GatheredAttention, own_positions
 from validator.strategy.expert_parallel import share_experts
@@ -93,10 +94,12 @@ class Division:
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
         """This rank's parts of layers."""
         layers = self._context.build(numbers)
-        for number, layer in layers.items():
-            if self._paced is not None and self._layers[number].exchanges:
-                self._exchanges += len(self._layers[number].exchanges)
-                self._paced.attach(layer, self._layers[number])
+        stage = [self._layers[number] for number in numbers]
+        repeated = exchanges_again(self._context.scenario, stage)
+        for layer, spec, again in zip(layers.values(), stage, repeated, strict=True):
+            if self._paced is not None and spec.exchanges:
+                self._exchanges += len(spec.exchanges) + len(again)
+                self._paced.attach(layer, spec, again)
             if isinstance(layer, Embedding) and self._positions is not None:
                 layer.positions = self._positions
             if isinstance(layer, Block) and self._attention is not None:
