@@ -52,12 +52,10 @@ class Accumulator:
     ) -> None:
         self.precision = precision
         self._sums: dict[nn.Parameter, Tensor] = {}
-        hooked = [] if precision.accumulated == precision.computed else list(parameters)
-        self._hooks: list[Any] = [
-            parameter.register_post_accumulate_grad_hook(self._add)  # type: ignore[no-untyped-call]
-            for parameter in hooked
-        ]
-        self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._hand_over()))
+        self._hooks: list[Any] = []
+        if precision.accumulated != precision.computed:
+            self._hooks = [one.register_post_accumulate_grad_hook(self._add) for one in parameters]  # type: ignore[no-untyped-call]
+            self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._hand_over()))
 
     def take(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
         """The sums of some parameters, of those that have gradients; the next gradient begins a new sum."""
