@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 from simulator.library import names
 from simulator.strategy import KINDS
+from validator.refusals import STRATEGY
 from validator.twins import MEASURED
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -27,3 +29,23 @@ def test_every_measured_kind_has_its_fields() -> None:
 @pytest.mark.parametrize("name", names("netlab"))
 def test_shipped_scenarios_of_the_lab_are_told_with_what_came_of_them(name: str) -> None:
     assert re.search(rf"^\| {name} \|", PAGE, re.MULTILINE)
+
+
+def test_what_is_run_and_refused_is_what_the_code_says() -> None:
+    support = runpy.run_path(str(DOCS / "support.py"))
+
+    assert support["tables"]() in PAGE
+
+
+def test_every_probe_of_the_page_is_predicted_by_some_kind() -> None:
+    support = runpy.run_path(str(DOCS / "support.py"))
+
+    for probe in support["PROBES"]:
+        assert {support["outcome"](probe, kind)[0] for kind in support["KINDS"]} != {"–"}, probe.label()
+
+
+def test_every_field_that_is_not_followed_has_a_reason() -> None:
+    for kind, followed in MEASURED.items():
+        found = KINDS.find(kind)
+        assert found is not None
+        assert set(found.model_fields) - {"kind", *followed} <= set(STRATEGY)

@@ -11,6 +11,7 @@ from simulator.model.graph import branches
 from simulator.model.transformer import options
 from simulator.scenario import Scenario
 from simulator.unevenness import EVEN
+from validator import refusals
 from validator.twins import check_strategy
 
 PRECISIONS: Final = ("fp64", "fp32", "bf16")
@@ -30,16 +31,18 @@ def _check(scenario: Scenario) -> None:
     check_strategy(scenario)
     precision = scenario.training.precision
     if precision not in PRECISIONS:
-        raise InputError(f"training.precision: {precision} is predicted but not measured; give one of {', '.join(PRECISIONS)}")
+        message = f"{precision} is predicted but not measured: {refusals.PRECISIONS[precision]}"
+        raise InputError(f"training.precision: {message}; give one of {', '.join(PRECISIONS)}")
     optimizer = scenario.training.optimizer
     if optimizer not in OPTIMIZERS:
-        raise InputError(f"training.optimizer: {optimizer} is predicted but not measured; give one of {', '.join(OPTIMIZERS)}")
+        message = f"{optimizer} is predicted but not measured: {refusals.OPTIMIZERS[optimizer]}"
+        raise InputError(f"training.optimizer: {message}; give one of {', '.join(OPTIMIZERS)}")
     if scenario.training.offload:
-        raise InputError("training.offload is predicted but not measured; leave it out to measure")
+        raise InputError(f"training.offload is predicted but not measured: {refusals.OFFLOAD}; leave it out to measure")
     if scenario.input is not None:
-        raise InputError("input is predicted but not measured; leave it out to measure")
+        raise InputError(f"input is predicted but not measured: {refusals.INPUT}; leave it out to measure")
     if scenario.unevenness != EVEN:
-        raise InputError("unevenness: real ranks are as uneven as they are; leave it out to measure")
+        raise InputError(f"unevenness is predicted but not measured: {refusals.UNEVENNESS}; leave it out to measure")
     _check_data(scenario)
 
 

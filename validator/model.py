@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 import torch
@@ -13,6 +13,7 @@ from simulator.model import Gpt, Mlp, ResNet
 from simulator.model.experts import Experts
 from validator import model_resnet
 from validator.model_mixture import Mixture
+from validator.recompute import Sections
 
 DTYPES: Final = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -37,10 +38,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
+def _unchanged(x: Tensor) -> Tensor:
+    return x
+
+
 class Block(nn.Module):
     """A pre-norm transformer block, with an MLP or a mixture of experts: (batch, sequence, hidden) → the same shape.
 
-    attend: what attention is computed by. A rank that shares the block has some of the heads and a part of the MLP.
+    attend: what attention is computed by. to_heads, to_tokens: exchanges before and after it, of ranks that share a sample's
+    tokens. run: what its sections are run by. A rank that shares the block has some of the heads and a part of the MLP.
     """
 
     def __init__(self, spec: Gpt, mixed: bool = False) -> None:
@@ -48,6 +54,9 @@ class Block(nn.Module):
         hidden = spec.hidden
         self.head_width = hidden // spec.heads
         self.attend = attend
+        self.to_heads: Callable[[Tensor], Tensor] = _unchanged
+        self.to_tokens: Callable[[Tensor], Tensor] = _unchanged
+        self.run = Sections()
         self.attention_norm = nn.LayerNorm(hidden)
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.projection = nn.Linear(hidden, hidden)
@@ -60,19 +69,22 @@ class Block(nn.Module):
         self.mixed = mixed
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self._attention(self.attention_norm(x))
-        normed = self.mlp_norm(x)
-        return x + (self.mixture(normed) if self.mixed else self._mlp(normed))
+        x = x + self._attention(self.run("layernorm", self.attention_norm, x))
+        normed = self.run("layernorm", self.mlp_norm, x)
+        return x + (self.run("moe", self.mixture, normed) if self.mixed else self.run("mlp", self._mlp, normed))
 
     def _mlp(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.contract(functional.gelu(self.expand(x))))
+        return self.run("activation", self._contract, self.expand(x))
+
+    def _contract(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.contract(functional.gelu(x)))
 
     def _attention(self, x: Tensor) -> Tensor:
         # the three of a head are neighbours, so that a contiguous part of the columns has whole heads
         split = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))
-        query, key, value = split.permute(3, 0, 2, 1, 4)
-        mixed = self.attend(query, key, value)
-        return cast(Tensor, self.projection(mixed.transpose(1, 2).flatten(-2)))
+        query, key, value = self.to_heads(split).permute(3, 0, 2, 1, 4)
+        mixed = self.run("core_attn", self.attend, query, key, value)
+        return cast(Tensor, self.projection(self.to_tokens(mixed.transpose(1, 2)).flatten(-2)))
 
 
 class Head(nn.Module):

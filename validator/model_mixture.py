@@ -9,18 +9,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from simulator.model.experts import Experts
+from validator.recompute import Sections
 
 
 class Expert(nn.Module):
-    """An MLP without biases: (tokens, hidden) → the same shape."""
+    """An MLP without biases: (tokens, hidden) → the same shape. activation: the section that its activation function is."""
 
-    def __init__(self, hidden: int, feedforward: int) -> None:
+    def __init__(self, hidden: int, feedforward: int, activation: str) -> None:
         super().__init__()
+        self.activation, self.run = activation, Sections()
         self.up = nn.Linear(hidden, feedforward, bias=False)
         self.down = nn.Linear(feedforward, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.down(functional.gelu(self.up(x))))
+        return self.run(self.activation, self._down, self.up(x))
+
+    def _down(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.down(functional.gelu(x)))
 
 
 class ExpertsHere(nn.ModuleDict):
@@ -42,8 +47,9 @@ class Mixture(nn.Module):
         super().__init__()
         self.active, self.count = spec.active, spec.count
         self.router = nn.Linear(hidden, spec.count, bias=False)
-        self.experts = ExpertsHere({str(number): Expert(hidden, spec.feedforward) for number in range(spec.count)})
-        self.shared = Expert(hidden, spec.shared * spec.feedforward) if spec.shared else None
+        self.run = Sections()
+        self.experts = ExpertsHere({str(number): Expert(hidden, spec.feedforward, "moe_act") for number in range(spec.count)})
+        self.shared = Expert(hidden, spec.shared * spec.feedforward, "activation") if spec.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
@@ -52,4 +58,4 @@ class Mixture(nn.Module):
         token = order // self.active
         made = self.experts(tokens[token], torch.bincount(expert, minlength=self.count))
         mixed = torch.zeros_like(tokens).index_add(0, token, made * weights.flatten()[order].unsqueeze(-1))
-        return (mixed if self.shared is None else mixed + self.shared(tokens)).view_as(x)
+        return (mixed if self.shared is None else mixed + self.run("shared_experts", self.shared, tokens)).view_as(x)

@@ -10,17 +10,19 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.recompute import NO_RECOMPUTE
 from simulator.scenario import Scenario
 from simulator.strategy import ParameterServer
+from simulator.strategy.plan import Plan
 from simulator.strategy.schedules.passes import V_SHAPED
+from validator import refusals
 
 # Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
 _NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
-_STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", "overlap_sends")
+_COUNTED: Final = ("account_for_embedding", "account_for_loss")
+_STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", *_COUNTED, "overlap_sends")
 _BUCKETED: Final = ("bucket_bytes", "first_bucket_bytes", "overlap")
 _DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", "expert", "order")
-_SHARDED: Final = ("prefetch", "reshard", "shard_over")
+_SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
 _ALGORITHMS: Final = ("ring",)
 _SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes", "two_level", "rollout_s")
 # Schedules whose backward passes make all gradients at once.
@@ -45,9 +47,9 @@ def check_strategy(scenario: Scenario) -> None:
         known = ", ".join(MEASURED)
         raise InputError(f"strategy: {strategy.kind} can be predicted but not measured; give one of {known}")
     for name, field in type(strategy).model_fields.items():
-        given = getattr(strategy, name)
-        if name not in ("kind", *measured) and given != field.get_default(call_default_factory=True):
-            raise InputError(f"strategy.{field.alias or name} is predicted but not measured; leave it out to measure")
+        usual = field.get_default(call_default_factory=True)
+        if name not in ("kind", *measured) and getattr(strategy, name) != usual:
+            raise InputError(refusals.strategy_refusal(name, field.alias or name, usual))
     _check_training(scenario)
     if (check := _CHECKS.get(strategy.kind)) is not None:
         check(scenario)
@@ -56,11 +58,15 @@ def check_strategy(scenario: Scenario) -> None:
 def _check_training(scenario: Scenario) -> None:
     """What of `training` a twin follows."""
     training = scenario.training
-    if training.recompute != NO_RECOMPUTE and scenario.compute == "real":
-        raise InputError("training.recompute is predicted but not measured; leave it out to measure, or set compute=paced")
-    for field in ("accumulate_precision", "reduce_precision", "fused_accumulation"):
-        if getattr(training, field) is not None:
-            raise InputError(f"training.{field} is predicted but not measured; leave it out to measure")
+    if training.recompute.products is not None and scenario.compute == "real":
+        message = f"products are predicted but not measured: {refusals.EVERY_SECOND}"
+        raise InputError(f"training.recompute: {message}; give modules or full, or set compute=paced")
+    if training.fused_accumulation:
+        message = f"is predicted but not measured: {refusals.FUSED}; set it to false, or leave it out"
+        raise InputError(f"training.fused_accumulation {message}")
+    if training.zero and training.accumulate_precision is not None:
+        message = f"with training.zero is predicted but not measured: {refusals.ACCUMULATED_SHARDS}; leave either out"
+        raise InputError(f"training.accumulate_precision {message} to measure")
     if training.zero:
         _check_sharded(scenario)
 
@@ -69,9 +75,11 @@ def _check_sharded(scenario: Scenario) -> None:
     """Which of ZeRO's stages there are, and with what."""
     zero, plan = scenario.training.zero, scenario.strategy.plan
     if scenario.strategy.kind != "data_parallel":
-        raise InputError(f"training.zero of a {scenario.strategy.kind} is predicted but not measured; give a data_parallel")
+        message = f"of a {scenario.strategy.kind} is predicted but not measured: {refusals.ZERO_OF}; give a data_parallel"
+        raise InputError(f"training.zero {message}")
     if zero == 1:
-        raise InputError("training.zero: 1 is predicted but not measured; give 2, which shares gradients out as well, or 3")
+        message = f"1 is predicted but not measured: {refusals.ZERO_STAGE_1}; give 2, or 3 to share parameters out as well"
+        raise InputError(f"training.zero: {message}")
     if plan.shares is not None:
         raise InputError("strategy.shares with training.zero is predicted but not measured; leave either out to measure")
 
@@ -95,10 +103,28 @@ def _check_stages(scenario: Scenario) -> None:
         raise InputError(f"strategy.overlap_sends: {message}")
     if plan.stages > 1 and not plan.overlap_sends and plan.schedule not in ("1f1b", *_NEVER_AHEAD):
         raise InputError(f"strategy.overlap_sends: torch receives ahead of passes in {plan.schedule}; give true")
+    _check_gradients(scenario)
     if plan.schedule == "1f1b" and plan.microbatches < plan.stages and not plan.overlap_sends:
         numbers = f"{plan.microbatches} for {plan.stages}"
         message = f"torch's 1f1b needs at least as many microbatches as stages, got {numbers}; give {plan.stages}, or gpipe"
         raise InputError(f"strategy.microbatches: {message}")
+
+
+def _check_gradients(scenario: Scenario) -> None:
+    """Raises InputError where gradients of weights, which autograd gives no hook for, have a precision of their own."""
+    training, plan = scenario.training, scenario.strategy.plan
+    for field in ("accumulate_precision", "reduce_precision"):
+        if getattr(training, field) not in (None, training.precision) and splits_backward(plan):
+            raise InputError(f"training.{field}: {_hidden_gradients(plan)}")
+
+
+def splits_backward(plan: Plan) -> bool:
+    """Whether gradients of weights have passes of their own."""
+    return plan.stages > 1 and plan.schedule not in _WHOLE_BACKWARD
+
+
+def _hidden_gradients(plan: Plan) -> str:
+    return f"torch hides from us when {plan.schedule} has gradients of weights; leave it out, or give another schedule"
 
 
 def _check_hybrid(scenario: Scenario) -> None:
@@ -106,9 +132,8 @@ def _check_hybrid(scenario: Scenario) -> None:
     plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
     if plan.expert > 1 and scenario.compute == "paced":
         raise InputError("compute: workers that share experts cannot be paced; leave expert out, or set compute=real")
-    if plan.overlap and plan.schedule not in _WHOLE_BACKWARD and plan.stages > 1:
-        message = f"torch hides from us when {plan.schedule} has gradients of weights; leave it out, or give another schedule"
-        raise InputError(f"strategy.overlap: {message}")
+    if plan.overlap and splits_backward(plan):
+        raise InputError(f"strategy.overlap: {_hidden_gradients(plan)}")
     if plan.expert > 1 and plan.sequence_parallel:
         shared = "of workers that share experts is predicted but not measured"
         raise InputError(f"strategy.sequence_parallel {shared}; leave either out to measure")
@@ -116,9 +141,7 @@ def _check_hybrid(scenario: Scenario) -> None:
         message = "servers of ranks that have parts of gradients, or different experts, are predicted but not measured"
         raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
     sequence = getattr(scenario.model, "sequence", 0)
-    if plan.context_by == "ulysses":
-        raise InputError("strategy.context_by: ulysses is predicted but not measured; give ring or all_gather")
-    if plan.context > 1 and sequence % (2 * plan.context):
+    if plan.context > 1 and plan.context_by != "ulysses" and sequence % (2 * plan.context):
         message = f"{plan.context} ranks have two parts each of {sequence} tokens, as causal attention needs it to be even"
         raise InputError(f"strategy.context: {message}; give a sequence that {2 * plan.context} divides")
 

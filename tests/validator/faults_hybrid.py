@@ -70,6 +70,12 @@ def drop_gradients_of_others(scenario: Scenario, parameters_folder: Path | None)
     return train_here(scenario, parameters_folder)
 
 
+def attend_to_own_tokens(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    """Ranks that share a sample's tokens do not exchange them for heads."""
+    PassCollectives.transposed = lambda self, x, parted, joined: x  # type: ignore[method-assign]
+    return train_here(scenario, parameters_folder)
+
+
 def lose_a_block(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Blocks that go round are those of the rank itself."""
     RingAttention.send_on = lambda self, tensor: _Still(tensor)  # type: ignore[method-assign, assign, return-value]

@@ -17,7 +17,7 @@ from validator.strategy.paced_exchanges import PacedExchanges
 
 def attach_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Layers exchange nothing."""
-    PacedExchanges.attach = lambda self, module, layer: None  # type: ignore[method-assign]
+    PacedExchanges.attach = lambda self, module, layer, again: None  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
@@ -25,8 +25,8 @@ def forget_the_backward_pass(scenario: Scenario, parameters_folder: Path | None)
     """Layers exchange what belongs to forward passes alone."""
     attach = PacedExchanges.attach
 
-    def half(self: PacedExchanges, module: Any, layer: Any) -> None:
-        attach(self, module, replace(layer, exchanges=tuple(one for one in layer.exchanges if not one.backward)))
+    def half(self: PacedExchanges, module: Any, layer: Any, again: Any) -> None:
+        attach(self, module, replace(layer, exchanges=tuple(one for one in layer.exchanges if not one.backward)), again)
 
     PacedExchanges.attach = half  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

@@ -29,6 +29,7 @@ MIXED = TINY_GPT | {"experts": EXPERTS}
 TENSOR = {"tensor": 2}
 SEQUENCE = {**TENSOR, "sequence_parallel": True}
 GATHERED = {"context": 2, "context_by": "all_gather"}
+ULYSSES = {"context": 2, "context_by": "ulysses"}
 EXPERT = {"workers": 2, "expert": 2}
 STAGED = {"stages": 2, "microbatches": 2}
 Case = tuple[dict[str, Any], dict[str, Any], str]
@@ -38,6 +39,7 @@ CASES: list[Case] = [
     ({"tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "momentum"),
     (GATHERED, TINY_GPT, "sgd"),
     ({"context": 4}, TINY_GPT, "adam"),
+    (ULYSSES, TINY_GPT, "adam"),
     (EXPERT, MIXED, "adam"),
     ({**SEQUENCE, "workers": 2, "microbatches": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "sgd"),
     ({**EXPERT, **TENSOR}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1}}, "adam"),
@@ -50,6 +52,8 @@ CASES: list[Case] = [
     ({**STAGED, **EXPERT, "context": 2, "schedule": "zb_h1", "overlap_sends": True}, MIXED, "sgd"),
 ]
 MORE_CASES: list[Case] = [
+    ({**STAGED, **SEQUENCE, **ULYSSES}, TINY_GPT | {"heads": 4}, "sgd"),
+    ({**EXPERT, **ULYSSES, "context": 4}, MIXED | {"heads": 4}, "sgd"),
     ({**SEQUENCE, "microbatches": 2}, TINY_GPT, "sgd"),
     ({**STAGED, "workers": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "adam"),
     ({**EXPERT, "workers": 4, "microbatches": 2}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1, "dense_layers": 2}}, "sgd"),
@@ -89,6 +93,7 @@ def test_parameters_are_those_of_one_process(
         (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
         (faults_hybrid.keep_gradients_of_own_summand, TENSOR, TINY_GPT),
         (faults_hybrid.drop_gradients_of_others, GATHERED, TINY_GPT),
+        (faults_hybrid.attend_to_own_tokens, ULYSSES, TINY_GPT),
         (faults_hybrid.lose_a_block, {"context": 2}, TINY_GPT),
         (faults_hybrid.mix_up_tokens, EXPERT, MIXED),
     ],
@@ -198,7 +203,7 @@ def predicted_bytes(
     return Counter(8.0 * one.elements * samples for one in exchanges)
 
 
-@pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 2}, {**GATHERED, **TENSOR}])
+@pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 2}, {**GATHERED, **TENSOR}, ULYSSES])
 def test_paced_ranks_exchange_what_the_simulator_says(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
     measured = exchanged_bytes(paced_run(make_scenario, strategy))
     predicted = predicted_bytes(make_scenario, strategy, TINY_GPT, hidden=True)
@@ -217,6 +222,7 @@ def test_paced_ranks_exchange_what_the_simulator_says(strategy: dict[str, Any], 
         (TENSOR, MIXED, 1),
         # of all gradients
         (GATHERED, TINY_GPT, 1),
+        (ULYSSES, TINY_GPT, 1),
     ],
 )
 def test_ranks_exchange_what_the_simulator_says(
@@ -266,7 +272,6 @@ def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part
     ("strategy", "model", "message"),
     [
         ({"context": 2}, TINY_GPT | {"sequence": 6}, "strategy.context: 2 ranks have two parts each of 6 tokens"),
-        ({"context": 2, "context_by": "ulysses"}, TINY_GPT, "strategy.context_by: ulysses is predicted but not measured"),
         ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
         ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
         ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),

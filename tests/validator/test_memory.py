@@ -283,11 +283,15 @@ def test_the_models_that_ship_are_the_ones_looked_at() -> None:
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"optimizer": "lamb"}, "training.optimizer: lamb is predicted but not measured; give one of sgd, momentum, adam"),
-        ({"recompute": "full"}, "training.recompute is predicted but not measured; leave it out to measure"),
-        ({"accumulate_precision": "fp32"}, "training.accumulate_precision is predicted but not measured; leave it out"),
-        ({"fused_accumulation": True}, "training.fused_accumulation is predicted but not measured; leave it out"),
-        ({"zero": 1}, "training.zero: 1 is predicted but not measured; give 2"),
+        (
+            {"optimizer": "lamb"},
+            "training.optimizer: lamb is predicted but not measured: torch.optim has no LAMB; give one of sgd, momentum, adam",
+        ),
+        (
+            {"fused_accumulation": True},
+            "training.fused_accumulation is predicted but not measured: torch's products do not add gradients",
+        ),
+        ({"zero": 1}, "training.zero: 1 is predicted but not measured: torch's fully_shard scatters gradients"),
         ({"offload": ["optimizer"]}, "training.offload is predicted but not measured"),
     ],
 )

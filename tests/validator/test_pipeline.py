@@ -217,9 +217,26 @@ def test_a_microbatch_that_is_taken_for_another_is_noticed(monkeypatch: pytest.M
     assert verified["deviation"] > 1e-3
 
 
-@pytest.mark.parametrize("balance", ["time", (1, 2, 1, 2), *at_night("layers", "memory")])
-def test_ranks_have_the_layers_that_the_simulator_gives_them(balance: Any, tmp_path: Path) -> None:
-    one = Case("zb_v", 2, 4, 2).scenario(balance=balance)
+ENDS = {"account_for_embedding": True, "account_for_loss": True}
+
+
+@pytest.mark.parametrize(
+    ("case", "fields"),
+    [
+        (Case("zb_v", 2, 4, 2), {"balance": "time"}),
+        (Case("zb_v", 2, 4, 2), {"balance": (1, 2, 1, 2)}),
+        # the embedding and the head are stages of their own
+        (Case("1f1b", 6, 6), ENDS),
+        *at_night(
+            (Case("zb_v", 2, 4, 2), {"balance": "layers"}),
+            (Case("zb_v", 2, 4, 2), {"balance": "memory"}),
+            (Case("interleaved_1f1b", 3, 6, 2), ENDS),
+            (Case("gpipe", 5, 4, overlap_sends=False), {"account_for_embedding": True}),
+        ),
+    ],
+)
+def test_ranks_have_the_layers_that_the_simulator_gives_them(case: Case, fields: dict[str, Any], tmp_path: Path) -> None:
+    one = case.scenario(**fields)
 
     run = measure(one, watch=Watch(parameters_folder=tmp_path, verify=True))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from simulator.run import Run, Spans, Stream
+from simulator.run import Phase, Run, Spans, Stream
 from simulator.scenario import Scenario
 from validator.measure import Watch, measure
 
@@ -31,6 +32,15 @@ def main_of(run: Run, rank: int) -> Spans:
     """What holds a rank up, in its order."""
     assert run.spans is not None
     return run.spans.where((run.spans.rank == rank) & (run.spans.stream == Stream.MAIN))
+
+
+def collectives(run: Run, rank: int = 0) -> Counter[float]:
+    """How often each size of collective, in bytes, occurs on a rank in the last step. Predicted runs give the bytes that a rank
+    sends, measured ones the size of the whole tensor."""
+    spans = run.spans
+    assert spans is not None
+    chosen = (spans.stream == Stream.COMMUNICATION) & (spans.phase == Phase.SYNCHRONISE)
+    return Counter(spans.where(chosen & (spans.rank == rank) & (spans.step == spans.step.max())).size_bytes.tolist())
 
 
 def in_turn(spans: Spans) -> bool:

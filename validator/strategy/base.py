@@ -17,6 +17,7 @@ from simulator.scenario import Scenario
 from validator import model, paced
 from validator.data import Batch, worker_batches
 from validator.paced import Pace
+from validator.recompute import chained
 from validator.recorder import Recorder
 
 
@@ -115,7 +116,7 @@ class WholeModel(Trainer):
     def __init__(self, context: Context, worker: int) -> None:
         super().__init__(context)
         self.layers = context.build_all()
-        self.module: nn.Module = nn.Sequential(*self.layers.values())
+        self.module: nn.Module = nn.Sequential(*chained(context.scenario, self.layers))
         self.batches = context.batches(worker)
 
     def step(self, index: int) -> None:

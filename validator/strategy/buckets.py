@@ -14,7 +14,8 @@ from torch.futures import Future
 from simulator.run import Phase
 from validator.recorder import Recorder
 from validator.strategy.collectives import Collectives
-from validator.strategy.flat import gradients, pack, views
+from validator.strategy.flat import pack, views
+from validator.strategy.gradient_precision import Accumulator
 
 
 class Bucket(NamedTuple):
@@ -61,15 +62,18 @@ class BucketedAllreduce:
         limits_bytes: tuple[float, float],
         weight: float,
         bucket_sum: BucketSum,
+        accumulator: Accumulator,
         stage: int = -1,
     ) -> None:
-        """limits_bytes: of the first bucket, and of the others."""
+        """limits_bytes: of the first bucket, and of the others. accumulator: has the gradients of a step's microbatches."""
         held = list(parameters)
+        self._accumulator, precision = accumulator, accumulator.precision
         self._recorder = recorder
         self._weight, self._bucket_sum, self._stage = weight, bucket_sum, stage
-        self._buckets = fill(held, *limits_bytes)
+        narrower = precision.computed.itemsize / precision.reduced.itemsize
+        self._buckets = fill(held, *(limit * narrower for limit in limits_bytes))
         number = {id(parameter): place for place, parameter in enumerate(held)}
-        self._summed = [_bucket(filled, number) for filled in self._buckets]
+        self._summed = [_bucket(filled, number, precision.reduced) for filled in self._buckets]
 
     def average(self) -> None:
         """Replaces each parameter's gradient by the mean over the ranks. Spans: the whole, and each bucket beside it."""
@@ -78,7 +82,7 @@ class BucketedAllreduce:
             for parameters, bucket, summed in zip(self._buckets, self._summed, sums, strict=True):
                 summed.wait()
                 for parameter, gradient in zip(parameters, bucket.gradients, strict=True):
-                    parameter.grad = gradient
+                    parameter.grad = gradient.to(parameter.dtype)
 
     def close(self) -> None:
         """Ends what sums buckets."""
@@ -86,7 +90,8 @@ class BucketedAllreduce:
 
     def _launch(self, index: int) -> Future[Tensor]:
         bucket = self._summed[index]
-        torch.cat([one.flatten() for one in gradients(self._buckets[index])], out=bucket.flat).mul_(self._weight)
+        sums = self._accumulator.take(self._buckets[index])
+        torch.cat([one.flatten() for one in sums], out=bucket.flat).mul_(self._weight)
         return self._bucket_sum.begin(bucket)
 
 
@@ -123,8 +128,8 @@ class EarlyAllreduce(BucketedAllreduce):
         return self._begun[index]
 
 
-def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int]) -> Bucket:
-    flat = torch.empty_like(pack(parameters))
+def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int], dtype: torch.dtype) -> Bucket:
+    flat = torch.empty_like(pack(parameters), dtype=dtype)
     return Bucket(flat, views(flat, parameters), [number[id(parameter)] for parameter in parameters])
 
 

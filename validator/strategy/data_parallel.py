@@ -14,8 +14,9 @@ from simulator.run import Phase
 from simulator.strategy import DataParallel
 from validator.data import Batch, share_of
 from validator.strategy.base import Context, Trainer
-from validator.strategy.buckets import Bucket, BucketedAllreduce
+from validator.strategy.buckets import Bucket, BucketedAllreduce, EarlyAllreduce
 from validator.strategy.fully_sharded import FullySharded
+from validator.strategy.gradient_precision import GradientPrecision
 from validator.strategy.microbatched import Microbatched
 from validator.strategy.team import Team
 from validator.strategy.threaded_sum import bucket_sum_of
@@ -27,20 +28,26 @@ def create(context: Context, strategy: DataParallel) -> Trainer:
         return FullySharded(context, strategy)
     if strategy.workers == 1:
         return Microbatched(context, strategy)
-    return Ddp(context, strategy) if strategy.overlap else AfterBackward(context, strategy)
+    # DistributedDataParallel has one precision of gradients
+    by_ddp = strategy.overlap and GradientPrecision.of(context.scenario.training).is_one
+    return Ddp(context, strategy) if by_ddp else OwnBuckets(context, strategy)
 
 
-class AfterBackward(Microbatched):
-    """Buckets are summed once the backward pass is over."""
+class OwnBuckets(Microbatched):
+    """Buckets are summed once the backward pass is over, or with `overlap` while that of the last microbatch goes on."""
 
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
-        self.buckets = BucketedAllreduce(
+        arguments = (
             self.module.parameters(),
             self.recorder,
             (strategy.first_bucket_bytes, strategy.bucket_bytes),
             weight_of(context),
             bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm),
+            self.accumulator,
+        )
+        self.buckets = (
+            EarlyAllreduce(*arguments, microbatches=self.microbatches) if strategy.overlap else BucketedAllreduce(*arguments)
         )
 
     def train_on(self, part: Batch, microbatch: int) -> None:
@@ -50,6 +57,7 @@ class AfterBackward(Microbatched):
 
     def close(self) -> None:
         self.buckets.close()
+        super().close()
 
 
 class Ddp(Microbatched):
@@ -93,6 +101,7 @@ class Ddp(Microbatched):
         for hook in self.hooks:
             hook.remove()
         self.bucket_sum.close()
+        super().close()
 
     def _note_computed(self, _: Tensor) -> None:
         self.computed = self.recorder.now()

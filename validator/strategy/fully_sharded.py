@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
@@ -33,13 +33,16 @@ class FullySharded(Microbatched):
     def __init__(self, context: Context, strategy: DataParallel) -> None:
         super().__init__(context, strategy)
         plan, self.zero = strategy.plan, context.scenario.training.zero
+        self.scatters_each = plan.scatter == "microbatch"
         shape = (plan.workers // plan.sharing, plan.sharing)
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=("replica", "shard"))
         self.shards = [cast(FSDPModule, layer) for layer in self.layers.values()]
+        policy = MixedPrecisionPolicy(reduce_dtype=self.accumulator.precision.reduced)
         exchange = _Exchange(self.recorder, context.device.type, Team.along(mesh, "shard"), Team.along(mesh, "replica"))
         for shard in self.shards:
             keeps = self.zero < 3 or not plan.reshard
-            fully_shard(cast(torch.nn.Module, shard), mesh=mesh["shard"], reshard_after_forward=not keeps)
+            module = cast(torch.nn.Module, shard)
+            fully_shard(module, mesh=mesh["shard"], reshard_after_forward=not keeps, mp_policy=policy)
             exchange.attach(shard, plan.workers)
         # the root has nothing of its own; it knows of all layers, which look ahead to one another
         fully_shard(self.module, mesh=mesh["shard"])
@@ -53,6 +56,7 @@ class FullySharded(Microbatched):
     def train_on(self, part: Batch, microbatch: int) -> None:
         for shard in self.shards:
             shard.set_reshard_after_backward(self.zero == 3 or self.is_last(microbatch))
+            shard.set_requires_gradient_sync(self.scatters_each or self.is_last(microbatch))
         super().train_on(part, microbatch)
 
     def update(self) -> None:

@@ -40,6 +40,7 @@ class Averaging(Replica):
     def close(self) -> None:
         for one in self.sums:
             one.close()
+        super().close()
 
     def _sums(self, bucket_bytes: float) -> Iterator[BucketedAllreduce]:
         """Means over workers and their tokens, of gradients that the same ranks have alike.
@@ -63,7 +64,7 @@ class Averaging(Replica):
     def _sum(self, held: Sequence[nn.Parameter], team: Team, limit_bytes: float) -> BucketedAllreduce:
         weight = 1 / (self.plan.workers * self.plan.context)
         bucket_sum = Allreduce(Collectives(self.recorder, team, self.stage))
-        arguments = (held, self.recorder, (limit_bytes, limit_bytes), weight, bucket_sum, self.stage)
+        arguments = (held, self.recorder, (limit_bytes, limit_bytes), weight, bucket_sum, self.accumulator, self.stage)
         if self.plan.overlap:
             return EarlyAllreduce(*arguments, microbatches=self.microbatches)
         return BucketedAllreduce(*arguments)

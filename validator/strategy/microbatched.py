@@ -9,6 +9,7 @@ from simulator.strategy import DataParallel
 from validator import model
 from validator.data import Batch
 from validator.strategy.base import Context, WholeModel, apply_update
+from validator.strategy.gradient_precision import Accumulator, GradientPrecision
 
 
 class Microbatched(WholeModel):
@@ -18,6 +19,8 @@ class Microbatched(WholeModel):
         super().__init__(context, context.rank)
         self.microbatches = strategy.microbatches
         self.optimizer = context.optimizer(self.module.parameters())
+        precision = GradientPrecision.of(context.scenario.training)
+        self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
 
     def step(self, index: int) -> None:
         batch = self.batches[index]
@@ -42,6 +45,9 @@ class Microbatched(WholeModel):
 
     def update(self) -> None:
         apply_update(self.recorder, self.optimizer)
+
+    def close(self) -> None:
+        self.accumulator.close()
 
     def is_last(self, microbatch: int) -> bool:
         return microbatch == self.microbatches - 1

@@ -7,7 +7,7 @@ right. What they bring does: zeros but for the first and the last number of each
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,18 +40,19 @@ class PacedExchanges:
         if begun < expected:
             raise RunError(f"ranks that share layers made {begun} of a step's {expected} exchanges; tell us of this scenario")
 
-    def attach(self, module: nn.Module, layer: Layer) -> None:
-        """Has the module exchange what the layer does."""
+    def attach(self, module: nn.Module, layer: Layer, again: Sequence[Exchange]) -> None:
+        """Has the module exchange what the layer does. again: what recomputation repeats before the backward pass."""
         begun: list[_Moving] = []
+        forward = [exchange for exchange in layer.exchanges if not exchange.backward]
+        behind = [*again, *(exchange for exchange in layer.exchanges if exchange.backward)]
 
-        def begin(backward: bool, x: Tensor) -> Tensor:
-            for exchange in layer.exchanges:
-                if exchange.backward == backward:
-                    moving = self._begin(exchange, len(x))
-                    if exchange.hidden:
-                        begun.append(moving)
-                    else:
-                        moving.wait()
+        def begin(exchanges: Sequence[Exchange], x: Tensor) -> Tensor:
+            for exchange in exchanges:
+                moving = self._begin(exchange, len(x))
+                if exchange.hidden:
+                    begun.append(moving)
+                else:
+                    moving.wait()
             return alike(x)
 
         def end(x: Tensor) -> Tensor:
@@ -59,8 +60,8 @@ class PacedExchanges:
                 begun.pop(0).wait()
             return alike(x)
 
-        module.register_forward_pre_hook(lambda _, inputs: both_ways(partial(begin, False), end, inputs[0]))
-        module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, True), output))
+        module.register_forward_pre_hook(lambda _, inputs: both_ways(partial(begin, forward), end, inputs[0]))
+        module.register_forward_hook(lambda _, inputs, output: both_ways(end, partial(begin, behind), output))
 
     def _begin(self, exchange: Exchange, samples: int) -> _Moving:
         self._begun += 1
@@ -75,6 +76,8 @@ class PacedExchanges:
             work = dist.all_reduce(buffers.whole, group=team.group, async_op=True)
         elif exchange.op == "all_gather":
             work = collectives.begin_gather(buffers.whole, buffers.own)
+        elif exchange.op == "alltoall":
+            work = dist.all_to_all_single(buffers.theirs, buffers.whole, group=team.group, async_op=True)
         else:
             assert exchange.op == "reduce_scatter", f"experts alone use {exchange.op}, and are not paced"
             work = collectives.begin_scatter(buffers.own, buffers.whole)
@@ -82,15 +85,17 @@ class PacedExchanges:
 
 
 class _Buffers:
-    """What one exchange at a time sends and brings. whole: of all the team. own: a part."""
+    """What one exchange at a time sends and brings. whole: of all the team. own: a part. theirs: what an all-to-all brings."""
 
     def __init__(self, op: str, team: Team, each: int, dtype: torch.dtype) -> None:
         self.whole, self.own = torch.zeros(each * team.size, dtype=dtype), torch.zeros(each, dtype=dtype)
+        self.theirs = torch.zeros_like(self.whole) if op == "alltoall" else self.whole
         self._op, self._place = op, team.place
         self._sent = self.own if op == "all_gather" else self.whole
-        self._brought = self.own if op == "reduce_scatter" else self.whole
+        self._brought = self.own if op == "reduce_scatter" else self.theirs
         places = torch.arange(1, team.size + 1, dtype=dtype).view(-1, 1)
-        self._expected = places if op == "all_gather" else places.sum().view(1, 1).expand(len(self._brought) // each, 1)
+        summed = op not in ("all_gather", "alltoall")
+        self._expected = places.sum().view(1, 1).expand(len(self._brought) // each, 1) if summed else places
         self._each = each
         # sums of whole numbers, which short formats round
         self._tolerance = team.size * torch.finfo(dtype).eps

@@ -41,6 +41,10 @@ class PassCollectives(Collectives):
         """Rows for each of the team → rows from each: gradients go back. received, sent: how many, by place."""
         return both_ways(lambda own: self._all_to_all(own, received, sent), lambda g: self._all_to_all(g, sent, received), rows)
 
+    def transposed(self, x: Tensor, parted: int, joined: int) -> Tensor:
+        """Parts along dimension `parted`, one for each of the team → those from each along `joined`: gradients go back."""
+        return both_ways(lambda own: self._transposed(own, parted, joined), lambda g: self._transposed(g, joined, parted), x)
+
     def counts(self, counts: Tensor) -> Tensor:
         """Whole numbers for each of the team, one row each → those from each."""
         return self._all_to_all(counts, [1] * len(counts), [1] * len(counts))
@@ -67,6 +71,11 @@ class PassCollectives(Collectives):
         with self.noted(summand):
             self.begin_scatter(own, summand).wait()
         return own.movedim(0, dim).contiguous()
+
+    def _transposed(self, x: Tensor, parted: int, joined: int) -> Tensor:
+        each = [1] * self.team.size
+        parts = self._all_to_all(torch.stack(x.chunk(self.team.size, parted)), each, each)
+        return torch.cat(parts.unbind(), joined)
 
     def _all_to_all(self, own: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
         own = own.detach().contiguous()

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from simulator.strategy import Pipeline
 from simulator.strategy.replicated import Replicated
 from validator import model
+from validator.recompute import chained
 from validator.strategy.base import Context, Trainer, apply_update, name_parameters
+from validator.strategy.gradient_precision import Accumulator, GradientPrecision
 from validator.strategy.recorded_stage import Lane, RecordedStage
 from validator.strategy.schedules import build_schedule, sends_freely
 
@@ -57,10 +59,12 @@ class StageTrainer(Trainer):
         self.module = nn.Sequential(*self.layers.values())
         self.lane = Lane(self.recorder, sends_freely(plan))
         self.stages = [
-            RecordedStage(self.lane, Chunk(*chunk.values()), number, len(ranges), context.device, group=group)
+            RecordedStage(self.lane, Chunk(*chained(context.scenario, chunk)), number, len(ranges), context.device, group=group)
             for number, chunk in zip(numbers, chunks, strict=True)
         ]
         self.optimizer = context.optimizer(self.module.parameters())
+        precision = GradientPrecision.of(context.scenario.training)
+        self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
         self.schedule = build_schedule(plan, self.stages, self._loss, plan.pass_times(plan.exchanging(job)))
 
     def step(self, index: int) -> None:
@@ -79,6 +83,9 @@ class StageTrainer(Trainer):
 
     def average(self) -> None:
         """Averages gradients over workers, of which there is one."""
+
+    def close(self) -> None:
+        self.accumulator.close()
 
     def parameters(self) -> Mapping[str, Tensor]:
         return name_parameters(self.layers)

@@ -13,6 +13,7 @@ from simulator.strategy import Hybrid
 from simulator.strategy.plan import Plan
 from validator.data import Batch
 from validator.model import Block, Embedding
+from validator.recompute import exchanges_again
 from validator.strategy.base import Context
 from validator.strategy.context_parallel import GatheredAttention, own_positions
 from validator.strategy.expert_parallel import share_experts
@@ -23,6 +24,7 @@ from validator.strategy.pipeline import StageTrainer
 from validator.strategy.ring_attention import RingAttention
 from validator.strategy.team import Team
 from validator.strategy.tensor_parallel import TensorParallel
+from validator.strategy.ulysses_attention import contiguous_positions, exchange_heads
 
 
 class Replica(StageTrainer):
@@ -66,6 +68,7 @@ class Division:
         self._exchanges = 0
         self.tensor: TensorParallel | None = None
         self._attention: GatheredAttention | RingAttention | None = None
+        self._heads: PassCollectives | None = None
         self._experts: PassCollectives | None = None
         self._positions: Tensor | None = None
         if context.scenario.compute == "paced":
@@ -78,23 +81,31 @@ class Division:
             self.tensor = TensorParallel(mesh, recorder, spec.vocabulary, sequence=plan.sequence_parallel)
         if plan.context > 1:
             readers = PassCollectives(recorder, Team.along(mesh, "context"))
-            attention = RingAttention if plan.context_by == "ring" else GatheredAttention
-            self._attention = attention(readers, spec.sequence)
-            self._positions = own_positions(readers.team.place, plan.context, spec.sequence).to(context.device)
+            positions = contiguous_positions if plan.context_by == "ulysses" else own_positions
+            self._positions = positions(readers.team.place, plan.context, spec.sequence).to(context.device)
+            if plan.context_by == "ulysses":
+                self._heads = readers
+            else:
+                attention = RingAttention if plan.context_by == "ring" else GatheredAttention
+                self._attention = attention(readers, spec.sequence)
         if plan.expert > 1:
             self._experts = PassCollectives(recorder, Team.along(mesh, "expert"))
 
     def build(self, numbers: range) -> Mapping[int, nn.Module]:
         """This rank's parts of layers."""
         layers = self._context.build(numbers)
-        for number, layer in layers.items():
-            if self._paced is not None and self._layers[number].exchanges:
-                self._exchanges += len(self._layers[number].exchanges)
-                self._paced.attach(layer, self._layers[number])
+        stage = [self._layers[number] for number in numbers]
+        repeated = exchanges_again(self._context.scenario, stage)
+        for layer, spec, again in zip(layers.values(), stage, repeated, strict=True):
+            if self._paced is not None and spec.exchanges:
+                self._exchanges += len(spec.exchanges) + len(again)
+                self._paced.attach(layer, spec, again)
             if isinstance(layer, Embedding) and self._positions is not None:
                 layer.positions = self._positions
             if isinstance(layer, Block) and self._attention is not None:
                 layer.attend = self._attention
+            if isinstance(layer, Block) and self._heads is not None:
+                exchange_heads(layer, self._heads)
             if isinstance(layer, Block) and self._experts is not None:
                 share_experts(layer, self._experts)
             if self.tensor is not None:
