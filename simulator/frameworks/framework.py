@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 
 from simulator.errors import InputError
+from simulator.frameworks.gradients import AnyGradientPrecision, GradientPrecision
 from simulator.frameworks.memory import MemoryBehaviour
 from simulator.model.operators import Attention, Convolution, Matmul, Operator
 from simulator.spec import Spec
@@ -51,10 +52,12 @@ class Host(Spec):
 class GradientDefaults(Spec):
     """How gradients are added up over microbatches and summed over ranks where a scenario does not say."""
 
-    accumulate: Literal["fp32", "bf16", "fp16"] | None = Field(
-        None, description="precision of the buffer; as reduced if absent"
+    accumulate: AnyGradientPrecision = Field(
+        GradientPrecision(), description="precision of the buffer, for each training precision; as reduced if absent"
     )
-    reduce: Literal["fp32", "bf16", "fp16"] | None = Field(None, description="as they are summed; the training's if absent")
+    reduce: AnyGradientPrecision = Field(
+        GradientPrecision(), description="precision of sums over ranks, for each training precision; the training's if absent"
+    )
     fused: bool | None = Field(
         None, description="the weight-gradient product adds to the buffer itself, or a kernel adds; absent: no buffer"
     )
