@@ -106,6 +106,7 @@ class Framework(Spec):
     gradients: GradientDefaults = GradientDefaults()
     fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
+    power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
@@ -135,7 +136,7 @@ class Framework(Spec):
 # Attention as fast as the fastest version that is known for a device.
 _BEST_ATTENTION: Final = {"any": "best"}
 # No software cost: the bound that hardware sets.
-IDEAL: Final = Framework(name="ideal", attention=_BEST_ATTENTION, contention=False)
+IDEAL: Final = Framework(name="ideal", attention=_BEST_ATTENTION, contention=False, power=False)
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
@@ -144,6 +145,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "copies": {"parameter_bytes": Passes(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0},
     "contention": {"contention": False},
+    "power": {"power": False},
     "slowest": {"scale": Scale()},
 }
 
