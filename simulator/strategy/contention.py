@@ -145,7 +145,10 @@ class Resources:
 
     def taken(self, memory_Bps: Times, moved_W: Times, bound: Times) -> Times:
         """Share of a device that collectives take from kernels of which memory bounds the share `bound`: of the resource
-        of which kernels lose most. memory_Bps, moved_W: bytes of memory per second that collectives move, and watts of moving them."""
+        of which kernels lose most.
+
+        memory_Bps, moved_W: bytes of memory per second that collectives move, and watts of moving them.
+        """
         by_products = np.full_like(moved_W, self.processors)
         by_memory = np.clip(memory_Bps / self.memory_Bps, self.processors, _MOST_MEMORY)
         if self.power is not None:

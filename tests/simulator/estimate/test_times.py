@@ -29,8 +29,9 @@ SCENARIOS = {
         "bert-large-power-sgd-10gbe", ("strategy={kind: hybrid, workers: 8}", "batch=256"), 16,
     ),
 }  # fmt: skip
-# Bounds of the median and of the largest error where they are not 3 and 10 %: parameters that ZeRO 1 gathers next to the first forward passes of interleaved stages
-# hold up passes of other microbatches where the network is slow and microbatches are few, which estimates count in part twice.
+# Bounds of the median and of the largest error where they are not 3 and 10 %: parameters that ZeRO 1 gathers next to the first
+# forward passes of interleaved stages hold up passes of other microbatches where the network is slow and microbatches are few,
+# which estimates count in part twice.
 BOUNDS = {"bert-large on 10gbe, gathers overlapped": (0.04, 0.2)}
 # Passes of programs that are replayed here, so that each takes well under a second.
 _MOST_PASSES = 6_000
