@@ -92,6 +92,9 @@ class Framework(Spec):
     name: str
     description: str = ""
     supports: tuple[Feature, ...] = Field((), description="parallelism, precisions and devices that it runs on")
+    recomputes: tuple[Literal["layers", "every", "modules", "products"], ...] = Field(
+        (), description="forms of recomputation in addition to none, selective and full; by these fields of training.recompute"
+    )
     host: Host = Host()
     attention: dict[str, str] = Field(
         {},

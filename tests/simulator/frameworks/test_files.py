@@ -36,7 +36,7 @@ def test_each_field_that_a_file_sets_has_a_source(name: str) -> None:
 
 
 def test_the_framework_without_software_cost_is_the_one_that_ships() -> None:
-    about = {"description": "", "supports": (), "sources": {}}
+    about = {"description": "", "supports": (), "recomputes": (), "sources": {}}
     assert shipped("ideal").model_copy(update=about) == IDEAL
     for mechanism in ABLATIONS:
         assert IDEAL.ablated(mechanism) == IDEAL
