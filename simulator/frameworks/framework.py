@@ -108,6 +108,9 @@ class Framework(Spec):
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
     gradients: GradientDefaults = GradientDefaults()
     fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
+    overlap_input_gradients: bool = Field(
+        False, description="tensor-parallel ranks sum gradients of products' inputs next to weight-gradient products"
+    )
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
     power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
@@ -139,7 +142,7 @@ class Framework(Spec):
 # Attention as fast as the fastest version that is known for a device.
 _BEST_ATTENTION: Final = {"any": "best"}
 # No software cost: the bound that hardware sets.
-IDEAL: Final = Framework(name="ideal", attention=_BEST_ATTENTION, contention=False, power=False)
+IDEAL: Final = Framework(name="ideal", attention=_BEST_ATTENTION, contention=False, power=False, overlap_input_gradients=True)
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
