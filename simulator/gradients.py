@@ -24,8 +24,11 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
     """
     size, usual = ELEMENT_BYTES[training.precision], framework.gradients
     decides = isinstance(strategy, Replicated | Pipeline) and not strategy.servers
-    reduced = _size(training.reduce_precision) or (_size(usual.reduce) if decides else None) or size
-    accumulated = _size(training.accumulate_precision) or (_size(usual.accumulate) if decides else None) or reduced
+    usually_reduced, usually_accumulated = (
+        one.element_bytes(training.precision) if decides else None for one in (usual.reduce, usual.accumulate)
+    )
+    reduced = _size(training.reduce_precision) or usually_reduced or size
+    accumulated = _size(training.accumulate_precision) or usually_accumulated or reduced
     fused = training.fused_accumulation if training.fused_accumulation is not None else usual.fused
     if training.accumulate_precision is None and (fused is None or not decides):
         return GradientSizes(accumulated, reduced)

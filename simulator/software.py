@@ -118,7 +118,7 @@ def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict
     found["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
-        found["bucket_bytes"] = parameters * ELEMENT_BYTES[framework.gradients.reduce or precision]
+        found["bucket_bytes"] = parameters * (framework.gradients.reduce.element_bytes(precision) or ELEMENT_BYTES[precision])
     return {name: value for name, value in found.items() if value is not None}
 
 

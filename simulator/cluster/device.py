@@ -14,7 +14,7 @@ from simulator.cluster.kernels import Kernels, Speed, passes_s, weights_s
 from simulator.model.layers import Layer
 from simulator.model.operators import Attention, Convolution, Matmul, Operator
 from simulator.spec import Spec
-from simulator.units import Bytes, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds
+from simulator.units import Bytes, PositiveBytesPerSecond, PositiveFlopsPerSecond, Seconds, Watts
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
 Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
@@ -96,6 +96,7 @@ class Device(Spec):
         None, alias="usable_memory", description="that programs can allocate, contexts included; all of its memory if absent"
     )
     memory_bandwidth_Bps: PositiveBytesPerSecond = Field(alias="memory_bandwidth")
+    power_limit_W: Watts | None = Field(None, gt=0, alias="power_limit", description="no kernel reaches it if absent")
     source: str = ""
     measured_layers: tuple[MeasuredLayer, ...] = ()
     measured_optimizers: tuple[MeasuredOptimizer, ...] = ()

@@ -18,8 +18,8 @@ from simulator.varying import Crowd, Varying
 class Devices:
     """Stands for a Device where a program is compiled for many points at once; what it tells varies from point to point.
 
-    each: devices of one name, memory and kernels; at: which of them each point has, shape (points,). known: what was computed
-    of each device, by what it follows from; shared by all that have the same devices.
+    each: devices of one name, memory, power limit and kernels; at: which of them each point has, shape (points,). known: what
+    was computed of each device, by what it follows from; shared by all that have the same devices.
     """
 
     crowd: Crowd
@@ -46,6 +46,11 @@ class Devices:
     def capacity_bytes(self) -> float:
         """Of all."""
         return self.each[0].capacity_bytes
+
+    @property
+    def power_limit_W(self) -> float | None:
+        """Of all."""
+        return self.each[0].power_limit_W
 
     @property
     def memory_bandwidth_Bps(self) -> Varying:

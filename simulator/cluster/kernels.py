@@ -56,6 +56,8 @@ _ODD_STEP: Final = 1.0
 _FLASH_ROWS: Final = 128
 _FLASH_WIDTH: Final = 32
 _FLASH_BACKWARD: Final = 2.5
+# Shares of the peak of flash attention where neither the device nor its generation states any: round assumptions.
+_UNKNOWN_FLASH_SHARES: Final = (0.4, 0.3)
 # Widths of heads whose rates `Kernels` tells apart.
 _FLASH_NARROW: Final = 64
 _FLASH_WIDE: Final = 128
@@ -77,8 +79,10 @@ class Kernels(Spec):
     host_slowdown: float = Field(
         1.0, gt=0, le=1000, description="host time per kernel over that of the host that frameworks' files assume"
     )
-    flash_forward_share: float = Field(0.4, gt=0, le=1, description="of the peak that flash attention's blocks reach")
-    flash_backward_share: float = Field(0.3, gt=0, le=1)
+    flash_forward_share: float | None = Field(
+        None, gt=0, le=1, description="of the peak that flash attention's blocks reach; by version and generation if absent"
+    )
+    flash_backward_share: float | None = Field(None, gt=0, le=1, description="the same in the backward pass")
     flash_narrow_share: float = Field(
         1.0, gt=0, le=1, description="of the rate with heads 128 wide that flash attention reaches with heads 64 wide"
     )
@@ -88,6 +92,12 @@ class Kernels(Spec):
     serial: Serial | None = Field(
         None, description="of a processor's core, which hides nothing under anything else; in place of tiles, power and issue"
     )
+
+    @property
+    def flash_shares(self) -> tuple[float, float]:
+        """Shares of the peak that flash attention reaches in the forward and the backward pass."""
+        own = self.flash_forward_share, self.flash_backward_share
+        return own[0] or _UNKNOWN_FLASH_SHARES[0], own[1] or _UNKNOWN_FLASH_SHARES[1]
 
 
 class Speed(NamedTuple):
@@ -277,7 +287,8 @@ def _serial_s(speed: Speed, work: Work) -> float:
     """Seconds of work that adds up."""
     kernels, peak_flops = speed.kernels, speed.peak_flops
     assert kernels.serial is not None
-    flash_flops = kernels.flash_forward_share * peak_flops, kernels.flash_backward_share * peak_flops
+    forward, backward = kernels.flash_shares
+    flash_flops = forward * peak_flops, backward * peak_flops
     element_s = speed.element_bytes / speed.reached_Bps
     each_s = kernels.serial.each_s(kernels.launch_s, kernels.tile_share * peak_flops, *flash_flops, element_s)
     return sum(each_s[name] * amount for name, amount in work.items())
@@ -299,7 +310,7 @@ def _forward(operator: Operator, samples: float, speed: Speed) -> Iterator[_Kern
     elif isinstance(operator, Convolution):
         yield from _convolution_s(operator, samples, speed, operator.forward(samples), ("input weights output",))
     elif isinstance(operator, Attention) and operator.flash:
-        yield _flash_s(operator, samples, speed, 1.0, speed.kernels.flash_forward_share)
+        yield _flash_s(operator, samples, speed, 1.0, speed.kernels.flash_shares[0])
     else:
         loads = operator.loads if isinstance(operator, Matmul) else ()
         yield from (_Asked.of(product)._replace(loads=loads) for product in operator.forward(samples))
@@ -315,7 +326,7 @@ def _backward(operator: Operator, samples: float, speed: Speed) -> Iterator[_Ker
         ways = ("output weights input", "input output weights")[0 if operator.input_gradient else 1 :]
         yield from _convolution_s(operator, samples, speed, operator.backward(samples), ways)
     elif isinstance(operator, Attention) and operator.flash:
-        yield _flash_s(operator, samples, speed, _FLASH_BACKWARD, speed.kernels.flash_backward_share)
+        yield _flash_s(operator, samples, speed, _FLASH_BACKWARD, speed.kernels.flash_shares[1])
     elif isinstance(operator, Matmul):
         # the inner dimension of the last, of which weights' gradients are made, is what were rows
         *inputs, weights = map(_Asked.of, operator.backward(samples))

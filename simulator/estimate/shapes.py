@@ -24,8 +24,7 @@ from simulator.estimate.pipelines import CLOSED
 from simulator.estimate.sums import Agreed
 from simulator.estimate.tables import AgreeingTable, PassingTable
 from simulator.memory.flight import WHOLE
-from simulator.strategy.contention import slowed_by
-from simulator.strategy.contention import taken as taken_share
+from simulator.strategy.contention import per_second, slowed_by
 from simulator.strategy.schedule import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
@@ -141,7 +140,7 @@ class Answered:
     def times(self, p: Numbers, a: Numbers, zero: int, gathering: Gathering) -> tuple[Times, Times]:
         """What is expected of configurations, and at least, once all passes are followed. p, a: their rows of the tables; zero:
         the stage that all have; gathering: of them."""
-        slowed = self._slowed(p, a, zero) if self.agreeing.contends else None
+        slowed = self._slowed(p, a, zero) if self.agreeing.resources else None
         gathered = self._gathered(p, a, gathering, slowed) if zero == 3 and not self.shape.keeps else None
         summed_s = self._summed_s(p, a) if zero >= 2 and gathered is None and self.shape.schedule not in CLOSED else None
         # what layers gather is followed with their sums
@@ -182,11 +181,12 @@ class Answered:
         """Of each kind of stage, seconds by which its passes take longer next to what replicas exchange meanwhile: of each
         microbatch from ZeRO's stage 2 on and with several chunks, else of a step."""
         passing, agreeing, found = self.passing, self.agreeing, []
+        assert agreeing.resources is not None
         bound = taken(passing.bound, p)
         for kind in range(len(self.shape.cut.kinds)):
             moved_s = agreeing.moved_s[kind]
-            rate = np.divide(agreeing.moved_bytes[kind], moved_s, out=np.zeros_like(moved_s), where=moved_s > 0)
-            share = taken_share(agreeing.processors, taken(rate / agreeing.memory_Bps, a), bound)
+            memory_Bps, moved_W = per_second(agreeing.moved_bytes[kind], agreeing.moved_J[kind], moved_s)
+            share = agreeing.resources.taken(taken(memory_Bps, a), taken(moved_W, a), bound)
             computing_s = passing.kinds_s[:, kind].sum(axis=0) if zero == 3 else passing.kinds_s[1, kind]
             moved_s = taken(moved_s, a)
             if zero < 2 and self.shape.chunks > 1:
@@ -314,7 +314,7 @@ class Answered:
         collectives = Collectives.of((taken(one[kind_of], to, axis=1) for one in each_s), layers)
         given = Given(collectives, taken(passing.expected.least_s, at, axis=1))
         stages = passing.stages.take(at)
-        if agreeing.contends:
+        if agreeing.resources:
             ratios = np.array(self._slowed(at, to, zero)) / taken(passing.kinds_s.sum(axis=0), at, axis=1)
             stages = stages.slower(1 + ratios[kind_of])
         return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, shape.told, stages, given))

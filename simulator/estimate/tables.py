@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cluster.cost import processors_taken
+from simulator.cluster.algorithms import Op
 from simulator.estimate.codes import Numbers, taken
 from simulator.estimate.configurations import Configurations
 from simulator.estimate.expected import Expected
 from simulator.estimate.passes import Passes
 from simulator.estimate.pipelines import CLOSED, Stages, per_round, received, slowest_behind
 from simulator.estimate.sums import Agreed
-from simulator.strategy.contention import MEMORY_BYTES_PER_BUS_BYTE, memory_Bps
+from simulator.strategy.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
 from simulator.strategy.costs import Job
+from simulator.strategy.power import joules_per_bus_byte
 
 if TYPE_CHECKING:
     from simulator.estimate.shapes import Shape
@@ -141,16 +143,13 @@ class AgreeingTable:
     def _contend(self, shape: Shape, job: Job, parameters: Times) -> None:
         """Sets what is moved next to passes. parameters: by kind and row.
 
-        moved_s, moved_bytes: seconds of collectives next to the passes over a stage of each kind, and bytes of memory that they
-        move meanwhile: of each microbatch from ZeRO's stage 2 on, else of a step.
+        moved_s, moved_bytes, moved_J: seconds of collectives next to the passes over a stage of each kind, and bytes of memory
+        and joules of moving meanwhile: of each microbatch from ZeRO's stage 2 on, else of a step.
         """
-        c, kept, reached_Bps = shape.agreeing, shape.kept, memory_Bps(job)
-        self.processors = processors_taken(job.cluster)
-        self.contends = job.framework.contention and self.processors > 0 and reached_Bps is not None
-        if not self.contends:
+        c, kept = shape.agreeing, shape.kept
+        self.resources = Resources.of(job)
+        if self.resources is None:
             return
-        assert reached_Bps is not None
-        self.memory_Bps = reached_Bps
         size, gradient_size = job.gathered_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
         # what is gathered once a step counts for little
@@ -158,10 +157,16 @@ class AgreeingTable:
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
         self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
         ranks = c.workers * c.context
-        by_sum = np.where(c.zero > 0, MEMORY_BYTES_PER_BUS_BYTE["reduce_scatter"], 2 * MEMORY_BYTES_PER_BUS_BYTE["all_reduce"])
-        by_gather = MEMORY_BYTES_PER_BUS_BYTE["all_gather"] * size
-        each_bytes = sums * by_sum * gradient_size + (gathers + step) * by_gather
-        self.moved_bytes = parameters * (ranks - 1) / ranks * each_bytes
+
+        def moved(per_bus_byte: Mapping[Op, float]) -> Times:
+            """Amount of all collectives, by the amount for each byte on the bus."""
+            by_sum = np.where(c.zero > 0, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
+            by_gather = per_bus_byte["all_gather"] * size
+            result: Times = parameters * (ranks - 1) / ranks * (sums * by_sum * gradient_size + (gathers + step) * by_gather)
+            return result
+
+        joules: dict[Op, float] = {op: joules_per_bus_byte(moves) for op, moves in MEMORY_BYTES_PER_BUS_BYTE.items()}
+        self.moved_bytes, self.moved_J = moved(MEMORY_BYTES_PER_BUS_BYTE), moved(joules)
 
 
 def _expert_replicas(c: Configurations) -> Numbers:

@@ -235,20 +235,20 @@ def _recipes() -> _Recipes:
 
 @functools.lru_cache(maxsize=256)
 def _tuned(kernels: Kernels, version: str | None) -> Kernels:
-    """Kernels whose host time is the framework's, with the attention that it has."""
+    """Kernels whose host time is the framework's, with the attention that it has. Shares that the device states itself win over
+    those of the version on its generation."""
     update: dict[str, float] = {"issue_s": 0.0}
-    found = _data("attention")
+    found, generation = _data("attention"), kernels.generation
     if version == "best":
-        known = [one[kernels.generation] for one in found["versions"].values() if kernels.generation in one]
-        forward, backward = kernels.flash_forward_share, kernels.flash_backward_share
-        update["flash_forward_share"] = max([forward, *(shares["forward"] for shares in known)])
-        update["flash_backward_share"] = max([backward, *(shares["backward"] for shares in known)])
-        return kernels.model_copy(update=update)
-    shares = found["versions"].get(version, {}).get(kernels.generation)
-    if shares is not None:
-        update |= {"flash_forward_share": shares["forward"], "flash_backward_share": shares["backward"]}
-        update["flash_ramp_keys"] = found["ramp_keys"][kernels.generation]
-        update["flash_narrow_share"] = found["narrow_share"][kernels.generation]
+        known = [one[generation] for one in found["versions"].values() if generation in one]
+    else:
+        known = [one[generation] for name, one in found["versions"].items() if name == version and generation in one]
+    for way in ("forward", "backward"):
+        if known and getattr(kernels, f"flash_{way}_share") is None:
+            update[f"flash_{way}_share"] = max(one[way] for one in known)
+    if known and version != "best":
+        update["flash_ramp_keys"] = found["ramp_keys"][generation]
+        update["flash_narrow_share"] = found["narrow_share"][generation]
     return kernels.model_copy(update=update)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 
 from simulator.errors import InputError
+from simulator.frameworks.gradients import AnyGradientPrecision, GradientPrecision
 from simulator.frameworks.memory import MemoryBehaviour
 from simulator.model.operators import Attention, Convolution, Matmul, Operator
 from simulator.spec import Spec
@@ -51,10 +52,12 @@ class Host(Spec):
 class GradientDefaults(Spec):
     """How gradients are added up over microbatches and summed over ranks where a scenario does not say."""
 
-    accumulate: Literal["fp32", "bf16", "fp16"] | None = Field(
-        None, description="precision of the buffer; as reduced if absent"
+    accumulate: AnyGradientPrecision = Field(
+        GradientPrecision(), description="precision of the buffer, for each training precision; as reduced if absent"
     )
-    reduce: Literal["fp32", "bf16", "fp16"] | None = Field(None, description="as they are summed; the training's if absent")
+    reduce: AnyGradientPrecision = Field(
+        GradientPrecision(), description="precision of sums over ranks, for each training precision; the training's if absent"
+    )
     fused: bool | None = Field(
         None, description="the weight-gradient product adds to the buffer itself, or a kernel adds; absent: no buffer"
     )
@@ -89,6 +92,9 @@ class Framework(Spec):
     name: str
     description: str = ""
     supports: tuple[Feature, ...] = Field((), description="parallelism, precisions and devices that it runs on")
+    recomputes: tuple[Literal["layers", "every", "modules", "products"], ...] = Field(
+        (), description="forms of recomputation in addition to none, selective and full; by these fields of training.recompute"
+    )
     host: Host = Host()
     attention: dict[str, str] = Field(
         {},
@@ -102,8 +108,12 @@ class Framework(Spec):
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
     gradients: GradientDefaults = GradientDefaults()
     fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
+    overlap_input_gradients: bool = Field(
+        False, description="tensor-parallel ranks sum gradients of products' inputs next to weight-gradient products"
+    )
     contention: bool = Field(True, description="overlapped collectives take processors and memory bandwidth from kernels")
     rendezvous: bool = Field(True, description="collectives inside layers start with no receives queued in the network")
+    power: bool = Field(True, description="overlapped collectives draw power that kernels at the device's power cap lose")
     scale: Scale = Scale()
     kernel_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled kernel times, from calibration")
     host_scale: float = Field(1.0, gt=0, le=100, description="factor on modelled host times, from calibration")
@@ -133,7 +143,9 @@ class Framework(Spec):
 # Attention as fast as the fastest version that is known for a device.
 _BEST_ATTENTION: Final = {"any": "best"}
 # No software cost: the bound that hardware sets.
-IDEAL: Final = Framework(name="ideal", attention=_BEST_ATTENTION, contention=False, rendezvous=False)
+IDEAL: Final = Framework(
+    name="ideal", attention=_BEST_ATTENTION, contention=False, power=False, rendezvous=False, overlap_input_gradients=True
+)
 # Mechanisms that can be switched off, with the fields that do so.
 ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
@@ -143,6 +155,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "optimizer": {"optimizer_bytes": 0.0},
     "contention": {"contention": False},
     "rendezvous": {"rendezvous": False},
+    "power": {"power": False},
     "slowest": {"scale": Scale()},
 }
 

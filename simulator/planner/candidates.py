@@ -1,5 +1,5 @@
-"""Candidates: all that a plan chooses from, hybrid configurations of each framework and those with servers, under one row
-number each."""
+"""Candidates: all that a plan chooses from, hybrid configurations of each framework, those with servers and those that are
+refined, under one row number each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Part = Configurations | ServerConfigurations
 
 @dataclass(frozen=True)
 class Candidates:
-    """parts: hybrid configurations of each framework, and last those with servers. of: by row, its number among all of them."""
+    """parts: hybrid configurations of each framework, those with servers, and refined ones. of: by row, its number among
+    all of them."""
 
     parts: tuple[Part, ...]
     of: Numbers

@@ -1,5 +1,6 @@
-"""Search: the best configuration for an objective, proved among all: every valid one is estimated, and those that could be the
-best are replayed, in the order of what they take at least, until no other could be."""
+"""Search: the best configuration for an objective, proved among all: every valid one is estimated, finer recomputation is added
+where more memory would make one faster, and those that could be the best are replayed, in the order of what they take at least,
+until no other could be."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from simulator.estimate.servers import every_served
 from simulator.frameworks import Framework
 from simulator.objectives import Objective
 from simulator.planner.candidates import Candidates
+from simulator.planner.refine import refined
 from simulator.planner.space import STRATEGIES, server_space, spaces
 from simulator.predict import timed
 from simulator.run import Run
@@ -114,21 +116,42 @@ def plan(
     if not len(found):
         raise InputError(f"there is no way to train {scenario.total_samples} samples a step on so many ranks; change batch")
     tell(f"estimating {len(found):,} configurations")
-    times, held_bytes = found.times(), found.memory_bytes()
-    estimate_s = time.perf_counter() - began_s
     capacity_bytes = memory or (1 - headroom) * scenario.cluster.device.capacity_bytes
-    fits = held_bytes <= capacity_bytes
-    if not fits.any():
-        least = float(held_bytes.min()) / 2**30
+    estimated = _Estimated.of(found)
+    if not (estimated.held_bytes <= capacity_bytes).any():
+        least = float(estimated.held_bytes.min()) / 2**30
         raise InputError(f"nothing fits: the leanest of {len(found):,} configurations holds {least:.1f} GiB; give more ranks")
-    rows = np.flatnonzero(fits)
+    finer = refined(found, estimated.expected_s, estimated.held_bytes, capacity_bytes)
+    if len(finer):
+        estimated = estimated.and_also(_Estimated.of(finer))
+        found = Candidates.all_of(*found.parts, *finer.parts)
+    expected_s, least_s, held_bytes = estimated
+    estimate_s = time.perf_counter() - began_s
+    rows = np.flatnonzero(held_bytes <= capacity_bytes)
     search = _Search(found, objective, held_bytes, top, tell)
-    proved = search.run(rows, times.expected_s, times.least_s)
+    proved = search.run(rows, expected_s, least_s)
     return Planned(
-        objective, found, times.expected_s, held_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
-        estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, times.expected_s, held_bytes),
+        objective, found, expected_s, held_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
+        estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, expected_s, held_bytes),
         frameworks is None and scenario.framework_is_default,
     )  # fmt: skip
+
+
+class _Estimated(NamedTuple):
+    """Seconds of a step that are expected, and at least, and bytes of the fullest rank, by configuration."""
+
+    expected_s: Times
+    least_s: Times
+    held_bytes: Times
+
+    @classmethod
+    def of(cls, found: Candidates) -> Self:
+        """Estimates of some configurations."""
+        return cls(*found.times(), found.memory_bytes())
+
+    def and_also(self, others: Self) -> Self:
+        """The same with others after them."""
+        return type(self)(*(np.concatenate(both) for both in zip(self, others, strict=True)))
 
 
 def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] | None) -> Collection[str]:

@@ -19,6 +19,9 @@ from simulator.strategy.costs import Job
 from simulator.strategy.dispatch import PLAIN, Dispatch
 from simulator.strategy.grid import Grid
 
+# Products of a block that read what tensor-parallel ranks have in common.
+_READ_INPUT: Final = frozenset({"qkv", "up"})
+
 
 @dataclass(frozen=True)
 class Exchanges:
@@ -62,7 +65,16 @@ class Exchanges:
             products_s = job.operators_s(layer, products, samples)[exchange.backward]
             alike = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
             return max(moved_s / self.group(exchange.axis).size, moved_s - products_s / alike)
+        if job.framework.overlap_input_gradients and _sums_input_gradients(exchange):
+            return max(moved_s * processors_taken(job.cluster), moved_s - self._weights_s(exchange, layer, samples, job))
         return moved_s
+
+    def _weights_s(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
+        """Seconds of the weight-gradient products that run next to one of a layer's sums of input gradients: half of the
+        backward pass over the products that read the input."""
+        products = [one for one in layer.operators if one.name in _READ_INPUT]
+        alike = sum(_sums_input_gradients(one) and one.axis == exchange.axis for one in layer.exchanges)
+        return job.operators_s(layer, products, samples)[True] / 2 / alike if products else 0.0
 
     def _routed_s(self, exchange: Exchange, routed: Routed, layer: Layer, samples: float, job: Job) -> float:
         """What an all-to-all of tokens holds the pass up for. Next to another microbatch's compute each takes processors from
@@ -101,6 +113,11 @@ class Exchanges:
         if key not in self._known:
             self._known[key] = crowd_of(op, self.group(axis), cluster)
         return self._known[key]
+
+
+def _sums_input_gradients(exchange: Exchange) -> bool:
+    """Whether tensor-parallel ranks sum gradients of what their products read, which weight gradients do not wait for."""
+    return exchange.axis == "tensor" and exchange.backward and exchange.op in ("all_reduce", "reduce_scatter")
 
 
 def _in_pieces(exchange: Exchange) -> bool:

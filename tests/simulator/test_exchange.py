@@ -24,8 +24,12 @@ PLAIN_LINKS = ("cluster.node.link={bandwidth: 10 GB/s, latency: 0}", "cluster.no
 FREE_LINKS = ("cluster.node.link={bandwidth: 1 EB/s, latency: 0}", "cluster.node.devices=8")
 
 
+# Without overlap of input gradients, so that every collective of a pass is exposed.
+EXPOSED = "framework={base: ideal, overlap_input_gradients: false}"
+
+
 def shared(small: Make, numbers: str, *more: str) -> Scenario:
-    return small("framework=ideal", f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", *more)
+    return small(EXPOSED, f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", *more)
 
 
 def blocks(scenario: Scenario) -> list[Layer]:
@@ -112,6 +116,23 @@ def test_collectives_in_pieces_never_take_longer(small: Make, tensor: int, bandw
     )
     assert all(shown <= all_s for shown, all_s in zip(pieces, whole, strict=True))
     assert sum(pieces) >= sum(whole) / tensor
+
+
+@pytest.mark.parametrize("sequence_parallel", ["false", "true"])
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_input_gradients_are_summed_next_to_weight_gradients(small: Make, tensor: int, sequence_parallel: str) -> None:
+    """Each sum is hidden by at most half of the backward pass over the products that read the input."""
+    numbers = f"tensor: {tensor}, sequence_parallel: {sequence_parallel}"
+    exposed = shared(small, numbers, WIDE, *PLAIN_LINKS)
+    hidden = shared(small, numbers, WIDE, *PLAIN_LINKS, "framework.overlap_input_gradients=true")
+    (exposed_forward_s, exposed_backward_s), (forward_s, backward_s) = map(seconds, (exposed, hidden))
+    assert forward_s == pytest.approx(exposed_forward_s)
+    job = exposed.job()
+    beside_s = sum(
+        job.operators_s(block, [one for one in block.operators if one.name in ("qkv", "up")], 4)[1] / 2
+        for block in blocks(exposed)
+    )
+    assert 0 < exposed_backward_s - backward_s <= beside_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("tensor", [2, 4, 8])

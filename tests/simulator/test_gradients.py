@@ -104,6 +104,52 @@ def test_frameworks_decide_what_is_not_said(
     assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
 
 
+@pytest.mark.parametrize(
+    ("framework", "precision", "expected"),
+    [
+        # Megatron-LM has 32-bit buffers for bf16 alone, and for products in 8 bits, whose gradients are bf16
+        ("megatron-core-0.12", "bf16", (4, 4, 6)),
+        ("megatron-core-0.12", "fp16", (2, 2, 2)),
+        ("megatron-lm-2022", "fp16", (2, 2, 2)),
+        ("megatron-lm-2022", "bf16", (4, 4, 6)),
+        ("megatron-core-0.12", "fp32", (4, 4, 4)),
+        # one precision for all, which is never below the training's
+        ("{base: ideal, gradients: {accumulate: fp32}}", "fp16", (4, 2, 0)),
+        ("{base: ideal, gradients: {reduce: bf16}}", "fp32", (4, 4, 0)),
+        # one for all others
+        ("{base: ideal, gradients: {accumulate: {any: fp32, fp16: fp16}}}", "fp16", (2, 2, 0)),
+        ("{base: ideal, gradients: {accumulate: {any: fp32, fp16: fp16}}}", "bf16", (4, 2, 0)),
+    ],
+)
+def test_frameworks_decide_by_training_precision(
+    small: Make, framework: str, precision: str, expected: tuple[int, int, int]
+) -> None:
+    scenario = small(*ON, "model.flash=false", f"framework={framework}", f"training.precision={precision}")
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
+
+
+def test_products_in_8_bits_have_the_gradients_of_bf16(small: Make) -> None:
+    on = (*ON, "cluster=eos-h100", "training.precision=fp8")
+    for own, expected in (("", (4, 4)), (", fp8: bf16", (2, 2))):
+        framework = f"framework={{base: ideal, gradients: {{reduce: {{bf16: fp32{own}}}}}}}"
+        scenario = small(*on, framework)
+        assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
+
+
+def test_what_a_scenario_gives_wins_over_the_framework(small: Make) -> None:
+    fields = ("training.precision=fp16", "framework=megatron-core-0.12", WIDE, "training.reduce_precision=fp32")
+    scenario = small(*ON, *fields)
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(4, 4, 6)
+
+
+def test_fp16_buffers_have_half_the_bytes_of_bf16_ones(small: Make) -> None:
+    held = {
+        precision: memory(small(*ON, "framework=megatron-core-0.12", f"training.precision={precision}")).worst.holders_bytes
+        for precision in ("bf16", "fp16")
+    }
+    assert held["fp16"]["gradients"] == pytest.approx(held["bf16"]["gradients"] / 2, rel=0.01)
+
+
 def test_memory_of_gradients(small: Make) -> None:
     def held(framework: str, *fields: str) -> dict[str, float]:
         scenario = small(*ON, f"framework={framework}", hybrid(workers=4, overlap="true", bucket="25 MiB"), *fields)

@@ -188,7 +188,7 @@ def _kernels(found: Found, known: Device | None, peak_flops: Mapping[str, float]
         "generation": kernels.generation,
         "processors": kernels.processors,
         **{name: seconds_text(getattr(kernels, f"{name}_s")) for name in ("burst", "launch", "issue")},
-        **{name: round(getattr(kernels, name), 4) for name in _RATIOS},
+        **{name: round(value, 4) for name in _RATIOS if (value := getattr(kernels, name)) is not None},
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.predict import timed
 from simulator.scenario import Scenario
-from simulator.strategy.contention import slowed_by, taken
+from simulator.strategy.contention import Resources, slowed_by
 from simulator.strategy.costs import Costs
 from tests.simulator.frameworks.scenarios import scenario
 
@@ -39,10 +39,11 @@ def test_nothing_moves_or_nothing_is_computed() -> None:
 
 
 def test_the_share_lies_between_processors_and_memory() -> None:
-    bound = np.array([0.0, 0.25, 1.0])
-    assert taken(0.1, np.full(3, 0.4), bound) == pytest.approx([0.1, 0.175, 0.4])
+    bound, no_W = np.array([0.0, 0.25, 1.0]), np.zeros(3)
+    resources = Resources(processors=0.1, memory_Bps=1e12)
+    assert resources.taken(np.full(3, 4e11), no_W, bound) == pytest.approx([0.1, 0.175, 0.4])
     # a collective that moves next to nothing still occupies its processors
-    assert taken(0.1, np.zeros(3), bound) == pytest.approx(0.1)
+    assert resources.taken(np.zeros(3), no_W, bound) == pytest.approx(0.1)
 
 
 def test_sums_next_to_the_last_backward_pass_slow_it_down() -> None:

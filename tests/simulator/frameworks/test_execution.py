@@ -12,6 +12,7 @@ from simulator.frameworks.framework import Passes
 from simulator.library import ROOT
 from simulator.model import Gpt
 from simulator.model.layers import Layer
+from simulator.model.operators import Attention
 from simulator.recompute import NO_RECOMPUTE
 from simulator.scenario import load_device
 from simulator.units import parse_time_s
@@ -148,6 +149,27 @@ def test_later_versions_of_flash_attention_are_faster() -> None:
         return sum(Execution(device(), IDEAL.model_copy(update={"attention": {"any": version}}), WORK).layer_s(layer, 1))
 
     assert seconds("flash-1-triton") > seconds("flash-2") > seconds("flash-3") >= seconds("best")
+
+
+@pytest.mark.parametrize("version", ["flash-1-triton", "flash-2", "best"])
+@pytest.mark.parametrize("name", ["a10g", "l4"])
+def test_attention_shares_of_a_device_win_over_those_of_its_generation(name: str, version: str) -> None:
+    """An A10G and an L4 have the libraries of an A100, but state how fast attention is on them."""
+    own, layer = device(name), block(4096, sequence=8192)
+    assert own.kernels is not None
+    attention = tuple(o for o in layer.operators if isinstance(o, Attention))
+    framework = IDEAL.model_copy(update={"attention": {"any": version}})
+
+    def seconds(**shares: float | None) -> tuple[float, float]:
+        kernels = own.kernels.model_copy(update=shares)  # type: ignore[union-attr]
+        return Execution(own.model_copy(update={"kernels": kernels}), framework, WORK).operators_s(layer, attention, 1)
+
+    assert own.kernels.flash_forward_share is not None
+    half = {field: getattr(own.kernels, field) / 2 for field in ("flash_forward_share", "flash_backward_share")}
+    assert seconds(**half) == pytest.approx([2 * one for one in seconds()], rel=0.01)
+    # without shares of its own it has those of the version on its generation
+    without = seconds(flash_forward_share=None, flash_backward_share=None)
+    assert (without[0] < seconds()[0]) == (version != "flash-1-triton" or own.kernels.flash_forward_share < 0.46)
 
 
 def test_a_device_that_was_measured_already_contains_its_software() -> None:

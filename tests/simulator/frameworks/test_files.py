@@ -36,7 +36,7 @@ def test_each_field_that_a_file_sets_has_a_source(name: str) -> None:
 
 
 def test_the_framework_without_software_cost_is_the_one_that_ships() -> None:
-    about = {"description": "", "supports": (), "sources": {}}
+    about = {"description": "", "supports": (), "recomputes": (), "sources": {}}
     assert shipped("ideal").model_copy(update=about) == IDEAL
     for mechanism in ABLATIONS:
         assert IDEAL.ablated(mechanism) == IDEAL
@@ -83,6 +83,10 @@ def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
         ("{base: nemo, supports: [zero_4]}", "framework.supports.0: 'zero_4' is not known; give 'data_parallel', 'zero_1'"),
         ("{base: nemo, optimizer_bytes: many}", "scenario.yaml:6:25: framework.optimizer_bytes: "),
         ("{base: nemo, scale: {device_deviation: 2}}", "framework.scale.device_deviation: must be at most 1.0, got 2"),
+        ("{base: nemo, gradients: {reduce: fp8}}", "framework.gradients.reduce: 'fp8' is not known; give 'fp32', 'bf16'"),
+        ("{base: nemo, gradients: {reduce: {fp16: bf16}}}", "gradients.reduce.fp16: 'bf16' is not known; give 'fp32'"),
+        ("{base: nemo, gradients: {reduce: {bf61: fp32}}}", "gradients.reduce.bf61: unknown key; did you mean 'bf16'?"),
+        ("{base: nemo, gradients: {reduce: 3}}", "framework.gradients.reduce: expected a mapping of fields, got 3"),
         ("{}", "scenario.yaml:6:1: framework: names none; give base, such as {base: pytorch-ddp}, or name"),
     ],
 )  # fmt: skip
