@@ -87,7 +87,7 @@ screenshots: .venv/installed
 
 # Uses $(PYTHON) as it is, with its own torch; docs/guides/gpu-check.md says more.
 gpu-check:
-	$(PYTHON) -m validator.gpucheck --out out/gpu-check
+	$(PYTHON) -m scaleproof.validator.calibration.gpu_check --out out/gpu-check
 
 # What such a machine may lack, to be carried there.
 gpu-wheels:

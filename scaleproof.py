@@ -21,36 +21,42 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.compare import compare
-    from simulator.crossover import crossover
-    from simulator.goodput import goodput
-    from simulator.planner import plan
-    from simulator.predict import predict
-    from simulator.scenario import Scenario, load
-    from simulator.sensitivity import sensitivity
-    from simulator.study import sweep
-    from validator.measure import Watch, measure
+    from scaleproof.simulator.analysis.compare import compare
+    from scaleproof.simulator.analysis.crossover.crossover import crossover
+    from scaleproof.simulator.analysis.goodput import goodput
+    from scaleproof.simulator.analysis.planner import plan
+    from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
+    from scaleproof.simulator.analysis.study import sweep
+    from scaleproof.simulator.predict import predict
+    from scaleproof.simulator.scenario.load import load
+    from scaleproof.simulator.scenario.schema import Scenario
+    from scaleproof.validator.measure import MeasureOptions, measure
 
 __all__ = [
-    "Scenario", "Watch", "compare", "crossover", "goodput", "load", "main", "measure", "plan", "predict", "sensitivity",
+    "Scenario", "MeasureOptions", "compare", "crossover", "goodput", "load", "main", "measure", "plan", "predict", "sensitivity",
     "sweep",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "load": "simulator.scenario",
-    "Scenario": "simulator.scenario",
-    "predict": "simulator.predict",
-    "compare": "simulator.compare",
-    "sensitivity": "simulator.sensitivity",
-    "crossover": "simulator.crossover",
-    "goodput": "simulator.goodput",
-    "sweep": "simulator.study",
-    "plan": "simulator.planner",
-    "measure": "validator.measure",
-    "Watch": "validator.measure",
+    "load": "scaleproof.simulator.scenario.schema",
+    "Scenario": "scaleproof.simulator.scenario.schema",
+    "predict": "scaleproof.simulator.predict",
+    "compare": "scaleproof.simulator.analysis.compare",
+    "sensitivity": "scaleproof.simulator.analysis.sensitivity.sensitivity",
+    "crossover": "scaleproof.simulator.analysis.crossover.crossover",
+    "goodput": "scaleproof.simulator.analysis.goodput",
+    "sweep": "scaleproof.simulator.analysis.study",
+    "plan": "scaleproof.simulator.analysis.planner",
+    "measure": "scaleproof.validator.measure",
+    "MeasureOptions": "scaleproof.validator.measure",
 }
-_COMMANDS = ("simulator.commands", "validator.commands", "reports.commands", "reports.commands_claims")
+_COMMANDS = (
+    "scaleproof.commands.predicting.predict",
+    "scaleproof.commands.measuring.score",
+    "scaleproof.commands.reporting.report",
+    "scaleproof.commands.reporting.claims",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -62,7 +68,7 @@ def __getattr__(name: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code. Errors of ours are one line each on stderr."""
-    from simulator.errors import ScaleproofError, printable
+    from scaleproof.simulator.common.errors import ScaleproofError, printable
 
     # nearly all objects live until the command ends: looking through them again and again is time lost
     gc.set_threshold(100_000, 50, 50)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from simulator.predict import predict
-from simulator.scenario import Scenario
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.schema import Scenario
 
 _UNEVEN = {"unevenness": {"compute_jitter": 0.1}}
 _FORMS: dict[str, dict[str, Any]] = {

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from simulator import library
-from simulator.scenario import load_device
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.scenario.load import load_device
 
 Values = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _DEVICES: Final = {
     "A100-80GB-SXM": "a100-80gb-sxm", "H100-80GB-SXM": "h100-80gb-sxm", "B200-SXM": "b200-180gb-sxm",
 }  # fmt: skip
 _WIDTH: Final = 128
-# Queries of a block, as `simulator.cluster.kernels` has them, and waves of blocks below which processors idle.
+# Queries of a block, as `scaleproof.simulator.cluster.device.kernels` has them, and waves of blocks below which processors idle.
 _BLOCK: Final = 128
 _LEAST_WAVES: Final = 4
 # Relative error beyond which errors count less.
@@ -46,7 +46,7 @@ class Timing(NamedTuple):
 
 def timings(gpu: str, processors: int) -> list[Timing]:
     """Those of a GPU that keep its processors busy."""
-    path = library.ROOT / "published" / "gpu_kernels.csv"
+    path = catalog.ROOT / "published" / "gpu_kernels.csv"
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == "attention_forward" and row["gpu"] == gpu]
     found = []
@@ -78,7 +78,7 @@ def fitted(found: Sequence[Timing]) -> tuple[float, float, float]:
 def main() -> None:
     """Prints what was fitted for each GPU."""
     for gpu, name in _DEVICES.items():
-        device = load_device(library.find_part("device", name, library.ROOT))
+        device = load_device(catalog.find_part("device", name, catalog.ROOT))
         assert device.kernels is not None
         found = timings(gpu, device.kernels.processors)
         rate_flops, ramp, error = fitted(found)

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.engine import replay
-from simulator.estimate import every, memory_bytes, step_times
-from simulator.planner import plan
-from simulator.planner.doubt import doubt
-from simulator.planner.space import space
-from simulator.predict import timed
-from simulator.scenario import load
+from scaleproof.simulator.analysis.planner import plan
+from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes, step_times
+from scaleproof.simulator.analysis.planner.intervals import doubt
+from scaleproof.simulator.analysis.planner.space import space
+from scaleproof.simulator.engine import replay
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load
 
 _MOST_GPUS = 4096
 _PLANNED = 1024

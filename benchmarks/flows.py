@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import simpy
 
-from simulator.engine.flows import Allocator, finish_times
-from simulator.program import Use
+from scaleproof.simulator.engine.max_min import Allocator, finish_times
+from scaleproof.simulator.program import Use
 
 _FLOWS = 20_000
 _REPEATS = 7

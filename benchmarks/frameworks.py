@@ -21,16 +21,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScaleproofError
-from simulator.frameworks import ABLATIONS, shipped
-from simulator.predict import timed
-from simulator.published import Row, described, read_table
-from simulator.published.calibrations import Constants, calibrations
-from simulator.published.tables import folder
-from simulator.units import format_time_s
-from validator import parallel
-from validator.published import Options
-from validator.published_transformer_training import scenario_of
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.frameworks import ABLATIONS, shipped
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.published import Row, described, read_table
+from scaleproof.simulator.scenario.published.calibrations import Constants, calibrations
+from scaleproof.simulator.scenario.published.tables import folder
+from scaleproof.validator import parallel_map
+from scaleproof.validator.published.score import Options
+from scaleproof.validator.published.transformer_training import scenario_of
 
 Values = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def step_s(one: tuple[Row, Constants]) -> float:
 def errors(rows: Sequence[Row], values: Values) -> Values:
     """Logarithms of predicted over measured step times."""
     constants = constants_of(values)
-    steps_s = parallel.each(step_s, [(row, constants) for row in rows])
+    steps_s = parallel_map.each(step_s, [(row, constants) for row in rows])
     return np.log(steps_s) - np.log([float(row["step_time_s"]) for row in rows])
 
 
@@ -129,7 +129,7 @@ def print_ablations(table: Mapping[str, Row]) -> None:
     width = max(map(len, columns))
     print(f"{'':<{width}} {' '.join(f'{name:>{width}}' for name in columns)}")
     for variant in ("all on", *ABLATIONS, _DEFAULT, _IDEAL):
-        found = parallel.each(_set_error, [(row, variant) for row in rows])
+        found = parallel_map.each(_set_error, [(row, variant) for row in rows])
         means = {name: float(np.nanmean([error for of, error in found if of == name])) for name in names}
         shown = [*(means[one] for one in older), mean(means[one] for one in older)]
         shown += [*(means[one] for one in newer), mean(means[one] for one in newer)]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import library
-from simulator.cluster.kernels import Generation, Kernels, Speed, products_s
+from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed, products_s
+from scaleproof.simulator.common import catalog
 
 _SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
 _FITTED = ("tile_share", "sustained_share", "burst_s")
@@ -57,7 +57,7 @@ class Shapes:
 def read(gpu: str) -> tuple[Shapes, Shapes]:
     """The shapes to fit on, and those to try on: by whether a hash of the product is even."""
     halves: tuple[list[list[float]], list[list[float]]] = ([], [])
-    with (library.ROOT / "published" / "gpu_matmul_efficiency.csv").open(newline="", encoding="utf-8") as file:
+    with (catalog.ROOT / "published" / "gpu_matmul_efficiency.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             match = _SHAPE.fullmatch(row["best_shape_MxNxK"])
             if row["gpu"] != gpu or match is None:
@@ -74,7 +74,7 @@ def read(gpu: str) -> tuple[Shapes, Shapes]:
 
 def best_shares() -> dict[str, float]:
     """Share of the peak that the best shape of a search reaches in bf16, by GPU."""
-    with (library.ROOT / "published" / "gpu_matmul_efficiency.csv").open(newline="", encoding="utf-8") as file:
+    with (catalog.ROOT / "published" / "gpu_matmul_efficiency.csv").open(newline="", encoding="utf-8") as file:
         return {row["gpu"]: float(row["efficiency_pct"]) / 100 for row in csv.DictReader(file) if row["dtype"] == "bf16"}
 
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from simulator.model.layers import Shard
-from simulator.scenario import load_model
+from scaleproof.simulator.model.layers import Shard
+from scaleproof.simulator.scenario.load import load_model
 
 _RUNS = 20
 _PROCESSES = 7

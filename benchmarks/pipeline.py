@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 
 import simpy
 
-from simulator.engine import is_contended, replay
-from simulator.scenario import Scenario
-from simulator.strategy.costs import Job
+from scaleproof.simulator.engine import is_contended, replay
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.job import Job
 
 _RUNS = 7
 _MESSAGES = 100_000

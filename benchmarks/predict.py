@@ -10,13 +10,13 @@ import functools
 import time
 from collections.abc import Callable
 
-from simulator.accounting import accounted
-from simulator.baseline import STEPS, compared, forget
-from simulator.engine import simulate_steady
-from simulator.memory import memory
-from simulator.predict import predict
-from simulator.scenario import load
-from simulator.spread import drawn, responding
+from scaleproof.simulator.engine import simulate_steady
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.run.scaling import STEPS, compared, forget
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.uncertainty.prediction_interval import drawn, responding
 
 _RUNS = 20
 _STRATEGY = "{kind: hybrid, tensor: 8, sequence_parallel: true, stages: 16, workers: 8, microbatches: 32, bucket: 200 MiB}"

@@ -15,13 +15,14 @@ from contextlib import nullcontext
 import numpy as np
 import torch.distributed as dist
 
-from simulator.run import Phase
-from simulator.scenario import Scenario, load
-from validator.launch import run_on_ranks
-from validator.rank import here
-from validator.recorder import RAW_SPAN, Recorder
-from validator.strategy import create
-from validator.strategy.base import Context
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.launch import run_on_ranks
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.record.recorder import RAW_SPAN, Recorder
+from scaleproof.validator.strategy import create
+from scaleproof.validator.strategy.base import Context
 
 _WARMUP = 3
 _ALONE = 300

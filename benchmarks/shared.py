@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 
-from simulator.engine import events, replay
-from simulator.scenario import Scenario
-from simulator.strategy.costs import Job
+from scaleproof.simulator.engine import events, replay
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.job import Job
 
 _WORKERS = (2, 3, 8, 13, 16, 30)
 _SERVERS = (1, 2, 3, 5, 8)

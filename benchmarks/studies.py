@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from simulator.study import sweep
-from simulator.study.rows import rows
-from simulator.study.running import Task, tasks
-from simulator.study.study import read
+from scaleproof.simulator.analysis.study import sweep
+from scaleproof.simulator.analysis.study.evaluate import rows
+from scaleproof.simulator.analysis.study.study import read
+from scaleproof.simulator.analysis.study.sweep import Task, tasks
 
 _STUDY: dict[str, Any] = {
     "scenario": {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.frameworks import shipped
-from simulator.frameworks.library import names
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.frameworks.library import names
 
 HEAD = "| name | what it is | runs |\n|---|---|---|"
 

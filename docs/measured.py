@@ -10,11 +10,12 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from reports.curves import Point, curves
-from simulator.predict import predict
-from simulator.run import write_aside
-from simulator.scenario import Scenario, load
-from validator.measure import On, Watch, measure
+from scaleproof.reports.charts.curves import ThroughputPoint, curves
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.measure import MeasureOptions, On, measure
 
 DOCS: Final = Path(__file__).parent
 RESULT: Final = DOCS / "measured" / "servers-and-rings.json"
@@ -40,7 +41,7 @@ def point(family: str, workers: int) -> dict[str, Any]:
     one = scenario(family, workers)
     # one worker that talks to nobody needs no network
     where: On = "netlab" if one.strategy.ranks > 1 else "local"
-    predicted, measured = predict(one), measure(one, where, Watch(timeout_s=120.0, verify=True))
+    predicted, measured = predict(one), measure(one, where, MeasureOptions(timeout_s=120.0, verify=True))
     assert measured.verified is not None
     print(
         f"{family:<14} {workers:>3} workers  predicted {predicted.step_time_s:6.3f} s  measured {measured.step_time_s:6.3f} s"
@@ -64,7 +65,7 @@ def picture(points: list[dict[str, Any]]) -> bytes:
     """A PNG of both curves of each family."""
     families = {
         family: [
-            Point(one["workers"], one["samples"] / one["predicted_s"], one["samples"] / one["measured_s"])
+            ThroughputPoint(one["workers"], one["samples"] / one["predicted_s"], one["samples"] / one["measured_s"])
             for one in points
             if one["family"] == family
         ]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from simulator.errors import FieldError, InputError
-from simulator.scenario import Scenario
-from validator.checks import check_trainable
+from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.preflight.checks import check_trainable
 
 _MIXED: Final = {"experts": {"count": 4, "active": 2, "feedforward": 64}}
 _MODEL: Final = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "vocabulary": 256, "sequence": 32}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from simulator import library
-from simulator.predict import predict
-from simulator.scenario import load
-from simulator.units import format_time_s
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
 
 HEAD = "| scenario | asks | strategy | framework | ranks | step | samples/s | efficiency |\n|---|---|---|---|---|---|---|---|"
 
@@ -17,7 +17,7 @@ def row(name: str) -> str:
     weak = (run.efficiency or {}).get("weak")
     cells = (
         f"`{name}`",
-        library.summary("systems", name),
+        catalog.summary("systems", name),
         f"`{run.strategy}`",
         f"`{run.framework}`{', by default' if run.framework_is_default else ''}",
         str(run.ranks),
@@ -30,7 +30,7 @@ def row(name: str) -> str:
 
 def table() -> str:
     """All that ship."""
-    return "\n".join([HEAD, *map(row, library.names("systems"))])
+    return "\n".join([HEAD, *map(row, catalog.names("systems"))])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
 """Reports: a results folder as one self-contained page, and the same as CSV and PNG.
 
-`reports.page.build(folder)` writes everything; results are read by `reports.results`.
+`scaleproof.reports.pages.page.build(folder)` writes everything; results are read by `scaleproof.reports.read.results`.
 """

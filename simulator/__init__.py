@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.collective import collective_time
+    from scaleproof.simulator.analysis.collective.time import collective_time
 
 __all__ = ["collective_time"]
 
@@ -14,6 +14,6 @@ def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used, so that `import simulator` stays light."""
     if name not in __all__:
         raise AttributeError(f"module 'simulator' has no attribute {name!r}")
-    from simulator.collective import collective_time
+    from scaleproof.simulator.analysis.collective.time import collective_time
 
     return collective_time

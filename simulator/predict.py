@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from simulator.accounting import accounted
-from simulator.baseline import compared
-from simulator.engine import Variation, simulate_steady
-from simulator.errors import PluginError
-from simulator.fitting import fit_by
-from simulator.horizon import Simulate, simulated, warnings
-from simulator.memory import memory
-from simulator.program import MAIN_LANE, Program
-from simulator.run import BREAKDOWN, Run, divided
-from simulator.scenario import Scenario
-from simulator.spread import spread
-from simulator.tenancy import tenanted
+from scaleproof.simulator.common.errors import PluginError
+from scaleproof.simulator.engine import Variation, simulate_steady
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.remedies import fit_by
+from scaleproof.simulator.program import MAIN_LANE, Program
+from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
+from scaleproof.simulator.run.scaling import compared
+from scaleproof.simulator.run.steps import Simulate, simulated, warnings
+from scaleproof.simulator.scenario.background_traffic import tenanted
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.prediction_interval import spread
 
 
 def predict(scenario: Scenario, interval: bool = True, remedy: bool = True) -> Run:

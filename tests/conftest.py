@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from simulator.scenario import Scenario, load
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 
 # what a shell starts in its background ignores Ctrl-C, and with it all that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)

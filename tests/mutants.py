@@ -28,7 +28,7 @@ AIM: Final = 0.8
 # mutmut's exit codes: tests passed, or there was none that reaches it.
 _SURVIVED: Final = (0, 5, 33)
 # One fault that one test reaches is enough to have all of them made, and tests timed.
-_ONE: Final = "simulator.cluster.quantities.x__measured__mutmut_1"
+_ONE: Final = "scaleproof.simulator.cluster.quantities.x__measured__mutmut_1"
 
 
 def interval(found: int, of: int, z: float = 1.645) -> tuple[float, float]:

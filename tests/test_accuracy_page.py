@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from simulator import library
+from scaleproof.simulator.common import catalog
 from tests.accuracy_page import ALL, CALIBRATED, PAGE, Part, shown
 
 TABLES = ("collectives", "data_parallel_scaling", "layer_times", "pipeline_schedules", "transformer_training")
@@ -17,7 +17,7 @@ def test_all_tables_that_ship_are_shown_and_every_row_counts() -> None:
     parts = shown(ALL)
     assert tuple(parts) == (*TABLES, "all tables")
     for name in TABLES:
-        with (library.ROOT / "published" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        with (catalog.ROOT / "published" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             rows = len(list(csv.DictReader(file)))
         # layers have two times a row
         assert parts[name].lines["all"].rows == rows * (2 if name == "layer_times" else 1)

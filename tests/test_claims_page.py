@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reports.claims.claim import names, read
-from reports.claims.evaluate import evaluate
-from reports.claims.quantities import KINDS
+from scaleproof.reports.claims.claim import names, read
+from scaleproof.reports.claims.evaluate import evaluate
+from scaleproof.reports.claims.quantities import KINDS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "claims.md").read_text()
 

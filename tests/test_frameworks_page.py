@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.frameworks.library import names
-from simulator.scenario import Scenario, load
+from scaleproof.simulator.frameworks.library import names
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "guides" / "frameworks.md").read_text()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.library import names
-from simulator.strategy import KINDS
-from validator.refusals import STRATEGY
-from validator.twins import MEASURED
+from scaleproof.simulator.common.catalog import names
+from scaleproof.simulator.strategy import KINDS
+from scaleproof.validator.launch.preflight.capabilities import MEASURED
+from scaleproof.validator.launch.preflight.refusals import STRATEGY
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "guides" / "measure.md").read_text()

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.scenario import load
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.scenario.load import load
 
 README = Path(__file__).parent.parent / "README.md"
 PAGES = [README, *sorted((README.parent / "docs").rglob("*.md"))]

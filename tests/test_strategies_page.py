@@ -13,11 +13,11 @@ import pytest
 import yaml
 from PIL import Image
 
-from reports.step import typical_step
-from simulator.predict import predict
-from simulator.scenario import load
-from simulator.strategy import KINDS
-from simulator.strategy.schedule import ScheduleName
+from scaleproof.reports.timeline.step import typical_step
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.strategy import KINDS
+from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "reference" / "strategies.md").read_text()

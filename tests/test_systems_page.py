@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import library
+from scaleproof.simulator.common import catalog
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "guides" / "systems.md").read_text()
@@ -18,6 +18,6 @@ def test_the_table_has_its_head() -> None:
     assert f"\n{SCRIPT['HEAD']}\n" in PAGE
 
 
-@pytest.mark.parametrize("name", library.names("systems"))
+@pytest.mark.parametrize("name", catalog.names("systems"))
 def test_the_table_has_the_system_as_it_is_forecast(name: str) -> None:
     assert f"\n{SCRIPT['row'](name)}\n" in PAGE

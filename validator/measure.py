@@ -8,29 +8,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from simulator.errors import InputError, RankError
-from simulator.run import Run
-from simulator.scenario import Scenario
-from validator import interfaces, netlab_fit
-from validator.checks import check_trainable
-from validator.environment import warned
-from validator.gather import gathered, rank_names, read_recorded
-from validator.hosts import LOOPBACK, Host
-from validator.launch import job_folder, launch, require_torch
-from validator.place import meeting_point, place_in
-from validator.profile import lengthened
-from validator.results import keep_finished, stamped
-from validator.room import check_room
-from validator.verify import check_verifiable, verdict
+from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch import network_interfaces
+from scaleproof.validator.launch.hosts import LOOPBACK, Host
+from scaleproof.validator.launch.launch import job_folder, launch, require_torch
+from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.launch.preflight.memory_check import check_room
+from scaleproof.validator.launch.rank_environment import meeting_point, place_in
+from scaleproof.validator.netlab import compatibility
+from scaleproof.validator.record.assemble import gathered, rank_names, read_recorded
+from scaleproof.validator.record.provenance import warned
+from scaleproof.validator.record.torch_profiler import lengthened
+from scaleproof.validator.results import keep_finished, stamped
+from scaleproof.validator.verify.verify import check_verifiable, verdict
 
 if TYPE_CHECKING:
-    from validator.meeting import Meeting
+    from scaleproof.validator.launch.rendezvous import Meeting
 
 On = Literal["local", "netlab", "cluster"]
 
 
 @dataclass(frozen=True)
-class Watch:
+class MeasureOptions:
     """How a measurement is looked after.
 
     timeout_s: seconds without progress after which a rank counts as hung. folder: where the steps that were finished are
@@ -59,7 +60,7 @@ class Watch:
         return lengthened(scenario) if self.profile else scenario
 
 
-def measure(scenario: Scenario, on: On | None = None, watch: Watch = Watch()) -> Run:
+def measure(scenario: Scenario, on: On | None = None, watch: MeasureOptions = MeasureOptions()) -> Run:
     """Trains `scenario` and returns the Run that was measured, with spans.
 
     on: local starts one process per rank on this machine; netlab does so on hosts that are network namespaces of this machine,
@@ -99,7 +100,7 @@ def check(scenario: Scenario, where: On, interface: str | None, verify: bool = F
     check_room(scenario)
     check_interface(where, interface)
     if where == "netlab":
-        netlab_fit.check(scenario)
+        compatibility.check(scenario)
 
 
 def check_interface(where: On, interface: str | None) -> None:
@@ -107,38 +108,38 @@ def check_interface(where: On, interface: str | None) -> None:
     if interface is not None and where == "netlab":
         raise InputError(f"--interface {interface}: netlab's hosts have one interface each; leave it out")
     if interface is not None:
-        interfaces.check(interface)
+        network_interfaces.check(interface)
 
 
-def meet_others(watch: Watch) -> Meeting:
+def meet_others(watch: MeasureOptions) -> Meeting:
     """Where this process agrees with the others that torchrun or srun has started; raises as `Meeting` does."""
     # what torch tells of broken connections, ranks tell in a line; it reads this when it is loaded
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    from validator.meeting import meet
+    from scaleproof.validator.launch.rendezvous import meet
 
     place = place_in(os.environ)
     assert place is not None, "where_to says so"
     return meet(place, meeting_point(os.environ), watch.interface, watch.timeout_s)
 
 
-def _measure_joined(scenario: Scenario, watch: Watch) -> Run:
+def _measure_joined(scenario: Scenario, watch: MeasureOptions) -> Run:
     """Trains as one of the ranks that somebody else started."""
     meeting = meet_others(watch)
-    from validator.joined import measure_joined
+    from scaleproof.validator.launch.external import measure_joined
 
     return measure_joined(scenario, meeting, watch, _wants_accelerator(scenario))
 
 
-def _measure_locally(scenario: Scenario, watch: Watch) -> Run:
+def _measure_locally(scenario: Scenario, watch: MeasureOptions) -> Run:
     host = Host(interface=watch.interface or LOOPBACK)
     return measure_here(scenario, [host] * scenario.strategy.ranks, watch, "local")
 
 
-def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
+def _measure_in_netlab(scenario: Scenario, watch: MeasureOptions) -> Run:
     """Builds the scenario's network on this machine, as far as there are ranks on it, and starts them there."""
-    from validator.netlab import Netlab
+    from scaleproof.validator.netlab.lab import Netlab
 
-    with Netlab(netlab_fit.lab_cluster(scenario)) as lab:
+    with Netlab(compatibility.lab_cluster(scenario)) as lab:
         report = lab.self_test()
         try:
             run = measure_here(scenario, lab.ranks_hosts(scenario), watch, "netlab")
@@ -146,12 +147,12 @@ def _measure_in_netlab(scenario: Scenario, watch: Watch) -> Run:
             # where the lab has ended, that is why, and this says so
             lab.namespace(0)
             raise
-        told = netlab_fit.provenance(scenario)
-        told |= warned([run.provenance.get("warnings", ""), netlab_fit.warning(scenario), *report.warnings])
+        told = compatibility.provenance(scenario)
+        told |= warned([run.provenance.get("warnings", ""), compatibility.warning(scenario), *report.warnings])
         return replace(run, provenance={**run.provenance, **report.provenance(), **told})
 
 
-def measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch, where: On) -> Run:
+def measure_here(scenario: Scenario, hosts: Sequence[Host], watch: MeasureOptions, where: On) -> Run:
     """Starts the ranks on this machine, each on its host."""
     ranks, names = scenario.strategy.ranks, rank_names(scenario.strategy)
     with job_folder() as job:
@@ -188,8 +189,8 @@ def measure_here(scenario: Scenario, hosts: Sequence[Host], watch: Watch, where:
 
 def train_here(scenario: Scenario, parameters_folder: Path | None, traces_folder: Path | None = None) -> Mapping[str, Any]:
     """What each rank does that was started on this machine: spans go to the job's folder, the rest is returned."""
-    from validator.rank import here
-    from validator.train import train
+    from scaleproof.validator.launch.rank import here
+    from scaleproof.validator.train.train import train
 
     me = here()
     with me.job.spans(me.rank).open("ab", buffering=0) as file:

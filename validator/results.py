@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from simulator import scenario_text
-from simulator.errors import InputError, RunError
-from simulator.run import Run, load_run, save
-from simulator.scenario import Scenario
-from validator.environment import warned
-from validator.gather import assemble, finished_steps
-from validator.hosts import needed_nodes
+from scaleproof.simulator.common.errors import InputError, RunError
+from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.scenario import dump
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.record.assemble import assemble, finished_steps
+from scaleproof.validator.record.provenance import warned
 
 # What reading files that others may have cut short or written can raise.
 _UNREADABLE: Final = (
@@ -103,7 +103,7 @@ def keep(run: Run, scenario: Scenario, folder: Path) -> None:
     """Writes the run into its folder, and what was trained beside it. Raises RunError where it cannot; without its spans it may
     be there all the same."""
     try:
-        scenario_text.keep(scenario, folder.parent)
+        dump.keep(scenario, folder.parent)
         save(run, folder)
     except OSError as error:
         kept = "; all but its spans is kept" if _kept_without_spans(run, folder) else ""
@@ -134,7 +134,7 @@ def keep_finished(scenario: Scenario, on: str, recorded: Sequence[bytes], logs: 
     steps = finished_steps(recorded)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        scenario_text.keep(scenario, folder.parent)
+        dump.keep(scenario, folder.parent)
         for log in logs:
             if log.exists() and log.stat().st_size:
                 shutil.copyfile(log, folder / log.name)

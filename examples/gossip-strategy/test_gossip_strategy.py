@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.predict import predict
-from simulator.run import Run
-from simulator.scenario import Scenario, load
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 
 SCENARIO = Path(__file__).with_name("gossip.yaml")
 

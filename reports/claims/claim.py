@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from reports.claims.quantities import KINDS
-from simulator import library, yamlfile
-from simulator.errors import NotFoundError, ScenarioError
-from simulator.spec import Count, Spec
-from simulator.yamlfile import Located
+from scaleproof.reports.claims.quantities import KINDS
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
+from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.common.yaml_file import Located
 
 FOLDER: Final = "claims"
 # what stands for an axis' value in overrides
@@ -35,7 +35,7 @@ def _known(quantity: str) -> str:
 Read = Annotated[str, AfterValidator(_known), Field(description="the quantity that is read of each line")]
 
 
-class Axis(Spec):
+class ClaimAxis(Spec):
     """What varies: a number from `from` to `to`, evenly by its logarithm, or the `values` that are listed.
 
     whole: whether it is a whole number. set: the fields that follow it.
@@ -95,7 +95,7 @@ def _given_shortly(line: Any) -> Any:
     return line if isinstance(line, Mapping) and "set" in line else {"set": line}
 
 
-class Line(Spec):
+class ClaimLine(Spec):
     """One of what is compared. quantity: what is read of it, that of the experiment if absent.
 
     trials: of a search, `at_once` at the same time; what is read is then taken as often as there are rounds of them.
@@ -174,9 +174,9 @@ class Experiment(Spec):
 
     scenario: str | Mapping[str, Any]
     set: Overrides = Field(default_factory=dict)
-    axis: Axis
+    axis: ClaimAxis
     quantity: Read
-    lines: Annotated[Mapping[Name, Annotated[Line, BeforeValidator(_given_shortly)]], Field(min_length=1, max_length=8)]
+    lines: Annotated[Mapping[Name, Annotated[ClaimLine, BeforeValidator(_given_shortly)]], Field(min_length=1, max_length=8)]
     test: Test
 
     @model_validator(mode="after")
@@ -249,13 +249,13 @@ def _override(field: str, value: Any) -> str:
 
 def names() -> list[str]:
     """Claims that ship."""
-    return library.names(FOLDER)
+    return catalog.names(FOLDER)
 
 
 def read(reference: str) -> Claim:
     """A claim by name or path. Raises NotFoundError, or ScenarioError with every problem as `file:line:column: …`."""
     path = _file(reference)
-    located = yamlfile.read(path)
+    located = yaml_file.read(path)
     if not isinstance(located.data, dict):
         raise ScenarioError([f"{path}: a claim is a mapping with claim, because, scenario, axis, quantity, lines and test"])
     # a claim is called by its file, which also says where paths in it start
@@ -283,4 +283,4 @@ def _file(reference: str) -> Path:
         return Path(reference)
     if reference not in names():
         raise NotFoundError(f"no claim is called {reference!r}; give one of {', '.join(names())}")
-    return library.ROOT / FOLDER / f"{reference}.yaml"
+    return catalog.ROOT / FOLDER / f"{reference}.yaml"

@@ -14,14 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
-from reports.claims.claim import Axis, Claim, Experiment, Place, number_text
-from reports.claims.quantities import KINDS
-from simulator import library, yamlfile
-from simulator.errors import InputError
-from simulator.predict import timed
-from simulator.run import Run, framework_words
-from simulator.scenario import Scenario, build
-from simulator.yamlfile import Located
+from scaleproof.reports.claims.claim import Claim, ClaimAxis, Experiment, Place, number_text
+from scaleproof.reports.claims.quantities import KINDS
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.run import Run, framework_words
+from scaleproof.simulator.scenario.load import build
+from scaleproof.simulator.scenario.schema import Scenario
 
 Verdict = Literal["holds", "holds when", "does not hold"]
 Forecast = Callable[[Scenario], Run]
@@ -31,7 +32,7 @@ TOLERANCE: Final = 0.01
 
 
 @dataclass(frozen=True)
-class Point:
+class AxisPoint:
     """One place of the axis. values: of each line, what was read of it. says: whether the claim says something there."""
 
     x: Place
@@ -49,18 +50,18 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Found:
+class ExperimentResult:
     """What came of an experiment. points: in the order of the axis. borders: in the same order, where what the claim says
     begins or ceases to be so; None where they were not looked for. frameworks: of each line, in words; empty where it was
     measured."""
 
     experiment: Experiment
-    points: tuple[Point, ...]
+    points: tuple[AxisPoint, ...]
     borders: tuple[float, ...] | None
     frameworks: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def telling(self) -> tuple[Point, ...]:
+    def telling(self) -> tuple[AxisPoint, ...]:
         """The points of which the claim says something."""
         return tuple(point for point in self.points if point.says)
 
@@ -93,7 +94,7 @@ class Found:
         pairs = [pair for number, pair in enumerate(pairwise(edges)) if (number % 2 == 0) == first]
         return tuple(Stretch(begin, end) for begin, end in pairs)
 
-    def tested(self, point: Point) -> float:
+    def tested(self, point: AxisPoint) -> float:
         """What is held against the bound."""
         return self.experiment.test.value(point.values)
 
@@ -103,7 +104,7 @@ def listed(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
 
 
-def _words(axis: Axis, stretch: Stretch) -> str:
+def _words(axis: ClaimAxis, stretch: Stretch) -> str:
     """'workers ≥ 8', for people."""
     begin, end = stretch.begin, stretch.end
     if axis.whole and end is not None:
@@ -147,7 +148,7 @@ class Ground:
         scenarios = {line: self.scenario(line, place) for line in self._experiment.lines}
         return {line: framework_words(one.framework.name, one.framework_is_default) for line, one in scenarios.items()}
 
-    def point(self, place: Place, lines: Sequence[str]) -> Point:
+    def point(self, place: Place, lines: Sequence[str]) -> AxisPoint:
         """Of some of the lines, among them those that decide."""
         return point_of(self._experiment, place, {line: self.value(line, place) for line in lines})
 
@@ -158,13 +159,13 @@ def read(experiment: Experiment, line: str, place: Place, scenario: Scenario, ru
     return quantity.read(scenario, run) * experiment.lines[line].rounds(place)
 
 
-def point_of(experiment: Experiment, place: Place, values: Mapping[str, float]) -> Point:
+def point_of(experiment: Experiment, place: Place, values: Mapping[str, float]) -> AxisPoint:
     """With what the test says of it."""
     test = experiment.test
-    return Point(place, values, test.says(values), test.holds(values))
+    return AxisPoint(place, values, test.says(values), test.holds(values))
 
 
-def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forecast = timed) -> Found:
+def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forecast = timed) -> ExperimentResult:
     """What is predicted to come of a claim's experiment, or of another of its own.
 
     Raises ScenarioError where a scenario is none, InputError where the claim says nothing anywhere on the axis.
@@ -172,7 +173,7 @@ def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forec
     experiment = experiment or claim
     ground = Ground(claim, experiment, forecast)
     points = tuple(ground.point(place, list(experiment.lines)) for place in experiment.axis.places)
-    found = Found(experiment, points, None, ground.frameworks(experiment.axis.places[0]))
+    found = ExperimentResult(experiment, points, None, ground.frameworks(experiment.axis.places[0]))
     if not found.telling:
         raise InputError(f"{claim.path}: test: nowhere on the axis is what it asks for in where; give another axis or bound")
     if not experiment.axis.is_number or experiment.axis.values is not None:
@@ -180,7 +181,7 @@ def evaluate(claim: Claim, experiment: Experiment | None = None, forecast: Forec
     return replace(found, borders=tuple(_borders(ground, experiment, found.telling)))
 
 
-def _borders(ground: Ground, experiment: Experiment, points: Sequence[Point]) -> Iterator[float]:
+def _borders(ground: Ground, experiment: Experiment, points: Sequence[AxisPoint]) -> Iterator[float]:
     """Where the bound's ends are crossed: both between two points of which one is below what holds and one above."""
     for left, right in pairwise(points):
         assert isinstance(left.x, int | float), "a range is one of numbers"
@@ -190,7 +191,7 @@ def _borders(ground: Ground, experiment: Experiment, points: Sequence[Point]) ->
         yield from ends if len(set(ends)) == len(ends) else ()
 
 
-def _crossed(experiment: Experiment, left: Point, right: Point) -> list[int]:
+def _crossed(experiment: Experiment, left: AxisPoint, right: AxisPoint) -> list[int]:
     """Sides that are left on the way from one point to the next, but for the last."""
     first, last = (experiment.test.side(point.values) for point in (left, right))
     return list(range(first, last, 1 if first < last else -1))
@@ -215,7 +216,7 @@ def _base(claim: Claim, experiment: Experiment) -> tuple[Located, Path]:
     """The scenario that all lines start from, unread, and where paths in it start."""
     given = experiment.scenario
     if isinstance(given, str):
-        path = claim.path.parent / given if "/" in given else library.find_scenario(given)
-        return yamlfile.read(path), path
+        path = claim.path.parent / given if "/" in given else catalog.find_scenario(given)
+        return yaml_file.read(path), path
     fields = {"name": claim.name} | dict(given)
     return Located(copy.deepcopy(fields), {(): f"{claim.path}: scenario"}), claim.path

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from reports import style
-from reports.claims.claim import Experiment, number_text
-from reports.claims.evaluate import Found
-from reports.claims.quantities import KINDS, ratio
-from reports.claims.result import Result
-from reports.claims.text import day, verdict
-from reports.style import Format, label, render
-from simulator.units import format_bytes
+from scaleproof.reports.charts import style
+from scaleproof.reports.charts.style import Format, label, render
+from scaleproof.reports.claims.claim import Experiment, number_text
+from scaleproof.reports.claims.evaluate import ExperimentResult
+from scaleproof.reports.claims.quantities import KINDS, ratio
+from scaleproof.reports.claims.result import Result
+from scaleproof.reports.claims.text import day, verdict
+from scaleproof.simulator.common.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def _draw(canvas: Figure, result: Result, panels: int) -> None:
         style.title(axes, f"{when}: {label(verdict(result.measured), 80)}")
 
 
-def _lines(axes: Axes, found: Found) -> None:
+def _lines(axes: Axes, found: ExperimentResult) -> None:
     """What was read of each line."""
     experiment = found.experiment
     places = _places(axes, found)
@@ -74,7 +74,7 @@ def _lines(axes: Axes, found: Found) -> None:
     axes.legend(loc="best")
 
 
-def _tested(axes: Axes, sides: Mapping[str, Found]) -> None:
+def _tested(axes: Axes, sides: Mapping[str, ExperimentResult]) -> None:
     """What is held against the bound: a line with hollow marks of what was predicted, full ones of what was measured."""
     last = list(sides.values())[-1]
     test, experiment = last.experiment.test, last.experiment
@@ -134,7 +134,7 @@ def _bounds(axes: Axes, experiment: Experiment) -> None:
             )
 
 
-def _places(axes: Axes, found: Found) -> list[float]:
+def _places(axes: Axes, found: ExperimentResult) -> list[float]:
     """Where the axis' values are drawn: numbers by their logarithms, others one beside the other."""
     axis = found.experiment.axis
     places = [point.x for point in found.points]
@@ -147,7 +147,7 @@ def _places(axes: Axes, found: Found) -> list[float]:
     return at
 
 
-def _shaded(axes: Axes, found: Found, places: list[float]) -> None:
+def _shaded(axes: Axes, found: ExperimentResult, places: list[float]) -> None:
     """Green where the claim holds: between borders where they are known, else around the points."""
     if found.borders is not None:
         if found.verdict == "does not hold":

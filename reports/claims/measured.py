@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from reports.claims.claim import Claim, Place
-from reports.claims.evaluate import Found, evaluate, point_of
-from simulator.errors import InputError
-from simulator.lock import PATIENCE_S, locked_file
-from simulator.run import Run, write_aside
-from simulator.scenario import Scenario
+from scaleproof.reports.claims.claim import Claim, Place
+from scaleproof.reports.claims.evaluate import ExperimentResult, evaluate, point_of
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+from scaleproof.simulator.run.run import Run, write_aside
+from scaleproof.simulator.scenario.schema import Scenario
 
 FILE: Final = "measured.json"
 # of a run's provenance, what the numbers may depend on and what is nobody's secret
@@ -38,7 +38,7 @@ class Record:
         """What runs warned of, each once."""
         return tuple(dict.fromkeys(line for run in self.runs for line in run["warnings"]))
 
-    def found(self, claim: Claim) -> Found | None:
+    def found(self, claim: Claim) -> ExperimentResult | None:
         """What came of the claim's experiment; None where these are numbers of another one."""
         experiment = claim.netlab
         if experiment is None or [_plain(place) for place in experiment.axis.places] != [point["x"] for point in self.points]:
@@ -46,7 +46,9 @@ class Record:
         if any(set(point["values"]) != set(experiment.lines) for point in self.points):
             return None
         points = zip(experiment.axis.places, self.points, strict=True)
-        return Found(experiment, tuple(point_of(experiment, place, point["values"]) for place, point in points), None)
+        return ExperimentResult(
+            experiment, tuple(point_of(experiment, place, point["values"]) for place, point in points), None
+        )
 
 
 def _plain(place: Place) -> Any:

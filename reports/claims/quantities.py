@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import InputError
-from simulator.memory import memory
-from simulator.program import Kind
-from simulator.run import Run
-from simulator.scenario import Scenario
-from simulator.units import format_bytes, format_time_s
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.program import Kind
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
 
 # What a rank keeps for its parameters, and their gradients.
 _STATES: Final = ("parameters", "gradients", "master_parameters", "optimizer_states")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from reports.claims.claim import Claim, Test
-from reports.claims.evaluate import Found, Point, evaluate
-from reports.claims.measured import Record
+from scaleproof.reports.claims.claim import Claim, Test
+from scaleproof.reports.claims.evaluate import AxisPoint, ExperimentResult, evaluate
+from scaleproof.reports.claims.measured import Record
 
 
 @dataclass(frozen=True)
@@ -16,16 +16,16 @@ class Result:
     """predicted: of the claim itself. record: what was measured of it, if that was."""
 
     claim: Claim
-    predicted: Found
+    predicted: ExperimentResult
     record: Record | None
 
     @cached_property
-    def measured(self) -> Found | None:
+    def measured(self) -> ExperimentResult | None:
         """What was measured comes to; None where nothing was, or of a claim that has changed since."""
         return self.record.found(self.claim) if self.record else None
 
     @cached_property
-    def foretold(self) -> Found | None:
+    def foretold(self) -> ExperimentResult | None:
         """What is predicted of what is measured."""
         return evaluate(self.claim, self.claim.netlab) if self.claim.netlab else None
 
@@ -46,7 +46,7 @@ class Result:
         }
 
 
-def _plain(found: Found) -> dict[str, Any]:
+def _plain(found: ExperimentResult) -> dict[str, Any]:
     experiment = found.experiment
     return {
         "verdict": found.verdict,
@@ -60,7 +60,7 @@ def _plain(found: Found) -> dict[str, Any]:
     }
 
 
-def _plain_point(point: Point, test: Test) -> dict[str, Any]:
+def _plain_point(point: AxisPoint, test: Test) -> dict[str, Any]:
     value = test.value(point.values)
     # JSON has no infinity
     return {

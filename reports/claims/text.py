@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from reports.claims.claim import Bound, Experiment
-from reports.claims.evaluate import Found, listed
-from reports.claims.quantities import KINDS, ratio
-from reports.claims.result import Result
+from scaleproof.reports.claims.claim import Bound, Experiment
+from scaleproof.reports.claims.evaluate import ExperimentResult, listed
+from scaleproof.reports.claims.quantities import KINDS, ratio
+from scaleproof.reports.claims.result import Result
 
 _WIDTH: Final = 110
 
@@ -21,7 +21,7 @@ def describe(results: Sequence[Result], at_length: bool) -> str:
     return "\n".join([*parts, _count(results)] if len(results) > 1 else parts)
 
 
-def verdict(found: Found) -> str:
+def verdict(found: ExperimentResult) -> str:
     """'holds when workers ≥ 8'."""
     condition = found.condition
     if len(found.telling) < len(found.points):
@@ -57,7 +57,7 @@ def _one(result: Result, at_length: bool) -> str:
     return "\n".join([*lines, *_wrapped(" ".join(claim.because.split()), "  because    ")])
 
 
-def _frameworks(found: Found) -> str:
+def _frameworks(found: ExperimentResult) -> str:
     """'framework: pytorch-ddp, by default', with the lines that have it where they differ."""
     lines: dict[str, list[str]] = {}
     for line, words in found.frameworks.items():
@@ -71,7 +71,7 @@ def _wrapped(text: str, begin: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin))
 
 
-def _numbers(found: Found, foretold: Found | None = None) -> list[str]:
+def _numbers(found: ExperimentResult, foretold: ExperimentResult | None = None) -> list[str]:
     """What was read of each line along the axis; what had been predicted below what was measured."""
     experiment = found.experiment
     quantity = KINDS[experiment.quantity]

@@ -10,19 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from reports.explorer import sentences
-from reports.explorer.controls import controls
-from reports.explorer.lanes import lanes
-from reports.explorer.question import Question
-from simulator import scenario_text
-from simulator.accounting import accounted
-from simulator.engine import NONE, Timeline, Variation, events, replay, simulate_steady
-from simulator.errors import FieldError, ScaleproofError, ScenarioError
-from simulator.memory import memory
-from simulator.predict import predict, timed
-from simulator.program import Program
-from simulator.run import Run
-from simulator.scenario import Scenario, load
+from scaleproof.reports.explorer import sentences
+from scaleproof.reports.explorer.controls import controls
+from scaleproof.reports.explorer.lanes import lanes
+from scaleproof.reports.explorer.question import Question
+from scaleproof.simulator.common.errors import FieldError, ScaleproofError, ScenarioError
+from scaleproof.simulator.engine import NONE, Timeline, Variation, events, replay, simulate_steady
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario import dump
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 
 # Tasks of a step up to which a first look is the answer itself; above, sharing is taken to be among those that start together
 # (within 3 % of events for 3-D parallelism of 175 G parameters, where it takes a quarter of their time).
@@ -168,4 +169,4 @@ def as_yaml(question: Question) -> str:
     """A scenario file that `scaleproof predict` reads to the same answer. Raises NotFoundError or ScenarioError."""
     scenario = asked(question)
     head = f"# {shlex.join(['scaleproof', 'predict', f'{Path(scenario.name).stem}.yaml'])}\n"
-    return head + scenario_text.dump(scenario, by_name=True)
+    return head + dump.dump(scenario, by_name=True)

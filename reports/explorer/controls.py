@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from reports.explorer import facts
-from reports.explorer.families import FAMILIES, Room, room, usual
-from reports.explorer.sliders import sliders
-from simulator import scenario_text
-from simulator.cluster.device import Precision, is_narrow
-from simulator.errors import FieldError
-from simulator.frameworks import library as frameworks
-from simulator.frameworks import shipped
-from simulator.model.layers import Layer, Shard
-from simulator.scenario import Scenario
-from simulator.software import default_framework, features
-from simulator.strategy import Strategy
-from simulator.strategy.replicated import Replicated
+from scaleproof.reports.explorer import facts
+from scaleproof.reports.explorer.families import FAMILIES, Room, room, usual
+from scaleproof.reports.explorer.sliders import sliders
+from scaleproof.simulator.cluster.device.device import Precision, is_narrow
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.frameworks import library as frameworks
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.model.layers import Layer, Shard
+from scaleproof.simulator.scenario import dump
+from scaleproof.simulator.scenario.framework_choice import default_framework, features
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import Strategy
+from scaleproof.simulator.strategy.replica_strategy import Replicated
 
 Control = dict[str, Any]
 Option = dict[str, Any]
@@ -110,7 +110,7 @@ class _Choices:
             return [f"training.precision={precision}", *self._unless(not is_narrow(precision) or self._supports("fp8"))]
         update = {"precision": precision, "fp8_recipe": type(training).model_fields["fp8_recipe"].default}
         changed = self._scenario.model_copy(update={"training": training.model_copy(update=update)})
-        return [scenario_text.dump_part(changed, "training").replace(": ", "=", 1)]
+        return [dump.dump_part(changed, "training").replace(": ", "=", 1)]
 
     def _for_strategy(self, strategy: Strategy, zero: int | None = None) -> list[str]:
         """The same for a strategy, or for a stage of ZeRO."""

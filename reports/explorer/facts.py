@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from simulator import library, yamlfile
-from simulator.cluster.device import Precision
-from simulator.device_part import resolve_device
-from simulator.model import T5
+from scaleproof.simulator.cluster.device.device import Precision
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.model import T5
+from scaleproof.simulator.scenario.device_reference import resolve_device
 
 # the first that a device has is taken where the chosen one is not among them
 _USUAL: Final[tuple[Precision, ...]] = ("bf16", "fp16", "tf32", "fp32", "fp64")
@@ -64,14 +64,14 @@ class ModelFacts(NamedTuple):
 @functools.cache
 def clusters() -> Mapping[str, ClusterFacts]:
     """By name."""
-    return {name: _cluster(name, _read("cluster", name)) for name in library.names("clusters")}
+    return {name: _cluster(name, _read("cluster", name)) for name in catalog.names("clusters")}
 
 
 @functools.cache
 def models() -> Mapping[str, ModelFacts]:
     """By name."""
     found = {}
-    for name in library.names("models"):
+    for name in catalog.names("models"):
         data = _read("model", name)
         heads = data["heads"] if data["kind"] in _TRANSFORMERS else None
         usual = {"target_sequence": T5.model_fields["target_sequence"].default} if data["kind"] == "t5" else {}
@@ -84,8 +84,8 @@ def models() -> Mapping[str, ModelFacts]:
 
 
 def _read(part: str, name: str) -> dict[str, Any]:
-    path = library.find_part(part, name, Path())
-    found = yamlfile.read(path)
+    path = catalog.find_part(part, name, Path())
+    found = yaml_file.read(path)
     if part == "cluster":
         resolve_device(found, (), path.parent)
     assert isinstance(found.data, dict), "what ships is a mapping"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final, NamedTuple
 
-from simulator.scenario import Scenario
+from scaleproof.simulator.scenario.schema import Scenario
 
 
 class Family(NamedTuple):

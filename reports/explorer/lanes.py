@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from reports import style
-from reports.boxes import Boxes, merged
-from reports.step import WEIGHT, Step, typical_step
-from simulator.run import Phase, Run, Stream
+from scaleproof.reports.charts import style
+from scaleproof.reports.timeline.boxes import TimelineBoxes, merged
+from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
+from scaleproof.simulator.run.run import Phase, Run, Stream
 
 # a kind beside a step's: a wait for other ranks
 _WAITING: Final = WEIGHT + 1
@@ -84,7 +84,7 @@ def _row_name(run: Run, rank: int) -> str:
     return style.label(run.rank_names[rank], 26) if rank < len(run.rank_names) else f"rank {rank}"
 
 
-def _boxes(step: Step) -> tuple[Boxes, NDArray[np.int64], NDArray[np.int64]]:
+def _boxes(step: Step) -> tuple[TimelineBoxes, NDArray[np.int64], NDArray[np.int64]]:
     """A box for each span and for each wait that one begins with; the stage and microbatch of each, −1 where there is none."""
     spans = step.spans
     main = spans.stream == Stream.MAIN
@@ -94,8 +94,8 @@ def _boxes(step: Step) -> tuple[Boxes, NDArray[np.int64], NDArray[np.int64]]:
     waits = main & (step.start_ms > step.arrival_ms) & ~np.isin(spans.phase, (Phase.WAIT, Phase.INPUT))
     begin_ms = np.where(main & ~waits, step.arrival_ms, step.start_ms)
     number = np.ones(len(lane), dtype=np.int64)
-    doing = Boxes(lane, step.kind, step.chunk, begin_ms, step.end_ms, number)
-    waiting = Boxes(lane, np.full(len(lane), _WAITING), step.chunk, step.arrival_ms, step.start_ms, number).where(waits)
+    doing = TimelineBoxes(lane, step.kind, step.chunk, begin_ms, step.end_ms, number)
+    waiting = TimelineBoxes(lane, np.full(len(lane), _WAITING), step.chunk, step.arrival_ms, step.start_ms, number).where(waits)
     boxes = waiting.and_(doing)
     stage, microbatch = (
         np.concatenate([np.full(int(waits.sum()), -1), column]).astype(np.int64) for column in (spans.stage, spans.microbatch)

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 import yaml
 
-from simulator import library
-from simulator.errors import InputError
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError
 
 DEFAULT: Final = "resnet50-ring-p100"
 _MOST_SETS: Final = 64
@@ -51,7 +51,7 @@ class Shelf:
 
     def scenarios(self) -> list[str]:
         """Names that ship, the command line's own first."""
-        shipped = [name for folder in library.SCENARIO_FOLDERS for name in library.names(folder)]
+        shipped = [name for folder in catalog.SCENARIO_FOLDERS for name in catalog.names(folder)]
         return [self.own, *shipped] if self.own and self.own not in shipped else shipped
 
     def question(self, parameters: Sequence[tuple[str, str]]) -> Question:
@@ -115,7 +115,7 @@ def _check_leaf(path: tuple[str, ...], value: Any) -> None:
     """Raises InputError where the scenario's reader would open a file, or run code, by this value."""
     part = path[:-1] if path[-1] == "base" else path
     field = ".".join(path)
-    if part in _NAMED and value is not None and value not in library.names(_NAMED[part]):
+    if part in _NAMED and value is not None and value not in catalog.names(_NAMED[part]):
         raise InputError(f"{field[:80]}: the page knows no {part[-1]} {str(value)[:80]!r}; give the name of one that ships")
     if path[0] == "model" and (path[-1] == "source" or (path[-1] == "kind" and value == "traced")):
         raise InputError(f"{field}: the page runs nobody's code; give the name of a model that ships")

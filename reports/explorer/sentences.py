@@ -6,10 +6,17 @@ import math
 import re
 from typing import Any, Final
 
-from reports.explorer.families import FAMILIES
-from simulator.run import Run
-from simulator.scenario import Scenario
-from simulator.units import format_bytes, format_count, format_energy_J, format_number, format_time_s, format_USD
+from scaleproof.reports.explorer.families import FAMILIES
+from scaleproof.simulator.common.units import (
+    format_bytes,
+    format_count,
+    format_energy_J,
+    format_number,
+    format_time_s,
+    format_USD,
+)
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
 
 # from this share of a step on computing is what holds it up
 _MOSTLY: Final = 0.85

@@ -17,11 +17,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reports import style
-from reports.explorer.answer import as_yaml
-from reports.explorer.question import Question, Shelf
-from reports.explorer.worker import UnansweredError
-from simulator.errors import ScaleproofError
+from scaleproof.reports.charts import style
+from scaleproof.reports.explorer.answer import as_yaml
+from scaleproof.reports.explorer.question import Question, Shelf
+from scaleproof.reports.explorer.worker import UnansweredError
+from scaleproof.simulator.common.errors import ScaleproofError
 
 Ask = Callable[[Question], bytes]
 

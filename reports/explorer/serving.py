@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
-from reports.explorer.answer import answer, asked
-from reports.explorer.question import Shelf
-from reports.explorer.server import app, own_hosts
-from reports.explorer.worker import Worker
-from simulator.errors import RunError
+from scaleproof.reports.explorer.answer import answer, asked
+from scaleproof.reports.explorer.question import Shelf
+from scaleproof.reports.explorer.server import app, own_hosts
+from scaleproof.reports.explorer.worker import Worker
+from scaleproof.simulator.common.errors import RunError
 
 
 def serve(shelf: Shelf, host: str, port: int, opens: bool, say: Callable[[str], None] = print) -> None:

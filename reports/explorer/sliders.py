@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final, NamedTuple
 
-from simulator.fields import value_at
-from simulator.scenario import Scenario
+from scaleproof.simulator.scenario.fields import value_at
+from scaleproof.simulator.scenario.schema import Scenario
 
 # ISO 3's series R20: twenty numbers a decade, evenly by their logarithm
 _R20: Final = (1, 1.12, 1.25, 1.4, 1.6, 1.8, 2, 2.24, 2.5, 2.8, 3.15, 3.55, 4, 4.5, 5, 5.6, 6.3, 7.1, 8, 9)

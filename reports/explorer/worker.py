@@ -11,7 +11,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Final
 
-from reports.explorer.question import Question
+from scaleproof.reports.explorer.question import Question
 
 # seconds after which nobody waits any longer in front of a page
 LIMIT_S: Final = 15.0

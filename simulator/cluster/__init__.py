@@ -6,13 +6,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from simulator import library
-from simulator.cluster.collectives import Collectives
-from simulator.cluster.device import Device, Optimizer, Precision, optimizer_bytes
-from simulator.cluster.network import Link, Node
-from simulator.cluster.quantities import QUANTITIES, Interval
-from simulator.errors import FieldError, UnitError
-from simulator.spec import Count, Spec
+from scaleproof.simulator.cluster.collectives.settings import CollectiveSettings
+from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, optimizer_bytes
+from scaleproof.simulator.cluster.network.links import Link, Node
+from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import FieldError, UnitError
+from scaleproof.simulator.common.spec import Count, Spec
 
 
 class Cluster(Spec):
@@ -35,7 +35,7 @@ class Cluster(Spec):
     shared_cores: float | None = Field(
         None, gt=0, description="cores' worth of work that all nodes get done together, where they are parts of one machine"
     )
-    collectives: Collectives = Collectives()
+    collectives: CollectiveSettings = CollectiveSettings()
     framework: str | None = Field(
         None, description="name of the framework that scenarios on this cluster use by default, where it supports them"
     )
@@ -47,7 +47,7 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _framework_ships(self) -> Self:
-        if self.framework is not None and self.framework not in (known := library.names("frameworks")):
+        if self.framework is not None and self.framework not in (known := catalog.names("frameworks")):
             raise FieldError(("framework",), f"no framework is called {self.framework!r}; give one of {', '.join(known)}")
         return self
 
@@ -101,4 +101,4 @@ class Cluster(Spec):
         return self.nodes * self.node.devices
 
 
-__all__ = ["Cluster", "Collectives", "Device", "Link", "Node"]
+__all__ = ["Cluster", "CollectiveSettings", "Device", "Link", "Node"]

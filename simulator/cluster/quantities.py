@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
-from simulator.errors import UnitError
-from simulator.spec import Spec
-from simulator.units import format_Bps, format_time_s, parse_Bps, parse_time_s
+from scaleproof.simulator.common.errors import UnitError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import format_Bps, format_time_s, parse_Bps, parse_time_s
 
 if TYPE_CHECKING:
-    from simulator.cluster import Cluster
-    from simulator.cluster.device import Device
-    from simulator.cluster.network import Link
+    from scaleproof.simulator.cluster import Cluster
+    from scaleproof.simulator.cluster.device.device import Device
+    from scaleproof.simulator.cluster.network.links import Link
 
 # Standard deviations that a normal variable's 90 % interval reaches to on either side.
 DEVIATIONS: Final = 1.6449

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.engine import events, replay
-from simulator.engine.alone import Times
-from simulator.engine.contention import is_contended, longer_s
-from simulator.engine.order import order_of
-from simulator.engine.timeline import Timeline
-from simulator.engine.variation import NONE, Variation
-from simulator.program import Program
+from scaleproof.simulator.engine import events, replay
+from scaleproof.simulator.engine.contention import is_contended, longer_s
+from scaleproof.simulator.engine.durations import Times
+from scaleproof.simulator.engine.jitter import NONE, Variation
+from scaleproof.simulator.engine.levels import order_of
+from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.program import Program
 
 # Share of the time by which sharing may delay the end of the last step, to first order, before events decide.
 NEGLIGIBLE: Final = 1e-3

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.alone import Times, rates
-from simulator.engine.distinct import distinct
-from simulator.engine.queues import servers_of
-from simulator.engine.timeline import Timeline
-from simulator.program import Kind
-from simulator.ragged import in_order
+from scaleproof.simulator.common.csr import in_order
+from scaleproof.simulator.engine.durations import Times, rates
+from scaleproof.simulator.engine.equivalent_resources import distinct
+from scaleproof.simulator.engine.replay_servers import servers_of
+from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.program import Kind
 
 # Rates that exceed a capacity by less are float rounding.
 _ROUNDING: Final = 1e-9

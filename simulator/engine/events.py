@@ -11,16 +11,16 @@ from typing import Final
 import numpy as np
 import simpy
 
-from simulator.engine.alone import Times, durations_s, paced_rows, pacing_of, rates
-from simulator.engine.distinct import distinct
-from simulator.engine.fairqueue import TOGETHER
-from simulator.engine.flows import Allocator
-from simulator.engine.servers import Applied, Host, Request, Server
-from simulator.engine.tenants import Tenants
-from simulator.engine.timeline import Timeline
-from simulator.engine.variation import NONE, Variation
-from simulator.gate import DROPPED, Barrier
-from simulator.program import MAIN_LANE, Kind, Program, Use, followers
+from scaleproof.simulator.engine.background_traffic import Tenants
+from scaleproof.simulator.engine.durations import Times, durations_s, paced_rows, pacing_of, rates
+from scaleproof.simulator.engine.equivalent_resources import distinct
+from scaleproof.simulator.engine.fair_queue import TOGETHER
+from scaleproof.simulator.engine.jitter import NONE, Variation
+from scaleproof.simulator.engine.max_min import Allocator
+from scaleproof.simulator.engine.servers import Applied, Request, Server, ServerHost
+from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Use, followers
+from scaleproof.simulator.program.consistency import DROPPED, Bsp
 
 # Where ranks take steps each on its own, none takes more than so many times those asked for.
 _MOST_AHEAD: Final = 10
@@ -35,7 +35,7 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
     spread evenly over a step, since those that begin as one take hundreds of steps to part. sample: which of the variation's
     samples to run, counted from zero.
     """
-    return _Execution(program, steps, _amounts(program, variation, sample), variation.start_s).run()
+    return _EventSimulation(program, steps, _amounts(program, variation, sample), variation.start_s).run()
 
 
 def _amounts(program: Program, variation: Variation, sample: int) -> Callable[[int], list[float]]:
@@ -46,7 +46,7 @@ def _amounts(program: Program, variation: Variation, sample: int) -> Callable[[i
     return lambda step: (program.amount * variation.factors(program, step)[:, sample]).tolist()
 
 
-class _Execution(Host):
+class _EventSimulation(ServerHost):
     """State of one simulation. A task instance is numbered step · tasks + row."""
 
     def __init__(
@@ -282,7 +282,7 @@ class _Takers:
     first: the first task of each training rank's main lane. last: the ranks by their last.
     """
 
-    def __init__(self, execution: _Execution, steps: int) -> None:
+    def __init__(self, execution: _EventSimulation, steps: int) -> None:
         program = execution.program
         training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
         lanes = [lane for lane in program.lanes().lists() if training[lane[0]]]
@@ -311,7 +311,7 @@ def _apart_s(program: Program) -> Times:
     ranks = program.ranks
     training = np.flatnonzero(~ranks.is_server)
     begin_s = np.zeros(len(ranks.names))
-    if not (program.units or isinstance(program.gate, Barrier)):
+    if not (program.units or isinstance(program.gate, Bsp)):
         begin_s[training] = _round_s(program) * np.arange(len(training)) / len(training)
     return begin_s
 

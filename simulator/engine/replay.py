@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from simulator.engine.alone import Times, durations_s, together_s
-from simulator.engine.order import Held, Level, Order, order_of
-from simulator.engine.queues import Queue, last_of_buckets, servers_of
-from simulator.engine.servers import Busy
-from simulator.engine.timeline import Timeline
-from simulator.engine.variation import NONE, Variation
-from simulator.program import Kind, Program
+from scaleproof.simulator.engine.durations import Times, durations_s, together_s
+from scaleproof.simulator.engine.jitter import NONE, Variation
+from scaleproof.simulator.engine.levels import Level, LevelDelays, LevelOrder, order_of
+from scaleproof.simulator.engine.replay_servers import ReplayQueue, last_of_buckets, servers_of
+from scaleproof.simulator.engine.servers import Busy
+from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.program import Kind, Program
 
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
@@ -100,11 +100,11 @@ def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) 
     """
     order = order_of(program)
     served = program.kind == Kind.SERVE
-    clock: _Clock | None = None
+    clock: _StepTimes | None = None
     given: Times | None = None
     for seconds in each:
         if clock is None:
-            clock = _Clock(program, order, seconds.shape[1], start_s)
+            clock = _StepTimes(program, order, seconds.shape[1], start_s)
         if seconds is not given:
             given = seconds
             clock.took[order.place] = np.where(served[:, None], 0.0, seconds)
@@ -112,11 +112,11 @@ def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) 
         yield clock.start[order.place].copy(), clock.end[order.place].copy()
 
 
-class _Clock:
+class _StepTimes:
     """Times of a step at the places of an order, each of shape (places, samples): when tasks start, how long they take, when
     they end; behind the ends is what is kept of the step before."""
 
-    def __init__(self, program: Program, order: Order, samples: int, start_s: Times | None) -> None:
+    def __init__(self, program: Program, order: LevelOrder, samples: int, start_s: Times | None) -> None:
         """start_s: when each rank class begins."""
         self._order = order
         shape = len(order.places), samples
@@ -129,7 +129,9 @@ class _Clock:
             self._begins = np.zeros((len(order.rows), 1))
             self._begins[order.place] = start_s[program.rank, None]
         self._is_plain = order.is_plain and samples == 1
-        self._queues = [Queue(server, order.places, release) for release, server in enumerate(order.servers, len(program))]
+        self._queues = [
+            ReplayQueue(server, order.places, release) for release, server in enumerate(order.servers, len(program))
+        ]
 
     def time(self, seconds: Times) -> None:
         """Times the next step. seconds: of each task, shape (tasks, samples)."""
@@ -145,7 +147,7 @@ class _Clock:
                 self._hold(order.held[number], seconds)
         self._begins = None
 
-    def _hold(self, held: Held, seconds: Times) -> None:
+    def _hold(self, held: LevelDelays, seconds: Times) -> None:
         """What else holds up tasks of a level."""
         if held.paced is not None:
             held.paced.last(self.start, self.end, self.took)

@@ -13,9 +13,9 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simulator.gate import DROPPED, Barrier, Clock, Free, Gate
-from simulator.pace import Pacing
-from simulator.program import Use
+from scaleproof.simulator.program import Use
+from scaleproof.simulator.program.consistency import DROPPED, Asp, Bsp, Gate, Ssp
+from scaleproof.simulator.program.speed_profile import Pacing
 
 
 class Request(NamedTuple):
@@ -55,7 +55,7 @@ class Applied:
     behind: NDArray[np.int64]
 
 
-class Host(ABC):
+class ServerHost(ABC):
     """What a server works on, and who is told what becomes of requests, each by its instance."""
 
     @abstractmethod
@@ -79,7 +79,7 @@ class Server:
     """Serves one request after another, in order of arrival."""
 
     def __init__(
-        self, environment: simpy.Environment, host: Host, gate: Gate, requests: Mapping[int, Mapping[int, int]],
+        self, environment: simpy.Environment, host: ServerHost, gate: Gate, requests: Mapping[int, Mapping[int, int]],
         pacing: Pacing | None = None,
     ) -> None:  # fmt: skip
         """requests: how many a step brings, by bucket and worker. pacing: of its work; it is steady, if absent."""
@@ -175,7 +175,7 @@ class _Gate(ABC):
         """What is answered now; each is given once."""
 
 
-class _Round(_Gate):
+class _BarrierRound(_Gate):
     """Of a barrier: requests of one round wait for all that it needs.
 
     With backups a worker takes part in the round that follows its last answer, and is late once that has ended.
@@ -268,9 +268,9 @@ class _Clocks(_Gate):
 def _gate(gate: Gate, requests: Mapping[int, int]) -> _Gate:
     """For a bucket; requests: of a step, by worker."""
     match gate:
-        case Barrier():
-            return _Round(sum(requests.values()), gate.backups)
-        case Clock():
+        case Bsp():
+            return _BarrierRound(sum(requests.values()), gate.backups)
+        case Ssp():
             return _Clocks(requests, gate.bound)
-        case Free():
+        case Asp():
             return _Clocks(requests, math.inf)

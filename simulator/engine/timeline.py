@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.asynchrony import run_of, summary
-from simulator.engine.servers import Applied, Busy
-from simulator.intervals import Stretches
-from simulator.program import MAIN_LANE, Kind, Program, Rows
-from simulator.ragged import Ragged, in_order
-from simulator.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
+from scaleproof.simulator.common.csr import Ragged, in_order
+from scaleproof.simulator.common.spans import Stretches
+from scaleproof.simulator.engine.servers import Applied, Busy
+from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Rows
+from scaleproof.simulator.run.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
+from scaleproof.simulator.run.staleness import run_of, summary
 
 Times = NDArray[np.float64]
 Block = dict[str, NDArray[Any]]

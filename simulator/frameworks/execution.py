@@ -13,13 +13,20 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from simulator import library
-from simulator.cluster.device import Device, Optimizer, Precision, is_narrow, optimizer_bytes, storage_precision
-from simulator.cluster.kernels import Kernels, Speed, kernel_count, passes_s, weights_s
-from simulator.frameworks.framework import Framework, Passes, written_elements
-from simulator.model.layers import Layer
-from simulator.model.operators import Attention, Matmul, Operator
-from simulator.recompute import Recompute, again
+from scaleproof.simulator.cluster.device.device import (
+    Device,
+    Optimizer,
+    Precision,
+    is_narrow,
+    optimizer_bytes,
+    storage_precision,
+)
+from scaleproof.simulator.cluster.device.kernels import Kernels, Speed, kernel_count, passes_s, weights_s
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.frameworks.framework import Framework, PerPass, written_elements
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, Matmul, Operator
+from scaleproof.simulator.model.recompute import Recompute, again
 
 # How sharply the bounds of the host and of the device take over from one another: norm of that order. Within a layer, kernels
 # that the host bounds alternate with those that the device does; a round assumption.
@@ -29,13 +36,13 @@ _SHARPNESS: Final = 4
 # these bytes per score in addition.
 _FUSED_SOFTMAX_OF: Final = 4
 _FUSED_SOFTMAX_KEYS: Final = 2048
-_UNFUSED_SOFTMAX: Final = Passes(forward=6 + 8 + 8 + 8 + 6 - 4, backward=6 + 12 + 8 + 8 + 6 - 6)
-_UNFUSED_KERNELS: Final = Passes(forward=4, backward=4)
+_UNFUSED_SOFTMAX: Final = PerPass(forward=6 + 8 + 8 + 8 + 6 - 4, backward=6 + 12 + 8 + 8 + 6 - 6)
+_UNFUSED_KERNELS: Final = PerPass(forward=4, backward=4)
 # Operators that only the ends of a language model have.
 _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
-class Work(NamedTuple):
+class TrainingWork(NamedTuple):
     """How a model is trained, as far as kernels depend on it. recipe: how 8-bit products are scaled."""
 
     precision: Precision
@@ -47,7 +54,7 @@ class Work(NamedTuple):
 class Execution:
     """A device as a framework drives it, for one way to train."""
 
-    def __init__(self, device: Device, framework: Framework, work: Work) -> None:
+    def __init__(self, device: Device, framework: Framework, work: TrainingWork) -> None:
         self.device, self.framework, self.work = device, framework, work
         self.precision = storage_precision(work.precision)
         kernels = device.kernels
@@ -174,7 +181,7 @@ class Execution:
         kept = layer.kept if any(isinstance(o, Attention) for o in operators) else ()
         total_s, _ = passes_s(self._speed(), operators, kept, samples) if operators else (0.0, 0.0)
         for operator in operators:
-            extra = self.framework.extra_bytes.get(operator.name, Passes())
+            extra = self.framework.extra_bytes.get(operator.name, PerPass())
             total_s += extra.forward * written_elements(operator) * samples / self._reached_Bps
         return total_s * self.framework.kernel_scale
 
@@ -196,7 +203,7 @@ class Execution:
         )
         return _HostTimes(forward_s, backward_s)
 
-    def _launches(self, layer: Layer) -> Passes:
+    def _launches(self, layer: Layer) -> PerPass:
         """Kernels that the framework launches for a layer in both passes."""
         host, names = self.framework.host, {operator.name for operator in layer.operators}
         if any(isinstance(operator, Attention) for operator in layer.operators):
@@ -204,7 +211,7 @@ class Execution:
         if names & _ENDS:
             return host.ends
         forward, backward = kernel_count(layer.operators)
-        return Passes(forward=host.described * forward, backward=host.described * backward)
+        return PerPass(forward=host.described * forward, backward=host.described * backward)
 
     def _passed_s(self, kernels_s: float, host_s: float) -> float:
         """Seconds of a pass that the device and the host work on at the same time."""
@@ -254,5 +261,5 @@ def _tuned(kernels: Kernels, version: str | None) -> Kernels:
 
 @functools.cache
 def _data(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((library.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / f"{name}.yaml").read_text(encoding="utf-8"))
     return found

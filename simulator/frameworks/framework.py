@@ -7,28 +7,28 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field
 
-from simulator.errors import InputError
-from simulator.frameworks.gradients import AnyGradientPrecision, GradientPrecision
-from simulator.frameworks.memory import MemoryBehaviour
-from simulator.model.operators import Attention, Convolution, Matmul, Operator
-from simulator.spec import Spec
-from simulator.units import Bytes, Seconds
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import Bytes, Seconds
+from scaleproof.simulator.frameworks.gradients import AnyGradientPrecision, GradientPrecision
+from scaleproof.simulator.frameworks.memory import MemoryBehaviour
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
-# What a scenario may need of a framework; `simulator.scenario.software` says which scenario needs what.
+# What a scenario may need of a framework; `scaleproof.simulator.scenario.schema.software` says which scenario needs what.
 Feature = Literal[
     "data_parallel", "zero_1", "zero_2", "zero_3", "tensor", "pipeline", "context", "expert", "model_parallel",
     "parameter_server", "local_sgd", "gather_average", "fp8", "cpu",
 ]  # fmt: skip
 
 
-class Passes(Spec):
+class PerPass(Spec):
     """One number for the forward pass and one for the backward pass."""
 
     forward: float = Field(0.0, ge=0, le=1e6)
     backward: float = Field(0.0, ge=0, le=1e6)
 
-    def __add__(self, other: Passes) -> Passes:
-        return Passes(forward=self.forward + other.forward, backward=self.backward + other.backward)
+    def __add__(self, other: PerPass) -> PerPass:
+        return PerPass(forward=self.forward + other.forward, backward=self.backward + other.backward)
 
 
 class Host(Spec):
@@ -42,10 +42,10 @@ class Host(Spec):
     collective_s: Seconds = Field(0.0, alias="collective", description="host time per collective inside a layer")
     microbatch_s: Seconds = Field(0.0, alias="microbatch", description="time per microbatch in addition to its kernels")
     blocking: bool = Field(False, description="the host waits for each kernel (CUDA_LAUNCH_BLOCKING)")
-    block: Passes = Field(Passes(), description="kernels of a transformer block")
-    ends: Passes = Field(Passes(), description="kernels of the embedding, and of the output head with the loss")
-    mixture: Passes = Field(Passes(), description="kernels of a mixture-of-experts block in addition to those of a block")
-    checkpoint: Passes = Field(Passes(), description="additional launches of a block that is recomputed")
+    block: PerPass = Field(PerPass(), description="kernels of a transformer block")
+    ends: PerPass = Field(PerPass(), description="kernels of the embedding, and of the output head with the loss")
+    mixture: PerPass = Field(PerPass(), description="kernels of a mixture-of-experts block in addition to those of a block")
+    checkpoint: PerPass = Field(PerPass(), description="additional launches of a block that is recomputed")
     described: float = Field(1.0, ge=0, le=100, description="kernels launched per kernel that other layers describe")
 
 
@@ -101,10 +101,10 @@ class Framework(Spec):
         description="version of flash attention by device generation, or 'any'; 'best' of all; 'none' writes scores to memory",
     )
     fused_softmax: bool = Field(False, description="scale, mask and softmax are one kernel where shapes are multiples of four")
-    extra_bytes: dict[str, Passes] = Field(
+    extra_bytes: dict[str, PerPass] = Field(
         {}, description="moved per element that an operator writes, in addition to what the model counts"
     )
-    parameter_bytes: Passes = Field(Passes(), description="copies and sums per parameter and microbatch")
+    parameter_bytes: PerPass = Field(PerPass(), description="copies and sums per parameter and microbatch")
     optimizer_bytes: float = Field(0.0, ge=0, le=1e4, description="moved per parameter in addition to the optimizer's formula")
     gradients: GradientDefaults = GradientDefaults()
     fp8_gathers: bool = Field(False, description="parameters of 8-bit training are gathered with a byte each")
@@ -151,7 +151,7 @@ ABLATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "host": {"host": Host(), "host_scale": 1.0},
     "attention": {"attention": _BEST_ATTENTION},
     "kernels": {"extra_bytes": {}, "fused_softmax": False},
-    "copies": {"parameter_bytes": Passes(), "gradients": GradientDefaults()},
+    "copies": {"parameter_bytes": PerPass(), "gradients": GradientDefaults()},
     "optimizer": {"optimizer_bytes": 0.0},
     "contention": {"contention": False},
     "rendezvous": {"rendezvous": False},

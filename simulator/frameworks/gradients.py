@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
-from simulator.cluster.device import ELEMENT_BYTES, Precision, storage_precision
-from simulator.spec import Spec
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision, storage_precision
+from scaleproof.simulator.common.spec import Spec
 
 
 class GradientPrecision(Spec):

@@ -8,10 +8,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from simulator import library, yamlfile
-from simulator.errors import NotFoundError, ScenarioError
-from simulator.frameworks.framework import Framework
-from simulator.yamlfile import FieldPath, Located
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
+from scaleproof.simulator.common.yaml_file import FieldPath, Located
+from scaleproof.simulator.frameworks.framework import Framework
 
 # A framework may be based on another, which may be based on a third; longer chains are taken to be circles.
 _LONGEST_CHAIN: Final = 8
@@ -33,7 +33,7 @@ def resolve_framework(located: Located, folder: Path) -> None:
 @functools.cache
 def shipped(name: str) -> Framework:
     """The framework of that name in scenarios/frameworks/. Raises NotFoundError, and ScenarioError for a file that is wrong."""
-    path = library.find_part("framework", name, Path())
+    path = catalog.find_part("framework", name, Path())
     found = Located({"framework": str(path)}, {(): str(path)})
     resolve_framework(found, Path())
     try:
@@ -64,24 +64,24 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
     if left == 0:
         raise ScenarioError([f"{where}: its bases form a circle; let one of them say everything itself"])
     try:
-        file = library.find_part("framework", value["base"], folder)
+        file = catalog.find_part("framework", value["base"], folder)
     except NotFoundError as error:
         raise ScenarioError([f"{where}: {error}"]) from None
-    read = yamlfile.read(file)
+    read = yaml_file.read(file)
     if not isinstance(read.data, dict):
         raise ScenarioError([f"{file}:1:1: a framework's file is a mapping of fields"])
     read.data.setdefault("name", file.stem)
     base = Located({"framework": read.data}, {("framework", *own): place for own, place in read.places.items()})
     _resolve(base, path, file.parent, left - 1)
     located.graft(path, Located(base.data["framework"], {own[1:]: place for own, place in base.places.items()}))
-    located.data["framework"] = yamlfile.merged(located.data["framework"], changes)
+    located.data["framework"] = yaml_file.merged(located.data["framework"], changes)
     located.places.update(places)
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
     """Names of the frameworks that ship, sorted."""
-    return tuple(library.names("frameworks"))
+    return tuple(catalog.names("frameworks"))
 
 
 def supporting(features: frozenset[str]) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from simulator.spec import Spec
-from simulator.units import Bytes
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.units import Bytes
 
 _WIDE_BYTES: Final = 4
 
@@ -26,7 +26,7 @@ class Loss(Spec):
 
 
 class MemoryBehaviour(Spec):
-    """What a framework allocates; fields are read by `simulator.memory`."""
+    """What a framework allocates; fields are read by `scaleproof.simulator.memory`."""
 
     loss: Loss = Loss()
     gradients: Literal["made", "buffers", "both"] = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from statistics import NormalDist
 
-from simulator.frameworks.framework import Scale
+from scaleproof.simulator.frameworks.framework import Scale
 
 # Blom's constant (Statistical Estimates and Transformed Beta-Variables, 1958).
 _BLOM = 0.375

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from simulator.memory.activations import kept, segments, size_bytes, working_elements
-from simulator.memory.ranks import ranks
-from simulator.memory.result import HOLDERS, Memory, RankMemory
-from simulator.memory.servers import server
-from simulator.memory.setting import Setting
-from simulator.memory.states import States, states
-from simulator.scenario import Scenario
+from scaleproof.simulator.memory.activations import kept, segments, size_bytes, working_elements
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.parameter_servers import server
+from scaleproof.simulator.memory.ranks import ranks
+from scaleproof.simulator.memory.result import HOLDERS, MemoryUse, RankMemory
+from scaleproof.simulator.memory.states import States, states
+from scaleproof.simulator.scenario.schema import Scenario
 
 __all__ = [
-    "HOLDERS", "Memory", "RankMemory", "States", "kept", "memory", "segments", "size_bytes", "states",
+    "HOLDERS", "MemoryUse", "RankMemory", "States", "kept", "memory", "segments", "size_bytes", "states",
     "working_elements",
 ]  # fmt: skip
 
 
-def memory(scenario: Scenario) -> Memory:
+def memory(scenario: Scenario) -> MemoryUse:
     """Bytes that each rank of `scenario` allocates."""
-    setting = Setting(scenario)
-    return Memory(ranks(setting), server(setting), _capacity_bytes(scenario))
+    setting = MemoryInputs(scenario)
+    return MemoryUse(ranks(setting), server(setting), _capacity_bytes(scenario))
 
 
 def _capacity_bytes(scenario: Scenario) -> float:

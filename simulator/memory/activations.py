@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.frameworks import Loss
-from simulator.memory.setting import Setting
-from simulator.model.layers import Layer
-from simulator.model.operators import Attention, Convolution, Kept, Matmul, Memory, Operator
-from simulator.recompute import Recompute, again
+from scaleproof.simulator.frameworks import Loss
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
+from scaleproof.simulator.model.recompute import Recompute, again
 
 # The names under which layers keep what they read, and what the loss needs.
 READ: Final = "input"
@@ -24,7 +24,7 @@ _RING_PARTS: Final = 4
 _GATHERED_PARTS: Final = 2
 
 
-def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements: int = 0) -> tuple[Kept, ...]:
+def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements: int = 0) -> tuple[SavedActivation, ...]:
     """A layer's activations that are held from its forward to its backward pass.
 
     first: whether it is the first of those that are made again together, whose input alone is then kept; entry_elements: of
@@ -36,13 +36,13 @@ def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements:
         return again(layer, recompute).kept
     if not first:
         return ()
-    return tuple(one for one in layer.kept if one.group == "input") or (Kept(READ, entry_elements, group="input"),)
+    return tuple(one for one in layer.kept if one.group == "input") or (SavedActivation(READ, entry_elements, group="input"),)
 
 
-def with_narrow_inputs(kept: Sequence[Kept], element_bytes: int) -> tuple[Kept, ...]:
+def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: int) -> tuple[SavedActivation, ...]:
     """The same where products keep what they read in fewer bytes: outputs of norms and of activation functions, and that of
     attention, which its own backward pass reads as well."""
-    result: list[Kept] = []
+    result: list[SavedActivation] = []
     for one in kept:
         if one.name in ("norms", "activation", "expert inputs"):
             result.append(one._replace(element_bytes=element_bytes))
@@ -51,12 +51,12 @@ def with_narrow_inputs(kept: Sequence[Kept], element_bytes: int) -> tuple[Kept, 
     return tuple(result)
 
 
-def size_bytes(activations: Iterable[Kept], element_bytes: int, logit_bytes: int | None = None) -> int:
+def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit_bytes: int | None = None) -> int:
     """Bytes of kept activations for one sample. logit_bytes: of an element of what the loss needs; its own if None."""
     return sum(one.elements * _element_bytes(one, element_bytes, logit_bytes) for one in activations)
 
 
-def _element_bytes(one: Kept, element_bytes: int, logit_bytes: int | None) -> int:
+def _element_bytes(one: SavedActivation, element_bytes: int, logit_bytes: int | None) -> int:
     own = one.element_bytes or element_bytes
     return logit_bytes if logit_bytes is not None and one.name in _LOGITS else own
 
@@ -89,7 +89,7 @@ def working_elements(operator: Operator) -> int:
             return operator.written + operator.backward_written
 
 
-class Held(NamedTuple):
+class LayerActivations(NamedTuple):
     """Bytes for a layer and one sample.
 
     kept: from the forward to the backward pass; logits of them. again: what was dropped, and is made again. left: what the
@@ -106,7 +106,9 @@ class Held(NamedTuple):
     moments: tuple[tuple[float, int], ...]
 
 
-def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool, setting: Setting) -> Held:
+def held(
+    layer: Layer, own: Sequence[SavedActivation], whole: Sequence[SavedActivation], is_last: bool, setting: MemoryInputs
+) -> LayerActivations:
     """own: of what it keeps (`whole`) what is not made again. is_last: whether no layer of the chunk is behind it."""
     size = setting.size
     logit_bytes, _ = setting.software.loss.logit_bytes(size)
@@ -118,7 +120,7 @@ def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool
     key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
     if key not in setting.passed:
         setting.passed[key] = _passed(layer, is_last, setting)
-    return Held(
+    return LayerActivations(
         size_bytes(own, size, logit_bytes),
         size_bytes((one for one in own if one.name in _LOGITS), size, logit_bytes),
         dropped_bytes,
@@ -126,7 +128,7 @@ def held(layer: Layer, own: Sequence[Kept], whole: Sequence[Kept], is_last: bool
     )
 
 
-def _passed(layer: Layer, is_last: bool, setting: Setting) -> tuple[float, float, tuple[tuple[float, int], ...]]:
+def _passed(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple[float, float, tuple[tuple[float, int], ...]]:
     """What is left and gathered, and moments, whatever is made again."""
     size, fullest = setting.size, dict[int, float]()
     for working, weights in _moments(layer, size, is_last, setting.software.loss):
@@ -177,12 +179,12 @@ def _moments(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tup
     looked_up = layer.parameters if not any(map(_weights, layer.operators)) else 0
     yield float(layer.output_elements), looked_up
     again = 0
-    if not is_last and layer.operators and isinstance(last := layer.operators[-1], Memory):
+    if not is_last and layer.operators and isinstance(last := layer.operators[-1], MemoryBound):
         again = max(0, min(last.backward_read - last.written, layer.output_elements))
     for index in range(len(layer.operators) - 1, -1, -1):
         operator = layer.operators[index]
         weights = _weights(operator)
-        is_loss = isinstance(operator, Memory) and operator.name == _LOSS
+        is_loss = isinstance(operator, MemoryBound) and operator.name == _LOSS
         working = working_elements(operator) / 2 * loss.logit_bytes(size)[1] / size if is_loss else working_elements(operator)
         yield working + again, weights
         again = 0

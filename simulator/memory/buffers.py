@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from simulator.frameworks import MemoryBehaviour
-from simulator.memory.own import Part
-from simulator.memory.setting import Setting
-from simulator.memory.states import MASTER_BYTES, Amount, States
-from simulator.model.layers import Layer
-from simulator.strategy import LocalSgd
-from simulator.strategy.compression import PowerSgd, TopK
-from simulator.strategy.replicated import Replicated
+from scaleproof.simulator.frameworks import MemoryBehaviour
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.stage_layers import StageElements
+from scaleproof.simulator.memory.states import MASTER_BYTES, Amount, States
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.strategy import LocalSgd
+from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, TopK
+from scaleproof.simulator.strategy.replica_strategy import Replicated
 
 
-def always_bytes(setting: Setting, part: Part, held: States) -> Amount:
+def always_bytes(setting: MemoryInputs, part: StageElements, held: States) -> Amount:
     """What a rank with a part of the model, and what it holds for parameters, has throughout a step."""
     return _summed_bytes(setting, part, held) + _gathered_bytes(setting, part) + _apart_bytes(setting, part)
 
@@ -41,7 +41,7 @@ def pipeline_bytes(
     return comes + goes + (flight * output_bytes if software.keeps_outputs else 0.0)
 
 
-def compressed_bytes(setting: Setting, layers: Sequence[Layer]) -> float:
+def compressed_bytes(setting: MemoryInputs, layers: Sequence[Layer]) -> float:
     """What compression leaves over for the next step, an element for each parameter, and what is sent and comes."""
     plan, size = setting.plan, setting.reduced_size
     if plan.compression is None or plan.workers == 1:
@@ -51,7 +51,7 @@ def compressed_bytes(setting: Setting, layers: Sequence[Layer]) -> float:
     return left + sum(wire.collective_bytes(plan.workers) for wire in plan.compression.wire(tensors, size))
 
 
-def _summed_bytes(setting: Setting, part: Part, held: States) -> Amount:
+def _summed_bytes(setting: MemoryInputs, part: StageElements, held: States) -> Amount:
     """Bytes of buckets of gradients. Of those that ZeRO's second stage scatters one fills while another is on its way.
     Strategies that exchange something else have a copy of it, flat (torch.distributed.algorithms.model_averaging)."""
     zero, software, parameters = setting.training.zero, setting.software, part.sizes.parameters
@@ -71,7 +71,7 @@ def _summed_bytes(setting: Setting, part: Part, held: States) -> Amount:
     return setting.averages * (buckets + (np.minimum(software.reduce_elements, parameters) * setting.size if zero else 0.0))
 
 
-def _gathered_bytes(setting: Setting, part: Part) -> Amount:
+def _gathered_bytes(setting: MemoryInputs, part: StageElements) -> Amount:
     """Parameters that ZeRO's third stage gathers: of what is glued, together and for the whole pass; of the layer that
     computes and those that are gathered ahead; or of all, where they are not dropped after the forward pass."""
     plan = setting.plan
@@ -79,7 +79,7 @@ def _gathered_bytes(setting: Setting, part: Part) -> Amount:
     return setting.gathers * setting.size * (part.ends + ahead)
 
 
-def _apart_bytes(setting: Setting, part: Part) -> float:
+def _apart_bytes(setting: MemoryInputs, part: StageElements) -> float:
     """What workers that go apart keep to find together again: DiLoCo's parameters of the period's begin and their momentum,
     in 32 bits."""
     strategy = setting.strategy

@@ -9,31 +9,31 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.memory.activations import size_bytes
-from simulator.memory.always import Always
-from simulator.memory.buffers import compressed_bytes, pipeline_bytes
-from simulator.memory.chunk import Chunk, Moment, chunk_of
-from simulator.memory.libraries import libraries_bytes
-from simulator.memory.own import Own, batch_of, output_elements, owns, part_of
-from simulator.memory.result import COMES_AND_GOES, HOLDERS, RankMemory
-from simulator.memory.setting import Setting
-from simulator.memory.states import Amount, states
-from simulator.strategy import GatherAverage
+from scaleproof.simulator.memory.activations import size_bytes
+from scaleproof.simulator.memory.backward_peak import Chunk, Moment, chunk_of
+from scaleproof.simulator.memory.buffers import compressed_bytes, pipeline_bytes
+from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.memory.result import COMES_AND_GOES, HOLDERS, RankMemory
+from scaleproof.simulator.memory.stage_layers import Own, batch_of, output_elements, owns, part_of
+from scaleproof.simulator.memory.states import Amount, states
+from scaleproof.simulator.memory.static import Always
+from scaleproof.simulator.strategy import GatherAverage
 
 _NOTHING: Final = Moment(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def ranks(setting: Setting) -> tuple[RankMemory, ...]:
+def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
     """Every pipeline rank's, one after the other; the main worker first where it has more to do than others."""
     own_of = owns(setting.strategy, setting.job)
     copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in own_of)
     libraries = libraries_bytes(setting, copies)
-    known: dict[tuple[object, ...], _Kind] = {}
+    known: dict[tuple[object, ...], _RankClass] = {}
     kinds = []
     for number, own in enumerate(own_of):
         key = (number == 0, *own.key)
         if key not in known:
-            known[key] = _Kind(setting, own, number == 0, libraries)
+            known[key] = _RankClass(setting, own, number == 0, libraries)
         kinds.append(known[key])
     beside = _Beside(setting, kinds)
     names = [f"stage {number}" for number in range(len(kinds))] if len(kinds) > 1 else ["worker"]
@@ -53,7 +53,7 @@ class Peak(NamedTuple):
     beside_bytes: Sequence[float]
     gradients_bytes: float
 
-    def total_bytes(self, setting: Setting) -> Amount:
+    def total_bytes(self, setting: MemoryInputs) -> Amount:
         """With what the allocator holds beyond it."""
         share, of_gradients = setting.fragmentation, setting.fragmentation_of_gradients
         beside_bytes = (1 + share) * self.beside_bytes[0] + (1 + of_gradients) * self.gradients_bytes
@@ -66,10 +66,10 @@ def optimizer_step(always: Always, gradients_bytes: float) -> Peak:
     return Peak(_NOTHING._replace(working=working), (0.0, 0.0), gradients_bytes + gradients)
 
 
-class _Kind:
+class _RankClass:
     """What alike ranks hold all the time, their chunks, and bytes of gradients of each chunk."""
 
-    def __init__(self, setting: Setting, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
+    def __init__(self, setting: MemoryInputs, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
         self.setting, layers = setting, own.layers
         training = setting.training
         self.batch = batch_of(layers) if is_first else ()
@@ -111,7 +111,7 @@ class _Kind:
 class _Beside:
     """The most that other microbatches hold beside one, and logits among it: lists of pairs of bytes, by rank and chunk."""
 
-    def __init__(self, setting: Setting, kinds: Sequence[_Kind]) -> None:
+    def __init__(self, setting: MemoryInputs, kinds: Sequence[_RankClass]) -> None:
         weights = np.array(
             [[*(one.kept_bytes for one in kind.chunks), *(one.left_bytes for one in kind.chunks)] for kind in kinds]
         )
@@ -131,7 +131,7 @@ def _most(counts: NDArray[np.int64], weights: NDArray[np.float64], logits: NDArr
     return result
 
 
-def _peaks(setting: Setting, kind: _Kind, beside: _Beside, rank: int) -> Iterator[Peak]:
+def _peaks(setting: MemoryInputs, kind: _RankClass, beside: _Beside, rank: int) -> Iterator[Peak]:
     """The fullest moments: of the first backward pass over each chunk, of later ones, between passes, of the optimizer."""
     of_chunk = kind.gradients_bytes
     makes = setting.makes_gradients and not setting.splits

@@ -42,7 +42,7 @@ class RankMemory:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """ranks: the kinds of training ranks, by stage. servers: of a parameter server, in the memory of their hosts.
     capacity_bytes: of a device, or a process's part of its machine."""
 

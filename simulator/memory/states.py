@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simulator.cluster.device import ELEMENT_BYTES
-from simulator.model.layers import Layer
-from simulator.scenario import Training
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.scenario.schema import Training
 
 # Elements per parameter that an optimizer keeps: none, a velocity, or two moments. Adafactor is counted by tensor.
 _STATES: Final = {"sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}
@@ -29,7 +29,7 @@ class States(NamedTuple):
     optimizer_states: float
 
 
-class Sizes(NamedTuple):
+class StateSizes(NamedTuple):
     """Elements of parameters, of experts' among them, and of what an optimizer keeps; arrays, where they are of many ranks."""
 
     parameters: Amount
@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
     states: Amount
 
 
-def sizes(layers: Sequence[Layer], optimizer: str) -> Sizes:
+def sizes(layers: Sequence[Layer], optimizer: str) -> StateSizes:
     """Parameters, those of experts among them, and elements of the optimizer's states."""
     parameters = sum(layer.parameters for layer in layers)
     # Adafactor keeps sums of rows and columns (arXiv 1804.04235): of a square, since tensors do not tell their shape
@@ -45,7 +45,7 @@ def sizes(layers: Sequence[Layer], optimizer: str) -> Sizes:
         elements = sum(2 * math.sqrt(tensor) for layer in layers for tensor in layer.tensors)
     else:
         elements = _STATES[optimizer] * parameters
-    return Sizes(parameters, sum(layer.expert_parameters for layer in layers), elements)
+    return StateSizes(parameters, sum(layer.expert_parameters for layer in layers), elements)
 
 
 def states(
@@ -67,7 +67,7 @@ def states(
 
 
 def states_of(
-    own: Sizes, training: Training, replicas: Amount, expert_replicas: Amount, gradient_bytes: int | None = None,
+    own: StateSizes, training: Training, replicas: Amount, expert_replicas: Amount, gradient_bytes: int | None = None,
     whole_gradients: bool = False,
 ) -> States:  # fmt: skip
     """The same by sizes. Where ZeRO's third stage has 32-bit gradients, the master copies are what is shared out and gathered

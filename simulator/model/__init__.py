@@ -9,14 +9,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.model.convnet import AlexNet, ResNet, Vgg
-from simulator.model.encoders import T5, Bert
-from simulator.model.inception import InceptionV3
-from simulator.model.layers import Layer, ModelSpec, cut_into_stages
-from simulator.model.mlp import Mlp
-from simulator.model.siamese import Siamese
-from simulator.model.tracing import Traced
-from simulator.model.transformer import Gpt, Llama
+from scaleproof.simulator.model.convolutional.chain import AlexNet, ResNet, Vgg
+from scaleproof.simulator.model.convolutional.inception import InceptionV3
+from scaleproof.simulator.model.layers import Layer, ModelSpec, cut_into_stages
+from scaleproof.simulator.model.mlp import Mlp
+from scaleproof.simulator.model.siamese import Siamese
+from scaleproof.simulator.model.tracing.torch_module import Traced
+from scaleproof.simulator.model.transformer.decoder import Gpt, Llama
+from scaleproof.simulator.model.transformer.encoders import T5, Bert
 
 AnyModel = Annotated[
     Gpt | Llama | Bert | T5 | Mlp | ResNet | Vgg | AlexNet | InceptionV3 | Siamese | Traced, Field(discriminator="kind")

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simulator.errors import FieldError
-from simulator.model.layers import Layer
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.model.layers import Layer
 
 if TYPE_CHECKING:
     import networkx

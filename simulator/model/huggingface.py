@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from simulator.errors import NotFoundError, ScenarioError
-from simulator.model.encoders import T5, Bert
-from simulator.model.layers import ModelSpec
-from simulator.model.transformer import Gpt, Llama
+from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
+from scaleproof.simulator.model.layers import ModelSpec
+from scaleproof.simulator.model.transformer.decoder import Gpt, Llama
+from scaleproof.simulator.model.transformer.encoders import T5, Bert
 
 Config = Mapping[str, Any]
 Fields = dict[str, Any]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from simulator.errors import FieldError
-from simulator.model.operators import Exchange, Kept, Matmul, Module, Operator
-from simulator.spec import Spec
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.model.operators import Exchange, Matmul, Module, Operator, SavedActivation
 
 ContextBy = Literal["ring", "all_gather", "ulysses"]
 
@@ -59,7 +59,7 @@ class Layer:
     tensors: tuple[int, ...]
     output_elements: int
     glued: bool = False
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[SavedActivation, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     inputs: tuple[str, ...] | None = None
     expert_parameters: int = 0

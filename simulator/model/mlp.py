@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Literal
 
-from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
-from simulator.model.operators import Kept, Matmul, Memory
-from simulator.spec import Depth, Width
+from scaleproof.simulator.common.spec import Depth, Width
+from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
+from scaleproof.simulator.model.operators import Matmul, MemoryBound, SavedActivation
 
 
 class Mlp(ModelSpec):
@@ -34,12 +34,12 @@ def _linear(index: int, inputs: int, outputs: int, mlp: Mlp) -> Layer:
     first, last = index == 0, index == mlp.layers - 1
     role = (",first" if first else "") + (",last" if last else "")
     # a ReLU keeps its output, which the next layer reads; the loss keeps probabilities
-    after = Memory("loss" if last else "relu", outputs, outputs, 2 * outputs, outputs)
+    after = MemoryBound("loss" if last else "relu", outputs, outputs, 2 * outputs, outputs)
     return Layer(
         f"linear{index}",
         f"mlp.linear({inputs}x{outputs}{role})",
         (Matmul("linear", 1, outputs, inputs, input_gradient=not first), after),
         (inputs * outputs, outputs),
         outputs,
-        kept=(Kept("input", inputs, group="input"), *((Kept("probabilities", outputs),) if last else ())),
+        kept=(SavedActivation("input", inputs, group="input"), *((SavedActivation("probabilities", outputs),) if last else ())),
     )

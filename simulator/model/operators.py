@@ -147,7 +147,7 @@ class Convolution(_Weighted):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryBound:
     """Bound by memory: norms, activations, dropout, additions, pooling, look-ups, losses.
 
     read, written: elements of the forward pass; backward_read, backward_written: of the backward pass.
@@ -168,10 +168,10 @@ class Memory:
         return 0.0
 
 
-Operator = Matmul | Attention | Convolution | Memory
+Operator = Matmul | Attention | Convolution | MemoryBound
 
 
-class Kept(NamedTuple):
+class SavedActivation(NamedTuple):
     """An activation that is kept from the forward pass for the backward pass: elements for one sample.
 
     element_bytes: of each, where it is not the training precision's (dropout masks have one byte, what losses keep four).

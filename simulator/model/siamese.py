@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.model.convnet import AlexNet, ResNet, Vgg
-from simulator.model.inception import InceptionV3
-from simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
-from simulator.model.mlp import Mlp
-from simulator.model.operators import Kept, Matmul, Memory
+from scaleproof.simulator.model.convolutional.chain import AlexNet, ResNet, Vgg
+from scaleproof.simulator.model.convolutional.inception import InceptionV3
+from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
+from scaleproof.simulator.model.mlp import Mlp
+from scaleproof.simulator.model.operators import Matmul, MemoryBound, SavedActivation
 
 Tower = Annotated[AlexNet | InceptionV3 | Mlp | ResNet | Vgg, Field(discriminator="kind")]
 
@@ -53,9 +53,13 @@ def _without_loss(layer: Layer) -> Layer:
 def _distance(width: int, inputs: tuple[str, str]) -> Layer:
     """|left − right|, weighted and summed to one number, and its loss."""
     operators = (
-        Memory("difference", 2 * width, width, 2 * width, 2 * width),
+        MemoryBound("difference", 2 * width, width, 2 * width, 2 * width),
         Matmul("linear", 1, 1, width),
-        Memory("loss", 1, 1, 2, 1),
+        MemoryBound("loss", 1, 1, 2, 1),
     )
-    kept = (Kept("input", 2 * width, group="input"), Kept("difference", 2 * width), Kept("probabilities", 1))
+    kept = (
+        SavedActivation("input", 2 * width, group="input"),
+        SavedActivation("difference", 2 * width),
+        SavedActivation("probabilities", 1),
+    )
     return Layer("head", f"siamese.head({width})", operators, (width, 1), 1, glued=True, kept=kept, inputs=inputs)

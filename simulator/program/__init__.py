@@ -7,9 +7,9 @@ the program is built; what they share is told by how often a task uses a resourc
 
 from __future__ import annotations
 
-from simulator.program.builder import Path, ProgramBuilder
-from simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
-from simulator.program.table import COLLECTIVE_LANE, MAIN_LANE, NO_LANE, Kind, Program, RankClasses, followers
+from scaleproof.simulator.program.builder import Path, ProgramBuilder
+from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
+from scaleproof.simulator.program.table import COLLECTIVE_LANE, MAIN_LANE, NO_LANE, Kind, Program, RankClasses, followers
 
 __all__ = [
     "COLLECTIVE_LANE", "MAIN_LANE", "NO_LANE", "Kind", "Path", "Program", "ProgramBuilder", "RankClasses", "Resources",

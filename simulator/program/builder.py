@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.gate import SYNCHRONOUS, Gate, Units
-from simulator.pace import Pace
-from simulator.program.resources import Resources, Routes, Rows, Use
-from simulator.program.table import COLLECTIVE_LANE, MAIN_LANE, NO_LANE, Kind, Program, RankClasses
-from simulator.ragged import Ragged
-from simulator.varying import numbers, put
+from scaleproof.simulator.common.batched import numbers, put
+from scaleproof.simulator.common.csr import Ragged
+from scaleproof.simulator.program.consistency import SYNCHRONOUS, Gate, WorkQuota
+from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
+from scaleproof.simulator.program.speed_profile import Pace
+from scaleproof.simulator.program.table import COLLECTIVE_LANE, MAIN_LANE, NO_LANE, Kind, Program, RankClasses
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ProgramBuilder:
     """Collects tasks; `build` makes the columns. What adds one task returns its row number, what adds a block of them their
     row numbers, in the shape to which its arguments broadcast. gate, units: as a Program has them."""
 
-    def __init__(self, gate: Gate = SYNCHRONOUS, units: Units | None = None) -> None:
+    def __init__(self, gate: Gate = SYNCHRONOUS, units: WorkQuota | None = None) -> None:
         self._gate = gate
         self._units = units
         self._rank_names: list[str] = []

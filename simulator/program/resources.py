@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.pace import Cycle
-from simulator.ragged import Ragged
+from scaleproof.simulator.common.csr import Ragged
+from scaleproof.simulator.program.speed_profile import Cycle
 
 Rows = NDArray[np.int64]
 

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.gate import SYNCHRONOUS, Gate, Units
-from simulator.pace import Pace
-from simulator.program.resources import Resources, Routes, Rows, Use
-from simulator.ragged import Ragged, in_order
+from scaleproof.simulator.common.csr import Ragged, in_order
+from scaleproof.simulator.program.consistency import SYNCHRONOUS, Gate, WorkQuota
+from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
+from scaleproof.simulator.program.speed_profile import Pace
 
 NO_LANE: Final = -1
 MAIN_LANE: Final = 0
@@ -78,7 +78,7 @@ class Program:
     members: classes that take part in a COLLECTIVE.
     gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
 
-    Of a program that was compiled for several points at once (`simulator.varying`), columns of numbers that differ between them
+    Of a program that was compiled for several points at once (`scaleproof.simulator.common.batched`), columns of numbers that differ between them
     have the points as a last axis.
     """
 
@@ -109,7 +109,7 @@ class Program:
     carried: Ragged
     members: Ragged
     gate: Gate = SYNCHRONOUS
-    units: Units | None = None
+    units: WorkQuota | None = None
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from simulator.strategy.base import Strategy
-from simulator.strategy.data_parallel import DataParallel
-from simulator.strategy.gather_average import GatherAverage
-from simulator.strategy.hybrid import Hybrid
-from simulator.strategy.kinds import Kinds
-from simulator.strategy.local_sgd import LocalSgd
-from simulator.strategy.model_parallel import ModelParallel
-from simulator.strategy.parameter_server import ParameterServer
-from simulator.strategy.pipeline import Pipeline
+from scaleproof.simulator.strategy.base import Strategy
+from scaleproof.simulator.strategy.data_parallel.gather_average import GatherAverage
+from scaleproof.simulator.strategy.data_parallel.local_sgd import LocalSgd
+from scaleproof.simulator.strategy.data_parallel.strategy import DataParallel
+from scaleproof.simulator.strategy.hybrid import Hybrid
+from scaleproof.simulator.strategy.model_parallel.strategy import ModelParallel
+from scaleproof.simulator.strategy.parameter_server.strategy import ParameterServer
+from scaleproof.simulator.strategy.pipeline.strategy import Pipeline
+from scaleproof.simulator.strategy.registry import StrategyRegistry
 
-KINDS: Final = Kinds(ParameterServer, DataParallel, LocalSgd, GatherAverage, ModelParallel, Pipeline, Hybrid)
+KINDS: Final = StrategyRegistry(ParameterServer, DataParallel, LocalSgd, GatherAverage, ModelParallel, Pipeline, Hybrid)
 AnyStrategy = Annotated[Strategy, KINDS]
 
 __all__ = [

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from simulator.cluster import Cluster
-from simulator.errors import FieldError
-from simulator.model.layers import Layer, cut_into_stages
-from simulator.program import Program
-from simulator.spec import Spec
-from simulator.strategy.costs import Job
-from simulator.strategy.plan import Plan
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.model.layers import Layer, cut_into_stages
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.plan import Plan
 
 
 class Strategy(Spec, ABC):

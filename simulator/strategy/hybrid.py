@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.cluster import Cluster
-from simulator.model.layers import ContextBy
-from simulator.spec import Count
-from simulator.strategy.dispatch import WirePrecision
-from simulator.strategy.grid import ORDER, Axis
-from simulator.strategy.plan import Plan
-from simulator.strategy.replicated import Averaged, Replicated, Staged, averaging, staging
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.model.layers import ContextBy
+from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis
+from scaleproof.simulator.strategy.model_parallel.expert_dispatch import WirePrecision
+from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.replica_strategy import Averaged, Replicated, Staged, averaging, staging
 
 
 class Hybrid(Averaged, Staged, Replicated):

@@ -10,19 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simulator.cluster import Cluster
-from simulator.cluster.algorithms import Group, Op
-from simulator.errors import FieldError
-from simulator.model.layers import ContextBy, Counted, Shard
-from simulator.strategy.compression import Compression
-from simulator.strategy.contention import Contention, Replicas
-from simulator.strategy.costs import Job
-from simulator.strategy.dispatch import Dispatch, WirePrecision
-from simulator.strategy.exchange import Exchanges
-from simulator.strategy.grid import ORDER, Axis, Grid
-from simulator.strategy.placement import Placed, place
-from simulator.strategy.schedule import PassTimes, ScheduleName, stage_of
-from simulator.strategy.shares import place_shares
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.model.layers import ContextBy, Counted, Shard
+from scaleproof.simulator.strategy.data_parallel.compression import Compression
+from scaleproof.simulator.strategy.data_parallel.contention import Contention, Replicas
+from scaleproof.simulator.strategy.data_parallel.uneven_batches import place_shares
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh
+from scaleproof.simulator.strategy.layout.placement import Placed, place
+from scaleproof.simulator.strategy.model_parallel.expert_dispatch import Dispatch, WirePrecision
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import Exchanges
+from scaleproof.simulator.strategy.pipeline.schedule import PassTimes, ScheduleName, stage_of
 
 # A number, or an array of one for each of many plans.
 Amount = Any
@@ -34,7 +34,7 @@ class Plan:
 
     order: axes of the ranks' numbers, the innermost first. expert: ranks that share a mixture's experts: workers, if
     `expert_tensor` is None. expert_tensor: tensor-parallel ranks that share each expert's matrices, all if None; if given,
-    `expert` ranks are taken from all others of a stage (`Grid.experts`). sequence_parallel, context_by: as in `Shard`.
+    `expert` ranks are taken from all others of a stage (`DeviceMesh.experts`). sequence_parallel, context_by: as in `Shard`.
     overlap_tensor: as in `Exchanges`. overlap_experts, node_limit, deduplicated, dispatch_precision, combine_precision: as in
     `Dispatch`. overlap_sends: whether activations are sent and received beside passes. split_sends:
     tensor-parallel ranks send a part each of what all of them have (arXiv 2104.04473, section 4.1). account_for_embedding,
@@ -168,7 +168,7 @@ class Plan:
             ranks=self.ranks, group=self.lockstep,
         )  # fmt: skip
 
-    def _contention(self, grid: Grid, zero: int) -> Contention | None:
+    def _contention(self, grid: DeviceMesh, zero: int) -> Contention | None:
         """What replicas exchange next to their passes; None where they exchange nothing."""
         if not self.averages or self.servers:
             return None
@@ -185,9 +185,9 @@ class Plan:
             )
         )
 
-    def grid(self, devices: int) -> Grid:
+    def grid(self, devices: int) -> DeviceMesh:
         """The ranks on nodes of so many devices."""
-        return Grid(self.workers, self.stages, self.tensor, self.context, devices, self.order)
+        return DeviceMesh(self.workers, self.stages, self.tensor, self.context, devices, self.order)
 
     def samples_of(self, worker: int, job: Job) -> int:
         """Of a step."""
@@ -215,7 +215,7 @@ class Plan:
             return self._each_alone(grid)
         return [Placed(grid.place(w, 0)[0], self.workers // period, 1, w) for w in range(period)]
 
-    def _each_alone(self, grid: Grid) -> list[Placed]:
+    def _each_alone(self, grid: DeviceMesh) -> list[Placed]:
         return [Placed(grid.place(worker, 0)[0], 1, 1, worker) for worker in range(self.workers)]
 
     def check(self, experts: bool) -> None:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from reports.page import build
-
-from .example import edit, failed_case, write_results
-from .studies import write_study
+from scaleproof.reports.pages.page import build
+from tests.reports.example import edit, failed_case, write_results
+from tests.reports.studies import write_study
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

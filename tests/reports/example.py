@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream, from_spans, save
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Origin, Phase, Run, Spans, Stream, from_spans, save
 
 STEPS = 5
 # scenario, family, training ranks, servers, measured step time, error of the prediction

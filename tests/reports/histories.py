@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from simulator.cluster.quantities import Interval
-from simulator.run import Run
-from simulator.scenario import Scenario
-from validator.reconciliation.history import append_cases, append_cluster
-from validator.reconciliation.reconcile import Case
+from scaleproof.simulator.cluster.quantities import Interval
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.history import append_cases, append_cluster
+from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
 BEGIN = datetime(2026, 10, 1, 8, tzinfo=UTC)
 STEADY_S = (0.0200, 0.0202, 0.0199, 0.0201, 0.0200)
@@ -46,7 +46,7 @@ def reconciled(out: Path, name: str, times_s: Sequence[float], host: str = "vm",
             run, origin="measured", step_time_s=step_time_s, provenance={"date": date, "host": host, "torch": "2.13"}
         )
         interval_s = (step_time_s * 0.98, step_time_s * 1.02)
-        cases.append(Case(one, run, replace(measured, step_time_interval_s=interval_s)))
+        cases.append(ReconciledCase(one, run, replace(measured, step_time_interval_s=interval_s)))
     append_cases(cases, out)
 
 

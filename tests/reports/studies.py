@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from reports import result_page, sections, study_page
-from reports.style import Drawn
-from simulator.study import sweep
+from scaleproof.reports.charts.style import Drawn
+from scaleproof.reports.pages import result_page, sections, study_page
+from scaleproof.simulator.analysis.study import sweep
 
 SCENARIO: Final[Mapping[str, Any]] = {
     "name": "small",

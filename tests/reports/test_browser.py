@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
-from reports.page import build
-from simulator.study import sweep
-
-from .studies import STUDY, without_pictures
+from scaleproof.reports.pages.page import build
+from scaleproof.simulator.analysis.study import sweep
+from tests.reports.studies import STUDY, without_pictures
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

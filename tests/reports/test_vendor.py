@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from reports import page
+from scaleproof.reports.pages import page
 
 VENDOR = Path(page.__file__).parent / "vendor"
 VERSION = "4.1.1"

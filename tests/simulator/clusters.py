@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from simulator.cluster import Cluster
+from scaleproof.simulator.cluster import Cluster
 
 Fields = Mapping[str, object]
 AS_IT_IS: Final[Fields] = {}

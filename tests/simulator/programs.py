@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine import simulate
-from simulator.program import Kind, Program
-from simulator.run import Phase
-from simulator.scenario import Scenario
+from scaleproof.simulator.engine import simulate
+from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.schema import Scenario
 
 # a network and devices on which nothing but compute takes time
 ONLY_COMPUTE = (

@@ -10,19 +10,19 @@ from typing import Final, NamedTuple
 import pytest
 import yaml
 
-from simulator import library
-from simulator.cluster import Cluster
-from simulator.cluster.algorithms import Group
-from simulator.cluster.cost import collective_cost, library_of
-from simulator.engine import simulate
-from simulator.estimate.wires import Wires
-from simulator.program import ProgramBuilder
-from simulator.run import Phase
-from simulator.scenario import load_cluster
-from simulator.strategy.fabric import Fabric
+from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.cluster.collectives.cost import collective_cost, library_of
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.engine import simulate
+from scaleproof.simulator.program import ProgramBuilder
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from tests.simulator.clusters import plain
 
-NAMES: Final = library.names("clusters")
+NAMES: Final = catalog.names("clusters")
 SIZES: Final = tuple(2**power for power in range(20, 31, 2))
 # A ring of more ranks takes long to route through a torus.
 MOST_DEVICES: Final = 64
@@ -34,7 +34,7 @@ BOUND: Final = 1.5
 
 @cache
 def cluster(name: str) -> Cluster:
-    return load_cluster(library.ROOT / "clusters" / f"{name}.yaml")
+    return load_cluster(catalog.ROOT / "clusters" / f"{name}.yaml")
 
 
 NCCL: Final = tuple(name for name in NAMES if library_of(cluster(name)) == "nccl")
@@ -82,7 +82,7 @@ def test_where_bytes_take_the_time_rings_are_about_as_fast_as_what_nccl_chooses(
 
 def readme_cluster() -> Cluster:
     """The cluster of the scenario that README.md shows as the reader's own."""
-    text = (library.ROOT.parent / "README.md").read_text(encoding="utf-8")
+    text = (catalog.ROOT.parent / "README.md").read_text(encoding="utf-8")
     scenario = next(block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "name: mine" in block)
     return Cluster.model_validate(yaml.safe_load(scenario)["cluster"])
 
@@ -139,7 +139,7 @@ def pairs(known: Cluster) -> Iterator[Pair]:
 def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """As a program's engine times a pipeline's message."""
     builder = ProgramBuilder()
-    path = Fabric(known, builder).alike_messages(*pair, size_bytes)
+    path = ResourceMap(known, builder).alike_messages(*pair, size_bytes)
     ranks = [builder.rank(name) for name in ("source", "target")]
     builder.transfer(*ranks, size_bytes, path, Phase.SEND, ())
     return float(simulate(builder.build(), 1).end_s.max())
@@ -147,7 +147,7 @@ def sent_alone_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
 
 def estimated_s(known: Cluster, pair: Pair, size_bytes: float) -> float:
     """As estimates time it."""
-    wires = Wires(known)
+    wires = TransferTimes(known)
     number = wires.message(pair, size_bytes, wires.fabric.alike_messages(*pair, size_bytes))
     return float(wires.seconds()[number])
 

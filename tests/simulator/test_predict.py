@@ -5,18 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator import library
-from simulator.baseline import forget
-from simulator.errors import FieldError, PluginError
-from simulator.predict import predict
-from simulator.program import Program, ProgramBuilder
-from simulator.scenario import Scenario, load
-from simulator.strategy import DataParallel
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import FieldError, PluginError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Program, ProgramBuilder
+from scaleproof.simulator.run.scaling import forget
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import DataParallel
 
 Make = Callable[..., Scenario]
 
 
-@pytest.mark.parametrize("name", library.names("what-if"))
+@pytest.mark.parametrize("name", catalog.names("what-if"))
 def test_every_shipped_question_has_an_answer(name: str) -> None:
     summary = predict(load(name)).summary()
     assert summary["step_time_s"] > 0
@@ -31,7 +32,7 @@ def test_every_shipped_question_has_an_answer(name: str) -> None:
 
 
 def test_what_ships_covers_every_family_with_both_models() -> None:
-    scenarios = [load(name) for name in library.names("what-if")]
+    scenarios = [load(name) for name in catalog.names("what-if")]
     pairs = {(s.strategy.kind, s.model.name) for s in scenarios}
     families = ("parameter_server", "data_parallel", "pipeline", "hybrid")
     assert pairs >= {(family, model) for family in families for model in ("resnet50", "gpt3-175b")}

@@ -11,10 +11,10 @@ from typing import Final
 
 import yaml
 
-from simulator import library
+from scaleproof.simulator.common import catalog
 from tests.conftest import SMALL
 from tests.trust.mutations import Form
-from tests.validator.imports.logs import FILES, all_reduce, host, kernel, launch, nccl_log, step, trace
+from tests.validator.calibration.imports.logs import FILES, all_reduce, host, kernel, launch, nccl_log, step, trace
 
 # Of a command: the file that is changed, and where it may write.
 FILE: Final = "{file}"
@@ -71,7 +71,7 @@ def scenarios() -> list[Seed]:
 
 def shipped(folders: Sequence[str], names: Sequence[str], commands: Sequence[Sequence[str]]) -> list[Seed]:
     """Files that ship."""
-    paths = [library.ROOT / folder / f"{name}.yaml" for folder in folders for name in names]
+    paths = [catalog.ROOT / folder / f"{name}.yaml" for folder in folders for name in names]
     return [Seed(path.name, path.read_bytes(), "yaml", commands) for path in paths if path.is_file()]
 
 
@@ -140,7 +140,7 @@ def logs() -> list[Seed]:
 
 def traces() -> list[Seed]:
     """Traces of torch's profiler and of Chakra, as JSON and as protocol buffers."""
-    from tests.validator.imports.test_chakra import _messages
+    from tests.validator.calibration.imports.test_chakra import _messages
 
     events = [*step(1, 0.0), *step(2, 1000.0)]
     gloo = [host("cpu_op", "aten::mm", 0.0, 50.0), host("user_annotation", "gloo:all_reduce", 50.0, 10.0)]
@@ -170,7 +170,7 @@ def traces() -> list[Seed]:
 def tables() -> list[Seed]:
     """Tables of published measurements, a few rows of each, and points of a calibration."""
     found = []
-    for path in sorted((library.ROOT / "published").glob("*.csv")):
+    for path in sorted((catalog.ROOT / "published").glob("*.csv")):
         if path.stem == "gpu_matmul_efficiency":
             # for reading alone
             continue
@@ -201,10 +201,10 @@ def _results() -> Mapping[str, bytes]:
     """What predict, measure and reconcile leave in a folder, of one small scenario."""
     import tempfile
 
-    from simulator.predict import predict
-    from simulator.run import save
-    from simulator.scenario import load
-    from validator.reconciliation import history
+    from scaleproof.simulator.predict import predict
+    from scaleproof.simulator.run.run import save
+    from scaleproof.simulator.scenario.load import load
+    from scaleproof.validator.reconciliation import history
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -245,7 +245,7 @@ def _studied() -> Seed:
     """A folder that a sweep wrote."""
     import tempfile
 
-    from simulator.study import sweep
+    from scaleproof.simulator.analysis.study import sweep
 
     study = {"scenario": yaml.safe_load(SMALL), "axes": {"strategy.workers": [2, 4]}}
     with tempfile.TemporaryDirectory() as name:
@@ -260,8 +260,8 @@ def _studied() -> Seed:
 def _historic() -> Seed:
     import tempfile
 
-    from simulator.scenario import load_cluster
-    from validator.reconciliation import history
+    from scaleproof.simulator.scenario.load import load_cluster
+    from scaleproof.validator.reconciliation import history
 
     with tempfile.TemporaryDirectory() as name:
         history.append_cluster(load_cluster(Path(__file__).parent / "files" / "calibrated.yaml"), Path(name))
@@ -273,8 +273,8 @@ def _points() -> Seed:
     """A table of points, as calibrate writes it."""
     import tempfile
 
+    from scaleproof.validator.probe.points import write
     from tests.validator.calibration.made import all_pairs, facts, sends, sums
-    from validator.probe.points import write
 
     points = [facts().point(), *sends(all_pairs(4)), *sums(4, 4, 1e-3, 1e7)]
     with tempfile.TemporaryDirectory() as name:

@@ -52,7 +52,7 @@ class Subject:
 
 
 def _swept(folder: Path) -> Any:
-    from simulator.study import table
+    from scaleproof.simulator.analysis.study import table
 
     # as text: what is not told compares with nothing
     return table(folder / "out").to_json(orient="records", double_precision=15)
@@ -65,7 +65,7 @@ def _written(folder: Path) -> Mapping[str, bytes]:
 
 def _measured(folder: Path) -> Any:
     """Of each run what is the same each time: what was trained, and what came of it."""
-    from validator.results import listed
+    from scaleproof.validator.results import listed
 
     runs = [one.run for one in listed(folder / "out")]
     assert all(run is not None and "partial" not in run.provenance for run in runs)
@@ -86,16 +86,16 @@ def _two_scenarios(folder: Path) -> None:
 
 
 def _points(folder: Path) -> None:
+    from scaleproof.validator.probe.points import write
     from tests.validator.calibration.made import all_pairs, facts, sends, sums
-    from validator.probe.points import write
 
     write([facts().point(), *sends(all_pairs(4)), *sums(4, 4, 1e-3, 1e7)], folder / "lab.points.parquet")
 
 
 def _a_forecast(folder: Path) -> None:
-    from simulator.predict import predict
-    from simulator.run import save
-    from simulator.scenario import load
+    from scaleproof.simulator.predict import predict
+    from scaleproof.simulator.run.run import save
+    from scaleproof.simulator.scenario.load import load
 
     (folder / "small.yaml").write_text(SMALL)
     save(predict(load(folder / "small.yaml")), folder / "out" / "predicted")

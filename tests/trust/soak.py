@@ -62,10 +62,10 @@ def points(count: int) -> Soaked:
 
 
 def _swept(count: int) -> Iterator[int]:
-    from simulator.study import executors
-    from simulator.study.folder import opened
-    from simulator.study.running import done, tasks
-    from simulator.study.study import read
+    from scaleproof.simulator.analysis.study import executors
+    from scaleproof.simulator.analysis.study.store import opened
+    from scaleproof.simulator.analysis.study.study import read
+    from scaleproof.simulator.analysis.study.sweep import done, tasks
 
     rates = max(1, round(count**0.5))
     numbers = {
@@ -86,8 +86,8 @@ def scenarios(count: int) -> Soaked:
 
 
 def _predicted(count: int) -> Iterator[int]:
-    from simulator.predict import predict
-    from simulator.scenario import load
+    from scaleproof.simulator.predict import predict
+    from scaleproof.simulator.scenario.load import load
 
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "small.yaml"

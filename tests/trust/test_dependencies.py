@@ -125,4 +125,4 @@ def test_nothing_is_unpickled_but_what_our_own_processes_made() -> None:
             r"\bpickle\.(load|loads|Unpickler)\b|\bjoblib\.load\b|allow_pickle=True|weights_only=False|\byaml\.(un|full_)", line
         )
     }
-    assert found == {"simulator/study/rows.py", "validator/rank.py", "validator/elastic/job.py"}
+    assert found == {"simulator/analysis/study/evaluate.py", "validator/launch/rank.py", "validator/experiments/elastic/job.py"}

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import events, is_contended, replay
-from simulator.scenario import Scenario, load
+from scaleproof.simulator.engine import events, is_contended, replay
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
 from tests.trust.corpus import STRATEGIES
 
@@ -42,7 +43,7 @@ axes:
 _TOLD: Final = """\
 import contextlib, hashlib, io, json, sys
 import scaleproof
-from simulator.study import sweep
+from scaleproof.simulator.analysis.study import sweep
 told = {}
 for command in json.loads(sys.argv[1]):
     out = io.StringIO()
@@ -86,7 +87,7 @@ def _untimed(text: str) -> str:
 def test_both_engines_time_a_scenario_alike_where_nothing_is_shared(
     small: Callable[..., Scenario], data: st.DataObject
 ) -> None:
-    """Of programs as strategies compile them; tests/simulator/test_replay.py draws programs of all other kinds."""
+    """Of programs as strategies compile them; tests/simulator/engine/test_replay.py draws programs of all other kinds."""
     static = [one for one in STRATEGIES if "mode" not in one and "backups" not in one]
     overrides = [
         f"strategy={data.draw(st.sampled_from(static))}",
@@ -110,7 +111,7 @@ def test_predictions_do_not_depend_on_those_before(order: list[int]) -> None:
 
 
 def _predicted(order: Sequence[int]) -> dict[int, Any]:
-    from simulator.predict import predict
+    from scaleproof.simulator.predict import predict
 
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "small.yaml"

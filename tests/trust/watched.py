@@ -55,7 +55,7 @@ class Here(Executor):
 
 def run(arguments: Sequence[str], limit_s: float = LIMIT_S, limit_bytes: int = LIMIT_BYTES) -> Ended:
     """Runs a command. Raises whatever it lets through, OvertimeError, and AssertionError for a warning that nobody wrote."""
-    from simulator.study import executors
+    from scaleproof.simulator.analysis.study import executors
 
     printed, told = io.BytesIO(), io.BytesIO()
     out, err = io.TextIOWrapper(printed, "utf-8"), io.TextIOWrapper(told, "utf-8", "backslashreplace")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from simulator.scenario import Scenario
-from simulator.strategy.schedules.passes import V_SHAPED
-from validator.twins import turns_around
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.validator.launch.preflight.capabilities import turns_around
 
 GPT = {"kind": "gpt", "layers": 4, "hidden": 64, "heads": 4, "vocabulary": 256, "sequence": 32}
 TINY_GPT = {"kind": "gpt", "layers": 4, "hidden": 16, "heads": 2, "vocabulary": 32, "sequence": 8}

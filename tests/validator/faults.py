@@ -15,12 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 
-from simulator.scenario import Scenario
-from validator import clock, model
-from validator.clock import Alignment
-from validator.measure import train_here
-from validator.rank import here
-from validator.strategy.buckets import BucketedAllreduce
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.record import clock_sync
+from scaleproof.validator.record.clock_sync import Alignment
+from scaleproof.validator.strategy.data_parallel.buckets import BucketedAllreduce
+from scaleproof.validator.train.models import models
 
 
 def add_ranks(extra: int) -> list[float]:
@@ -79,13 +80,13 @@ def die_in_backward_of_step_4(scenario: Scenario, parameters_folder: Path | None
 
 def hang_in_forward_of_step_2(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Rank 1 hangs there."""
-    loss = model.loss
+    loss = models.loss
 
     def endless(outputs: Tensor, targets: Tensor) -> Tensor:
         _at(1, 2, lambda: time.sleep(3600))
         return loss(outputs, targets)
 
-    model.loss = endless
+    models.loss = endless
     return train_here(scenario, parameters_folder)
 
 
@@ -107,6 +108,6 @@ def train_on_two_machines(scenario: Scenario, parameters_folder: Path | None) ->
     """The last rank is on a machine whose clock is two hours ahead, and gains 100 ppm."""
     told = time.perf_counter
     if here().rank == here().ranks - 1:
-        clock.machine = lambda: "elsewhere"
+        clock_sync.machine = lambda: "elsewhere"
         time.perf_counter = lambda: told() * (1 + 100e-6) + 7200.0
     return train_here(scenario, parameters_folder)

@@ -10,15 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from validator.measure import train_here
-from validator.rank import here
-from validator.strategy import compression, data_parallel, gather_average, local_sgd, microbatched, ring_allreduce
-from validator.strategy.collectives import Collectives
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy.data_parallel import (
+    compression,
+    gather_average,
+    local_sgd,
+    microbatched,
+    ring_allreduce,
+    strategy,
+)
+from scaleproof.validator.strategy.layout.collectives import Collectives
 
 
 def counts_workers_alike(*arguments: Any) -> Mapping[str, Any]:
     """Gradients of unequal shares are averaged as if these were equal."""
-    data_parallel.weight_of = lambda context: 1 / context.scenario.strategy.workers
+    strategy.weight_of = lambda context: 1 / context.scenario.strategy.workers
     return train_here(*arguments)
 
 
@@ -65,7 +72,7 @@ def begins_every_iteration_anew(*arguments: Any) -> Mapping[str, Any]:
 
 def sums_and_does_not_divide(*arguments: Any) -> Mapping[str, Any]:
     """What workers put in is not weighted."""
-    data_parallel.weight_of = lambda context: 1.0
+    strategy.weight_of = lambda context: 1.0
     return train_here(*arguments)
 
 

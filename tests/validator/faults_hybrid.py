@@ -9,14 +9,16 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from simulator.scenario import Scenario
-from validator.measure import train_here
-from validator.rank import here
-from validator.strategy import base, hybrid, hybrid_servers, pipeline
-from validator.strategy.hybrid import Averaging
-from validator.strategy.pass_collectives import PassCollectives
-from validator.strategy.ring_attention import RingAttention
-from validator.strategy.tensor_parallel import TensorParallel
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy import base, hybrid
+from scaleproof.validator.strategy.hybrid import Averaging
+from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
+from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
+from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorParallel
+from scaleproof.validator.strategy.parameter_server import hybrid as hybrid_servers
+from scaleproof.validator.strategy.pipeline import strategy
 
 
 def average_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
@@ -50,7 +52,7 @@ def keep_a_stage(scenario: Scenario, parameters_folder: Path | None) -> Mapping[
             optimizer.zero_grad()
         base.apply_update(recorder, optimizer, **labels)
 
-    pipeline.apply_update = update
+    strategy.apply_update = update
     return train_here(scenario, parameters_folder)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from simulator.scenario import Scenario
-from validator.measure import train_here
-from validator.strategy.collectives import Collectives
-from validator.strategy.paced_exchanges import PacedExchanges
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.strategy.model_parallel.emulated_exchanges import PacedExchanges
 
 
 def attach_nothing(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.distributed.pipelining import PipelineStage
 
-from simulator.scenario import Scenario
-from validator.measure import train_here
-from validator.rank import here
-from validator.strategy.pipeline import StageTrainer
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy.pipeline.strategy import StageTrainer
 
 
 def train_with_a_stale_stage(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:

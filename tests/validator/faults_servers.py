@@ -14,16 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simulator.scenario import Scenario
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy.parameter_server import strategy, worker
+from scaleproof.validator.strategy.parameter_server.consistency import Clocks, Rounds
+from scaleproof.validator.strategy.parameter_server.links import Links
+from scaleproof.validator.strategy.parameter_server.server import BucketShard, Free
+from scaleproof.validator.strategy.parameter_server.worker import Worker
+from scaleproof.validator.train.models import models
 from tests.validator import processes
-from validator import model
-from validator.measure import train_here
-from validator.rank import here
-from validator.strategy import parameter_server, parameter_server_worker
-from validator.strategy.parameter_server_gate import Clocks, Rounds
-from validator.strategy.parameter_server_links import Links
-from validator.strategy.parameter_server_server import Free, Part
-from validator.strategy.parameter_server_worker import Worker
 
 Told = Mapping[str, Any]
 # What others do meanwhile takes a few milliseconds, on a loaded machine some more.
@@ -42,7 +42,7 @@ def own_groups(scenario: Scenario, folder: Path | None) -> Told:
     def links(leaders: Iterable[int], servers: Iterable[int], own: bool) -> Links:
         return Links(leaders, servers, own=True)
 
-    parameter_server.Links = links  # type: ignore[assignment,misc]
+    strategy.Links = links  # type: ignore[assignment,misc]
     return train_here(scenario, folder)
 
 
@@ -89,7 +89,7 @@ def take_everybody(scenario: Scenario, folder: Path | None) -> Told:
 
 def keep_old_shard(scenario: Scenario, folder: Path | None) -> Told:
     """Worker 1 goes on with a server's old part after its third pull."""
-    pull, finish = Worker.pull, parameter_server_worker.wait_all
+    pull, finish = Worker.pull, worker.wait_all
     kept: list[tuple[Tensor, Tensor]] = []
 
     def pulled(self: Worker, bucket: int) -> list[dist.Work]:
@@ -105,7 +105,7 @@ def keep_old_shard(scenario: Scenario, folder: Path | None) -> Told:
             part.copy_(old)
 
     Worker.pull = pulled  # type: ignore[method-assign]
-    parameter_server_worker.wait_all = finished
+    worker.wait_all = finished
     return train_here(scenario, folder)
 
 
@@ -123,14 +123,14 @@ def answer_at_once(scenario: Scenario, folder: Path | None) -> Told:
 
 def forget_a_push(scenario: Scenario, folder: Path | None) -> Told:
     """Servers in step leave out what the last crew pushed."""
-    add = Part.add
+    add = BucketShard.add
     seen: list[int] = []
 
-    def forgetful(self: Part, gradient: Tensor, workers: int) -> None:
+    def forgetful(self: BucketShard, gradient: Tensor, workers: int) -> None:
         seen.append(1)
         add(self, gradient.zero_() if len(seen) % scenario.strategy.workers == 0 else gradient, workers)
 
-    Part.add = forgetful  # type: ignore[method-assign]
+    BucketShard.add = forgetful  # type: ignore[method-assign]
     return train_here(scenario, folder)
 
 
@@ -148,7 +148,7 @@ def skip_the_crew(scenario: Scenario, folder: Path | None) -> Told:
 
 def die_in_step_6(scenario: Scenario, folder: Path | None) -> Told:
     """Worker 1 is killed in its forward pass, once all others have come to step 3."""
-    loss, me = model.loss, here()
+    loss, me = models.loss, here()
 
     def others_are_there() -> bool:
         return all(me.status._board.read(rank).step >= 3 for rank in range(me.ranks))
@@ -159,17 +159,17 @@ def die_in_step_6(scenario: Scenario, folder: Path | None) -> Told:
             os.kill(os.getpid(), signal.SIGKILL)
         return loss(outputs, targets)
 
-    model.loss = deadly
+    models.loss = deadly
     return train_here(scenario, folder)
 
 
 def _slow_down() -> None:
     """Makes worker 0 slower than the others."""
-    loss = model.loss
+    loss = models.loss
 
     def late(of_rank: int, outputs: Tensor, targets: Tensor) -> Tensor:
         if of_rank == 0:
             time.sleep(_SLOW_S)
         return loss(outputs, targets)
 
-    model.loss = partial(late, here().rank)
+    models.loss = partial(late, here().rank)

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from simulator.scenario import Scenario
-from validator.measure import train_here
-from validator.strategy import fully_sharded
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy.data_parallel import fully_sharded
 
 
 def sums_in_groups_alone(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
@@ -19,18 +19,18 @@ def sums_in_groups_alone(scenario: Scenario, parameters_folder: Path | None) -> 
     def nothing(self: Any, scattered: Tensor) -> None:
         scattered.mul_(self.replica.team.size)
 
-    fully_sharded._Exchange.sum_over_groups = nothing  # type: ignore[method-assign]
+    fully_sharded._ShardCollective.sum_over_groups = nothing  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)
 
 
 def stale_parameters(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
     """Every second gather hands out what was gathered before."""
-    gather = fully_sharded._Exchange.gather
+    gather = fully_sharded._ShardCollective.gather
     seen: dict[int, Tensor] = {}
 
     def stale(self: Any, output: Tensor, own: Tensor) -> Any:
         kept = seen.setdefault(output.numel(), own.clone())
         return gather(self, output, kept)
 
-    fully_sharded._Exchange.gather = stale  # type: ignore[method-assign]
+    fully_sharded._ShardCollective.gather = stale  # type: ignore[method-assign]
     return train_here(scenario, parameters_folder)

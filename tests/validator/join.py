@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from simulator.run import save
-from simulator.scenario import load
-from validator.measure import measure
+from scaleproof.simulator.run.run import save
+from scaleproof.simulator.scenario.load import load
+from scaleproof.validator.measure import measure
 
 if __name__ == "__main__":
     scenario_file, folder = map(Path, sys.argv[1:])

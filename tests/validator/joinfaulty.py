@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import scaleproof
-from simulator.scenario import Scenario
-from validator import joined, model
-from validator.rank import here
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch import external
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.train.models import models
 
 
 def fail() -> None:
@@ -30,7 +31,7 @@ def die() -> None:
 def main() -> int:
     """`joinfaulty.py FAULT ARGUMENT…`."""
     do: Callable[[], None] = {"fail": fail, "hang": hang, "die": die}[sys.argv[1]]
-    train, loss = joined.train, model.loss
+    train, loss = external.train, models.loss
 
     def faulty(scenario: Scenario, *args: Any) -> Any:
         def failing(*tensors: Any) -> Any:
@@ -38,10 +39,10 @@ def main() -> int:
                 do()
             return loss(*tensors)
 
-        model.loss = failing
+        models.loss = failing
         return train(scenario, *args)
 
-    joined.train = faulty
+    external.train = faulty
     return scaleproof.main(sys.argv[2:])
 
 

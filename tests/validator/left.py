@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from simulator.scenario import Scenario
-from validator import train
-from validator.measure import train_here
-from validator.strategy.base import Context, Trainer
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.train import train
 
 
 def left_by_training(scenario: Scenario) -> dict[str, int]:

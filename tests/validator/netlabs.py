@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from simulator.cluster import Cluster
-from simulator.errors import ScaleproofError
-from validator import netlab
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.validator.netlab import lab
 
 
 def _what_is_missing() -> str:
     try:
-        netlab.require()
+        lab.require()
     except ScaleproofError as error:
         return str(error)
     return ""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from validator import forkserver
+from scaleproof.validator.launch import fork_server
 
 
 def children(pid: int) -> list[int]:
@@ -35,7 +35,7 @@ def is_running(pid: int) -> bool:
 
 def own_ranks() -> list[int]:
     """Ranks that this process has running, in rank order."""
-    return children(forkserver.shared().pid)
+    return children(fork_server.shared().pid)
 
 
 def kill(pid: int) -> None:

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from simulator.scenario import Scenario
-from validator import staging
-from validator.measure import train_here
-from validator.rank import here
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.measure import train_here
+from scaleproof.validator.train import host_staged_backend
 
 # torch before 2.13 has the old names alone, from 2.13 on those warn
 _ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -23,7 +23,7 @@ _REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", Non
 
 def exchange_all() -> dict[str, Any]:
     """What each collective and a message leave on this rank, of ranks that begin with their number."""
-    group, me, ranks = dist.new_group(backend=staging.BACKEND), dist.get_rank(), dist.get_world_size()
+    group, me, ranks = dist.new_group(backend=host_staged_backend.BACKEND), dist.get_rank(), dist.get_world_size()
     summed, told, received = torch.full((3,), float(me)), torch.full((3,), float(me)), torch.zeros(3)
     gathered = [torch.zeros(1) for _ in range(ranks)]
     future = dist.all_reduce(summed, group=group, async_op=True).get_future().then(lambda done: done.value()[0].clone())
@@ -63,5 +63,7 @@ def train_staged(scenario: Scenario, parameters_folder: Path | None) -> Mapping[
     me = here()
     dist.destroy_process_group()
     store = FileStore(str(me.job.path / "staged"), me.ranks)
-    dist.init_process_group(staging.BACKEND, store=store, rank=me.rank, world_size=me.ranks, timeout=timedelta(seconds=60))
+    dist.init_process_group(
+        host_staged_backend.BACKEND, store=store, rank=me.rank, world_size=me.ranks, timeout=timedelta(seconds=60)
+    )
     return train_here(scenario, parameters_folder)

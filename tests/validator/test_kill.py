@@ -15,12 +15,12 @@ from typing import IO
 
 import pytest
 
-from simulator.run import Phase, load_run
+from scaleproof.simulator.run.run import Phase, load_run
+from scaleproof.validator.launch.job_folder import JobFolder
+from scaleproof.validator.launch.status_board import NO_STEP, STARTING, Board
+from scaleproof.validator.results import listed
 from tests.validator import processes
 from tests.validator.netlabs import needs_netlab
-from validator.jobfolder import JobFolder
-from validator.results import listed
-from validator.status import NO_STEP, STARTING, Board
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes in /proc")
 
@@ -226,11 +226,14 @@ def test_ctrl_c_ends_ranks_and_keeps_their_steps(folder: Path) -> None:
     assert load_run(folder / "out" / "long" / "measured").provenance["partial"].endswith(" of 2000 steps")
 
 
-@pytest.mark.parametrize("place", ["validator.measure.gathered", "validator.results.save", "simulator.run.write_aside"])
+@pytest.mark.parametrize(
+    "place",
+    ["scaleproof.validator.measure.gathered", "scaleproof.validator.results.save", "scaleproof.simulator.run.run.write_aside"],
+)
 def test_a_launcher_that_is_killed_while_it_gathers_or_writes(place: str, folder: Path) -> None:
     """It is the second scenario's turn; of what is written a file, the first of each run is that of the spans."""
     (folder / "last.yaml").write_text(SHORT)
-    times = {"simulator.run.write_aside": "4"}.get(place, "2")
+    times = {"scaleproof.simulator.run.run.write_aside": "4"}.get(place, "2")
     dying = str(Path(__file__).with_name("dying.py"))
     arguments = measure("short.yaml", "last.yaml")[2:]
     with started(folder, dying, place, times, *arguments) as one:

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import yaml
 
-from simulator.errors import InputError, RankError
-from simulator.run import COMPUTE_PHASES, Phase, Run, Stream, load_run
-from simulator.strategy.costs import Gradients
+from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream, load_run
+from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
+from scaleproof.validator.launch.external import check_joined
+from scaleproof.validator.launch.rank_environment import RankEnvironment
+from scaleproof.validator.measure import MeasureOptions, measure
 from tests.validator import faults, processes
 from tests.validator.conftest import CLUSTER, GPT, MakeScenario
 from tests.validator.verdicts import in_turn, main_of
-from validator.joined import check_joined
-from validator.measure import Watch, measure
-from validator.place import Place
 
 PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 4}
 RING = {"kind": "data_parallel", "workers": 2, "bucket": "100 KiB", "first_bucket": "20 KiB"}
@@ -120,7 +120,7 @@ def test_bf16_trains_too(make_scenario: MakeScenario) -> None:
 def test_progress_counts_steps_up(make_scenario: MakeScenario) -> None:
     seen: list[int] = []
 
-    measure(make_scenario(RING, GPT, steps=60), watch=Watch(progress=seen.append))
+    measure(make_scenario(RING, GPT, steps=60), watch=MeasureOptions(progress=seen.append))
 
     assert seen == sorted(seen)
     assert seen[-1] == 60
@@ -129,11 +129,13 @@ def test_progress_counts_steps_up(make_scenario: MakeScenario) -> None:
 def test_a_killed_rank_is_named_with_its_phase_and_what_was_measured_is_kept(
     make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("validator.measure.train_here", faults.die_in_backward_of_step_4)
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.die_in_backward_of_step_4)
     folder = tmp_path / "x"
 
     with pytest.raises(RankError) as caught:
-        measure(make_scenario({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}), watch=Watch(folder=folder))
+        measure(
+            make_scenario({"kind": "hybrid", "workers": 2, "stages": 2, "microbatches": 2}), watch=MeasureOptions(folder=folder)
+        )
 
     killed = "rank 3 (worker 1 stage 1) was killed by signal 9 in backward of step 4"
     assert str(caught.value) == f"{killed}; measurements up to step 3 are kept in {folder}"
@@ -148,12 +150,12 @@ def test_a_killed_rank_is_named_with_its_phase_and_what_was_measured_is_kept(
 def test_a_hung_rank_is_named_and_not_those_that_wait_for_it(
     make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("validator.measure.train_here", faults.hang_in_forward_of_step_2)
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.hang_in_forward_of_step_2)
 
     with pytest.raises(RankError, match=r"rank 1 \(worker 1\) made no progress for 6 s in forward of step 2; .* up to step 1 "):
         measure(
             make_scenario({"kind": "parameter_server", "workers": 3, "servers": 2}, batch=18),
-            watch=Watch(timeout_s=6.0, folder=tmp_path),
+            watch=MeasureOptions(timeout_s=6.0, folder=tmp_path),
         )
 
     assert processes.own_ranks() == []
@@ -162,11 +164,11 @@ def test_a_hung_rank_is_named_and_not_those_that_wait_for_it(
 def test_a_folder_that_cannot_be_written_does_not_hide_the_cause(
     make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("validator.measure.train_here", faults.die_in_backward_of_step_4)
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults.die_in_backward_of_step_4)
     (tmp_path / "file").touch()
 
     with pytest.raises(RankError, match=r"killed by signal 9 in backward of step 4; what was measured could not be kept"):
-        measure(make_scenario(PIPELINE), watch=Watch(folder=tmp_path / "file" / "x"))
+        measure(make_scenario(PIPELINE), watch=MeasureOptions(folder=tmp_path / "file" / "x"))
 
 
 def test_text_from_a_file_beside_is_trained_on(
@@ -221,4 +223,4 @@ def test_ranks_that_torchrun_starts_join_and_all_get_the_run(tmp_path: Path) -> 
 
 def test_the_number_of_started_ranks_must_fit(make_scenario: MakeScenario) -> None:
     with pytest.raises(InputError, match="small: started as 4 ranks, but the strategy has 2; start 2 processes"):
-        check_joined(make_scenario(RING), Place(0, 4, 0, 4))
+        check_joined(make_scenario(RING), RankEnvironment(0, 4, 0, 4))

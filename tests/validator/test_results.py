@@ -13,12 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import InputError, RunError
-from simulator.predict import predict
-from simulator.run import Run, save
-from simulator.scenario import Scenario, load
-from validator import results
-from validator.results import digest, find, folder_of, is_right, keep, listed, prepare, stamped
+from scaleproof.simulator.common.errors import InputError, RunError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, save
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator import results
+from scaleproof.validator.results import digest, find, folder_of, is_right, keep, listed, prepare, stamped
 
 Make = Callable[..., Scenario]
 RIGHT = {"rule": "one process", "deviation": 1e-7, "tolerance": 1e-2}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from simulator.run import Phase, Run, Spans, Stream
-from simulator.scenario import Scenario
-from validator.measure import Watch, measure
+from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.measure import MeasureOptions, measure
 
 
 def deviation(scenario: Scenario) -> float:
     """Of the ranks' parameters from those of one process that follows the same rule."""
-    return deviation_of(measure(scenario, watch=Watch(verify=True)))
+    return deviation_of(measure(scenario, watch=MeasureOptions(verify=True)))
 
 
 def deviation_of(run: Run) -> float:

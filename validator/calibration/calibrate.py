@@ -7,15 +7,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.cluster import Cluster
-from simulator.errors import InputError
-from validator.calibration.facts import Facts, provenance
-from validator.calibration.file import described
-from validator.calibration.plan import Plan, tasks
-from validator.calibration.probing import Progress, probe
-from validator.calibration.sites import site
-from validator.measure import On, Watch
-from validator.probe.points import Point
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.calibration.cluster_file.cluster_file import described
+from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts, provenance
+from scaleproof.validator.calibration.plan import ProbePlan, tasks
+from scaleproof.validator.calibration.probing import Progress, probe
+from scaleproof.validator.calibration.sites import site
+from scaleproof.validator.measure import MeasureOptions, On
+from scaleproof.validator.probe.points import Point
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Calibrated:
 
 
 def calibrate(
-    plan: Plan,
+    plan: ProbePlan,
     on: On | None = None,
     base: Mapping[str, Any] | None = None,
     hosts: int | None = None,
-    watch: Watch | None = None,
+    watch: MeasureOptions | None = None,
     progress: AbstractContextManager[Progress] | None = None,
 ) -> Calibrated | None:
     """Runs what is planned and fits what it timed. None on a rank that somebody else started and that does not speak.
@@ -43,7 +43,7 @@ def calibrate(
     if base is None and plan.names and "layer" not in plan.names:
         raise InputError(f"--probe {plan.names[0]}: what a rank computes on is not known; add --probe layer, or give --cluster")
     cluster = Cluster.model_validate(base) if base else None
-    with site(on, cluster, plan.ranks, watch or Watch(), hosts) as where:
+    with site(on, cluster, plan.ranks, watch or MeasureOptions(), hosts) as where:
         planned = tasks(plan, where, cluster)
         if not where.speaks:
             probe(planned, where, plan.timeout_s, lambda _: None)
@@ -54,6 +54,6 @@ def calibrate(
     if base:
         told["described by"] = str(base.get("name", "a file"))
     told["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
-    facts = Facts(where.on, where.nodes, plan.precision, base, told)
+    facts = CalibrationFacts(where.on, where.nodes, plan.precision, base, told)
     found, odd = described(probed.points, facts)
     return Calibrated(found, [*probed.points, facts.point()], odd)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from simulator.cluster import Cluster
-from simulator.errors import InputError
-from simulator.model import Gpt, Mlp
-from validator.calibration.sites import Site
-from validator.probe.pairs import Pair
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.validator.calibration.sites import Site
+from scaleproof.validator.probe.pairs import RankPair
 
 # How much of the time each has.
 SHARES: Final = {
@@ -39,7 +39,7 @@ _NETWORK_WEIGHT: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """What to measure.
 
     models: whose layers. names: of the probes, all if empty. groups: sizes of those that collectives are measured over; 2, half
@@ -80,7 +80,7 @@ class Task:
     ranks: int | None = None
 
 
-def tasks(plan: Plan, site: Site, cluster: Cluster | None) -> list[Task]:
+def tasks(plan: ProbePlan, site: Site, cluster: Cluster | None) -> list[Task]:
     """What is to be run, in order, each with its part of the time.
 
     Raises InputError where nothing describes the machines, or a group has more ranks than there are.
@@ -100,7 +100,7 @@ def tasks(plan: Plan, site: Site, cluster: Cluster | None) -> list[Task]:
     return [replace(task, budget_s=task.budget_s * scale) for task in found]
 
 
-def groups_of(plan: Plan, site: Site) -> list[list[int]]:
+def groups_of(plan: ProbePlan, site: Site) -> list[list[int]]:
     """The ranks of each group that collectives are measured over: of one node, one rank of each of several nodes, all."""
     nodes = len(site.heads)
     ladder = [site.heads, list(range(site.ranks)) if nodes == 1 else site.ranks_of(0)]
@@ -109,9 +109,9 @@ def groups_of(plan: Plan, site: Site) -> list[list[int]]:
     return [list(ranks) for ranks in dict.fromkeys(map(tuple, [*found, *([range(site.ranks)] if nodes > 1 else [])]))]
 
 
-def _some(pairs: Sequence[Pair], group: str) -> Sequence[Pair]:
+def _some(pairs: Sequence[RankPair], group: str) -> Sequence[RankPair]:
     """Pairs of one class, no two with an end in common."""
-    found: list[Pair] = []
+    found: list[RankPair] = []
     for pair in pairs:
         if pair.group == group and not any({pair.first, pair.second} & {one.first, one.second} for one in found):
             found.append(pair)
@@ -123,15 +123,15 @@ def _ladder(ranks: int) -> Sequence[int]:
     return sorted({2, ranks // 2, ranks})
 
 
-def _network(plan: Plan, site: Site, cluster: Cluster | None) -> Iterator[Task]:
+def _network(plan: ProbePlan, site: Site, cluster: Cluster | None) -> Iterator[Task]:
     """What goes between ranks, where there are several."""
-    from validator.probe import collectives, network, overlap, pairs
+    from scaleproof.validator.probe import collectives, network, overlap, pairs
 
     if site.ranks < 2:
         return
     several = len(site.heads) > 1
     weight = _NETWORK_WEIGHT if several else 1.0
-    where = pairs.places(site.nodes, cluster, site.sockets) if cluster else [pairs.Place(0, 0, one) for one in site.sockets]
+    where = pairs.places(site.nodes, cluster, site.sockets) if cluster else [pairs.RankPlace(0, 0, one) for one in site.sockets]
     chosen = pairs.choose(where)
     examples = [pair for group in dict.fromkeys(pair.group for pair in chosen) for pair in _some(chosen, group)]
 
@@ -153,13 +153,13 @@ def _network(plan: Plan, site: Site, cluster: Cluster | None) -> Iterator[Task]:
     yield task("overlap", "computation beside communication", overlap.overlap, 1.0, [list(range(site.ranks))], 2**22, 256)
 
 
-def _device(plan: Plan, site: Site) -> Iterator[Task]:
+def _device(plan: ProbePlan, site: Site) -> Iterator[Task]:
     """What a rank computes: one alone, then as many at once as there are cores, to see what they share.
 
     Layers bring what is fitted with them, since a file's device comes from all of it.
     """
-    from validator.calibration import device
-    from validator.probe import compute
+    from scaleproof.validator.calibration.fit import device
+    from scaleproof.validator.probe import compute
 
     models, precision = tuple(plan.models), plan.precision
     if "layer" in plan.names or DEVICE.isdisjoint(plan.names):
@@ -180,9 +180,9 @@ def _device(plan: Plan, site: Site) -> Iterator[Task]:
         yield Task(name, name, function, arguments, SHARES[name], 1)
 
 
-def _host(plan: Plan) -> Iterator[Task]:
+def _host(plan: ProbePlan) -> Iterator[Task]:
     """What one rank does for the others and for itself."""
-    from validator.probe import loading, servers
+    from scaleproof.validator.probe import loading, servers
 
     share = SHARES["update"]
     yield Task("update", "updates of a server", servers.updates, ((1, 4), ("sgd", "adam"), servers.SIZES), share, 1)

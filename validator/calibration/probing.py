@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from simulator.errors import RankError
-from validator.calibration.plan import Task
-from validator.calibration.sites import Site
-from validator.place import PartedError
-from validator.probe.points import FAILED, Point
+from scaleproof.simulator.common.errors import RankError
+from scaleproof.validator.calibration.plan import Task
+from scaleproof.validator.calibration.sites import Site
+from scaleproof.validator.launch.rank_environment import PartedError
+from scaleproof.validator.probe.points import FAILED, Point
 
 Progress = Callable[[str], None]
 

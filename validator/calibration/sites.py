@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from simulator.cluster import Cluster
-from simulator.errors import InputError, RankError, one_line
-from validator.hosts import LOOPBACK, Host
-from validator.launch import job_folder, launch, require_torch
-from validator.measure import On, Watch, check_interface, meet_others, where_to
-from validator.place import PartedError
-from validator.probe.pairs import socket as socket_of_cores
-from validator.processors import usable
-from validator.room import MOST_RANKS
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import InputError, RankError, one_line
+from scaleproof.validator.launch.hosts import LOOPBACK, Host
+from scaleproof.validator.launch.launch import job_folder, launch, require_torch
+from scaleproof.validator.launch.preflight.memory_check import MOST_RANKS
+from scaleproof.validator.launch.rank_environment import PartedError
+from scaleproof.validator.measure import MeasureOptions, On, check_interface, meet_others, where_to
+from scaleproof.validator.probe.pairs import socket as socket_of_cores
+from scaleproof.validator.record.cpu_usage import usable
 
 if TYPE_CHECKING:
-    from validator.meeting import Meeting
+    from scaleproof.validator.launch.rendezvous import Meeting
 
 
 class Site(ABC):
@@ -101,7 +101,7 @@ class _Joined(Site):
     def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
         import torch.distributed as dist
 
-        from validator import rank
+        from scaleproof.validator.launch import rank
 
         count, place = ranks or self.ranks, self._meeting.place
         store = self._meeting.new_group_store()
@@ -131,7 +131,7 @@ def _raise_failure(told: Sequence[Any]) -> None:
 
 
 @contextmanager
-def site(on: On | None, cluster: Cluster | None, ranks: int, watch: Watch, hosts: int | None = None) -> Iterator[Site]:
+def site(on: On | None, cluster: Cluster | None, ranks: int, watch: MeasureOptions, hosts: int | None = None) -> Iterator[Site]:
     """Where probes run, while the context lasts.
 
     cluster: what is described there: needed by netlab, which lays its network; where its nodes say no cores, ranks of this
@@ -160,7 +160,7 @@ def site(on: On | None, cluster: Cluster | None, ranks: int, watch: Watch, hosts
 @contextmanager
 def _lab(cluster: Cluster, hosts: int | None) -> Iterator[Site]:
     """The first hosts of a cluster as network namespaces, with one rank each, or two where nodes have several devices."""
-    from validator.netlab import Netlab
+    from scaleproof.validator.netlab.lab import Netlab
 
     count = hosts or min(cluster.nodes, _enough_hosts(cluster))
     if not 2 <= count <= cluster.nodes:

@@ -17,11 +17,11 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from validator import status
-from validator.probe.peers import ALONE, Peers
-from validator.probe.points import NARROW, TIME, Point
-from validator.processors import lost_s
-from validator.rank import here
+from scaleproof.validator.launch import status_board
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.peers import ALONE, Peers
+from scaleproof.validator.probe.points import NARROW, TIME, Point
+from scaleproof.validator.record.cpu_usage import lost_s
 
 # Half of the interval of the median over the median.
 NARROW_ENOUGH: Final = 0.02
@@ -65,9 +65,9 @@ class Samples(NamedTuple):
 def timed(step: Callable[[], object], parts: int = 1) -> Step:
     """Seconds of a step on this rank's device, over `parts`."""
     # gpu's exchanges need network's, which are timed here
-    from validator.probe.gpu import Clock
+    from scaleproof.validator.probe.gpu import DeviceTimer
 
-    clock = Clock(here().device)
+    clock = DeviceTimer(here().device)
 
     def repetition() -> float:
         clock.wait()
@@ -166,7 +166,7 @@ class _Batches:
 
     def run(self, count: int) -> list[Repetition]:
         """So many repetitions."""
-        here().status.enter(status.BETWEEN_PHASES)
+        here().status.enter(status_board.BETWEEN_PHASES)
         begin_s = time.perf_counter()
         own, lost = [], [lost_s()]
         for _ in range(count):

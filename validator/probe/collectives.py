@@ -13,19 +13,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simulator.cluster.algorithms import Op
-from validator.probe.adaptive import Step, by_size, timed
-from validator.probe.peers import Together, named
-from validator.probe.points import Point
-from validator.probe.turns import groups_in_turn
-from validator.rank import here
+from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.adaptive import Step, by_size, timed
+from scaleproof.validator.probe.peers import Together, named
+from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.turns import groups_in_turn
 
 # torch before 2.13 has the old names alone, from 2.13 on those warn
 _ALL_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class _Buffers(NamedTuple):
+class _ProbeBuffers(NamedTuple):
     """whole: the collective's size, of which each rank has a part; other: as large."""
 
     whole: Tensor
@@ -34,7 +34,7 @@ class _Buffers(NamedTuple):
 
 
 # with the first rank of the group
-_Run = Callable[[_Buffers, int, dist.ProcessGroup | None], object]
+_Run = Callable[[_ProbeBuffers, int, dist.ProcessGroup | None], object]
 
 _RUNS: Final[dict[Op, _Run]] = {
     "all_reduce": lambda buffers, first, group: dist.all_reduce(buffers.whole, group=group),
@@ -83,7 +83,7 @@ def _points(op: Op, peers: Together, nodes: int, sizes_bytes: Sequence[int], bud
 
 def _step(op: Op, peers: Together, size_bytes: int) -> Step:
     counts = (size_bytes // 4, size_bytes // 4, size_bytes // 4 // len(peers.ranks))
-    buffers = _Buffers(*(torch.zeros(count, device=here().device) for count in counts))
+    buffers = _ProbeBuffers(*(torch.zeros(count, device=here().device) for count in counts))
     run = timed(partial(_RUNS[op], buffers, peers.ranks[0], peers.group))
     if op not in _UNEVEN:
         return run

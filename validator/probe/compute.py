@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from simulator.cluster.serial import backward_work, forward_work
-from simulator.model import Gpt, Mlp
-from validator.model import build
-from validator.probe.adaptive import Samples, Step, repeat, timed
-from validator.probe.gpu import DTYPES, Clock, draw_batch, passes_s, tf32
-from validator.probe.peers import collected, wait_for_all
-from validator.probe.points import Point
-from validator.probe.turns import in_rounds
-from validator.rank import here
-from validator.strategy.base import build_optimizer
+from scaleproof.simulator.cluster.device.cpu_core import backward_work, forward_work
+from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.adaptive import Samples, Step, repeat, timed
+from scaleproof.validator.probe.gpu import DTYPES, DeviceTimer, draw_batch, passes_s, tf32
+from scaleproof.validator.probe.peers import collected, wait_for_all
+from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.turns import in_rounds
+from scaleproof.validator.strategy.base import build_optimizer
+from scaleproof.validator.train.models.models import build
 
-# Group of layers of models that nobody named, see validator.calibration.device.
+# Group of layers of models that nobody named, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
 # m, n, k: square ones, and those of a transformer's layers and of their gradients, with few rows and with many.
 SHAPES: Final = (
@@ -96,7 +96,7 @@ def launches(budget_s: float) -> list[dict[str, Any]]:
         return y
 
     def backward() -> float:
-        y, clock = chained(), Clock(here().device)
+        y, clock = chained(), DeviceTimer(here().device)
         clock.wait()
         begin = clock.mark()
         y.backward()  # type: ignore[no-untyped-call]
@@ -132,7 +132,7 @@ def layers(
 ) -> list[dict[str, Any]]:
     """Every kind of layer of the models ("layer"), in training steps over so many samples; the loss counts with the last.
 
-    numbers: what work there is in it, see simulator.cluster.serial, and how many ranks compute at once. group: of the points.
+    numbers: what work there is in it, see scaleproof.simulator.cluster.device.cpu_core, and how many ranks compute at once. group: of the points.
     """
     built = [(model, _modules(model, precision)) for model in models]
 
@@ -174,7 +174,7 @@ def _modules(model: Gpt | Mlp, precision: str) -> list[nn.Module]:
 def _layer_points(
     model: Gpt | Mlp, modules: Sequence[nn.Module], count: int, precision: str, budget_s: float, group: str
 ) -> Iterator[Point]:
-    clock, specs = Clock(here().device), model.build_layers()
+    clock, specs = DeviceTimer(here().device), model.build_layers()
     inputs, targets = draw_batch(model, count, here().device, DTYPES[precision])
     steps: list[list[tuple[float, float]]] = []
 
@@ -201,7 +201,7 @@ def _layer_points(
 
 
 def _update(model: Gpt | Mlp, modules: Sequence[nn.Module], precision: str, optimizer: torch.optim.Optimizer) -> Step:
-    clock = Clock(here().device)
+    clock = DeviceTimer(here().device)
     inputs, targets = draw_batch(model, _OPTIMIZER_SAMPLES, here().device, DTYPES[precision])
 
     def update() -> float:

@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from simulator.model import Gpt, Mlp, ResNet
-from validator import rank
-from validator.model import DTYPES as TRAINED_DTYPES
-from validator.model import build, loss
-from validator.probe.network import round_trip
-from validator.strategy.base import build_optimizer
+from scaleproof.simulator.model import Gpt, Mlp, ResNet
+from scaleproof.validator.launch import rank
+from scaleproof.validator.probe.network import round_trip
+from scaleproof.validator.strategy.base import build_optimizer
+from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
+from scaleproof.validator.train.models.models import build, loss
 
 # fp32 is also computed as tf32, on the same tensors
 DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32, "fp16": torch.float16}
@@ -43,7 +43,7 @@ _MODULES: Final = 40
 _MODULE_KERNELS: Final = 3 + 6
 
 
-class Facts(TypedDict):
+class DeviceFacts(TypedDict):
     """What the device says of itself. capability: (major, minor) on NVIDIA's; (0, 0) on a CPU."""
 
     name: str
@@ -97,7 +97,7 @@ class Launches(TypedDict):
     launch_s: float
 
 
-class Clock:
+class DeviceTimer:
     """Marks on a device's time line and the seconds between them."""
 
     def __init__(self, device: torch.device) -> None:
@@ -143,7 +143,7 @@ class Clock:
         return max(self.seconds(begin, end), 1e-9) / count
 
 
-def facts() -> Facts:
+def facts() -> DeviceFacts:
     """The rank's device."""
     device = rank.here().device
     if device.type != "cuda":
@@ -203,7 +203,7 @@ def launches() -> Launches:
     return {"issue_s": issue_s, "module_s": _module_s(clock, device), "launch_s": launch_s}
 
 
-def _module_s(clock: Clock, device: torch.device) -> float:
+def _module_s(clock: DeviceTimer, device: torch.device) -> float:
     """Host seconds per kernel of modules and their backward pass, on tensors so small that kernels are shorter than that."""
     units = [(nn.Linear(_NARROW, _NARROW), nn.GELU(), nn.LayerNorm(_NARROW)) for _ in range(_MODULES)]
     chain = nn.Sequential(*(module for unit in units for module in unit)).to(device)
@@ -296,9 +296,9 @@ def optimizers(sizes: Sequence[int], precision: str, names: Sequence[str], budge
     return result
 
 
-def _clock() -> tuple[Clock, torch.device]:
+def _clock() -> tuple[DeviceTimer, torch.device]:
     device = rank.here().device
-    return Clock(device), device
+    return DeviceTimer(device), device
 
 
 @contextmanager
@@ -312,7 +312,7 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _graphed_s(clock: Clock, x: Tensor) -> float:
+def _graphed_s(clock: DeviceTimer, x: Tensor) -> float:
     """Seconds per kernel of a CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -358,7 +358,7 @@ def draw_batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dt
     return torch.randn(samples, *shape, device=device, dtype=dtype), torch.randint(classes, (samples,), device=device)
 
 
-def passes_s(clock: Clock, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
+def passes_s(clock: DeviceTimer, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
     """Forward and backward seconds of each module in one training step, the loss counted with the last.
 
     The backward pass is one, as in training: where it passes from one module to the next is told by the gradient between them.

@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.model import Gpt, Mlp, ResNet
-from simulator.scenario import Scenario
-from validator.data import worker_batches
-from validator.model import DTYPES
-from validator.probe.adaptive import Step, by_size, timed
-from validator.probe.peers import Together, named
-from validator.probe.points import Point
-from validator.probe.turns import groups_in_turn
-from validator.rank import here
+from scaleproof.simulator.model import Gpt, Mlp, ResNet
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.adaptive import Step, by_size, timed
+from scaleproof.validator.probe.peers import Together, named
+from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.turns import groups_in_turn
+from scaleproof.validator.train.data import worker_batches
+from scaleproof.validator.train.models.models import DTYPES
 
 # Data follows from the model and the batch; no cluster has a part in it.
 _CLUSTER: Final = {

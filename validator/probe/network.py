@@ -15,24 +15,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from validator.probe.adaptive import Samples, Step, by_size, repeat, timed
-from validator.probe.pairs import Pair
-from validator.probe.peers import Together, Two, named
-from validator.probe.points import Point
-from validator.probe.turns import groups_in_turn, pairs_in_turn
-from validator.rank import here
-from validator.strategy.messages import receive, send, wait_all
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.adaptive import Samples, Step, by_size, repeat, timed
+from scaleproof.validator.probe.pairs import RankPair
+from scaleproof.validator.probe.peers import Together, Two, named
+from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.turns import groups_in_turn, pairs_in_turn
+from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
 
 _SMALL_BYTES: Final = 4
 # Messages that are sent in a row.
 _IN_A_ROW: Final = 16
 
 
-def messages(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
+def messages(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
     """One-way times of messages ("send"): half of what one takes there and back. Sizes that a pair has no time for are left
     out. budget_s: for all pairs."""
 
-    def probe(pair: Pair, budget_s: float) -> Iterable[Point]:
+    def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
         step = partial(_step, round_trip(pair.first, pair.second), parts=2)
         for size, samples in by_size(step, sizes_bytes, budget_s, Two(pair.first, pair.second)):
             yield _point("send", pair, size, samples)
@@ -40,11 +40,11 @@ def messages(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float)
     return pairs_in_turn(pairs, probe, budget_s)
 
 
-def streams(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
+def streams(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
     """Seconds from one message to the next ("stream") at the second rank of a pair, where the first sends many and
     waits for none."""
 
-    def probe(pair: Pair, budget_s: float) -> Iterable[Point]:
+    def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
         # whoever receives can tell
         peers = Two(pair.second, pair.first)
         for size, samples in by_size(lambda size: _stream(pair, _buffer(size)), sizes_bytes, budget_s, peers):
@@ -53,7 +53,7 @@ def streams(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) 
     return pairs_in_turn(pairs, probe, budget_s)
 
 
-def loaded(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
+def loaded(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
     """What other messages on the link do to one, for each of their sizes.
 
     "exchange": seconds until two ranks that send one another a message at once both have the other's, which is as long as one
@@ -62,7 +62,7 @@ def loaded(pairs: Sequence[Pair], sizes_bytes: Sequence[int], budget_s: float) -
     take as long as alone.
     """
 
-    def probe(pair: Pair, budget_s: float) -> Iterable[Point]:
+    def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
         peers, each_s = Two(pair.first, pair.second), budget_s / 3
         small = repeat(_step(round_trip(pair.first, pair.second), _SMALL_BYTES, parts=2), each_s, peers)
         alone_s = statistics.median(small.seconds)
@@ -105,7 +105,7 @@ def round_trip(first: int = 0, second: int = 1) -> Callable[[Tensor], None]:
     return send_and_return
 
 
-def _point(what: str, pair: Pair, size: int, samples: Samples, **numbers: float) -> Point:
+def _point(what: str, pair: RankPair, size: int, samples: Samples, **numbers: float) -> Point:
     ends = (pair.first, pair.second)
     where = " to ".join(named([rank]) for rank in ends)
     return samples.point("message", what, where, ends, size, "bytes", pair.group, **numbers)
@@ -124,14 +124,14 @@ def _buffers(size_bytes: int) -> tuple[Tensor, Tensor]:
     return _buffer(size_bytes), _buffer(size_bytes)
 
 
-def _exchange(pair: Pair, leaving: Tensor, arriving: Tensor) -> None:
+def _exchange(pair: RankPair, leaving: Tensor, arriving: Tensor) -> None:
     other = pair.second if here().rank == pair.first else pair.first
     # what arrives has its place before anything leaves
     receives = dist.P2POp(dist.irecv, arriving, other)
     wait_all(dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, other)]))
 
 
-def _stream(pair: Pair, buffer: Tensor) -> Step:
+def _stream(pair: RankPair, buffer: Tensor) -> Step:
     """The time between the first message's arrival and the last's, over those after the first; nothing at the sender."""
     go = _buffer(1)
     if here().rank == pair.first:
@@ -154,7 +154,7 @@ def _stream(pair: Pair, buffer: Tensor) -> Step:
     return receive_all
 
 
-def _behind(pair: Pair, stream: Tensor) -> Step:
+def _behind(pair: RankPair, stream: Tensor) -> Step:
     """There and back behind a long message."""
     go_and_return = _step(round_trip(pair.first, pair.second), _SMALL_BYTES)
     begin, other = (send, pair.second) if here().rank == pair.first else (receive, pair.first)

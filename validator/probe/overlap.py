@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from validator.probe.adaptive import Samples, Step, repeat, timed
-from validator.probe.gpu import Clock
-from validator.probe.peers import Together, named
-from validator.probe.points import Point
-from validator.probe.turns import groups_in_turn
-from validator.rank import here
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.adaptive import Samples, Step, repeat, timed
+from scaleproof.validator.probe.gpu import DeviceTimer
+from scaleproof.validator.probe.peers import Together, named
+from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.turns import groups_in_turn
 
 # What goes on beside what is timed takes so much longer, alone, that it lasts until the end.
 _OUTLASTS: Final = 3.0
@@ -49,7 +49,7 @@ class _Probe:
     def __init__(self, peers: Together, size_bytes: int, side: int, budget_s: float) -> None:
         device = here().device
         self.peers, self.each_s = peers, budget_s / 4
-        self.clock = Clock(device)
+        self.clock = DeviceTimer(device)
         self.left, self.right = (torch.randn(side, side, device=device) for _ in range(2))
         self.buffer = torch.zeros(size_bytes // 4, device=device)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from simulator.cluster import Cluster
+from scaleproof.simulator.cluster import Cluster
 
 SAME_SOCKET: Final = "same socket"
 SAME_NODE: Final = "same node"
@@ -26,7 +26,7 @@ _TOUCHES: Final = 2
 _CPUS: Final = Path("/sys/devices/system/cpu")
 
 
-class Pair(NamedTuple):
+class RankPair(NamedTuple):
     """Two ranks and the class of what joins them."""
 
     first: int
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
     group: str
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where a rank is. leaf: the switch that its node is attached to. socket: of its cores; None where it may use several."""
 
     node: int
@@ -42,11 +42,11 @@ class Place(NamedTuple):
     socket: int | None = None
 
 
-def places(nodes_of_ranks: Sequence[int], cluster: Cluster, sockets: Sequence[int | None] = ()) -> list[Place]:
+def places(nodes_of_ranks: Sequence[int], cluster: Cluster, sockets: Sequence[int | None] = ()) -> list[RankPlace]:
     """Where each rank is, as the cluster is described. sockets: of each rank, as `socket` tells them; none if not given."""
     leaves = leaves_of_nodes(cluster)
     known = sockets or [None] * len(nodes_of_ranks)
-    return [Place(node, leaves[node], socket) for node, socket in zip(nodes_of_ranks, known, strict=True)]
+    return [RankPlace(node, leaves[node], socket) for node, socket in zip(nodes_of_ranks, known, strict=True)]
 
 
 def leaves_of_nodes(cluster: Cluster) -> list[int]:
@@ -69,14 +69,14 @@ def socket(cpus: Iterable[int] | None = None, folder: Path = _CPUS) -> int | Non
     return found.pop() if len(found) == 1 else None
 
 
-def choose(where: Sequence[Place], most: int = MOST_PAIRS) -> list[Pair]:
+def choose(where: Sequence[RankPlace], most: int = MOST_PAIRS) -> list[RankPair]:
     """All pairs where they are few, else of each class some that have every end twice where there are as many; in order.
 
     Ends are ranks within nodes, and nodes between them.
     """
     ranks = range(len(where))
     if len(where) * (len(where) - 1) // 2 <= most:
-        return [Pair(a, b, group_of(where[a], where[b])) for a, b in itertools.combinations(ranks, 2)]
+        return [RankPair(a, b, group_of(where[a], where[b])) for a, b in itertools.combinations(ranks, 2)]
     on: defaultdict[int, list[int]] = defaultdict(list)
     for rank in ranks:
         on[where[rank].node].append(rank)
@@ -87,24 +87,24 @@ def choose(where: Sequence[Place], most: int = MOST_PAIRS) -> list[Pair]:
         for a, b in itertools.combinations(sorted(on), 2)
         for turn in range(_TOUCHES)
     )
-    classes: defaultdict[str, list[Pair]] = defaultdict(list)
+    classes: defaultdict[str, list[RankPair]] = defaultdict(list)
     for a, b in itertools.chain(within, between):
         group = group_of(where[a], where[b])
-        classes[group].append(Pair(min(a, b), max(a, b), group))
+        classes[group].append(RankPair(min(a, b), max(a, b), group))
     ends = {SAME_LEAF: [place.node for place in where], ACROSS: [place.node for place in where]}
     return sorted(pair for group, alike in classes.items() for pair in _some(alike, ends.get(group, ranks)))
 
 
-def group_of(one: Place, other: Place) -> str:
+def group_of(one: RankPlace, other: RankPlace) -> str:
     """The class of what joins two places."""
     if one.node != other.node:
         return SAME_LEAF if one.leaf == other.leaf else ACROSS
     return SAME_SOCKET if one.socket is not None and one.socket == other.socket else SAME_NODE
 
 
-def _some(alike: Sequence[Pair], end_of: Sequence[int]) -> Iterator[Pair]:
+def _some(alike: Sequence[RankPair], end_of: Sequence[int]) -> Iterator[RankPair]:
     """Pairs of a class, until each end has its touches, or there are no more of it; always with the end that had fewest."""
-    of_end: defaultdict[int, dict[Pair, int]] = defaultdict(dict)
+    of_end: defaultdict[int, dict[RankPair, int]] = defaultdict(dict)
     for pair in alike:
         one, other = end_of[pair.first], end_of[pair.second]
         of_end[one][pair], of_end[other][pair] = other, one

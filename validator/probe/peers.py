@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simulator.run import Phase
-from validator import status
-from validator.probe.points import Point
-from validator.rank import exchange, here
+from scaleproof.simulator.run.run import Phase
+from scaleproof.validator.launch import status_board
+from scaleproof.validator.launch.rank import exchange, here
+from scaleproof.validator.probe.points import Point
 
 
 class Peers(Protocol):
@@ -31,7 +31,7 @@ class Peers(Protocol):
         """The sum over all of them, on each."""
 
 
-class Alone:
+class SingleRank:
     """A rank by itself, whatever others do meanwhile."""
 
     def settle(self, own: Sequence[float]) -> list[float]:
@@ -84,7 +84,7 @@ class Together:
         return _numbers(added)[0]
 
 
-ALONE: Final = Alone()
+ALONE: Final = SingleRank()
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def wait_for_all() -> None:
     """Returns once all ranks are here. Who waits tells so, and is not taken for one that hangs."""
     here().status.enter(Phase.SYNCHRONISE)
     Together(()).settle([0.0])
-    here().status.enter(status.BETWEEN_PHASES)
+    here().status.enter(status_board.BETWEEN_PHASES)
 
 
 def collected(own: Sequence[Point]) -> list[dict[str, Any]]:

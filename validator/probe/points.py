@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from simulator.errors import InputError
-from simulator.run import write_aside
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.run.run import write_aside
 
 # Why a probe did not repeat any further.
 NARROW: Final = "narrow"

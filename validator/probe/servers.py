@@ -1,4 +1,4 @@
-"""What a parameter server does: summing gradients and updating parameters, as the servers in `validator.strategy` do.
+"""What a parameter server does: summing gradients and updating parameters, as the servers in `scaleproof.validator.strategy` do.
 
 All ranks call the probe, and each gets all its points.
 """
@@ -13,13 +13,13 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from simulator.cluster.device import Optimizer
-from validator.probe.adaptive import Step, by_size, timed
-from validator.probe.peers import Together
-from validator.probe.points import Point
-from validator.probe.turns import groups_in_turn
-from validator.rank import here
-from validator.strategy.base import build_optimizer
+from scaleproof.simulator.cluster.device.device import Optimizer
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.adaptive import Step, by_size, timed
+from scaleproof.validator.probe.peers import Together
+from scaleproof.validator.probe.points import Point
+from scaleproof.validator.probe.turns import groups_in_turn
+from scaleproof.validator.strategy.base import build_optimizer
 
 SIZES: Final = (2**10, 2**16, 2**20)
 _LEARNING_RATE: Final = 1e-3
@@ -41,7 +41,7 @@ def updates(
     return groups_in_turn([[0]], probe, budget_s)
 
 
-class _Part:
+class _ServerShard:
     """Parameters and the gradients that workers have for them."""
 
     def __init__(self, optimizer: Optimizer, size: int, workers: int) -> None:
@@ -60,4 +60,4 @@ class _Part:
 
 
 def _update(optimizer: Optimizer, workers: int, size: int) -> Step:
-    return timed(_Part(optimizer, size, workers).update)
+    return timed(_ServerShard(optimizer, size, workers).update)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from validator.probe.adaptive import NARROW_ENOUGH, half_width
-from validator.probe.pairs import Pair
-from validator.probe.peers import Together, collected, together, wait_for_all
-from validator.probe.points import NARROW, TIME, Point
-from validator.rank import here
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe.adaptive import NARROW_ENOUGH, half_width
+from scaleproof.validator.probe.pairs import RankPair
+from scaleproof.validator.probe.peers import Together, collected, together, wait_for_all
+from scaleproof.validator.probe.points import NARROW, TIME, Point
 
 # What else a machine does comes and goes: a point's repetitions lie apart.
 ROUNDS: Final = 3
@@ -22,7 +22,7 @@ _What = tuple[str, str, tuple[int, ...], float]
 
 
 def pairs_in_turn(
-    pairs: Sequence[Pair], probe: Callable[[Pair, float], Iterable[Point]], budget_s: float
+    pairs: Sequence[RankPair], probe: Callable[[RankPair, float], Iterable[Point]], budget_s: float
 ) -> list[dict[str, Any]]:
     """Points of all pairs, on every rank. probe: what both ranks of a pair do in so many seconds."""
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from simulator.run import COMMUNICATION_PHASES, Phase, Run
-from simulator.units import format_time_s
-from validator.reconciliation.faults import Fault, faults
-from validator.reconciliation.match import Matched, Pair, match
-from validator.reconciliation.parts import GROUPS, Part, split, volume_ratio
+from scaleproof.simulator.common.units import format_time_s
+from scaleproof.simulator.run.run import COMMUNICATION_PHASES, Phase, Run
+from scaleproof.validator.reconciliation.faults import DetectedFault, faults
+from scaleproof.validator.reconciliation.match import Matched, MatchedSpans, match
+from scaleproof.validator.reconciliation.parts import GROUPS, ErrorPart, split, volume_ratio
 
 # of the measured step time: below it a difference is none, a part is not told
 _AGREES: Final = 0.02
@@ -70,8 +70,8 @@ class Explanation:
     """difference_s: predicted − measured step time, which the parts add up to. sentences: the same in words, without stops."""
 
     difference_s: float
-    parts: tuple[Part, ...]
-    faults: tuple[Fault, ...]
+    parts: tuple[ErrorPart, ...]
+    faults: tuple[DetectedFault, ...]
     partings: tuple[Parting, ...]
     sentences: tuple[str, ...]
 
@@ -92,7 +92,7 @@ def explain(predicted: Run, measured: Run) -> Explanation:
     parts, found = split(predicted, measured, matched), faults(predicted, measured)
     partings = () if matched is None else _partings(matched, measured.step_time_s)
     difference_s = predicted.step_time_s - measured.step_time_s
-    words = _Words(predicted, measured, matched, parts)
+    words = _Sentences(predicted, measured, matched, parts)
     # parts follow from faults, which are told first
     sentences = [f"{fault.words}: {_FAULTY[fault.kind]}" for fault in found]
     sentences = [words.sum(), *sentences, *([] if words.agree else [words.largest()]), *words.warned()]
@@ -107,7 +107,7 @@ def label(name: str) -> str:
 def _partings(matched: Matched, step_time_s: float) -> tuple[Parting, ...]:
     """The kinds of span that differ the most on the streams that hold ranks up, each phase of a rank once."""
     result: dict[tuple[int, int, int], Parting] = {}
-    off_by: Callable[[Pair], float] = lambda pair: abs(pair.predicted.all_s - pair.measured.all_s)  # noqa: E731
+    off_by: Callable[[MatchedSpans], float] = lambda pair: abs(pair.predicted.all_s - pair.measured.all_s)  # noqa: E731
     for pair in sorted((pair for pair in matched.pairs if pair.is_main and pair.share > 0), key=off_by, reverse=True):
         kind = pair.kind
         if len(result) < _PARTINGS and off_by(pair) >= _TOLD * step_time_s:
@@ -118,10 +118,10 @@ def _partings(matched: Matched, step_time_s: float) -> tuple[Parting, ...]:
     return tuple(result.values())
 
 
-class _Words:
+class _Sentences:
     """Sentences on the parts of one comparison."""
 
-    def __init__(self, predicted: Run, measured: Run, matched: Matched | None, parts: tuple[Part, ...]) -> None:
+    def __init__(self, predicted: Run, measured: Run, matched: Matched | None, parts: tuple[ErrorPart, ...]) -> None:
         self._predicted, self._measured, self._matched = predicted, measured, matched
         self._parts = {part.name: part for part in parts}
         self._off_s = predicted.step_time_s - measured.step_time_s
@@ -155,7 +155,7 @@ class _Words:
             return f"{self._finding(part)}{self._where(part)}: {self._advice(part)}"
         return f"{self._finding(part)}, since {self._finding(cause)}{self._where(cause)}: {self._advice(cause)}"
 
-    def _cause(self, part: Part, sign: float) -> Part | None:
+    def _cause(self, part: ErrorPart, sign: float) -> ErrorPart | None:
         """What ranks wait for one another by: of computing and moving bytes what is off the most in the same direction."""
         if part.name not in ("bubble", "waiting_for_ranks"):
             return None
@@ -163,7 +163,7 @@ class _Words:
         cause = max(causes, key=lambda one: sign * one.difference_s)
         return cause if sign * cause.difference_s >= _CAUSES * sign * part.difference_s else None
 
-    def _finding(self, part: Part) -> str:
+    def _finding(self, part: ErrorPart) -> str:
         name, ours, theirs = part.name, part.predicted_s or 0.0, part.measured_s or 0.0
         sides = f"{format_time_s(theirs)}, predicted {format_time_s(ours) if ours else 'none'}"
         if part.group == "compute":
@@ -177,7 +177,7 @@ class _Words:
             return f"behind computing is hidden communication of {sides}"
         return f"{'what is not modelled' if name == 'unmodelled' else label(name)} takes {sides}"
 
-    def _where(self, part: Part) -> str:
+    def _where(self, part: ErrorPart) -> str:
         """', most of it in backward of stage 0', where the part's difference is on one of several rank classes."""
         if self._matched is None:
             return ""
@@ -193,7 +193,7 @@ class _Words:
             return ""
         return f", most of it on {self._predicted.rank_names[rank]}{_which(pair for pair in own if pair.kind.rank == rank)}"
 
-    def _advice(self, part: Part) -> str:
+    def _advice(self, part: ErrorPart) -> str:
         if part.group == "compute" and self._measured.compute == "paced":
             return _PACED
         if part.name == "rate":
@@ -210,7 +210,7 @@ class _Words:
         return [f"the measurement warns: {warning}{told}" for warning in self._measured.warnings[:1]]
 
 
-def _is_of(pair: Pair, name: str) -> bool:
+def _is_of(pair: MatchedSpans, name: str) -> bool:
     """Whether spans of this kind are what a part is made of."""
     phase = Phase(pair.kind.phase)
     if name == "rate":
@@ -225,13 +225,13 @@ def _is_of(pair: Pair, name: str) -> bool:
     return phase in own.get(name, ()) or phase.label == name
 
 
-def _off_s(pair: Pair, name: str) -> float:
+def _off_s(pair: MatchedSpans, name: str) -> float:
     if name in ("bubble", "waiting_for_ranks", "waiting_for_server"):
         return pair.predicted.waiting_s - pair.measured.waiting_s
     return pair.predicted.doing_s - pair.measured.doing_s
 
 
-def _which(pairs: Iterable[Pair]) -> str:
+def _which(pairs: Iterable[MatchedSpans]) -> str:
     """', its first microbatch alone' or the last, where that one brings most of what there is of several."""
     off_s: dict[int, float] = {}
     for pair in pairs:

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.run import COMPUTE_PHASES, Phase, Run
-from validator.reconciliation.links import slow_links
-from validator.reconciliation.members import class_of_ranks
-from validator.reconciliation.tally import Seconds, Tally, tally
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run
+from scaleproof.validator.reconciliation.links import slow_links
+from scaleproof.validator.reconciliation.members import class_of_ranks
+from scaleproof.validator.reconciliation.tally import Seconds, Tally, tally
 
 # so many times as long as of others is odd: what shares a machine varies by less
 _ODD: Final = 1.3
@@ -28,7 +28,7 @@ _NOTICED: Final = 0.02
 _NOTICED_ALONE: Final = 0.05
 
 
-class Fault(NamedTuple):
+class DetectedFault(NamedTuple):
     """kind: compute, messages or updates. who: the ranks. ratio: how many times as long as of others it takes. words: the same
     as a sentence, without its stop."""
 
@@ -38,7 +38,7 @@ class Fault(NamedTuple):
     words: str
 
 
-def faults(predicted: Run, measured: Run) -> tuple[Fault, ...]:
+def faults(predicted: Run, measured: Run) -> tuple[DetectedFault, ...]:
     """The faults that the measured run shows, the worst of each kind first; none where it has no spans."""
     told, expected = tally(measured), tally(predicted)
     if told is None:
@@ -86,7 +86,7 @@ def _over_others(values: Seconds) -> Seconds:
     return result
 
 
-def _slow_compute(sides: _Sides) -> Iterator[Fault]:
+def _slow_compute(sides: _Sides) -> Iterator[DetectedFault]:
     ratios = _over_others(sides.over_predicted(True, COMPUTE_PHASES))
     own = sides.told.main & np.isin(sides.told.phase, COMPUTE_PHASES)
     compute_s = sides.told.by_rank(sides.told.doing_s, own)
@@ -94,14 +94,16 @@ def _slow_compute(sides: _Sides) -> Iterator[Fault]:
     yield from _told("compute", "compute of {who} takes {ratio:.1f} times as long as of its peers", odd, ratios, sides)
 
 
-def _slow_messages(sides: _Sides) -> Iterator[Fault]:
+def _slow_messages(sides: _Sides) -> Iterator[DetectedFault]:
     for link in slow_links(sides.run, sides.told.share > 0):
         names = tuple(map(sides.name, link.ranks))
         between = f"from and to {names[0]}" if len(names) == 1 else f"between {' and '.join(names)}"
-        yield Fault("messages", names, link.ratio, f"messages {between} run at {1 / link.ratio:.0%} of the rate of the others")
+        yield DetectedFault(
+            "messages", names, link.ratio, f"messages {between} run at {1 / link.ratio:.0%} of the rate of the others"
+        )
 
 
-def _slow_updates(sides: _Sides) -> Iterator[Fault]:
+def _slow_updates(sides: _Sides) -> Iterator[DetectedFault]:
     servers = sides.told.share == 0
     if not servers.any():
         return
@@ -120,14 +122,14 @@ def _slow_updates(sides: _Sides) -> Iterator[Fault]:
     yield from _told("updates", "updates on {who} take {ratio:.1f} times as long as predicted", odd, ratios, sides)
 
 
-def _told(kind: str, words: str, odd: NDArray[np.bool_], ratios: Seconds, sides: _Sides) -> Iterator[Fault]:
+def _told(kind: str, words: str, odd: NDArray[np.bool_], ratios: Seconds, sides: _Sides) -> Iterator[DetectedFault]:
     """One fault for all that are odd in the same way, told by the median of them."""
     ranks = np.flatnonzero(odd)
     if not len(ranks):
         return
     names = tuple(sides.name(rank) for rank in ranks[np.argsort(-ratios[ranks], kind="stable")].tolist())
     ratio = float(np.median(ratios[ranks]))
-    yield Fault(kind, names, ratio, words.format(who=listed(names), ratio=ratio))
+    yield DetectedFault(kind, names, ratio, words.format(who=listed(names), ratio=ratio))
 
 
 def listed(names: tuple[str, ...]) -> str:

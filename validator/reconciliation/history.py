@@ -1,6 +1,6 @@
 """History: every run that was reconciled and every quantity that was calibrated, kept in an SQLite file of the output folder.
 
-`reports.history` reads it. Several processes may append at once.
+`scaleproof.reports.read.history` reads it. Several processes may append at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator.cluster.quantities import QUANTITIES
-from simulator.errors import InputError, RunError
+from scaleproof.simulator.cluster.quantities import QUANTITIES
+from scaleproof.simulator.common.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from simulator.cluster import Cluster
-    from simulator.run import Run
-    from simulator.scenario import Scenario
-    from validator.reconciliation.reconcile import Case
+    from scaleproof.simulator.cluster import Cluster
+    from scaleproof.simulator.run.run import Run
+    from scaleproof.simulator.scenario.schema import Scenario
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
 FILE: Final = "history.sqlite"
 # Version of the tables, in SQLite's user_version; whose the file is, in its application_id: "scal" in ASCII.
@@ -48,7 +48,7 @@ _TABLES: Final = (
 )
 
 
-def append_cases(cases: Sequence[Case], out: Path) -> None:
+def append_cases(cases: Sequence[ReconciledCase], out: Path) -> None:
     """Appends the cases that were measured to the history in `out`. Raises InputError or RunError."""
     _append("reconciled", [_row(case, case.measured) for case in cases if case.measured is not None], out)
 
@@ -85,7 +85,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _row(case: Case, measured: Run) -> dict[str, Any]:
+def _row(case: ReconciledCase, measured: Run) -> dict[str, Any]:
     scenario, predicted = case.scenario, case.predicted
     predicted_low_s, predicted_high_s = predicted.prediction_interval_s or (None, None)
     measured_low_s, measured_high_s = measured.step_time_interval_s or (None, None)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
 
 # so many times the seconds per byte of others is slow
 _SLOW: Final = 1.35

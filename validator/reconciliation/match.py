@@ -13,9 +13,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from simulator.run import Run, Stream
-from validator.reconciliation.members import class_of_ranks
-from validator.reconciliation.tally import Numbers, Tally, in_step, tally
+from scaleproof.simulator.run.run import Run, Stream
+from scaleproof.validator.reconciliation.members import class_of_ranks
+from scaleproof.validator.reconciliation.tally import Numbers, Tally, in_step, tally
 
 Place = tuple[int, int, int]  # rank class, stream, phase
 
@@ -42,7 +42,7 @@ class Spent(NamedTuple):
         return self.doing_s + self.waiting_s
 
 
-class Pair(NamedTuple):
+class MatchedSpans(NamedTuple):
     """What one kind of span comes to on both sides. share: of its rank class in means over training ranks."""
 
     kind: Kind
@@ -72,7 +72,7 @@ class Matched:
     predicted: Tally
     measured: Tally
     class_of: Numbers
-    pairs: tuple[Pair, ...]
+    pairs: tuple[MatchedSpans, ...]
     unmatched_s: Mapping[int, float]
 
 
@@ -126,7 +126,7 @@ class _Side(NamedTuple):
         return found
 
 
-def _pairs(place: Place, ours: _Side, theirs: _Side) -> Iterator[Pair]:
+def _pairs(place: Place, ours: _Side, theirs: _Side) -> Iterator[MatchedSpans]:
     """By microbatch where both tell the same ones, else by stage, else all together."""
     rank, stream, phase = place
     share = float(ours.told.share[rank])
@@ -135,5 +135,5 @@ def _pairs(place: Place, ours: _Side, theirs: _Side) -> Iterator[Pair]:
         if predicted.keys() == measured.keys():
             for label in predicted:
                 stage, microbatch = (*label, -1, -1)[:2]
-                yield Pair(Kind(rank, stream, phase, stage, microbatch), predicted[label], measured[label], share)
+                yield MatchedSpans(Kind(rank, stream, phase, stage, microbatch), predicted[label], measured[label], share)
             return

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.run import Run
+from scaleproof.simulator.run.run import Run
 
 _NUMBERED: Final = re.compile(r"\b([a-z]+) (\d+)\b")
 _MANY: Final = re.compile(r"^(\d+) [a-z]+s$")

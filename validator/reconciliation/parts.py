@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulator.run import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Run
-from validator.reconciliation.match import Matched
-from validator.reconciliation.tally import Tally
+from scaleproof.simulator.run.run import COMMUNICATION_PHASES, COMPUTE_PHASES, Phase, Run
+from scaleproof.validator.reconciliation.match import Matched
+from scaleproof.validator.reconciliation.tally import Tally
 
 # What ranks wait for, by part of the breakdown. Predictions have two kinds of waiting for ranks: `slowest_rank` is waiting for
 # a device that is slower than the mean, which predicted phases contain. Measured ranks compute at their own speed, then wait.
@@ -27,7 +27,7 @@ _SAME_VOLUME: Final = 0.02
 
 
 @dataclass(frozen=True)
-class Part:
+class ErrorPart:
     """A part of predicted − measured step time, in seconds.
 
     predicted_s, measured_s: what of a step each side has of it: of rate all the time in which bytes move, of overlap what of
@@ -49,7 +49,7 @@ class Part:
         return {"name": self.name, "group": self.group, "difference_s": self.difference_s, **sides}
 
 
-def split(predicted: Run, measured: Run, matched: Matched | None) -> tuple[Part, ...]:
+def split(predicted: Run, measured: Run, matched: Matched | None) -> tuple[ErrorPart, ...]:
     """The parts in the order of GROUPS: compute by phase; communication, exposed, by
 
     exposed = moving − hidden,  moving = bytes × seconds per byte:
@@ -63,11 +63,11 @@ def split(predicted: Run, measured: Run, matched: Matched | None) -> tuple[Part,
     # whatever is left is not told by the breakdowns: with it the parts add up
     left_s = predicted.step_time_s - measured.step_time_s - sum(part.difference_s for part in found)
     sides = (run.breakdown_s.get("other", 0.0) for run in (predicted, measured))
-    return (*found, Part("unmodelled", left_s, *sides))
+    return (*found, ErrorPart("unmodelled", left_s, *sides))
 
 
-def _both(name: str, predicted_s: float, measured_s: float) -> Part:
-    return Part(name, predicted_s - measured_s, predicted_s, measured_s)
+def _both(name: str, predicted_s: float, measured_s: float) -> ErrorPart:
+    return ErrorPart(name, predicted_s - measured_s, predicted_s, measured_s)
 
 
 def _waiting_s(run: Run, name: str) -> float:
@@ -82,16 +82,16 @@ def _compute_share(run: Run) -> float:
     return compute_s / (compute_s + slowest_s) if slowest_s > 0 else 1.0
 
 
-def _compute(predicted: Run, measured: Run, alone_s: Mapping[int, float]) -> list[Part]:
+def _compute(predicted: Run, measured: Run, alone_s: Mapping[int, float]) -> list[ErrorPart]:
     """By phase, less what has no partner."""
     result = []
     for phase in COMPUTE_PHASES:
         sides = [run.phase_s.get(phase.label, 0.0) * _compute_share(run) for run in (predicted, measured)]
-        result.append(Part(phase.label, sides[0] - sides[1] - alone_s.get(phase, 0.0), *sides))
+        result.append(ErrorPart(phase.label, sides[0] - sides[1] - alone_s.get(phase, 0.0), *sides))
     return result
 
 
-def _communication(predicted: Run, measured: Run, matched: Matched | None) -> list[Part]:
+def _communication(predicted: Run, measured: Run, matched: Matched | None) -> list[ErrorPart]:
     hidden_s = [run.communication_s.get("hidden", 0.0) for run in (predicted, measured)]
     exposed_s = [run.breakdown_s.get("exposed_communication", 0.0) for run in (predicted, measured)]
     moving_s = [exposed + hidden for exposed, hidden in zip(exposed_s, hidden_s, strict=True)]
@@ -99,8 +99,8 @@ def _communication(predicted: Run, measured: Run, matched: Matched | None) -> li
     ratio = 1.0 if matched is None else volume_ratio(matched)
     volume_s = moving_s[0] * (1 - ratio)
     rate_s = moving_s[0] * ratio - moving_s[1] - alone_s
-    overlap = Part("overlap", hidden_s[1] - hidden_s[0], *hidden_s)
-    return [Part("volume", volume_s), Part("rate", rate_s, *moving_s), overlap]
+    overlap = ErrorPart("overlap", hidden_s[1] - hidden_s[0], *hidden_s)
+    return [ErrorPart("volume", volume_s), ErrorPart("rate", rate_s, *moving_s), overlap]
 
 
 def volume_ratio(matched: Matched) -> float:

@@ -12,18 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from simulator import scenario_text
-from simulator.errors import RunError
-from simulator.predict import predict
-from simulator.run import Run, save, write_aside
-from simulator.scenario import Scenario
-from validator.reconciliation.explain import Explanation, explain
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, save, write_aside
+from scaleproof.simulator.scenario import dump
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.explain import Explanation, explain
 
 RESULT_FILE: Final = "reconcile.json"
 
 
 @dataclass(frozen=True)
-class Case:
+class ReconciledCase:
     """One scenario on both sides. measured is None where measuring failed; failure then says why."""
 
     scenario: Scenario
@@ -74,13 +74,13 @@ def reconcile(
     measure: Callable[[Scenario], Run],
     out: Path | None,
     max_error: float | None,
-    tell: Callable[[Case], None],
-) -> list[Case]:
+    tell: Callable[[ReconciledCase], None],
+) -> list[ReconciledCase]:
     """Predicts and measures each scenario; a failure of one does not end the rest.
 
     `tell` is called with each case as it is done; with `out`, runs and `reconcile.json` are written there as they come.
     """
-    cases: list[Case] = []
+    cases: list[ReconciledCase] = []
     for scenario in scenarios:
         case = _case(scenario, measure)
         cases = with_efficiency([*cases, case])
@@ -91,15 +91,15 @@ def reconcile(
     return cases
 
 
-def _case(scenario: Scenario, measure: Callable[[Scenario], Run]) -> Case:
+def _case(scenario: Scenario, measure: Callable[[Scenario], Run]) -> ReconciledCase:
     predicted = predict(scenario)
     try:
-        return Case(scenario, predicted, measure(scenario))
+        return ReconciledCase(scenario, predicted, measure(scenario))
     except RunError as error:
-        return Case(scenario, predicted, None, str(error))
+        return ReconciledCase(scenario, predicted, None, str(error))
 
 
-def with_efficiency(cases: Sequence[Case]) -> list[Case]:
+def with_efficiency(cases: Sequence[ReconciledCase]) -> list[ReconciledCase]:
     """Scaling efficiency of measured runs, against a measured run of one rank where there is one that fits."""
     alone = [case for case in cases if case.measured is not None and case.scenario.strategy.ranks == 1]
     result = []
@@ -132,15 +132,15 @@ def measured_folder(out: Path, scenario: Scenario) -> Path:
     return out / "runs" / scenario.name / "measured"
 
 
-def _save(case: Case, out: Path) -> None:
+def _save(case: ReconciledCase, out: Path) -> None:
     folder = measured_folder(out, case.scenario)
-    scenario_text.keep(case.scenario, folder.parent)
+    dump.keep(case.scenario, folder.parent)
     save(case.predicted, folder.with_name("predicted"))
     if case.measured is not None:
         save(case.measured, folder)
 
 
-def write(cases: Sequence[Case], out: Path, max_error: float | None) -> None:
+def write(cases: Sequence[ReconciledCase], out: Path, max_error: float | None) -> None:
     """Writes `reconcile.json`: what was predicted and measured, on what."""
     plain = {
         "version": 1,
@@ -154,7 +154,7 @@ def write(cases: Sequence[Case], out: Path, max_error: float | None) -> None:
     write_aside(out / RESULT_FILE, (json.dumps(plain, indent=2) + "\n").encode())
 
 
-def _environment(cases: Sequence[Case]) -> Mapping[str, str]:
+def _environment(cases: Sequence[ReconciledCase]) -> Mapping[str, str]:
     measured = next((case.measured.provenance for case in cases if case.measured is not None), {})
     return {"system": f"{platform.system()} {platform.release()}", "python": platform.python_version(), **measured}
 

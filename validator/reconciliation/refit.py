@@ -20,20 +20,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cluster import Cluster
-from simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval, slowed, uncertain
-from simulator.errors import InputError
-from simulator.lock import PATIENCE_S, locked_file
-from simulator.predict import timed
-from simulator.run import Run, write_aside
-from simulator.scenario import Scenario, load_cluster
-from validator.fit.robust import DEVIATION_OF_MEDIAN
-from validator.hosts import needed_nodes
-from validator.reconciliation import clusterfile
-from validator.reconciliation.history import fingerprint, workload
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, Interval, slowed, uncertain
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.run import Run, write_aside
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.calibration.cluster_file import rewrite
+from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN
+from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.reconciliation.history import fingerprint, workload
 
 if TYPE_CHECKING:
-    from validator.reconciliation.reconcile import Case
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
 _Array = NDArray[np.float64]
 _FEWEST: Final = 3
@@ -113,7 +114,7 @@ class Refit:
         }
 
 
-def update(path: Path, cases: Sequence[Case]) -> Refit:
+def update(path: Path, cases: Sequence[ReconciledCase]) -> Refit:
     """Refits the cluster file to the cases that were measured, and writes it where runs left out are predicted better by it.
 
     Raises InputError for a file that is no cluster's or cannot be edited, and for runs that are too few or all alike.
@@ -122,7 +123,7 @@ def update(path: Path, cases: Sequence[Case]) -> Refit:
     done = refit(cluster, [(case.scenario, case.measured) for case in cases if case.measured is not None], str(path))
     if done.improves:
         with locked_file(path, "reconcile --update", PATIENCE_S):
-            write_aside(path, clusterfile.rewritten(path, cluster, done.cluster).encode())
+            write_aside(path, rewrite.rewritten(path, cluster, done.cluster).encode())
     return done
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.run import Phase, Run, Stream
-from validator.reconciliation.members import multiplicity, servers
+from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.validator.reconciliation.members import multiplicity, servers
 
 Numbers = NDArray[np.int64]
 Seconds = NDArray[np.float64]

@@ -10,15 +10,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from simulator.cluster.device import Optimizer
-from simulator.model import Gpt, Mlp
-from simulator.run import Phase
-from simulator.scenario import Scenario
-from validator import model, paced
-from validator.data import Batch, worker_batches
-from validator.paced import Pace
-from validator.recompute import chained
-from validator.recorder import Recorder
+from scaleproof.simulator.cluster.device.device import Optimizer
+from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.record.recorder import Recorder
+from scaleproof.validator.train import emulated_compute
+from scaleproof.validator.train.data import Batch, worker_batches
+from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.models import models
+from scaleproof.validator.train.recompute import chained
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Context:
 
     @property
     def dtype(self) -> torch.dtype:
-        return model.DTYPES[self.scenario.training.precision]
+        return models.DTYPES[self.scenario.training.precision]
 
     def build(self, layers: Iterable[int]) -> dict[int, nn.Module]:
         """The layers of those numbers with their initial parameters, on this rank's device."""
@@ -60,8 +61,8 @@ class Context:
 def build_layers(scenario: Scenario, numbers: Sequence[int], pace: Pace | None) -> list[nn.Module]:
     """The torch modules that a scenario's layers of those numbers are trained as, with their initial parameters."""
     if scenario.compute == "paced":
-        return paced.build(scenario, numbers, pace)
-    return model.build(cast(Gpt | Mlp, scenario.model), numbers, scenario.training.seed)
+        return emulated_compute.build(scenario, numbers, pace)
+    return models.build(cast(Gpt | Mlp, scenario.model), numbers, scenario.training.seed)
 
 
 def build_optimizer(name: Optimizer, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
@@ -126,7 +127,7 @@ class WholeModel(Trainer):
     def forward(self, batch: Batch) -> Tensor:
         """The loss of the worker's samples."""
         with self.recorder.span(Phase.FORWARD):
-            loss = model.loss(self.module(batch.inputs), batch.targets)
+            loss = models.loss(self.module(batch.inputs), batch.targets)
         self.note_loss(loss, len(batch.targets))
         return loss
 

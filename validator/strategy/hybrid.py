@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from simulator.strategy import Hybrid
-from validator.strategy.base import Context, Trainer
-from validator.strategy.buckets import Allreduce, BucketedAllreduce, EarlyAllreduce
-from validator.strategy.collectives import Collectives
-from validator.strategy.expert_parallel import ExpertsApart
-from validator.strategy.hybrid_servers import HybridServer, Pusher
-from validator.strategy.mesh import teams
-from validator.strategy.replica import Replica
-from validator.strategy.team import Team
+from scaleproof.simulator.strategy import Hybrid
+from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.strategy.data_parallel.buckets import Allreduce, BucketedAllreduce, EarlyAllreduce
+from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.strategy.layout.mesh import teams
+from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.expert_parallel import ExpertsApart
+from scaleproof.validator.strategy.parameter_server.hybrid import HybridServer, Pusher
+from scaleproof.validator.strategy.replica import Replica
 
 
 def create(context: Context, strategy: Hybrid) -> Trainer:

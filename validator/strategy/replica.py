@@ -8,23 +8,23 @@ from typing import cast
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from simulator.model import Gpt
-from simulator.strategy import Hybrid
-from simulator.strategy.plan import Plan
-from validator.data import Batch
-from validator.model import Block, Embedding
-from validator.recompute import exchanges_again
-from validator.strategy.base import Context
-from validator.strategy.context_parallel import GatheredAttention, own_positions
-from validator.strategy.expert_parallel import share_experts
-from validator.strategy.mesh import build_mesh
-from validator.strategy.paced_exchanges import PacedExchanges
-from validator.strategy.pass_collectives import PassCollectives
-from validator.strategy.pipeline import StageTrainer
-from validator.strategy.ring_attention import RingAttention
-from validator.strategy.team import Team
-from validator.strategy.tensor_parallel import TensorParallel
-from validator.strategy.ulysses_attention import contiguous_positions, exchange_heads
+from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.strategy import Hybrid
+from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.validator.strategy.base import Context
+from scaleproof.validator.strategy.layout.mesh import build_mesh
+from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.context_parallel import GatheredAttention, own_positions
+from scaleproof.validator.strategy.model_parallel.emulated_exchanges import PacedExchanges
+from scaleproof.validator.strategy.model_parallel.expert_parallel import share_experts
+from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
+from scaleproof.validator.strategy.model_parallel.ring_attention import RingAttention
+from scaleproof.validator.strategy.model_parallel.tensor_parallel import TensorParallel
+from scaleproof.validator.strategy.model_parallel.ulysses_attention import contiguous_positions, exchange_heads
+from scaleproof.validator.strategy.pipeline.strategy import StageTrainer
+from scaleproof.validator.train.data import Batch
+from scaleproof.validator.train.models.models import Block, Embedding
+from scaleproof.validator.train.recompute import exchanges_again
 
 
 class Replica(StageTrainer):

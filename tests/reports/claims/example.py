@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from reports.claims.claim import Claim, read
+from scaleproof.reports.claims.claim import Claim, read
 
 SCENARIO: dict[str, Any] = {
     "model": {"kind": "mlp", "layers": 2, "inputs": 64, "hidden": 64, "outputs": 64},

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.claims.claim import Axis, Bound, Line, names, read
-from simulator.errors import NotFoundError, ScenarioError
+from scaleproof.reports.claims.claim import Bound, ClaimAxis, ClaimLine, names, read
+from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 from tests.reports.claims.example import CLAIM, claim
 
 
 @given(low=st.integers(1, 100), factor=st.integers(2, 1000), points=st.integers(2, 20), whole=st.booleans())
 def test_a_range_is_ascending_and_keeps_its_ends(low: int, factor: int, points: int, whole: bool) -> None:
-    axis = Axis.model_validate({"name": "x", "from": low, "to": low * factor, "points": points, "whole": whole})
+    axis = ClaimAxis.model_validate({"name": "x", "from": low, "to": low * factor, "points": points, "whole": whole})
     places = axis.places
     assert places[0] == low
     assert places[-1] == low * factor
@@ -47,7 +47,7 @@ def test_what_a_line_says_goes_before_what_the_axis_says(tmp_path: Path) -> None
 
 @given(trials=st.integers(1, 1000), at_once=st.integers(1, 64))
 def test_rounds_hold_all_trials_and_not_one_round_more(trials: int, at_once: int) -> None:
-    rounds = Line.model_validate({"set": {}, "trials": "$x", "at_once": at_once}).rounds(trials)
+    rounds = ClaimLine.model_validate({"set": {}, "trials": "$x", "at_once": at_once}).rounds(trials)
     assert (rounds - 1) * at_once < trials <= rounds * at_once
 
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.claims import evaluate as module
-from reports.claims.claim import Claim, names, read
-from reports.claims.evaluate import TOLERANCE, evaluate
-from simulator.errors import InputError, ScenarioError
-from simulator.predict import timed
-from simulator.run import Run
-from simulator.scenario import Scenario
+from scaleproof.reports.claims import evaluate as module
+from scaleproof.reports.claims.claim import Claim, names, read
+from scaleproof.reports.claims.evaluate import TOLERANCE, evaluate
+from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
 from tests.reports.claims.example import CLAIM, claim
 
 # What comes of the claims that ship: a change of the model may turn them, and should then be looked at.

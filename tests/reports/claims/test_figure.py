@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from reports.claims.evaluate import evaluate
-from reports.claims.figure import figure
-from reports.claims.measured import measured
-from reports.claims.result import Result
+from scaleproof.reports.claims.evaluate import evaluate
+from scaleproof.reports.claims.figure import figure
+from scaleproof.reports.claims.measured import measured
+from scaleproof.reports.claims.result import Result
 from tests.reports.claims.example import claim
 from tests.reports.claims.test_measured import NETLAB, train
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from reports.claims.claim import names, read
-from reports.claims.measured import FILE, Record, keep, measured, read_all
-from simulator import library
-from simulator.errors import InputError
-from simulator.predict import timed
-from simulator.run import Run
-from simulator.scenario import Scenario
+from scaleproof.reports.claims.claim import names, read
+from scaleproof.reports.claims.measured import FILE, Record, keep, measured, read_all
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
 from tests.reports.claims.example import SCENARIO, claim
 
 NETLAB = {
@@ -79,7 +79,7 @@ def test_a_damaged_record_is_told(tmp_path: Path, text: str) -> None:
 
 
 def test_records_that_ship_are_of_the_claims_that_ship() -> None:
-    records = read_all(library.ROOT / "claims")
+    records = read_all(catalog.ROOT / "claims")
     assert set(records) <= set(names())
     for name, record in records.items():
         assert record.found(read(name)) is not None, f"{name} has changed; measure it again with --on netlab"

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.claims.quantities import KINDS, ratio
-from simulator.errors import InputError
-from simulator.predict import timed
-from simulator.run import Run
-from simulator.scenario import Scenario, load
+from scaleproof.reports.claims.quantities import KINDS, ratio
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
 
 Small = Callable[..., Scenario]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import uvicorn
 
-from reports.explorer.answer import answer
-from reports.explorer.question import Shelf
-from reports.explorer.server import app, own_hosts
-from reports.explorer.serving import listen
+from scaleproof.reports.explorer.answer import answer
+from scaleproof.reports.explorer.question import Shelf
+from scaleproof.reports.explorer.server import app, own_hosts
+from scaleproof.reports.explorer.serving import listen
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

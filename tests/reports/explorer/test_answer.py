@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 import scaleproof
-from reports.explorer.answer import answer, as_yaml
-from reports.explorer.question import Question
-from simulator.predict import predict
-from simulator.scenario import load
+from scaleproof.reports.explorer.answer import answer, as_yaml
+from scaleproof.reports.explorer.question import Question
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
 
 RING = "resnet50-ring-p100"
 

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import pytest
 
-from reports.explorer.answer import asked
-from reports.explorer.controls import controls
-from reports.explorer.facts import clusters, models
-from reports.explorer.question import Question, Shelf
-from simulator.fields import value_at
-from simulator.scenario import Recipe
+from scaleproof.reports.explorer.answer import asked
+from scaleproof.reports.explorer.controls import controls
+from scaleproof.reports.explorer.facts import clusters, models
+from scaleproof.reports.explorer.question import Question, Shelf
+from scaleproof.simulator.scenario.fields import value_at
+from scaleproof.simulator.scenario.schema import Recipe
 
 
 def by_field(reference: str, *sets: str) -> dict[str, dict[str, Any]]:

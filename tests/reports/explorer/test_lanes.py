@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports.explorer.lanes import KINDS
-from reports.explorer.lanes import lanes as packed_lanes
-from reports.step import WEIGHT
-from simulator.predict import timed
-from simulator.run import Phase, Run
-from simulator.scenario import load
+from scaleproof.reports.explorer.lanes import KINDS
+from scaleproof.reports.explorer.lanes import lanes as packed_lanes
+from scaleproof.reports.timeline.step import WEIGHT
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.scenario.load import load
 
 COLUMNS = ("row", "lane", "kind", "chunk", "stage", "microbatch", "start", "end", "number")
 
@@ -50,7 +50,7 @@ def test_what_holds_a_rank_up_never_overlaps() -> None:
 def test_boxes_that_crowd_are_drawn_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     run = timed(load("llama-2-7b-zero-bubble-a100", ["strategy.microbatches=64", "batch=64"]))
     whole = lanes(run)
-    monkeypatch.setattr("reports.explorer.lanes._MOST_BOXES", 300)
+    monkeypatch.setattr("scaleproof.reports.explorer.lanes._MOST_BOXES", 300)
     found = lanes(run)
     assert whole is not None
     assert found is not None

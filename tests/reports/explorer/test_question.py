@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.explorer.question import DEFAULT, Question, Shelf
-from simulator.errors import InputError
+from scaleproof.reports.explorer.question import DEFAULT, Question, Shelf
+from scaleproof.simulator.common.errors import InputError
 
 SHELF = Shelf()
 

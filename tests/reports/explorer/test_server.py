@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from reports.explorer.answer import answer
-from reports.explorer.question import Question, Shelf
-from reports.explorer.server import app, own_hosts
-from reports.explorer.worker import UnansweredError
+from scaleproof.reports.explorer.answer import answer
+from scaleproof.reports.explorer.question import Question, Shelf
+from scaleproof.reports.explorer.server import app, own_hosts
+from scaleproof.reports.explorer.worker import UnansweredError
 
 BASE = "http://127.0.0.1:8471"
 

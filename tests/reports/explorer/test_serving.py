@@ -12,8 +12,8 @@ import urllib.request
 import pytest
 
 import scaleproof
-from reports.explorer.serving import listen
-from simulator.errors import RunError
+from scaleproof.reports.explorer.serving import listen
+from scaleproof.simulator.common.errors import RunError
 
 
 def test_it_serves_until_ctrl_c() -> None:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from reports.explorer.question import Question
-from reports.explorer.worker import UnansweredError, Worker
+from scaleproof.reports.explorer.question import Question
+from scaleproof.reports.explorer.worker import UnansweredError, Worker
 
 
 def answer(question: Question) -> bytes:

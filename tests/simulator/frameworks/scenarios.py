@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulator import yamlfile
-from simulator.frameworks import Framework
-from simulator.scenario import Scenario, build
-from simulator.software import DECIDED
-from simulator.strategy import Strategy
+from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.scenario.framework_choice import DECIDED
+from scaleproof.simulator.scenario.load import build
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import Strategy
 
 TEXT = """\
 model: {kind: gpt, layers: 4, hidden: 2048, heads: 16, vocabulary: 51200, sequence: 1024, flash: true}
@@ -36,7 +37,7 @@ VARIED = {
 
 def scenario(*overrides: str) -> Scenario:
     """The scenario of TEXT with overrides."""
-    return build(yamlfile.parse(TEXT, "text.yaml"), Path("text.yaml"), overrides)
+    return build(yaml_file.parse(TEXT, "text.yaml"), Path("text.yaml"), overrides)
 
 
 def as_given(strategy: Strategy) -> Strategy:

@@ -6,11 +6,11 @@ from functools import cache
 
 import pytest
 
-from simulator.errors import FieldError
-from simulator.frameworks import ABLATIONS, IDEAL, shipped
-from simulator.frameworks.library import names
-from simulator.predict import timed
-from simulator.scenario import Scenario
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.frameworks import ABLATIONS, IDEAL, shipped
+from scaleproof.simulator.frameworks.library import names
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.frameworks.scenarios import VARIED, scenario, trained_by
 
 # Rounding.

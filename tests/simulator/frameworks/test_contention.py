@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.predict import timed
-from simulator.scenario import Scenario
-from simulator.strategy.contention import Resources, slowed_by
-from simulator.strategy.costs import Costs
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.data_parallel.contention import Resources, slowed_by
+from scaleproof.simulator.strategy.job import Costs
 from tests.simulator.frameworks.scenarios import scenario
 
 DDP = "framework=pytorch-ddp"

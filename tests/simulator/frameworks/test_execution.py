@@ -6,19 +6,19 @@ from functools import cache
 
 import pytest
 
-from simulator.cluster.device import Device
-from simulator.frameworks import IDEAL, Execution, Framework, Work, shipped
-from simulator.frameworks.framework import Passes
-from simulator.library import ROOT
-from simulator.model import Gpt
-from simulator.model.layers import Layer
-from simulator.model.operators import Attention
-from simulator.recompute import NO_RECOMPUTE
-from simulator.scenario import load_device
-from simulator.units import parse_time_s
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.common.catalog import ROOT
+from scaleproof.simulator.common.units import parse_time_s
+from scaleproof.simulator.frameworks import IDEAL, Execution, Framework, TrainingWork, shipped
+from scaleproof.simulator.frameworks.framework import PerPass
+from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE
+from scaleproof.simulator.scenario.load import load_device
 
 MEGATRON = shipped("megatron-core-0.12")
-WORK = Work("bf16", "adam", NO_RECOMPUTE)
+WORK = TrainingWork("bf16", "adam", NO_RECOMPUTE)
 
 
 @cache
@@ -88,7 +88,7 @@ def test_calibrated_factors_scale_kernels_and_host() -> None:
 def test_extra_bytes_take_the_time_of_memory_bandwidth() -> None:
     layer, kernels = block(1024), device().kernels
     assert kernels is not None
-    unfused = IDEAL.model_copy(update={"extra_bytes": {"norm": Passes(forward=4, backward=8)}})
+    unfused = IDEAL.model_copy(update={"extra_bytes": {"norm": PerPass(forward=4, backward=8)}})
     plain, more = (Execution(device(), one, WORK).layer_s(layer, 1) for one in (IDEAL, unfused))
     # two norms of 1,024 tokens
     elements = 2 * 1024 * 1024
@@ -99,7 +99,7 @@ def test_extra_bytes_take_the_time_of_memory_bandwidth() -> None:
 
 def test_gradients_copied_per_parameter_take_no_longer_for_more_samples() -> None:
     layer = block(1024)
-    copying = IDEAL.model_copy(update={"parameter_bytes": Passes(backward=8)})
+    copying = IDEAL.model_copy(update={"parameter_bytes": PerPass(backward=8)})
     added = []
     for samples in (1, 8):
         plain, more = (Execution(device(), one, WORK).layer_s(layer, samples)[1] for one in (IDEAL, copying))
@@ -120,7 +120,7 @@ def test_8_bit_products_are_faster_in_large_layers(hidden: int) -> None:
     layer = block(hidden, sequence=2048)
     for recipe in ("delayed", "current", "blockwise", "mxfp8"):
         narrow, plain = (
-            sum(Execution(device(), MEGATRON, Work(precision, "adam", NO_RECOMPUTE, recipe)).layer_s(layer, 4))
+            sum(Execution(device(), MEGATRON, TrainingWork(precision, "adam", NO_RECOMPUTE, recipe)).layer_s(layer, 4))
             for precision in ("fp8", "bf16")
         )
         # products at most twice as fast, and all else as fast
@@ -132,7 +132,7 @@ def test_8_bit_products_save_little_in_small_layers() -> None:
 
     def relative(hidden: int, recipe: str) -> float:
         layer = block(hidden)
-        works = Work("fp8", "adam", NO_RECOMPUTE, recipe), WORK
+        works = TrainingWork("fp8", "adam", NO_RECOMPUTE, recipe), WORK
         narrow_s, plain_s = (sum(Execution(device(), IDEAL, work).layer_s(layer, 1)) for work in works)
         return narrow_s / plain_s
 

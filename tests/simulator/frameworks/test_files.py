@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simulator import library
-from simulator.errors import NotFoundError, ScenarioError
-from simulator.frameworks import ABLATIONS, IDEAL, Framework, shipped
-from simulator.frameworks.library import equal_to_shipped, names, supporting
-from simulator.scenario import load
-from simulator.units import parse_time_s
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
+from scaleproof.simulator.common.units import parse_time_s
+from scaleproof.simulator.frameworks import ABLATIONS, IDEAL, Framework, shipped
+from scaleproof.simulator.frameworks.library import equal_to_shipped, names, supporting
+from scaleproof.simulator.scenario.load import load
 from tests.simulator.frameworks.scenarios import TEXT, scenario
 
 # Fields that say what a file is, not how software behaves.
@@ -30,7 +30,7 @@ def test_a_shipped_framework_loads_under_the_name_of_its_file(name: str) -> None
 
 @pytest.mark.parametrize("name", names())
 def test_each_field_that_a_file_sets_has_a_source(name: str) -> None:
-    own = yaml.safe_load((library.ROOT / "frameworks" / f"{name}.yaml").read_text(encoding="utf-8"))
+    own = yaml.safe_load((catalog.ROOT / "frameworks" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert set(own) - _ABOUT <= set(own.get("sources", {}))
     assert set(own.get("sources", {})) <= set(Framework.model_fields)
 

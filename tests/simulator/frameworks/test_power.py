@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import yaml
 
-from simulator import library
-from simulator.cluster.device import Device
-from simulator.library import ROOT
-from simulator.predict import timed
-from simulator.scenario import load_device
-from simulator.strategy.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
-from simulator.strategy.power import PowerBudget, joules_per_bus_byte
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.catalog import ROOT
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load_device
+from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
+from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
 from tests.simulator.frameworks.scenarios import scenario
 
 # Gathers over NVLink next to each pass, on GPUs whose products are at the power limit.
@@ -55,7 +55,7 @@ def test_products_draw_what_the_device_sustains() -> None:
 
 
 def test_energy_of_moving_follows_from_bits_of_memory_and_links() -> None:
-    constants = yaml.safe_load((library.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
+    constants = yaml.safe_load((catalog.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
     for moved in MEMORY_BYTES_PER_BUS_BYTE.values():
         pico = constants["memory_pJ_per_bit"] * moved + constants["link_pJ_per_bit"]
         assert joules_per_bus_byte(moved) == pytest.approx(8e-12 * pico)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.strategy.costs import Costs
+from scaleproof.simulator.strategy.job import Costs
 from tests.simulator.frameworks.scenarios import scenario
 
 ANNOUNCED = "framework=nanotron"

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from simulator.frameworks import shipped
-from simulator.frameworks.framework import Scale
-from simulator.frameworks.scale import expected_maximum, slowest
-from simulator.predict import predict
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.frameworks.framework import Scale
+from scaleproof.simulator.frameworks.scale import expected_maximum, slowest
+from scaleproof.simulator.predict import predict
 from tests.simulator.frameworks.scenarios import scenario
 
 SCALE = Scale(device_deviation=0.015, pass_jitter=0.01)

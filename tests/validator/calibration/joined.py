@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from simulator.errors import RankError
+from scaleproof.simulator.common.errors import RankError
+from scaleproof.validator.calibration.sites import site
+from scaleproof.validator.measure import MeasureOptions
 from tests.validator.calibration.test_sites import fail_on_last, who
-from validator.calibration.sites import site
-from validator.measure import Watch
 
 if __name__ == "__main__":
-    with site("cluster", None, 0, Watch(timeout_s=60.0)) as where:
+    with site("cluster", None, 0, MeasureOptions(timeout_s=60.0)) as where:
         all_of_them, one = where.run(who), where.run(who, ranks=1)
         try:
             where.run(fail_on_last, "no")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from validator.calibration.facts import Facts
-from validator.probe.points import Point
+from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts
+from scaleproof.validator.probe.points import Point
 
 SIZES = tuple(4**power for power in range(1, 13))
 LATENCY_S = 60e-6
@@ -64,5 +64,5 @@ def sums(ranks: int, nodes: int, latency_s: float, rate_Bps: float, op: str = "a
     ]  # fmt: skip
 
 
-def facts(base: Mapping[str, Any] | None = BASE, nodes: Sequence[int] = range(4), on: str = "netlab") -> Facts:
-    return Facts(on, tuple(nodes), "fp32", base, {"host": "here", "date": "2026-01-01"})
+def facts(base: Mapping[str, Any] | None = BASE, nodes: Sequence[int] = range(4), on: str = "netlab") -> CalibrationFacts:
+    return CalibrationFacts(on, tuple(nodes), "fp32", base, {"host": "here", "date": "2026-01-01"})

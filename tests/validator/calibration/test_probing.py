@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from simulator.cluster import Cluster
-from simulator.errors import InputError, RankError
-from simulator.model import Mlp
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.simulator.model import Mlp
+from scaleproof.validator.calibration.calibrate import calibrate
+from scaleproof.validator.calibration.fit import device
+from scaleproof.validator.calibration.plan import NAMES, ProbePlan, Task, groups_of, tasks
+from scaleproof.validator.calibration.probing import probe
+from scaleproof.validator.calibration.sites import Site
+from scaleproof.validator.launch.rank_environment import PartedError
 from tests.validator.calibration.made import BASE, sums
-from validator.calibration import device
-from validator.calibration.calibrate import calibrate
-from validator.calibration.plan import NAMES, Plan, Task, groups_of, tasks
-from validator.calibration.probing import probe
-from validator.calibration.sites import Site
-from validator.place import PartedError
 
 TINY = Mlp(name="tiny", layers=3, inputs=32, hidden=64, outputs=16)
 LAB = Cluster.model_validate(BASE)
@@ -68,42 +68,42 @@ def test_nothing_runs_after_ranks_have_parted() -> None:
 
 
 def test_the_budget_is_shared_by_what_is_run() -> None:
-    planned = tasks(Plan([TINY], budget_s=30.0), site(0, 0, 0, 0), None)
+    planned = tasks(ProbePlan([TINY], budget_s=30.0), site(0, 0, 0, 0), None)
     assert planned[0].ranks == 1
     assert sum(task.budget_s for task in planned) == pytest.approx(30.0)
-    some = tasks(Plan([TINY], names=["message", "loading"], budget_s=30.0), site(0, 0, 0, 0), None)
+    some = tasks(ProbePlan([TINY], names=["message", "loading"], budget_s=30.0), site(0, 0, 0, 0), None)
     assert {task.name for task in some} == {"message", "loading"}
     assert sum(task.budget_s for task in some) == pytest.approx(30.0)
 
 
 def test_groups_are_of_one_node_of_one_rank_of_each_and_of_all() -> None:
-    plan = Plan([TINY])
+    plan = ProbePlan([TINY])
     assert groups_of(plan, site(0, 0, 0, 0)) == [[0, 1], [0, 1, 2, 3]]
     assert groups_of(plan, site(0, 1, 2, 3)) == [[0, 1], [0, 1, 2, 3]]
     assert groups_of(plan, site(0, 0, 1, 1, 2, 2)) == [[0, 2], [0, 2, 4], [0, 1], [0, 1, 2, 3, 4, 5]]
-    assert groups_of(Plan([TINY], groups=[3]), site(0, 0, 0, 0)) == [[0, 1, 2]]
+    assert groups_of(ProbePlan([TINY], groups=[3]), site(0, 0, 0, 0)) == [[0, 1, 2]]
 
 
 def test_each_probe_runs_alone() -> None:
     for name in NAMES:
-        assert {task.name for task in tasks(Plan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
+        assert {task.name for task in tasks(ProbePlan([TINY], names=[name]), site(0, 0, 1, 1), LAB)} == {name}
 
 
 def test_layers_bring_what_is_fitted_with_them() -> None:
-    alone, *_ = tasks(Plan([TINY], names=["layer"]), site(0, 0), None)
-    beside = tasks(Plan([TINY], names=["layer", "matmul"]), site(0, 0), None)
+    alone, *_ = tasks(ProbePlan([TINY], names=["layer"]), site(0, 0), None)
+    beside = tasks(ProbePlan([TINY], names=["layer", "matmul"]), site(0, 0), None)
     assert alone.function is beside[0].function is device.probe
     assert {task.name for task in beside} == {"layer"}
 
 
 def test_what_leaves_open_what_a_rank_computes_on_is_refused_before_anything_is_measured() -> None:
     with pytest.raises(InputError, match=r"--probe message: .*; add --probe layer, or give --cluster"):
-        calibrate(Plan([TINY], names=["message"]), "local")
+        calibrate(ProbePlan([TINY], names=["message"]), "local")
 
 
 def test_pairs_of_a_lab_are_told_apart_by_their_switch() -> None:
     tree = BASE | {"network": BASE["network"] | {"topology": {"kind": "leaf_spine", "per_leaf": 2}}}
-    planned = tasks(Plan([TINY], names=["message"]), site(0, 1, 2, 3), Cluster.model_validate(tree))
+    planned = tasks(ProbePlan([TINY], names=["message"]), site(0, 1, 2, 3), Cluster.model_validate(tree))
     classes = {pair.group for pair in planned[0].arguments[0]}
     assert classes == {"same leaf", "across"}
 
@@ -111,15 +111,15 @@ def test_pairs_of_a_lab_are_told_apart_by_their_switch() -> None:
 @pytest.mark.parametrize("cluster", [None, LAB])
 def test_machines_that_nothing_describes_are_refused(cluster: Cluster | None) -> None:
     with pytest.raises(InputError, match=r"on 5 machines, and .* by --cluster"):
-        tasks(Plan([TINY]), site(0, 1, 2, 3, 4), cluster)
+        tasks(ProbePlan([TINY]), site(0, 1, 2, 3, 4), cluster)
 
 
 def test_one_rank_alone_has_nobody_to_talk_to() -> None:
-    assert not {"message", "collective", "overlap"} & {task.name for task in tasks(Plan([TINY]), site(0), None)}
+    assert not {"message", "collective", "overlap"} & {task.name for task in tasks(ProbePlan([TINY]), site(0), None)}
 
 
 def test_unknown_probes_and_groups_are_refused() -> None:
     with pytest.raises(InputError, match=f"--probe matmull: no such probe; give one of {', '.join(NAMES)}"):
-        Plan([TINY], names=["matmull"])
+        ProbePlan([TINY], names=["matmull"])
     with pytest.raises(InputError, match="at least 2 ranks"):
-        Plan([TINY], groups=[1])
+        ProbePlan([TINY], groups=[1])

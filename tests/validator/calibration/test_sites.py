@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import InputError, RankError
+from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.validator.calibration.plan import ProbePlan, tasks
+from scaleproof.validator.calibration.sites import site
+from scaleproof.validator.measure import MeasureOptions
+from tests.validator.launch.test_cluster_of_hosts import on_this_machine, run_all
 from tests.validator.netlabs import lab_cluster, needs_netlab
-from tests.validator.test_cluster import on_this_machine, run_all
-from validator.calibration.plan import Plan, tasks
-from validator.calibration.sites import site
-from validator.measure import Watch
 
-WATCH = Watch(timeout_s=60.0)
+WATCH = MeasureOptions(timeout_s=60.0)
 JOINED = str(Path(__file__).with_name("joined.py"))
 
 
@@ -81,13 +81,18 @@ def test_a_lab_has_as_many_hosts_as_the_cluster_at_most(hosts: int) -> None:
 
 @pytest.mark.parametrize(
     ("watch", "ranks", "told"),
-    [(Watch(interface="none7"), 2, "--interface none7: .* has no such interface"), (WATCH, 999, "999 ranks; .* at most 128")],
+    [
+        (MeasureOptions(interface="none7"), 2, "--interface none7: .* has no such interface"),
+        (WATCH, 999, "999 ranks; .* at most 128"),
+    ],
 )
-def test_what_this_machine_cannot_give_is_told_before_anything_is_measured(watch: Watch, ranks: int, told: str) -> None:
+def test_what_this_machine_cannot_give_is_told_before_anything_is_measured(
+    watch: MeasureOptions, ranks: int, told: str
+) -> None:
     with pytest.raises(InputError, match=told), site("local", None, ranks, watch):
         pass
 
 
 def test_a_group_of_more_ranks_than_there_are_is_refused() -> None:
     with site("local", None, 2, WATCH) as where, pytest.raises(InputError, match="--groups 3: there are 2 ranks"):
-        tasks(Plan((), groups=(2, 3)), where, None)
+        tasks(ProbePlan((), groups=(2, 3)), where, None)

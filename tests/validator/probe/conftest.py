@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from validator import rank
-from validator.jobfolder import JobFolder
-from validator.probe import adaptive
-from validator.status import Board, Status
+from scaleproof.validator.launch import rank
+from scaleproof.validator.launch.job_folder import JobFolder
+from scaleproof.validator.launch.status_board import Board, Status
+from scaleproof.validator.probe import adaptive
 
 
 class Hands:

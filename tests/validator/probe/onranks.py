@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from validator.launch import run_on_ranks
-from validator.probe import network
-from validator.probe.pairs import Pair
-from validator.probe.peers import Two, together, wait_for_all
-from validator.probe.points import Point
-from validator.rank import here
+from scaleproof.validator.launch.launch import run_on_ranks
+from scaleproof.validator.launch.rank import here
+from scaleproof.validator.probe import network
+from scaleproof.validator.probe.pairs import RankPair
+from scaleproof.validator.probe.peers import Two, together, wait_for_all
+from scaleproof.validator.probe.points import Point
 
 
 def probed(probe: Any, ranks: int, *args: Any) -> list[Point]:
@@ -44,7 +44,7 @@ def settle() -> list[Any]:
     return found
 
 
-def probe_as_one_fails(pairs: list[Pair]) -> list[dict[str, Any]]:
+def probe_as_one_fails(pairs: list[RankPair]) -> list[dict[str, Any]]:
     """The last rank has an error where it should wait for the others."""
     if here().rank == here().ranks - 1:
         raise ValueError("the last rank has enough")

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from scaleproof.validator.probe.adaptive import Repetition, _order, by_size, half_width, repeat, timed, undisturbed
+from scaleproof.validator.probe.points import NARROW, TIME
 from tests.validator.probe.conftest import Hands, stand_still
-from validator.probe.adaptive import Repetition, _order, by_size, half_width, repeat, timed, undisturbed
-from validator.probe.points import NARROW, TIME
 
 
 @pytest.mark.parametrize("count", [5, 6, 8, 20, 21, 100, 501])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from scaleproof.validator.probe import collectives
 from tests.validator.probe.onranks import least_s, probed
-from validator.probe import collectives
 
 
 def test_every_operation_is_timed_over_every_group() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cluster.serial import backward_work, forward_work
-from simulator.model import Gpt, Mlp
+from scaleproof.simulator.cluster.device.cpu_core import backward_work, forward_work
+from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.validator.probe import compute
 from tests.validator.probe.onranks import least_s, probed
-from validator.probe import compute
 
 GPT = Gpt(layers=2, hidden=16, heads=2, vocabulary=32, sequence=8)
 MLP = Mlp(layers=3, inputs=4, hidden=8, outputs=3)

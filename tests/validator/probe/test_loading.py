@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.model import Gpt, Mlp
+from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.validator.probe import loading
 from tests.validator.probe.onranks import least_s, probed
-from validator.probe import loading
 
 
 @pytest.mark.parametrize("kind", ["gpt", "mlp"])

@@ -6,18 +6,18 @@ import time
 
 import pytest
 
-from simulator.errors import RankError
+from scaleproof.simulator.common.errors import RankError
+from scaleproof.validator.launch.hosts import Host
+from scaleproof.validator.launch.launch import job_folder, launch
+from scaleproof.validator.netlab.lab import Netlab
+from scaleproof.validator.probe import network
+from scaleproof.validator.probe.pairs import RankPair
+from scaleproof.validator.probe.points import Point
 from tests.validator.netlabs import lab_cluster, needs_netlab
 from tests.validator.probe import onranks
 from tests.validator.probe.onranks import least_s, probed
-from validator.hosts import Host
-from validator.launch import job_folder, launch
-from validator.netlab import Netlab
-from validator.probe import network
-from validator.probe.pairs import Pair
-from validator.probe.points import Point
 
-PAIRS = [Pair(0, 1, "same node"), Pair(1, 2, "across")]
+PAIRS = [RankPair(0, 1, "same node"), RankPair(1, 2, "across")]
 
 
 def test_every_pair_sends_every_size() -> None:
@@ -78,5 +78,5 @@ def test_links_of_a_lab_let_nothing_through_faster_than_they_are_asked_to() -> N
 
 
 def _messages_and_exchanges() -> list[dict[str, object]]:
-    pairs = [Pair(0, 1, "same leaf")]
+    pairs = [RankPair(0, 1, "same leaf")]
     return [*network.messages(pairs, (2**19,), 1.0), *network.loaded(pairs, (2**19,), 2.0)]

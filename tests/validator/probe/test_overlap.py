@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from scaleproof.validator.probe import overlap
 from tests.validator.probe.onranks import probed
-from validator.probe import overlap
 
 
 def test_each_is_timed_beside_the_other() -> None:

@@ -10,17 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaleproof.validator.probe.pairs import (
+    ACROSS,
+    MOST_PAIRS,
+    SAME_LEAF,
+    SAME_NODE,
+    SAME_SOCKET,
+    RankPlace,
+    choose,
+    group_of,
+    places,
+    socket,
+)
 from tests.validator.netlabs import lab_cluster
-from validator.probe.pairs import ACROSS, MOST_PAIRS, SAME_LEAF, SAME_NODE, SAME_SOCKET, Place, choose, group_of, places, socket
 
 
 def test_classes_follow_from_where_ranks_are() -> None:
-    here = Place(node=0, leaf=0, socket=1)
-    assert group_of(here, Place(0, 0, 1)) == SAME_SOCKET
-    assert group_of(here, Place(0, 0, 0)) == SAME_NODE
-    assert group_of(here, Place(1, 0, 1)) == SAME_LEAF
-    assert group_of(here, Place(2, 1, 1)) == ACROSS
-    assert group_of(Place(0), Place(0)) == SAME_NODE, "nobody knows their sockets"
+    here = RankPlace(node=0, leaf=0, socket=1)
+    assert group_of(here, RankPlace(0, 0, 1)) == SAME_SOCKET
+    assert group_of(here, RankPlace(0, 0, 0)) == SAME_NODE
+    assert group_of(here, RankPlace(1, 0, 1)) == SAME_LEAF
+    assert group_of(here, RankPlace(2, 1, 1)) == ACROSS
+    assert group_of(RankPlace(0), RankPlace(0)) == SAME_NODE, "nobody knows their sockets"
 
 
 def test_leaves_are_the_description_s() -> None:
@@ -30,21 +41,21 @@ def test_leaves_are_the_description_s() -> None:
 
 
 def test_few_ranks_are_all_probed_with_one_another() -> None:
-    found = choose([Place(rank) for rank in range(8)])
+    found = choose([RankPlace(rank) for rank in range(8)])
     assert [(pair.first, pair.second) for pair in found] == list(itertools.combinations(range(8), 2))
     assert len(found) == MOST_PAIRS
 
 
 any_places = st.lists(
     st.builds(
-        lambda node, leaves, socket: Place(node, node % leaves, socket), st.integers(0, 12), st.just(3), st.integers(0, 1)
+        lambda node, leaves, socket: RankPlace(node, node % leaves, socket), st.integers(0, 12), st.just(3), st.integers(0, 1)
     ),
     max_size=40,
 )
 
 
 @given(any_places)
-def test_pairs_are_in_order_none_twice_and_of_their_class(where: list[Place]) -> None:
+def test_pairs_are_in_order_none_twice_and_of_their_class(where: list[RankPlace]) -> None:
     found = choose(where)
     assert found == sorted(set(found))
     for first, second, group in found:
@@ -53,7 +64,7 @@ def test_pairs_are_in_order_none_twice_and_of_their_class(where: list[Place]) ->
 
 
 @given(any_places)
-def test_each_end_of_a_class_has_two_turns_where_there_are_two_pairs(where: list[Place]) -> None:
+def test_each_end_of_a_class_has_two_turns_where_there_are_two_pairs(where: list[RankPlace]) -> None:
     found = choose(where)
     turns: Counter[tuple[str, int]] = Counter()
     possible: Counter[tuple[str, int]] = Counter()
@@ -66,13 +77,13 @@ def test_each_end_of_a_class_has_two_turns_where_there_are_two_pairs(where: list
     assert all(turns[end] >= min(2, count) for end, count in possible.items())
 
 
-def _end(where: list[Place], group: str, rank: int) -> int:
+def _end(where: list[RankPlace], group: str, rank: int) -> int:
     return where[rank].node if group in (SAME_LEAF, ACROSS) else rank
 
 
 @pytest.mark.parametrize("nodes", [64, 300])
 def test_of_many_hosts_few_pairs_are_probed(nodes: int) -> None:
-    found = choose([Place(node, node // 16) for node in range(nodes)])
+    found = choose([RankPlace(node, node // 16) for node in range(nodes)])
     assert Counter(pair.group for pair in found).keys() == {SAME_LEAF, ACROSS}
     assert len(found) <= 2 * (nodes + 4)
 

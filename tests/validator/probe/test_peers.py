@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from scaleproof.validator.launch.launch import run_on_ranks
+from scaleproof.validator.probe.peers import ALONE, named
 from tests.validator.probe import onranks
-from validator.launch import run_on_ranks
-from validator.probe.peers import ALONE, named
 
 
 def test_all_peers_settle_on_the_same() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import InputError
-from validator.probe import points
-from validator.probe.points import Point
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.probe import points
+from scaleproof.validator.probe.points import Point
 
 numbers = st.floats(0, 1e12)
 any_point = st.builds(

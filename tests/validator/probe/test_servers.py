@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from scaleproof.validator.probe import servers
 from tests.validator.probe.onranks import least_s, probed
-from validator.probe import servers
 
 
 def test_updates_are_timed_on_one_rank() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from validator.probe.points import NARROW, TIME, Point
-from validator.probe.turns import in_rounds
+from scaleproof.validator.probe.points import NARROW, TIME, Point
+from scaleproof.validator.probe.turns import in_rounds
 
 POINT = Point("message", "send", "rank 0 to rank 1", (0, 1), "across", 4.0, "bytes", (0.001,) * 3, TIME, 1.0, {"alone_s": 1.0})
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.predict import predict
-from simulator.run import Run, Spans
-from simulator.scenario import Scenario
-from validator.gather import rank_names
-from validator.reconciliation.members import class_of_ranks
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, Spans
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.members import class_of_ranks
+from scaleproof.validator.record.assemble import rank_names
 
 
 def as_measured(scenario: Scenario) -> Run:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.predict import predict
-from simulator.run import BREAKDOWN, Phase, Run
-from simulator.scenario import Scenario
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import BREAKDOWN, Phase, Run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.explain import Explanation, explain, times
+from scaleproof.validator.reconciliation.match import match
+from scaleproof.validator.reconciliation.parts import GROUPS, ErrorPart, volume_ratio
 from tests.validator.reconciliation.runs import as_measured
-from validator.reconciliation.explain import Explanation, explain, times
-from validator.reconciliation.match import match
-from validator.reconciliation.parts import GROUPS, Part, volume_ratio
 
 Make = Callable[..., Scenario]
 STRATEGIES = {
@@ -29,7 +29,7 @@ STRATEGIES = {
 APART = ("cluster.node.devices=1", "cluster.nodes=8", "cluster.node.link=null")
 
 
-def part(told: Explanation, name: str) -> Part:
+def part(told: Explanation, name: str) -> ErrorPart:
     return next(one for one in told.parts if one.name == name)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cluster.quantities import Interval
-from simulator.errors import InputError, ScaleproofError
-from simulator.predict import predict
-from simulator.run import Run
-from simulator.scenario import Scenario
-from validator.reconciliation.history import FILE, append_cases, append_cluster, fingerprint, workload
-from validator.reconciliation.reconcile import Case
+from scaleproof.simulator.cluster.quantities import Interval
+from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.history import FILE, append_cases, append_cluster, fingerprint, workload
+from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
 SCENARIO = Scenario.model_validate(
     {
@@ -32,10 +32,10 @@ SCENARIO = Scenario.model_validate(
 )
 
 
-def case(measured_s: float = 0.02, date: str = "2026-11-20T10:00:00+00:00") -> Case:
+def case(measured_s: float = 0.02, date: str = "2026-11-20T10:00:00+00:00") -> ReconciledCase:
     predicted = replace(predict(SCENARIO, interval=False), prediction_interval_s=(0.018, 0.022))
     provenance = {"host": "vm", "date": date, "torch": "2.13", "threads": "1"}
-    return Case(SCENARIO, predicted, replace(_measured(predicted), step_time_s=measured_s, provenance=provenance))
+    return ReconciledCase(SCENARIO, predicted, replace(_measured(predicted), step_time_s=measured_s, provenance=provenance))
 
 
 def _measured(run: Run) -> Run:
@@ -51,7 +51,7 @@ def rows(out: Path, table: str = "reconciled") -> list[sqlite3.Row]:
 
 
 def test_a_case_is_kept_with_both_intervals_its_cluster_and_what_it_ran_with(tmp_path: Path) -> None:
-    failed = Case(SCENARIO, case().predicted, None, "rank 1 died")
+    failed = ReconciledCase(SCENARIO, case().predicted, None, "rank 1 died")
     append_cases([case(), failed], tmp_path / "new" / "folder")
     (row,) = rows(tmp_path / "new" / "folder")
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.predict import predict
-from simulator.run import Run
-from simulator.scenario import Scenario
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.members import class_of_ranks, multiplicity, servers
 from tests.validator.reconciliation.runs import as_measured
-from validator.reconciliation.members import class_of_ranks, multiplicity, servers
 
 Make = Callable[..., Scenario]
 

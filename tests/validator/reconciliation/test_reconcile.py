@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import RankError
-from simulator.predict import predict
-from simulator.run import Run, load_run
-from simulator.scenario import Scenario, load
-from validator.reconciliation.reconcile import Case, describe_strategy, reconcile, with_efficiency
+from scaleproof.simulator.common.errors import RankError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, load_run
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.reconcile import ReconciledCase, describe_strategy, reconcile, with_efficiency
 
 Make = Callable[..., Scenario]
 
@@ -33,7 +34,7 @@ def test_the_error_is_signed_and_relative_to_what_was_measured(small: Make) -> N
 
 def test_a_failure_is_kept_and_the_rest_goes_on(small: Make, tmp_path: Path) -> None:
     first, second = (small(f"name={name}") for name in ("first", "second"))
-    told: list[Case] = []
+    told: list[ReconciledCase] = []
 
     def measure(scenario: Scenario) -> Run:
         return failing(scenario) if scenario is first else slower_than_predicted(scenario)
@@ -56,7 +57,7 @@ def test_what_was_run_is_kept_so_that_it_can_be_run_again(small: Make, tmp_path:
 
 def test_measured_efficiency_is_against_a_measured_single_rank(small: Make) -> None:
     strong, weak, many = small("strategy.workers=1"), small("strategy.workers=1", "batch=12"), small()
-    cases = [Case(s, predict(s), slower_than_predicted(s)) for s in (many, strong, weak)]
+    cases = [ReconciledCase(s, predict(s), slower_than_predicted(s)) for s in (many, strong, weak)]
     run, *_ = [case.measured for case in with_efficiency(cases)]
     assert run is not None
     assert run.efficiency is not None
@@ -67,7 +68,7 @@ def test_measured_efficiency_is_against_a_measured_single_rank(small: Make) -> N
 
 def test_a_run_of_another_model_is_no_baseline(small: Make) -> None:
     other = small("strategy.workers=1", "model.layers=3")
-    cases = [Case(s, predict(s), slower_than_predicted(s)) for s in (small(), other)]
+    cases = [ReconciledCase(s, predict(s), slower_than_predicted(s)) for s in (small(), other)]
     measured = with_efficiency(cases)[0].measured
     assert measured is not None
     assert measured.efficiency is None
@@ -99,7 +100,7 @@ def test_each_case_says_why_it_is_off_and_whether_that_was_to_be_expected(small:
 def test_inside_the_interval(small: Make, interval: tuple[float, float] | None, inside: bool | None) -> None:
     predicted = predict(small())
     interval_s = interval and (interval[0] * predicted.step_time_s, interval[1] * predicted.step_time_s)
-    case = Case(small(), replace(predicted, prediction_interval_s=interval_s), slower_than_predicted(small()))
+    case = ReconciledCase(small(), replace(predicted, prediction_interval_s=interval_s), slower_than_predicted(small()))
     assert case.inside is inside
-    assert Case(small(), predicted, None, "died").inside is None
-    assert Case(small(), predicted, None, "died").explanation is None
+    assert ReconciledCase(small(), predicted, None, "died").inside is None
+    assert ReconciledCase(small(), predicted, None, "died").explanation is None

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
-from simulator.cluster.quantities import DEVIATIONS, slowed
-from simulator.errors import InputError
-from simulator.predict import timed
-from simulator.run import Run
-from simulator.scenario import Scenario, load_cluster
-from validator.reconciliation.reconcile import Case
-from validator.reconciliation.refit import Refit, describe, refit, update
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+from scaleproof.validator.reconciliation.refit import Refit, describe, refit, update
 
 CLUSTER: dict[str, Any] = {
     "name": "lab",
@@ -151,9 +152,9 @@ def test_too_few_or_alike_runs_are_said_in_one_line(count: int, what: str) -> No
     assert "\n" not in str(error.value)
 
 
-def cases(found: list[tuple[Scenario, Run]]) -> list[Case]:
-    failed = Case(scenario(8, 64), timed(scenario(8, 64)), None, "rank 3 died")
-    return [failed, *(Case(one, timed(one), run) for one, run in found)]
+def cases(found: list[tuple[Scenario, Run]]) -> list[ReconciledCase]:
+    failed = ReconciledCase(scenario(8, 64), timed(scenario(8, 64)), None, "rank 3 died")
+    return [failed, *(ReconciledCase(one, timed(one), run) for one, run in found)]
 
 
 def test_an_update_writes_the_file_and_predicts_better(tmp_path: Path) -> None:

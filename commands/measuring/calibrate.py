@@ -1,0 +1,139 @@
+"""The command calibrate. Imports wait until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaleproof.commands.measuring.measure import positive
+
+if TYPE_CHECKING:
+    from scaleproof.validator.calibration.calibrate import Calibrated
+    from scaleproof.validator.calibration.plan import ProbePlan
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    calibrate = commands.add_parser("calibrate", help="measure a cluster, or this machine, and write a cluster file")
+    where = "processes on this machine, hosts of a network laid inside it, or ranks that torchrun or srun started"
+    calibrate.add_argument("--on", choices=["local", "netlab", "cluster"], help=f"where: {where}")
+    calibrate.add_argument("--cluster", metavar="NAME", help="the description that is measured: its topology, nominal numbers")
+    calibrate.add_argument("--hosts", type=int, metavar="N", help="of a netlab, how many of the cluster's nodes (4)")
+    calibrate.add_argument("--out", type=Path, required=True, metavar="FILE", help="the cluster file to write")
+    calibrate.add_argument(
+        "--from", type=Path, dest="source", metavar="POINTS.parquet", help="fit a table again, measure nothing"
+    )
+    calibrate.add_argument("--probe", action="append", dest="probes", default=[], metavar="NAME", help="run some alone")
+    calibrate.add_argument("--budget", metavar="TIME", help="for all probes together (35 s; where several hosts talk, 2 min)")
+    calibrate.add_argument(
+        "--model", action="append", dest="models", metavar="NAME", help="whose layers to time (default: what the demo trains)"
+    )
+    calibrate.add_argument("--precision", choices=["fp32", "fp64", "bf16"], default="fp32")
+    calibrate.add_argument(
+        "--groups", type=int, nargs="+", default=[], metavar="RANKS", help="sizes of groups for collectives (2, half, all)"
+    )
+    calibrate.add_argument("--interface", metavar="NAME", help="the network interface on which ranks talk")
+    calibrate.add_argument("--timeout", type=positive, default=120.0, metavar="SECONDS", help="beyond its time, for each probe")
+    calibrate.set_defaults(command=_calibrate)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from scaleproof.simulator.common.errors import ScaleproofError
+    from scaleproof.simulator.common.file_lock import locked_file
+    from scaleproof.validator.launch.rank_environment import place_in
+
+    _check_out(options.out)
+    place = place_in(os.environ) if options.on in (None, "cluster") and options.source is None else None
+    # rank 0 writes
+    held = locked_file(options.out, "calibrate") if place is None or place.rank == 0 else nullcontext()
+    try:
+        with held:
+            return _measure(options) if options.source is None else _again(options)
+    except ScaleproofError as error:
+        if place is None or place.rank == 0:
+            raise
+        # rank 0 tells
+        return error.exit_code
+
+
+def _check_out(out: Path) -> None:
+    """Raises InputError where no file can be written, before minutes are spent on what it would hold."""
+    from scaleproof.simulator.common.errors import InputError
+
+    if out.is_dir():
+        raise InputError(f"--out {out}: a folder; give the name of the cluster file")
+    folder = next(folder for folder in out.absolute().parents if folder.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"--out {out}: {folder} is no folder that can be written to; give another file")
+
+
+def _again(options: argparse.Namespace) -> int:
+    """The cluster file of a table of points."""
+    from dataclasses import replace
+
+    from scaleproof.validator.calibration.calibrate import Calibrated
+    from scaleproof.validator.calibration.cluster_file.cluster_file import described
+    from scaleproof.validator.calibration.cluster_file.describing import description
+    from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts
+    from scaleproof.validator.calibration.cluster_file.writing import points_path
+    from scaleproof.validator.probe import points as tables
+
+    points = tables.read(options.source)
+    facts = CalibrationFacts.of(points, str(options.source))
+    if options.cluster:
+        facts = replace(facts, base=description(options.cluster))
+    cluster, told = described(points, facts)
+    # a table that is there already need not be written over itself
+    beside = () if options.source.resolve() == points_path(options.out).resolve() else points
+    return _write(Calibrated(cluster, beside, told), options.out)
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from scaleproof.commands.measuring.session import telling
+    from scaleproof.validator.calibration.calibrate import calibrate
+    from scaleproof.validator.calibration.cluster_file.describing import description
+    from scaleproof.validator.measure import MeasureOptions
+
+    base = description(options.cluster) if options.cluster else None
+    watch = MeasureOptions(options.timeout, interface=options.interface)
+    found = calibrate(_plan(options), options.on, base, options.hosts, watch, telling("calibrating", "calibrating: "))
+    return 0 if found is None else _write(found, options.out)
+
+
+def _plan(options: argparse.Namespace) -> ProbePlan:
+    from scaleproof.simulator.common import catalog
+    from scaleproof.simulator.common.errors import InputError, UnitError
+    from scaleproof.simulator.common.units import parse_time_s
+    from scaleproof.simulator.model import Gpt, Mlp
+    from scaleproof.simulator.scenario.load import load_model
+    from scaleproof.validator.calibration.plan import ProbePlan
+
+    models = [load_model(catalog.find_part("model", name, Path())) for name in options.models or ["gpt-mini", "mlp-mini"]]
+    trainable = [model for model in models if isinstance(model, Gpt | Mlp)]
+    if len(trainable) < len(models):
+        raise InputError("--model: only gpt and mlp models can be trained here")
+    several = options.on in ("netlab", "cluster")
+    try:
+        budget_s = parse_time_s(options.budget or ("2 min" if several else "35 s"))
+    except UnitError as error:
+        raise InputError(f"--budget: {error}") from None
+    if not budget_s:
+        raise InputError("--budget: probes need time; give some, such as '35 s'")
+    return ProbePlan(trainable, options.probes, options.groups, options.precision, budget_s, options.timeout)
+
+
+def _write(found: Calibrated, out: Path) -> int:
+    """Writes the file, and prints what it says."""
+    from scaleproof.commands.text.calibration import table
+    from scaleproof.validator.calibration.cluster_file.writing import write
+
+    write(found.cluster, out, found.points)
+    for line in found.told:
+        print(f"note: {line}", file=sys.stderr)
+    print(f"{out}: {found.cluster.get('description') or found.cluster.get('name', '')}")
+    print(table(found.cluster))
+    return 0

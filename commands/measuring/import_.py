@@ -1,0 +1,217 @@
+"""The command import: what other tools have measured, as a cluster file. Imports wait until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.model.layers import Layer
+    from scaleproof.validator.calibration.imports.found import ImportResult
+    from scaleproof.validator.calibration.imports.kineto import Trace
+    from scaleproof.validator.calibration.imports.reading import ImportNotes
+    from scaleproof.validator.calibration.imports.steps import StepTimes
+
+Table = Sequence[Sequence[str]]
+
+_COLLECTIVES = ("collective", "ranks on nodes", "sizes", "latency", "bandwidth", "fit's error")
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    imports = commands.add_parser(
+        "import", help="make a cluster file of what other tools have measured", description="Import other tools' measurements."
+    )
+    tools = imports.add_subparsers(title="tools", metavar="TOOL", required=True)
+    nccl = _add(tools, "nccl-tests", "logs of all_reduce_perf and its siblings", "LOG", _nccl_tests)
+    topo = _add(tools, "topo", "the matrix of 'nvidia-smi topo -m'", "FILE", _topo, several=False)
+    kineto = _add(tools, "kineto", "traces of torch.profiler, one per rank", "TRACE", _kineto)
+    _add(tools, "chakra", "execution traces of MLCommons Chakra, one per rank", "TRACE", _chakra)
+    for parser in (nccl, topo, kineto):
+        parser.add_argument("--gpu", default="", metavar="NAME", help="the GPU, where nothing tells it, such as h100-80gb-sxm")
+    kineto.add_argument("--model", metavar="NAME", help="what was trained; writes a scenario beside the cluster file")
+    kineto.add_argument("--samples", type=int, metavar="N", help="of one rank's step")
+    kineto.add_argument("--precision", default="", metavar="NAME", help="of training (as the largest collective's elements)")
+    kineto.add_argument(
+        "--layer", action="append", default=[], metavar="ANNOTATION=LAYER", help="which of the model's layers an annotation is"
+    )
+
+
+def _add(tools: Any, name: str, what: str, files: str, command: Any, several: bool = True) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = tools.add_parser(name, help=what, description=f"Import {what}.")
+    parser.add_argument("files", nargs="+" if several else 1, type=Path, metavar=files)
+    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="the cluster file to write")
+    parser.add_argument("--cluster", metavar="BASE", help="the cluster file, or a name that ships, that the numbers go into")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.set_defaults(command=command, gpu="")
+    return parser
+
+
+def _nccl_tests(options: argparse.Namespace) -> int:
+    from scaleproof.validator.calibration.imports import nccl_tests
+
+    return _finish(options, _of_gpu(nccl_tests.read(options.files), options.gpu))
+
+
+def _topo(options: argparse.Namespace) -> int:
+    from scaleproof.validator.calibration.imports import topo
+
+    found, matrix = topo.read(options.files[0], options.gpu)
+    node = topo.node(matrix, found)
+    return _finish(options, found, [(("what", "found"), topo.summary(matrix))], node)
+
+
+def _kineto(options: argparse.Namespace) -> int:
+    from scaleproof.validator.calibration.imports import kineto, layers, steps
+    from scaleproof.validator.calibration.imports.reading import ImportNotes
+
+    names = _checked(options)
+    notes = ImportNotes()
+    traces = [kineto.read(path, notes) for path in options.files]
+    found, times = steps.find("torch.profiler (Kineto)", traces, _devices(options), notes, options.samples or 0)
+    device: list[dict[str, Any]] = []
+    if options.model and options.samples:
+        measured = layers.times(traces, _layers(options.model), names, notes)
+        found.points += layers.points(measured, options.samples)
+        device = layers.entries(measured, options.samples, _precision(options, traces, notes))
+    code = _finish(options, _of_gpu(found, options.gpu), _tables(traces, times), layers=device)
+    _step(options, traces, times, notes)
+    return code
+
+
+def _chakra(options: argparse.Namespace) -> int:
+    from scaleproof.validator.calibration.imports import chakra, steps
+    from scaleproof.validator.calibration.imports.reading import ImportNotes
+
+    notes = ImportNotes()
+    traces = [chakra.read(path, len(options.files), notes) for path in options.files]
+    found, times = steps.find("MLCommons Chakra", traces, _devices(options), notes)
+    return _finish(options, found, _tables(traces, times))
+
+
+def _checked(options: argparse.Namespace) -> dict[str, str]:
+    """Which layers annotations name. Raises InputError for options that do not go together."""
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.validator.calibration.imports import layers
+
+    if options.samples is not None and options.samples < 1:
+        raise InputError(f"--samples {options.samples}: a step has at least 1")
+    if bool(options.model) != bool(options.samples):
+        raise InputError("--model and --samples go together: what was trained, and of how many samples one rank's step is")
+    if options.layer and not options.model:
+        raise InputError("--layer names layers of --model; give it, and --samples")
+    return layers.parse_names(options.layer)
+
+
+def _layers(model: str) -> Sequence[Layer]:
+    from scaleproof.simulator.scenario.load import load_model
+
+    return load_model(model).build_layers()
+
+
+def _devices(options: argparse.Namespace) -> int:
+    """GPUs of a node, as --cluster tells."""
+    from scaleproof.validator.calibration.imports.cluster import read_base
+
+    return read_base(options.cluster).cluster.node.devices if options.cluster else 0
+
+
+def _tables(traces: Sequence[Trace], times: Sequence[StepTimes]) -> list[tuple[Sequence[str], Table]]:
+    from scaleproof.validator.calibration.imports import steps
+
+    calls = steps.calls(traces)
+    timed = any(step.time_s for step in times)
+    return [
+        *([(("part of a step", "median", "share"), steps.parts(times))] if timed else []),
+        *([(("communicates", "ranks", "size", "calls", "median"), calls)] if calls else []),
+    ]
+
+
+def _precision(options: argparse.Namespace, traces: Sequence[Trace], notes: ImportNotes) -> str:
+    """As the user says, else that of the largest collective's elements, else fp32."""
+    from scaleproof.validator.calibration.imports.names import precision_of
+
+    if options.precision:
+        return str(options.precision)
+    exchanges = [exchange for trace in traces for _, exchange in trace.exchanges]
+    largest = max(exchanges, key=lambda exchange: exchange.size_bytes, default=None)
+    precision = precision_of(largest.elements if largest else "")
+    source = "the largest collective's elements" if largest and largest.elements else "nothing tells otherwise"
+    notes.add(f"precision: {precision}, since {source}; give --precision where it is another")
+    return precision
+
+
+def _step(options: argparse.Namespace, traces: Sequence[Trace], times: Sequence[StepTimes], notes: ImportNotes) -> None:
+    """Writes the scenario beside the cluster file, or says what to set."""
+    from scaleproof.simulator.common.units import format_time_s
+    from scaleproof.validator.calibration.imports import scenario, steps
+    from scaleproof.validator.calibration.imports.reading import ImportNotes as Untold
+
+    alone_s = steps.median_of(times, lambda step: step.alone_s)
+    if not (options.model and options.out):
+        samples = options.samples or "N"
+        hint = f"training.measured_step={{samples: {samples}, time: {format_time_s(alone_s)}}}"
+        print(f"a step without waiting for communication, for scenarios: --set '{hint}'", file=sys.stderr)
+        return
+    path = scenario.path_beside(options.out)
+    workers = max(1, *(trace.world for trace in traces))
+    precision = _precision(options, traces, Untold())
+    scenario.write(scenario.describe(options.model, options.out, workers, options.samples, precision, alone_s), path)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _of_gpu(found: ImportResult, gpu: str) -> ImportResult:
+    """With the GPU that the user names."""
+    from dataclasses import replace
+
+    found.machines = replace(found.machines, gpu=gpu or found.machines.gpu)
+    return found
+
+
+def _finish(
+    options: argparse.Namespace,
+    found: ImportResult,
+    tables: Sequence[tuple[Sequence[str], Table]] = (),
+    node: dict[str, Any] | None = None,
+    layers: Sequence[dict[str, Any]] = (),
+) -> int:
+    """Fits, writes and tells: notes on stderr, tables or JSON on stdout."""
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.validator.calibration.imports import cluster
+
+    base = cluster.read_base(options.cluster) if options.cluster else None
+    measured = cluster.measured_collectives(found.points, found.notes)
+    if options.out:
+        if not (measured or node or layers or found.points):
+            raise InputError(
+                f"{found.files[0]}: nothing in it has a time, so that there is no cluster file to write; see above"
+            )
+        data = cluster.describe(found, base, measured, node, layers)
+        cluster.write(data, found, options.out)
+    for line in found.notes.lines():
+        print(line, file=sys.stderr)
+    if measured:
+        tables = [*tables, (_COLLECTIVES, [cluster.row(one) for one in measured])]
+    _tell(options, found, tables)
+    return 0
+
+
+def _tell(options: argparse.Namespace, found: ImportResult, tables: Sequence[tuple[Sequence[str], Table]]) -> None:
+    import json
+
+    from scaleproof.simulator.common.errors import printable
+
+    if options.json:
+        rows = [dict(zip(head, row, strict=True)) for head, table in tables for row in table]
+        told = {"tool": found.tool, "files": list(found.files), "found": rows, "points": len(found.points)}
+        print(json.dumps(told | {"notes": found.notes.lines(), "out": str(options.out or "")}, indent=2))
+        return
+    for head, table in tables:
+        widths = [max(len(str(cell)) for cell in column) for column in zip(head, *table, strict=True)]
+        for row in (head, *table):
+            print(printable("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
+    if options.out:
+        print(f"wrote {options.out}" + (f" and {options.out.with_suffix('.points.parquet')}" if found.points else ""))

@@ -1,0 +1,135 @@
+"""The command prove. Imports wait until it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from scaleproof.validator.experiments.proving.cases import Compute
+    from scaleproof.validator.experiments.proving.figures import CaseOutcome
+
+
+class _Form(NamedTuple):
+    """groups: how many of four cases, by their compute. budget_s: of calibration. patience_s: for runs that others disturb."""
+
+    groups: Mapping[Compute, int]
+    budget_s: float
+    patience_s: float
+    longest_step_s: float
+
+
+_FULL: Final = _Form({"paced": 20, "real": 6}, budget_s=120.0, patience_s=1800.0, longest_step_s=2.0)
+_SHORT: Final = _Form({"paced": 3, "real": 1}, budget_s=30.0, patience_s=40.0, longest_step_s=1.3)
+_WORST: Final = 5
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    prove = commands.add_parser(
+        "prove",
+        help="calibrate a lab, then hold predictions against runs of what was not calibrated",
+        description="Calibrate a lab from probes alone, then predict and measure scenarios drawn from a seed: other "
+        "strategies, models, rates and numbers of hosts. Prints how far off predictions are.",
+    )
+    prove.add_argument("--on", choices=["netlab"], default="netlab", help="where: hosts of a network laid inside this machine")
+    prove.add_argument("--hosts", type=int, default=8, metavar="N", help="most hosts of a case (8)")
+    prove.add_argument("--short", action="store_true", help="16 cases in place of 104")
+    prove.add_argument("--seed", type=int, default=1, metavar="N", help="which cases are drawn (1)")
+    prove.add_argument("--out", type=Path, metavar="DIR", help="keep the calibration and what came of each case in DIR")
+    prove.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    prove.add_argument("--json", action="store_true", help="print the figures as JSON")
+    prove.set_defaults(command=_prove)
+
+
+def _prove(options: argparse.Namespace) -> int:
+    import json
+
+    from scaleproof.commands.measuring.session import telling
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.common.file_lock import locked_folder
+    from scaleproof.validator.experiments.proving import prove
+    from scaleproof.validator.experiments.proving.cases import FAMILIES_A_GROUP, Draw
+    from scaleproof.validator.experiments.proving.faults import find_faults
+    from scaleproof.validator.experiments.proving.figures import figures
+    from scaleproof.validator.experiments.proving.lab import calibrated
+    from scaleproof.validator.netlab.lab import require
+
+    if options.hosts < 3:
+        raise InputError(f"--hosts {options.hosts}: cases are drawn on up to so many hosts; give 3 or more")
+    if options.resume and options.out is None:
+        raise InputError("--resume goes on with what is in a folder; name it by --out DIR")
+    require()
+    form = _SHORT if options.short else _FULL
+    total = FAMILIES_A_GROUP * sum(form.groups.values())
+    held = locked_folder(options.out, "prove") if options.out else nullcontext()
+    with held, telling("calibrating") as tell:
+        lab = calibrated(options.out, options.resume, form.budget_s, tell)
+        known = prove.read(options.out) if options.resume else {}
+
+        def ended(outcome: CaseOutcome) -> None:
+            known[outcome.name] = outcome
+            tell(f"{len(known)} of {total}: {_line(outcome)}")
+            if options.out is not None:
+                prove.write(list(known.values()), options.out)
+
+        drawn = Draw(options.seed, form.groups, options.hosts, form.longest_step_s, lab.at)
+        outcomes = prove.prove(drawn.cases(), known, prove.measured_in_lab, ended, form.patience_s)
+        planted = [] if options.short else find_faults(tell)
+    if options.json:
+        told = figures(outcomes) | ({"faults": {one.name: one.named for one in planted}} if planted else {})
+        print(json.dumps(told, indent=2))
+    else:
+        _print(outcomes)
+        for one in planted:
+            print(f"planted: {one.name}; found: {one.named or 'not found'}")
+    return 1 if any(outcome.measured_s is None for outcome in outcomes) else 0
+
+
+def _line(outcome: CaseOutcome) -> str:
+    from scaleproof.simulator.common.units import format_time_s
+
+    name = f"{outcome.name:<24} predicted {format_time_s(outcome.predicted_s):>8}"
+    if outcome.measured_s is None or outcome.error is None:
+        return f"{name}, failed: {outcome.failure}"
+    where = "inside" if outcome.inside else "outside"
+    interval = f"{format_time_s(outcome.low_s)} to {format_time_s(outcome.high_s)}"
+    return f"{name}, measured {format_time_s(outcome.measured_s):>8} ({outcome.error:+.1%}; {where} {interval})"
+
+
+def _print(outcomes: Sequence[CaseOutcome]) -> None:
+    """The figures, by family, and the worst cases."""
+    from scaleproof.validator.experiments.proving.figures import DISTURBED, by_family, figures
+    from scaleproof.validator.record.provenance import NOTICED_LOAD
+
+    told = figures(outcomes)
+    disturbed = [outcome for outcome in outcomes if outcome.is_disturbed]
+    print(f"{'':<18} {'cases':>5} {'median':>7} {'p90':>7} {'inside 90 %':>12}")
+    for kind in ("paced", "real"):
+        rows = {kind: told[kind]} | ({f"{kind}, undisturbed": told["undisturbed"][kind]} if disturbed else {})
+        for name, row in rows.items():
+            if row["cases"]:
+                print(f"{name:<18} {row['cases']:>5} {row['median']:>7.1%} {row['p90']:>7.1%} {row['coverage90']:>12.0%}")
+    ranking = told["ranking"]
+    right = ranking["best_right_or_within_3pct"]
+    print(f"ranking  the predicted best is the measured best, or within 3 %, in {right} of {ranking['groups']} groups")
+    print(f"\n{'strategy':<14} {'cases':>5} {'median':>7} {'worst':>7}")
+    for family, (count, median, worst) in by_family(outcomes).items():
+        print(f"{family:<14} {count:>5} {median:>+7.1%} {worst:>+7.1%}")
+    errors = [outcome for outcome in outcomes if outcome.error is not None]
+    print(f"\nworst {_WORST}")
+    for outcome in sorted(errors, key=lambda one: -abs(one.error or 0.0))[:_WORST]:
+        print(f"  {_line(outcome)}")
+    if disturbed:
+        print(
+            f"\n{len(disturbed)} of {len(outcomes)} runs were disturbed: this machine's host gave more than {DISTURBED:.0%} of "
+            f"the time in which they had work to others ({max(outcome.taken for outcome in disturbed):.0%} at most), or other "
+            f"work took more than {NOTICED_LOAD:.0%} of the cores ({max(outcome.foreign for outcome in disturbed):.0%} at most)"
+        )
+    for outcome in outcomes:
+        if outcome.measured_s is None:
+            print(f"{outcome.name} could not be measured: {outcome.failure}", file=sys.stderr)

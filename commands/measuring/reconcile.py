@@ -1,0 +1,168 @@
+"""The command reconcile. Imports wait until a command runs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.commands.measuring.measure import add_place_arguments
+from scaleproof.commands.predicting.predict import add_scenario_arguments
+
+if TYPE_CHECKING:
+    from scaleproof.commands.measuring.session import Session
+    from scaleproof.simulator.run.run import Run
+    from scaleproof.simulator.scenario.schema import Scenario
+    from scaleproof.validator.reconciliation.explain import Explanation
+    from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+
+_WIDTH: Final = 100
+_INSIDE: Final = {True: "yes", False: "no", None: "-"}
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    words = "predict and run scenarios, compare, and explain the difference"
+    reconcile = commands.add_parser("reconcile", help=words, description=f"{words.capitalize()}.")
+    add_scenario_arguments(reconcile, several=True)
+    add_place_arguments(reconcile)
+    reconcile.add_argument("--max-error", type=_share, metavar="25%", help="exit with 1 when a step time is further off")
+    reconcile.add_argument("--explain", action="store_true", help="print all parts of each difference")
+    reconcile.add_argument("--update", type=Path, metavar="FILE", help="refit this cluster file to what was measured")
+    reconcile.add_argument("--out", type=Path, metavar="DIR", help="write runs and reconcile.json to DIR, for 'report'")
+    reconcile.set_defaults(command=_reconcile)
+
+
+def _share(text: str) -> float:
+    """0.25 from '25%' or '0.25'."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write it like 25%")
+    return value
+
+
+def _reconcile(options: argparse.Namespace) -> int:
+    from scaleproof.commands.measuring.session import Session
+    from scaleproof.validator.measure import MeasureOptions
+
+    session = Session(options, MeasureOptions(options.timeout, interface=options.interface))
+    return session.told_once(partial(_reconcile_all, options, session))
+
+
+def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
+    from scaleproof.simulator.common.errors import RunError
+    from scaleproof.simulator.scenario.load import load_cluster
+    from scaleproof.validator.reconciliation.reconcile import measured_folder, reconcile
+
+    if options.update is not None:
+        # before hours are spent on measuring for it
+        load_cluster(options.update)
+    scenarios = session.scenarios()
+    found = session.found(scenarios, partial(measured_folder, options.out) if options.out else None)
+
+    def measured(scenario: Scenario) -> Run:
+        return found.get(scenario.name) or session.measure(
+            scenario, measured_folder(options.out, scenario) if options.out else None
+        )
+
+    if not session.speaks:
+        for scenario in scenarios:
+            if scenario.name not in found:
+                # rank 0 tells
+                with contextlib.suppress(RunError):
+                    measured(scenario)
+        return 0
+    print(f"{'scenario':<24} {'predicted':>10} {'measured':>10} {'error':>7} {'in 90%':>7}")
+    tell = partial(_tell, _parts if options.explain else _words)
+    cases = reconcile(scenarios, measured, options.out, options.max_error, tell)
+    code = _verdict(cases, options.max_error)
+    _remember(cases, options)
+    return code
+
+
+def _remember(cases: Sequence[ReconciledCase], options: argparse.Namespace) -> None:
+    """Adds to the history of the output folder, and refits the cluster file that --update names."""
+    from scaleproof.validator.reconciliation import history, refit
+
+    if options.out is not None:
+        history.append_cases(cases, options.out)
+        for cluster in {history.fingerprint(case.scenario.cluster): case.scenario.cluster for case in cases}.values():
+            # one that nobody dated was not measured
+            if "date" in cluster.provenance:
+                history.append_cluster(cluster, options.out)
+    if options.update is not None:
+        print(refit.describe(refit.update(options.update, cases), options.update))
+
+
+def _tell(explain: Callable[[Explanation], list[str]], case: ReconciledCase) -> None:
+    """One line for the scenario, one for each phase and what explains the difference, as soon as it is measured."""
+    from scaleproof.simulator.common.units import format_time_s
+    from scaleproof.simulator.run.run import Phase
+
+    name, predicted = case.scenario.name, format_time_s(case.predicted.step_time_s)
+    if case.measured is None or case.error is None or case.explanation is None:
+        print(f"{name:<24} {predicted:>10} {'failed':>10}", flush=True)
+        return
+    measured = case.measured
+    times = f"{predicted:>10} {format_time_s(measured.step_time_s):>10}"
+    print(f"{name:<24} {times} {case.error:>+7.1%} {_INSIDE[case.inside]:>7}")
+    print(f"  framework: {case.predicted.framework_words}")
+    for phase in Phase:
+        pair = case.predicted.phase_s[phase.label], measured.phase_s[phase.label]
+        if any(pair):
+            print(f"  {phase.label:<22} {format_time_s(pair[0]):>10} {format_time_s(pair[1]):>10}")
+    for line in explain(case.explanation):
+        print(line)
+    sys.stdout.flush()
+
+
+def _words(explanation: Explanation) -> list[str]:
+    """The explanation in sentences."""
+    look: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+    return [line for sentence in explanation.sentences for line in textwrap.wrap(sentence, _WIDTH, **look)]
+
+
+def _parts(explanation: Explanation) -> list[str]:
+    """All parts as a table, below the sentences: what both sides have of each, and what it brings to the difference."""
+    from scaleproof.simulator.common.units import format_time_s
+    from scaleproof.validator.reconciliation.explain import label
+
+    def told(seconds: float | None) -> str:
+        return "-" if seconds is None else format_time_s(seconds)
+
+    def signed(seconds: float) -> str:
+        return f"{'-' if seconds < 0 else '+'}{format_time_s(abs(seconds))}" if seconds else told(0.0)
+
+    lines = [*_words(explanation), f"  {'part of the difference':<22} {'predicted':>10} {'measured':>10} {'brings':>10}"]
+    for part in explanation.parts:
+        if part.difference_s or part.predicted_s or part.measured_s:
+            sides = f"{told(part.predicted_s):>10} {told(part.measured_s):>10}"
+            lines.append(f"    {label(part.name):<20} {sides} {signed(part.difference_s):>10}")
+    return [*lines, f"    {'all together':<42} {signed(explanation.difference_s):>10}"]
+
+
+def _verdict(cases: Sequence[ReconciledCase], max_error: float | None) -> int:
+    """The closing lines, and the exit code: 1 when a run failed or an error is larger than allowed."""
+    errors = {case.scenario.name: abs(case.error) for case in cases if case.error is not None}
+    failed = [case for case in cases if case.error is None]
+    if errors:
+        worst = max(errors, key=lambda name: errors[name])
+        print(f"median error {statistics.median(errors.values()):.1%}, worst {errors[worst]:.1%} ({worst}), {len(errors)} runs")
+    inside = [case.inside for case in cases if case.inside is not None]
+    if inside:
+        print(f"{sum(inside)} of {len(inside)} measured values inside their 90% intervals")
+    for case in failed:
+        print(f"{case.scenario.name} could not be measured: {case.failure}", file=sys.stderr)
+    too_far = [name for name, error in errors.items() if max_error is not None and error > max_error]
+    for name in too_far:
+        print(f"{name}: error {errors[name]:.1%} exceeds {max_error:.1%}", file=sys.stderr)
+    return 1 if failed or too_far else 0

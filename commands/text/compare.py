@@ -1,0 +1,116 @@
+"""A comparison in words, as the console prints it: what changed, what it did, where the time goes, and how sure that is."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from scaleproof.simulator.analysis.compare import TO_TARGET, BreakdownDifference, Comparison, Effect
+from scaleproof.simulator.common.units import format_bytes, format_energy_J, format_number, format_time_s, format_USD
+from scaleproof.simulator.run.run import Run
+
+_MOST_CHANGES: Final = 24
+_LINE: Final = 80
+_LONGEST: Final = 22
+# from so many times as much on a change is told as a factor
+_MANY: Final = 3.0
+# the share of either step from which on a part of it is told
+_NOTICED: Final = 5e-4
+_FORMS: Final[dict[str, Callable[[float], str]]] = {
+    "s": format_time_s,
+    "samples/s": format_number,
+    "tokens/s": format_number,
+    "bytes": format_bytes,
+    "J": format_energy_J,
+    "USD": format_USD,
+    "": lambda share: f"{100 * share:.1f} %",
+}
+
+
+def describe(comparison: Comparison) -> str:
+    """A comparison for people to read."""
+    a, b = comparison.a, comparison.b
+    lines = [_headline("A", a), _headline("B", b)]
+    if comparison.changed:
+        rows = [(change.field, _cut(change.a), _cut(change.b)) for change in comparison.changed[:_MOST_CHANGES]]
+        lines += ["", *_table(("what changed", "A", "B"), rows)]
+        more = len(comparison.changed) - len(rows)
+        lines += [f"  and {more} more, which --json has"] if more > 0 else []
+    else:
+        lines += ["", "nothing changed"]
+    lines += ["", *_table(("what it did", "A", "B", "change", "90 % between"), list(map(_effect, comparison.effects)))]
+    parts = [part for part in comparison.parts if max(part.a_s / a.step_time_s, part.b_s / b.step_time_s) >= _NOTICED]
+    lines += ["", *_table(("where the time goes", "A", "B", "change", "90 % between"), list(map(_part, parts)))]
+    return "\n".join([*lines, "", *(line for text in _verdict(comparison) for line in textwrap.wrap(text, _LINE))])
+
+
+def _headline(label: str, run: Run) -> str:
+    ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
+    return f"{label}  {run.scenario}: {run.strategy} on {ranks}; framework: {run.framework_words}"
+
+
+def _effect(effect: Effect) -> tuple[str, ...]:
+    a, b = ("–" if value is None else _FORMS[effect.unit](value) for value in (effect.a, effect.b))
+    # where it is many times as much, all of the line tells factors
+    many = max(1 + (told or 0.0) for told in (effect.change, effect.high)) >= _MANY
+    form = _factor if many else _percent
+    change = "" if effect.change is None else form(effect.change)
+    between = "" if effect.low is None or effect.high is None else _between(form(effect.low), form(effect.high))
+    # a rate is named by what it counts
+    return effect.unit if "/" in effect.unit else effect.name, a, b, change, between
+
+
+def _part(part: BreakdownDifference) -> tuple[str, ...]:
+    between = _between(_seconds(part.low_s), _seconds(part.high_s))
+    seconds = (format_time_s(part.a_s) if part.a_s else "none", format_time_s(part.b_s) if part.b_s else "none")
+    return part.name.replace("_", " "), *seconds, _seconds(part.change_s), between
+
+
+def _verdict(comparison: Comparison) -> Iterator[str]:
+    ratio, told = comparison.ratio, comparison.apart
+    fast = "as fast" if f"{ratio:.3g}" == "1" else f"{ratio:.3g} times as fast"
+    yield f"B is {fast} as A, with 90 % between {told.low:.3g} and {told.high:.3g}; {told.words()}"
+    for effect in comparison.effects:
+        if effect.name == TO_TARGET and effect.a and effect.b:
+            longer = f"{effect.b / effect.a:.3g} times as long as A"
+            yield f"to its target B takes {longer}, as far as the scenarios' models of convergence hold"
+    for label, run in (("A", comparison.a), ("B", comparison.b)):
+        if run.fits is False:
+            yield f"{label} does not fit into its devices' memory{f'; it would with {run.fit_by}' if run.fit_by else ''}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table: names to the left, the rest to the right, but for what stands last of five."""
+    widths = [max(len(row[column]) + (2 if column == 0 and row is not head else 0) for row in (head, *rows))
+              for column in range(len(head))]  # fmt: skip
+    for row in (head, *rows):
+        name = row[0] if row is head else f"  {row[0]}"
+        cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join([f"{name:<{widths[0]}}", *cells]).rstrip()
+
+
+def _between(low: str, high: str) -> str:
+    """'-2.9 to +14.6 %': a unit that both have is told once."""
+    number, _, unit = low.rpartition(" ")
+    return f"{number if number and high.endswith(f' {unit}') else low} to {high}"
+
+
+def _percent(change: float) -> str:
+    """'+12.3 %', '0 %'."""
+    text = f"{100 * change:+.1f}"
+    return "0 %" if float(text) == 0 else f"{text} %"
+
+
+def _factor(change: float) -> str:
+    """'8.61 x'."""
+    return f"{1 + change:.3g} x"
+
+
+def _seconds(change_s: float) -> str:
+    text = format_time_s(abs(change_s))
+    return "0" if abs(change_s) < 1e-9 else f"{'+' if change_s > 0 else '-'}{text}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,148 @@
+"""Goodput in words, as the console prints it: how much of the time training gets on, where the rest goes, what would help."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from scaleproof.simulator.analysis.goodput.result import Goodput
+from scaleproof.simulator.common.units import format_bytes, format_count, format_number, format_time_s, format_USD
+from scaleproof.simulator.run.run import framework_words
+
+_WIDTH: Final = 100
+_BAR_WIDTH: Final = 24
+_DAY_S: Final = 86400.0
+# the share of the time from which on a part of it is told, and below which nothing is done that would be worth the name
+_NOTICED: Final = 5e-5
+_NOTHING: Final = 5e-4
+
+
+def describe(found: Goodput) -> str:
+    """For people to read, in one screen."""
+    nodes = f"{found.counts['host']:,} node{'s' if found.counts['host'] > 1 else ''}"
+    lines = [f"{found.scenario}: {found.strategy} on {nodes}, {_days(found.days)} with failures"]
+    for title, rows in (
+        ("framework", [framework_words(found.framework, found.framework_is_default)]),
+        ("effective", _ratio(found)),
+        ("where it goes", _parts(found)),
+        ("interruptions", _interruptions(found)),
+        ("a failure", _failure(found)),
+        ("spare nodes", _spares(found)),
+        ("checkpoints", _checkpoints(found)),
+        ("goodput", _rate(found)),
+        ("cost", _cost(found)),
+        ("if halved", _halved(found)),
+        ("warning", _warnings(found)),
+    ):
+        wrapped = [line for row in rows for line in textwrap.wrap(row, _WIDTH, subsequent_indent="  ")]
+        lines += [f"  {'' if number else title:<13}  {line}" for number, line in enumerate(wrapped)]
+    return "\n".join(lines)
+
+
+def _ratio(found: Goodput) -> Iterator[str]:
+    low, high = found.interval
+    yield f"{_percent(found.ratio)} of the time, 90 % between {_percent(low)} and {_percent(high)}"
+    if found.ratio < _NOTHING:
+        yield "nothing gets done: failures come faster than training comes back and is saved"
+    yield f"{_percent(found.expected)} in closed form{_limited(found)}"
+
+
+def _limited(found: Goodput) -> str:
+    return ", if nodes were always at hand" if found.spares is not None else ""
+
+
+def _parts(found: Goodput) -> Iterator[str]:
+    for name, (share, _, _) in found.shares.items():
+        if abs(share) >= _NOTICED:
+            bar = "█" * round(share * _BAR_WIDTH)
+            yield f"{name:<18} {format_time_s(share * found.days * _DAY_S):>9} {_percent(share):>7} {bar}".rstrip()
+
+
+def _interruptions(found: Goodput) -> Iterator[str]:
+    failures = f"{_number(found.failures)} failures, one every {format_time_s(found.times.mtbf_s)}"
+    stops = [f"{_number(found.stops)} planned stops"] if found.stops else []
+    growths = [f"{_number(found.growths)} to grow again"] if found.growths else []
+    yield "; ".join([failures, *stops, *growths])
+    rates = sorted(found.failures_per_day.items(), key=lambda item: -item[1])
+    total = sum(found.failures_per_day.values())
+    yield ", ".join(f"{name}{_of(found.counts[name])} {_percent(rate / total)}" for name, rate in rates)
+
+
+def _of(count: int) -> str:
+    return f" ({count:,})" if count > 1 else ""
+
+
+def _failure(found: Goodput) -> Iterator[str]:
+    times = found.times
+    lost_s = found.shares["lost work"][0] * found.days * _DAY_S / max(found.failures, 1.0)
+    yield (
+        f"noticed after {format_time_s(times.detection_s)}; restart {format_time_s(times.restart_s)}, "
+        f"{format_time_s(found.saving.load_s)} of it to load; {format_time_s(lost_s)} of work lost on average"
+    )
+
+
+def _spares(found: Goodput) -> Iterator[str]:
+    if found.in_repair is not None:
+        yield (
+            f"{found.spares or 'none'}; {_number(found.in_repair)} nodes would be in repair on average, and "
+            f"{found.enough_spares:,} spares enough 99% of the time"
+        )
+
+
+def _checkpoints(found: Goodput) -> Iterator[str]:
+    steps, saving = round(found.interval_s / found.step_s), found.saving
+    written = f", written {format_time_s(saving.writing_s)} later" if saving.writing_s else ""
+    yield (
+        f"every {format_time_s(found.interval_s)} ({steps:,} step{'s' if steps > 1 else ''})"
+        f"{', the optimum' if found.is_optimum else ''}: {format_bytes(saving.size_bytes)}, "
+        f"training stops for {format_time_s(saving.stall_s)}{written}"
+    )
+    told = ", ".join(f"{one.rule} {format_time_s(one.interval_s)} ({_percent(one.simulated)})" for one in found.choices)
+    yield f"optimum by {told}"
+
+
+def _rate(found: Goodput) -> Iterator[str]:
+    tokens = found.tokens_per_sample
+    each = f", {format_number(found.goodput_samples_per_s * tokens)} tokens/s" if tokens else ""
+    yield f"{format_number(found.goodput_samples_per_s)} of {format_number(found.samples_per_s)} samples/s{each}"
+    count, name = (found.trained_samples * tokens, "tokens") if tokens else (found.trained_samples, "samples")
+    yield f"{format_count(count)} {name} in all"
+
+
+def _cost(found: Goodput) -> Iterator[str]:
+    if found.cost_USD is None:
+        return
+    spares = f", {found.spares:,} spare nodes among it" if found.spares else ""
+    each = found.cost_USD_per_million
+    name = "tokens" if found.tokens_per_sample else "samples"
+    told = f"; {format_USD(each)} a million {name}" if each is not None else ""
+    yield f"{format_USD(found.cost_USD)}{spares}{told}"
+
+
+def _halved(found: Goodput) -> Iterator[str]:
+    told = ", ".join(f"{name} {_percent(ratio)}" for name, ratio in found.halved.items())
+    yield f"{told} (in closed form{_limited(found)})"
+
+
+def _warnings(found: Goodput) -> Iterator[str]:
+    yield from found.warnings
+    if found.shares["fewer workers"][0] < 0:
+        yield "fewer workers are faster than all of them; see what scaleproof predict says with fewer"
+    if found.simulated_days < found.days:
+        yield (
+            f"only {_days(found.simulated_days)} are simulated, after which it goes on alike; the ratio of "
+            f"{_days(found.days)} varies less"
+        )
+
+
+def _days(days: float) -> str:
+    return f"{days:,.4g} days" if days >= 1 else format_time_s(days * _DAY_S)
+
+
+def _number(count: float) -> str:
+    return f"{count:,.0f}" if count >= 9.95 else f"{count:.1f}" if count >= 0.05 else f"{count:.2g}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"

@@ -1,0 +1,221 @@
+"""A plan in words and as data: the best, why the next lost, and what less memory costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from scaleproof.simulator.analysis.planner.intervals import Doubt, alike
+from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult
+from scaleproof.simulator.common.units import format_bytes, format_energy_J, format_time_s, format_USD
+from scaleproof.simulator.scenario.dump import dump_framework, dump_part
+from scaleproof.simulator.uncertainty.pairwise import SURE
+
+# Rows of the front that are printed, and the share of a step from which on a cause is told.
+_MOST_OF_FRONT: Final = 6
+_NOTICED: Final = 0.001
+_NONE: Final = "–"
+_DEGREES: Final = ("tensor", "context", "expert", "expert_tensor", "stages", "chunks", "workers")
+
+
+def describe(planned: PlanResult, doubt: Doubt) -> str:
+    """For people to read."""
+    lines = [*_headline(planned), "", *_table(_columns(planned, doubt)), ""]
+    lines += [
+        *_behind(planned, doubt),
+        *_front(planned),
+        *_by_servers(planned),
+        "",
+        "the best, for a scenario file:",
+        f"  {dump_framework(planned.best[0].scenario)}",
+        f"  {dump_part(planned.best[0].scenario, 'strategy')}",
+        f"  {dump_part(planned.best[0].scenario, 'training', ('zero', 'recompute'))}",
+    ]
+    return "\n".join(lines)
+
+
+def plain(planned: PlanResult, doubt: Doubt) -> dict[str, Any]:
+    """As data for JSON, in SI units."""
+    count = len(planned.configurations)
+    return {
+        "objective": planned.objective,
+        "configurations": count,
+        "fitting": planned.fitting,
+        "estimate_seconds": planned.estimate_s,
+        "configurations_per_second": count / planned.estimate_s,
+        "replayed": planned.replayed,
+        "replay_seconds": planned.replay_s,
+        "proved": planned.proved,
+        "best": [_choice(planned, doubt, number) for number in range(len(planned.best))],
+        "frameworks": _frameworks(planned),
+        "framework_is_default": planned.framework_is_default,
+        "front": [
+            planned.configurations.row(row)
+            | {"estimated_s": float(planned.expected_s[row]), "memory_bytes": float(planned.memory_bytes[row])}
+            for row in planned.front
+        ],
+    }
+
+
+def _choice(planned: PlanResult, doubt: Doubt, number: int) -> dict[str, Any]:
+    choice = planned.best[number]
+    low, high = doubt.interval(number)
+    step_s = choice.run.step_time_s
+    told: dict[str, Any] = {"strategy": choice.scenario.strategy.kind} | planned.configurations.row(choice.row)
+    told |= {
+        "step_time_s": step_s, "low_s": low * step_s, "high_s": high * step_s, "samples_per_s": choice.run.samples_per_s,
+        "memory_bytes": choice.memory_bytes, "cost_USD": choice.run.cost_USD, "energy_J": choice.run.energy_J,
+    }  # fmt: skip
+    return told | ({"best_is_faster": _faster(planned, doubt, number)} if number else {})
+
+
+def _faster(planned: PlanResult, doubt: Doubt, number: int) -> float:
+    """The probability that the best takes less time than another."""
+    best, other = planned.best[0], planned.best[number]
+    return doubt.faster(0, number, other.run.step_time_s / best.run.step_time_s, alike(best.scenario, other.scenario))
+
+
+def _degree(row: Mapping[str, Any], name: str) -> int:
+    """Ranks along an axis; as many tensor-parallel ranks share experts' matrices as all others, where nothing is said."""
+    if name == "expert_tensor" and row.get("expert", 1) > 1:
+        return int(row[name] or row["tensor"])
+    return int(row.get(name) or 1)
+
+
+def _headline(planned: PlanResult) -> Iterator[str]:
+    scenario, count = planned.configurations.base, len(planned.configurations)
+    ranks = planned.best[0].scenario.strategy.training_ranks
+    yield f"{scenario.model.name} on {ranks:,} ranks of {scenario.cluster.name}, {scenario.total_samples:,} samples a step"
+    yield (
+        f"{count:,} configurations estimated in {format_time_s(planned.estimate_s)}, of which {planned.fitting:,} fit into "
+        f"{format_bytes(planned.capacity_bytes)}; {planned.replayed} replayed in {format_time_s(planned.replay_s)}"
+    )
+    frameworks = _frameworks(planned)
+    default = ", by default" if planned.framework_is_default else ""
+    yield f"framework{'s' if len(frameworks) > 1 else ''}: {', '.join(frameworks)}{default}"
+    if planned.proved:
+        with_servers = ", or with servers by prediction" if planned.configurations.has_servers().any() else ""
+        yield f"proved: no other that fits beats the best in {planned.objective} by replay{with_servers}"
+    else:
+        yield f"not proved: after {planned.replayed} replays others may still beat the best"
+
+
+def _frameworks(planned: PlanResult) -> list[str]:
+    """Names of the frameworks that were chosen from."""
+    return list(dict.fromkeys(part.space.scenario.framework.name for part in planned.configurations.parts if len(part)))
+
+
+def _columns(planned: PlanResult, doubt: Doubt) -> dict[str, list[str]]:
+    """The table, by the heads of its columns."""
+    best, rows = planned.best, [planned.configurations.row(choice.row) for choice in planned.best]
+    intervals = [doubt.interval(number) for number in range(len(best))]
+    columns = {
+        "": [f"{number}" for number in range(1, len(best) + 1)],
+        "step": [format_time_s(one.run.step_time_s) for one in best],
+        "90 % between": [
+            f"{format_time_s(low * one.run.step_time_s)} and {format_time_s(high * one.run.step_time_s)}"
+            for one, (low, high) in zip(best, intervals, strict=True)
+        ],
+    }
+    if _objective(best[0], planned):
+        columns[planned.objective] = [_objective(one, planned) for one in best]
+    columns["memory"] = [format_bytes(one.memory_bytes) for one in best]
+    for name in _DEGREES:
+        degrees = [_degree(row, name) for row in rows]
+        if any(degree > 1 for degree in degrees):
+            columns[name] = list(map(str, degrees))
+    if any("servers" in row for row in rows):
+        columns["servers"] = [_servers(row) for row in rows]
+    columns["microbatches"] = [f"{row.get('microbatches', 1)} of {row['samples']}" for row in rows]
+    if any("servers" not in row for row in rows):
+        columns |= {name: [str(row.get(name, _NONE)) for row in rows] for name in ("schedule", "zero")}
+    columns["recompute"] = [row["recompute"] for row in rows]
+    if len({row["framework"] for row in rows}) > 1:
+        columns["framework"] = [row["framework"] for row in rows]
+    if any(row.get("sequence_parallel") for row in rows):
+        columns["sequence"] = ["parallel" if row.get("sequence_parallel") else "whole" for row in rows]
+    if any("bucket_bytes" in row for row in rows):
+        columns["bucket"] = [format_bytes(row["bucket_bytes"]) if "bucket_bytes" in row else _NONE for row in rows]
+    orders = [" ".join(axis for axis in row.get("order", ()) if row.get(axis, 1) > 1) for row in rows]
+    return columns | ({"innermost first": orders} if any(" " in order for order in orders) else {})
+
+
+def _servers(row: Mapping[str, Any]) -> str:
+    """'8 dedicated, by node' of servers to which machines' workers push as one."""
+    if "servers" not in row:
+        return _NONE
+    return f"{row['servers']} {row['placement']}" + (", by node" if row["two_level"] else "")
+
+
+def _objective(choice: PlanChoice, planned: PlanResult) -> str:
+    """What a step comes to, where that is not its time."""
+    run = choice.run
+    if planned.objective == "energy" and run.energy_J:
+        return format_energy_J(run.energy_J["per_step"])
+    if planned.objective == "cost" and run.cost_USD:
+        return format_USD(run.cost_USD["per_step"])
+    if planned.objective == "tokens-per-dollar" and run.cost_USD:
+        return f"{1e6 / run.cost_USD['per_million_tokens']:,.0f}"
+    return ""
+
+
+def _table(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    cells = [[head, *column] for head, column in columns.items()]
+    widths = [max(map(len, column)) for column in cells]
+    for row in zip(*cells, strict=True):
+        yield "  ".join(f"{cell:>{width}}" for cell, width in zip(row[:-1], widths[:-1], strict=True)) + f"  {row[-1]}"
+
+
+def _behind(planned: PlanResult, doubt: Doubt) -> Iterator[str]:
+    """Why the second lost, and how sure that is."""
+    if len(planned.best) < 2:
+        return
+    first, second = planned.best[:2]
+    more_s = second.run.step_time_s - first.run.step_time_s
+    if more_s <= 0:
+        yield "the second takes as long as the best"
+    else:
+        parts = {cause: second.run.breakdown_s[cause] - seconds for cause, seconds in first.run.breakdown_s.items()}
+        told = [
+            f"{cause.replace('_', ' ')} {'+' if seconds > 0 else '−'}{format_time_s(abs(seconds))}"
+            for cause, seconds in sorted(parts.items(), key=lambda part: -abs(part[1]))
+            if abs(seconds) >= _NOTICED * more_s
+        ]
+        yield f"the second takes {more_s / first.run.step_time_s:.2%} longer: {', '.join(told)}".replace("%", " %")
+    faster = _faster(planned, doubt, 1)
+    sure = f"{faster:.0%}".replace("%", " %")
+    apart = "the best is faster" if faster >= SURE else "the two cannot be told apart: the best is faster"
+    yield f"{apart} with a probability of {sure}"
+    same = sum(_faster(planned, doubt, number) < SURE for number in range(1, len(planned.best)))
+    if same > 1:
+        yield f"of the {len(planned.best) - 1} behind the best {same} cannot be told apart from it"
+
+
+def _front(planned: PlanResult) -> Iterator[str]:
+    """What less memory costs, as estimated."""
+    front: Sequence[int] = planned.front
+    if len(front) < 2:
+        return
+    step = max(1, -(-len(front) // _MOST_OF_FRONT))
+    parts = [
+        f"{format_time_s(float(planned.expected_s[row]))} with {format_bytes(float(planned.memory_bytes[row]))}"
+        for row in sorted({*front[::step], front[-1]}, key=front.index)
+    ]
+    yield f"nothing is both faster and leaner than (estimated, {len(front)} in all): {', '.join(parts)}"
+
+
+def _by_servers(planned: PlanResult) -> Iterator[str]:
+    """What more servers bring, where they stand: the least that is expected of each number."""
+    found = planned.configurations
+    least_s: dict[tuple[str, int], float] = {}
+    for row in np.flatnonzero(found.has_servers() & (planned.memory_bytes <= planned.capacity_bytes)).tolist():
+        one, expected_s = found.row(row), float(planned.expected_s[row])
+        key = one["placement"], one["servers"]
+        least_s[key] = min(expected_s, least_s.get(key, expected_s))
+    for placement in sorted({placement for placement, _ in least_s}, reverse=True):
+        steps = [
+            f"{count}: {format_time_s(least_s[placement, count])}" for where, count in sorted(least_s) if where == placement
+        ]
+        yield f"a step by number of {placement} servers (estimated): {', '.join(steps)}"

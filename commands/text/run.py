@@ -1,0 +1,194 @@
+"""A run in words, as the console prints it: how fast it is, where the time goes, what it compares with, what it takes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from scaleproof.simulator.common.units import (
+    format_bytes,
+    format_count,
+    format_energy_J,
+    format_number,
+    format_time_s,
+    format_USD,
+)
+from scaleproof.simulator.run.run import BREAKDOWN, Run
+
+# the share of a step from which on a part of it is told
+_NOTICED: Final = 5e-4
+# of a step, what is less is none
+_ROUNDING: Final = 1e-9
+_WIDTH: Final = 100
+_BAR_WIDTH: Final = 24
+_LARGEST_HOLDERS: Final = 3
+# the share of a prediction's variance from which on a quantity is told
+_MATTERS: Final = 0.1
+
+
+def describe(run: Run) -> str:
+    """A run for people to read, in one screen."""
+    ranks = f"{run.ranks:,} rank{'s' if run.ranks > 1 else ''}"
+    lines = [f"{run.scenario}: {run.strategy} on {ranks}, {_origin(run)}"]
+    for title, rows in (
+        ("framework", [run.framework_words] if run.framework else []),
+        ("step time", _step_time(run)),
+        ("throughput", _throughput(run)),
+        ("90 % between", _interval(run)),
+        ("to target", _to_target(run)),
+        ("utilisation", _utilisation(run)),
+        ("where it goes", _parts(run)),
+        ("communication", _communication(run)),
+        ("input", _input(run)),
+        ("servers", _servers(run.servers)),
+        ("efficiency", _efficiency(run)),
+        ("memory", _memory(run)),
+        ("energy", _bill(run.energy_J, format_energy_J)),
+        ("cost", _bill(run.cost_USD, format_USD)),
+        ("network", _network(run.provenance)),
+        ("warning", run.warnings),
+    ):
+        wrapped = [line for row in rows for line in textwrap.wrap(row, _WIDTH, subsequent_indent="  ")]
+        lines += [f"  {'' if number else title:<13}  {line}" for number, line in enumerate(wrapped)]
+    return "\n".join(lines)
+
+
+def _origin(run: Run) -> str:
+    """'measured, paced, in netlab'."""
+    on = run.provenance.get("on")
+    place = [f"{'in' if on == 'netlab' else 'on'} {on}"] if on else []
+    return ", ".join([run.origin, *(["paced"] if run.compute == "paced" else []), *place])
+
+
+def _network(told: Mapping[str, str]) -> Iterator[str]:
+    """What a network that was laid for the run was found to carry."""
+    if "link rate" in told:
+        yield f"links: {told['link rate']}; round trip: {told['round trip']}; latency: {told['latency']}"
+
+
+def _step_time(run: Run) -> Iterator[str]:
+    tokens = f", {format_count(run.tokens)} tokens" if run.tokens else ""
+    interval = ""
+    if run.step_time_interval_s:
+        low_s, high_s = run.step_time_interval_s
+        interval = f" ± {format_time_s((high_s - low_s) / 2)} (95 %)"
+    yield f"{format_time_s(run.step_time_s)}{interval} for {run.samples:,} sample{'s' if run.samples > 1 else ''}{tokens}"
+
+
+def _throughput(run: Run) -> Iterator[str]:
+    tokens = ""
+    if run.tokens_per_s and run.tokens_per_s_per_rank:
+        tokens = f", {format_number(run.tokens_per_s)} tokens/s, {format_number(run.tokens_per_s_per_rank)} tokens/s a rank"
+    yield f"{format_number(run.samples_per_s)} samples/s{tokens}"
+
+
+def _interval(run: Run) -> Iterator[str]:
+    """What a prediction may come to, as far as the cluster's numbers are uncertain, and which of them matter most."""
+    if run.prediction_interval_s is None:
+        return
+    low_s, high_s = run.prediction_interval_s
+    parts = [f"{format_time_s(low_s)} and {format_time_s(high_s)}"]
+    if low_s > 0:
+        parts.append(f"{format_number(run.samples / high_s)} and {format_number(run.samples / low_s)} samples/s")
+    bill = run.cost_USD
+    if bill and run.step_time_s > 0:
+        low, high = (format_USD(bill["per_step"] * seconds / run.step_time_s) for seconds in (low_s, high_s))
+        parts.append(f"{low} and {high} a step")
+    most = [f"{name} {share:.0%}" for name, share in run.spread.items() if share >= _MATTERS][:_LARGEST_HOLDERS]
+    yield "; ".join([", ".join(parts), *(["mostly " + ", ".join(most)] if most else [])])
+
+
+def _to_target(run: Run) -> Iterator[str]:
+    """When a target loss is reached, by a model, and how far that is from the fewest steps and samples that do."""
+    if run.to_target is None or run.time_to_target_s is None:
+        return
+    told, between = run.to_target, ""
+    if run.time_to_target_interval_s:
+        low_s, high_s = map(format_time_s, run.time_to_target_interval_s)
+        between = f", 90 % between {low_s} and {high_s}"
+    # rounding leaves next to nothing
+    stale = f", {told['staleness']:.3g} by others in a worker's step" if told["staleness"] > _NOTICED else ""
+    yield (
+        f"modelled: {format_time_s(run.time_to_target_s)}{between}, "
+        f"by {format_number(told['steps'])} updates of {format_number(told['batch'])} samples{stale}"
+    )
+    over = (f"{told[what]:.3g} times the fewest" for what in ("steps_over_fewest", "samples_over_fewest"))
+    bill = f"; {format_USD(run.cost_USD['per_step'] * run.time_to_target_s / run.step_time_s)}" if run.cost_USD else ""
+    yield f"{' updates, '.join(over)} samples{bill}; as good as the model's calibration"
+
+
+def _utilisation(run: Run) -> Iterator[str]:
+    if run.mfu is not None and run.hfu is not None:
+        yield f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of {format_count(run.peak_flops or 0.0)}FLOP/s a rank"
+
+
+def _parts(run: Run) -> Iterator[str]:
+    """The step time by cause, the share of each as a bar."""
+    for cause in BREAKDOWN:
+        seconds = run.breakdown_s.get(cause, 0.0)
+        share = seconds / run.step_time_s if run.step_time_s else 0.0
+        if abs(share) >= _NOTICED:
+            bar = "█" * round(share * _BAR_WIDTH)
+            yield f"{cause.replace('_', ' '):<22} {format_time_s(seconds):>9} {share:>6.1%} {bar}".rstrip()
+
+
+def _communication(run: Run) -> Iterator[str]:
+    if any(seconds > _NOTICED * run.step_time_s for seconds in run.communication_s.values()):
+        least_s = _ROUNDING * run.step_time_s
+        told = {name: format_time_s(seconds) if seconds > least_s else "none" for name, seconds in run.communication_s.items()}
+        yield ", ".join(f"{text} {name}" for name, text in told.items())
+
+
+def _input(run: Run) -> Iterator[str]:
+    if run.breakdown_s.get("waiting_for_input", 0.0) > _NOTICED * run.step_time_s:
+        yield "bound by its input"
+
+
+def _servers(servers: Mapping[str, Any] | None) -> Iterator[str]:
+    """What holds a run with servers up, and how far apart its workers are where they go each on its own."""
+    if servers is None:
+        return
+    busiest, queue = servers["bottleneck"], servers["queue_length"]
+    yield (
+        f"busiest: {busiest}, {servers['busy'][busiest]:.1%}; servers serve {servers['utilisation']['mean']:.1%} of the time, "
+        f"{queue['mean']:.2g} wait on average, {queue['max']} at most"
+    )
+    apart = [(name, servers[name]) for name in ("clock_gap", "version_staleness") if servers[name]["max"] > 0]
+    told = [f"{name.replace('_', ' ')} {gap['mean']:.3g} on average, {gap['max']} at most" for name, gap in apart]
+    told += [f"{servers['dropped']:.1%} of pushes dropped"] if servers["dropped"] > 0 else []
+    if told:
+        yield "; ".join(told)
+
+
+def _efficiency(run: Run) -> Iterator[str]:
+    for scaling, value in (run.efficiency or {}).items():
+        faster = run.speed_up[scaling] if run.speed_up else 1.0
+        times = f": {faster:.3g} times as fast" if f"{faster:.3g}" != "1" else ""
+        yield f"{value:.1%} {scaling} scaling, against {(run.baseline or {})[scaling]}{times}"
+
+
+def _memory(run: Run) -> Iterator[str]:
+    """What ranks need at most and at least, of what they have; what holds most of it; what to do where it does not fit."""
+    if run.memory_bytes is None:
+        return
+    of = f" of {format_bytes(run.capacity_bytes)}" if run.capacity_bytes else ""
+    need = f"{format_bytes(sum(run.memory_bytes.values()))}{of} a rank"
+    if len(run.memory_by_stage) > 1:
+        most, least = (pick(run.memory_by_stage, key=lambda stage: float(stage["total_bytes"])) for pick in (max, min))
+        need += f" at {most['name']}, {format_bytes(least['total_bytes'])} at {least['name']}"
+    yield need
+    yield ", ".join(_largest(run.memory_bytes))
+    if run.fits is False:
+        yield "does not fit" + (f"; would with {run.fit_by}" if run.fit_by else "")
+
+
+def _largest(holders_bytes: Mapping[str, float]) -> Iterator[str]:
+    for name in sorted(holders_bytes, key=holders_bytes.__getitem__, reverse=True)[:_LARGEST_HOLDERS]:
+        yield f"{name.replace('_', ' ')} {format_bytes(holders_bytes[name])}"
+
+
+def _bill(bill: Mapping[str, float] | None, text: Callable[[float], str]) -> Iterator[str]:
+    if bill:
+        unit = "per_million_tokens" if "per_million_tokens" in bill else "per_million_samples"
+        yield f"{text(bill['per_step'])} a step, {text(bill[unit])} {unit.replace('_', ' ')}"

@@ -1,0 +1,123 @@
+"""Interactive: a chart as plotly.js draws it, as plain data. Colours that depend on the page's theme are named as CSS does."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, Mark, View
+from scaleproof.reports.charts.style import BLUE, FAINT, GREY, INK
+
+# what is hard to see on a dark page; the page says what they are
+_THEMED: Final = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: "var(--blue)", GREY: "var(--grey)"}
+_DIGITS: Final = 6
+
+
+def script_json(plain: Any) -> str:
+    """JSON that may stand in a script element: nothing in it ends the element, or begins a comment."""
+    dumped = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+    return dumped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def plain(chart: Chart) -> dict[str, Any]:
+    """All the page needs to draw a chart."""
+    return {
+        "choosers": chart.choosers,
+        "along": chart.along,
+        "views": [{"choices": view.choices, "finding": view.finding, **_drawn(view, chart)} for view in chart.views],
+    }
+
+
+def legend(chart: Chart) -> list[tuple[str, str, str]]:
+    """Name, colour and shape ("line", "dashed", "box" or a symbol) of what the chart's views show, each name once."""
+    found: dict[str, tuple[str, str]] = {}
+    for mark in (mark for view in chart.views for mark in view.marks):
+        # what has a symbol stands for its band, and for what is dashed, as well
+        if mark.name and (mark.name not in found or (isinstance(mark, Line) and mark.symbol)):
+            shape = "box"
+            if isinstance(mark, Line):
+                shape = mark.symbol or ("dashed" if mark.dashed else "line")
+            found[mark.name] = _themed(mark.colour), shape
+    return [(name, *look) for name, look in found.items()]
+
+
+def _drawn(view: View, chart: Chart) -> dict[str, Any]:
+    layout = {"xaxis": _axis(view.x), "yaxis": _axis(view.y)}
+    if chart.along:
+        layout["yaxis"]["fixedrange"] = True
+    return {"data": [_trace(mark) for mark in view.marks], "layout": layout}
+
+
+def _axis(axis: ChartAxis) -> dict[str, Any]:
+    drawn: dict[str, Any] = {"title": {"text": _text(axis.title)}}
+    if axis.log:
+        drawn["type"] = "log"
+    if axis.limits:
+        drawn["range"] = [math.log10(end) if axis.log else end for end in axis.limits]
+    else:
+        drawn |= {"rangemode": "tozero"} if axis.zero and not axis.log else {}
+    if axis.ticks:
+        drawn |= {"tickvals": [place for place, _ in axis.ticks], "ticktext": [_text(words) for _, words in axis.ticks]}
+    if axis.percent:
+        drawn["tickformat"] = ".0%"
+    return drawn
+
+
+def _trace(mark: Mark) -> dict[str, Any]:
+    common: dict[str, Any] = {"name": _text(mark.name), "meta": mark.name, "showlegend": False}
+    if isinstance(mark, Band):
+        edge = [*mark.x, *reversed(mark.x)], [*mark.high, *reversed(mark.low)]
+        fill = {"fill": "toself", "fillcolor": _themed(mark.colour), "opacity": 0.18, "line": {"width": 0}, "hoverinfo": "skip"}
+        return common | {"type": "scatter", "mode": "lines", "x": _numbers(edge[0]), "y": _numbers(edge[1]), **fill}
+    hover = {"text": [_text(text) for text in mark.texts], "hovertemplate": "%{text}<extra></extra>"} if mark.texts else {}
+    common |= hover or {"hoverinfo": "skip"}
+    return common | (_line(mark) if isinstance(mark, Line) else _boxes(mark))
+
+
+def _line(mark: Line) -> dict[str, Any]:
+    modes = [*(["lines"] if mark.joined else []), *(["markers"] if mark.symbol else [])]
+    drawn: dict[str, Any] = {"type": "scatter", "mode": "+".join(modes), "x": _numbers(mark.x), "y": _numbers(mark.y)}
+    colour = _themed(mark.colour)
+    if mark.joined:
+        drawn["line"] = {"color": colour, "width": 1.4 if mark.dashed else 2.2, **({"dash": "dash"} if mark.dashed else {})}
+    if mark.symbol:
+        symbol = f"{mark.symbol}-open" if mark.hollow else mark.symbol
+        drawn["marker"] = {
+            "color": colour,
+            "symbol": symbol,
+            "size": 10 if mark.hollow else 8,
+            "line": {"width": 1.8 if mark.hollow else 0.8},
+        }
+        drawn["marker"]["line"]["color"] = colour if mark.hollow else "var(--card)"
+    return drawn
+
+
+def _boxes(mark: Boxes) -> dict[str, Any]:
+    drawn: dict[str, Any] = {"type": "bar", "orientation": "h", "base": _numbers(mark.left), "x": _numbers(mark.width)}
+    drawn |= {"y": _numbers(mark.middle), "width": _numbers(mark.height)}
+    drawn["marker"] = {"color": _themed(mark.colour), "line": {"width": 0.5, "color": "var(--card)"}}
+    if mark.labels:
+        # of texts there is one kind: what is written into boxes; what hovers stands aside then
+        drawn["customdata"] = [_text(text) for text in mark.texts]
+        drawn |= {"text": [_text(words) for words in mark.labels], "textposition": "inside", "insidetextanchor": "middle"}
+        drawn |= {"textangle": 0, "hovertemplate": "%{customdata}<extra></extra>"}
+    elif mark.texts:
+        drawn["textposition"] = "none"
+    return drawn
+
+
+def _themed(colour: str) -> str:
+    return _THEMED.get(colour, colour)
+
+
+def _text(words: str) -> str:
+    """plotly.js takes markup for markup; lines are told apart by it as well."""
+    return html.escape(words, quote=False).replace("\n", "<br>")
+
+
+def _numbers(values: Sequence[float]) -> list[float | None]:
+    """With as many digits as a drawing shows."""
+    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in values]

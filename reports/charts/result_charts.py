@@ -1,0 +1,202 @@
+"""Charts over all cases of a reconcile: scaling, and predicted against measured. Each is None without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from scaleproof.reports.charts.chart import COLOURS, Band, Boxes, Chart, ChartAxis, Line, Mark, Symbol, View, log_ticks
+from scaleproof.reports.charts.run_charts import Bar
+from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, PURPLE, VERMILLION
+from scaleproof.reports.pages.text import CLOSE, FAIR, family_name, milliseconds, percent, rate, signed_percent
+from scaleproof.reports.read.results import Case
+from scaleproof.simulator.run.run import Run
+
+_LOOKS: Final[dict[str, tuple[str, Symbol]]] = {
+    "data_parallel": (BLUE, "circle"),
+    "parameter_server": (VERMILLION, "square"),
+    "pipeline": (GREEN, "triangle-up"),
+    "hybrid": (PURPLE, "diamond"),
+}
+_BIN: Final = 0.05
+# errors beyond this share are told as this, so that one of them does not hide the others
+_MOST_ERROR: Final = 1.0
+_MOST_COUNTS: Final = 6
+
+
+def _look(family: str) -> tuple[str, Symbol]:
+    """Grey crosses for families that are not ours."""
+    return _LOOKS.get(family, (GREY, "x"))
+
+
+def bars(cases: Sequence[Case]) -> list[Bar]:
+    """Predicted above measured, of each case."""
+    return [Bar(case.scenario, run.origin, run) for case in cases for run in case.runs]
+
+
+def scaling(cases: Sequence[Case]) -> Chart | None:
+    """Samples/s against training ranks, by family; None unless some family ran on several rank counts."""
+    families = _families(cases)
+    if not any(len({case.compute_ranks for case in members}) > 1 for members in families.values()):
+        return None
+    marks: list[Mark] = []
+    for family, members in families.items():
+        marks += _scaling_marks(family, sorted(members, key=lambda case: case.compute_ranks))
+    most = max(case.compute_ranks for members in families.values() for case in members)
+    x = ChartAxis("training ranks", limits=(0.0, most * 1.08), ticks=_counts(families))
+    view = View(x, ChartAxis("samples/s"), tuple(marks), _scaling_finding(families))
+    caption = (
+        "Lines and open marks are the forecast with its 90 % interval, filled ones the measurement; dashed lines are what "
+        "adding ranks would bring if nothing were lost. Scenarios that differ in more than their ranks are not joined. "
+        "Parameter servers do not count as training ranks."
+    )
+    return Chart("scaling", "Throughput against training ranks", (view,), caption)
+
+
+def _families(cases: Sequence[Case]) -> dict[str, list[Case]]:
+    return {case.family: [c for c in cases if c.family == case.family and c.runs] for case in cases if case.runs}
+
+
+def _counts(families: dict[str, list[Case]]) -> tuple[tuple[float, str], ...]:
+    counts = sorted({case.compute_ranks for members in families.values() for case in members})
+    return tuple((float(count), f"{count:,}") for count in counts)
+
+
+def _scaling_marks(family: str, cases: Sequence[Case]) -> list[Mark]:
+    colour, symbol = _look(family)
+    name = family_name(family)
+    predicted = [(case, case.predicted) for case in cases if case.predicted]
+    measured = [(case, case.measured) for case in cases if case.measured]
+    joined = _differ_in_ranks(cases)
+    marks: list[Mark] = []
+    known = [(run.compute_ranks, run.samples, run.prediction_interval_s) for _, run in predicted]
+    told = [(ranks, samples / ends[1], samples / ends[0]) for ranks, samples, ends in known if ends]
+    if joined and len(told) > 1:
+        ranks, low, high = (list(map(float, column)) for column in zip(*told, strict=True))
+        marks.append(Band(name, colour, ranks, low, high))
+    for runs, hollow in ((predicted, True), (measured, False)):
+        x, y = [float(run.compute_ranks) for _, run in runs], [run.samples_per_s for _, run in runs]
+        texts = [_scaling_text(case, run) for case, run in runs]
+        marks += [Line(name, colour, x, y, texts, symbol, joined and hollow, hollow=hollow)] if runs else []
+    ideal = _ideal_rate([run for _, run in [*measured, *predicted]])
+    if ideal and joined:
+        most = max(case.compute_ranks for case in cases) * 1.08
+        marks.append(Line(name, colour, [0.0, most], [0.0, most * ideal], dashed=True))
+    return marks
+
+
+def _differ_in_ranks(cases: Sequence[Case]) -> bool:
+    """Whether they are one scenario on more and more ranks, as far as runs tell: several on as many ranks are not, nor are
+    those whose efficiency is against different baselines."""
+    runs = [case.predicted for case in cases if case.predicted] or [case.measured for case in cases if case.measured]
+    baselines = [run.baseline or {} for run in runs]
+    kinds = [kind for kind in ("weak", "strong") if all(kind in baseline for baseline in baselines)]
+    against_one = not kinds or any(len({baseline[kind] for baseline in baselines}) == 1 for kind in kinds)
+    return against_one and len({run.compute_ranks for run in runs}) == len(runs)
+
+
+def _scaling_text(case: Case, run: Run) -> str:
+    efficiency = "".join(f"\n{kind} efficiency {percent(share)}" for kind, share in (run.efficiency or {}).items())
+    return f"{case.scenario}, {run.origin}\n{run.compute_ranks:,} ranks: {rate(run.samples_per_s)} samples/s{efficiency}"
+
+
+def _ideal_rate(runs: Sequence[Run]) -> float | None:
+    """Samples/s and rank of the baseline, from the first run that is compared with one."""
+    for run in runs:
+        for kind in ("weak", "strong"):
+            if kind in (run.efficiency or {}):
+                return run.samples_per_s_per_rank / (run.efficiency or {})[kind]
+    return None
+
+
+def _scaling_finding(families: dict[str, list[Case]]) -> str:
+    """'From 2 to 4 ranks: data parallel 1.3×, pipeline 1.5×', by measured runs where there are any."""
+    gains: dict[tuple[int, int], list[str]] = {}
+    for family, members in families.items():
+        if not _differ_in_ranks(members):
+            continue
+        runs = [case.measured for case in members if case.measured] or [case.predicted for case in members if case.predicted]
+        first, last = (pick(runs, key=lambda run: run.compute_ranks) for pick in (min, max))
+        if first.compute_ranks < last.compute_ranks:
+            gain = f"{family_name(family)} {last.samples_per_s / first.samples_per_s:.2g}×"
+            gains.setdefault((first.compute_ranks, last.compute_ranks), []).append(gain)
+    told = [f"from {first} to {last} ranks: {', '.join(words)}" for (first, last), words in gains.items()]
+    words = "; ".join(told)
+    return f"{words[:1].upper()}{words[1:]}"
+
+
+def accuracy(cases: Sequence[Case]) -> Chart | None:
+    """Predicted against measured step time on logarithmic axes; None unless something was compared."""
+    compared = [case for case in cases if case.error is not None]
+    if not compared:
+        return None
+    times_ms = np.array([[run.step_time_s * 1e3 for run in case.runs] for case in compared])
+    lowest, highest = float(times_ms.min() / 1.35), float(times_ms.max() * 1.35)
+    diagonal = [lowest, highest]
+    marks: list[Mark] = [
+        Band(
+            f"±{percent(share)}",
+            colour,
+            diagonal,
+            [end * (1 - share) for end in diagonal],
+            [end * (1 + share) for end in diagonal],
+        )
+        for share, colour in ((FAIR, GREY), (CLOSE, BLUE))
+    ]
+    marks.append(Line("equal", INK, diagonal, diagonal, dashed=True))
+    for family in dict.fromkeys(case.family for case in compared):
+        members = [i for i, case in enumerate(compared) if case.family == family]
+        texts = [_accuracy_text(compared[i]) for i in members]
+        colour, symbol = _look(family)
+        x, y = times_ms[members, 1].tolist(), times_ms[members, 0].tolist()
+        marks.append(Line(family_name(family), colour, x, y, texts, symbol, joined=False))
+    ticks = log_ticks(lowest, highest)
+    x_axis, y_axis = (ChartAxis(f"{side} step time, ms", True, ticks, (lowest, highest)) for side in ("measured", "predicted"))
+    counts = [(sum(abs(case.error or 0) <= share for case in compared), share) for share in (CLOSE, FAIR)]
+    finding = f"Of {len(compared)}, " + ", ".join(f"{count} within ±{percent(share)}" for count, share in counts)
+    caption = (
+        "Each point is a scenario; on the line, forecast and measurement are equal; above it the forecast was too slow, "
+        "below it too fast."
+    )
+    view = View(x_axis, y_axis, tuple(marks), finding)
+    return Chart("accuracy", "Predicted against measured step time", (view,), caption, height_px=460, square=True)
+
+
+def _accuracy_text(case: Case) -> str:
+    predicted, measured = (milliseconds(run.step_time_s) for run in case.runs)
+    return f"{case.scenario}\npredicted {predicted} ms, measured {measured} ms\nerror {signed_percent(case.error)}"
+
+
+def errors(cases: Sequence[Case]) -> Chart | None:
+    """How many errors are of which size; None unless there are several."""
+    compared = [case for case in cases if case.error is not None]
+    if len(compared) < 2:
+        return None
+    found: dict[int, list[Case]] = {}
+    for case in compared:
+        share = max(-_MOST_ERROR, min(case.error or 0.0, _MOST_ERROR - _BIN / 2))
+        found.setdefault(int(share // _BIN), []).append(case)
+    bins = sorted(found)
+    texts = [
+        f"{signed_percent(i * _BIN)} to {signed_percent((i + 1) * _BIN)}: {len(found[i])}\n"
+        + "\n".join(f"{case.scenario} {signed_percent(case.error)}" for case in found[i][:8])
+        for i in bins
+    ]
+    heights = [float(len(found[i])) for i in bins]
+    left = [i * _BIN for i in bins]
+    boxes = Boxes("scenarios", COLOURS[0], left, [_BIN] * len(bins), [height / 2 for height in heights], heights, texts)
+    most = max(heights)
+    reach = max(0.25, *(abs(end) + _BIN for end in left))
+    zero = Line("no error", INK, [0.0, 0.0], [0.0, most * 1.08], dashed=True)
+    x = ChartAxis("error: (predicted − measured) / measured", limits=(-reach, reach), percent=True)
+    slow = sum((case.error or 0.0) > 0 for case in compared)
+    finding = f"{slow} of {len(compared)} forecast too slow, {len(compared) - slow} too fast"
+    every = -(-int(most) // _MOST_COUNTS)
+    counts = tuple((float(count), str(count)) for count in range(0, int(most) + 1, every))
+    view = View(x, ChartAxis("scenarios", ticks=counts, limits=(0.0, most * 1.08)), (boxes, zero), finding)
+    caption = "How many scenarios have an error of which size; right of zero the forecast was too slow."
+    if any(abs(case.error or 0.0) > _MOST_ERROR for case in compared):
+        caption += f" Errors beyond {percent(_MOST_ERROR)} stand at the end."
+    return Chart("errors", "Errors by size", (view,), caption, height_px=260)

@@ -1,0 +1,156 @@
+"""Charts of runs that lie under one another: where the time of a step goes, and what holds memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
+from scaleproof.reports.charts.style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, label
+from scaleproof.reports.pages.text import cause_words, milliseconds, percent, spaced
+from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.run.run import BREAKDOWN, Run
+
+# more bars than this cannot be read in one figure; the tables have all
+MOST_BARS: Final = 48
+_CAUSE_COLOURS: Final = dict(zip(BREAKDOWN, (BLUE, VERMILLION, ORANGE, PURPLE, YELLOW, SKY, GREEN, GREY), strict=True))
+_HOLDER_COLOURS: Final = (BLUE, SKY, GREEN, ORANGE, PURPLE, VERMILLION, YELLOW)
+_BAR: Final = 0.8
+_BAR_PX: Final = 26
+_GAP: Final = 0.45
+_GIB: Final = 2.0**30
+
+
+class Bar(NamedTuple):
+    """A run, what it is called, and what stands beside its bar; bars of one group lie close together."""
+
+    group: str
+    words: str
+    run: Run
+
+
+def breakdown(bars: Sequence[Bar]) -> Chart | None:
+    """Milliseconds a step by cause; None without data."""
+    bars = [bar for bar in bars if bar.run.breakdown_s][:MOST_BARS]
+    if not bars:
+        return None
+    # what is left over may be a little below zero, which a stack cannot show
+    parts = [{cause: max(0.0, bar.run.breakdown_s.get(cause, 0.0)) * 1e3 for cause in BREAKDOWN} for bar in bars]
+
+    def told(row: int, cause: str) -> str:
+        run, part_s = bars[row].run, parts[row][cause] / 1e3
+        share = percent(part_s / run.step_time_s)
+        return f"{_name(bars[row])}\n{cause_words(cause)}: {milliseconds(part_s)} ms, {share} of the step"
+
+    rows = _rows(bars)
+    marks = _stacked(rows, parts, _CAUSE_COLOURS, told)
+    x = ChartAxis("ms per step", limits=(0.0, max(sum(part.values()) for part in parts) * 1.04 or 1.0))
+    view = View(x, _row_axis(bars, rows), tuple(marks), _breakdown_finding([bar.run for bar in bars]))
+    caption = (
+        "A bar is one step of a training rank, the mean over ranks and steps; its parts are what the rank did or waited for. "
+        "Bars alike in length but not in parts are right for the wrong reason."
+    )
+    return Chart("breakdown", "Time per step by cause", (view,), caption, height_px=_height_px(rows))
+
+
+def _breakdown_finding(runs: Sequence[Run]) -> str:
+    """The largest causes, over measured runs where there are any."""
+    measured = [run for run in runs if run.origin == "measured"] or list(runs)
+    total_s = sum(run.step_time_s for run in measured)
+    parts_s = {cause: sum(run.breakdown_s.get(cause, 0.0) for run in measured) for cause in BREAKDOWN}
+    first, second = sorted(parts_s, key=lambda cause: parts_s[cause], reverse=True)[:2]
+    shares = [
+        f"{cause_words(cause)} takes {percent(parts_s[cause] / total_s)}" for cause in (first, second) if parts_s[cause] > 0
+    ]
+    return f"Of {measured[0].origin} time, {' and '.join(shares)}" if shares else ""
+
+
+def memory(bars: Sequence[Bar]) -> Chart | None:
+    """GiB of the fullest rank by what holds it, against what a rank has; None without data."""
+    bars = [bar for bar in bars if bar.run.memory_bytes][:MOST_BARS]
+    if not bars:
+        return None
+    held = [{name: max(0.0, size) / _GIB for name, size in (bar.run.memory_bytes or {}).items()} for bar in bars]
+    totals = {name: sum(part.get(name, 0.0) for part in held) for part in held for name in part}
+    names = sorted((name for name in totals if totals[name] > 0), key=lambda name: -totals[name])
+    # as many as there are colours, the rest as one
+    shown, rest = names[: len(_HOLDER_COLOURS)], names[len(_HOLDER_COLOURS) :]
+    colours = dict(zip(shown, _HOLDER_COLOURS, strict=False)) | ({"all else": GREY} if rest else {})
+    parts = [
+        {name: part.get(name, 0.0) for name in shown} | {"all else": sum(part.get(name, 0.0) for name in rest)} for part in held
+    ]
+
+    def told(row: int, name: str) -> str:
+        return f"{_name(bars[row])}\n{spaced(name)}: {format_bytes(parts[row][name] * _GIB)}"
+
+    rows = _rows(bars)
+    marks: list[Mark] = list(_stacked(rows, parts, colours, told))
+    capacities = [(bar.run.capacity_bytes or 0.0) / _GIB for bar in bars]
+    for row, capacity, bar in zip(rows, capacities, bars, strict=True):
+        if capacity:
+            words = f"{_name(bar)}\ncapacity: {format_bytes(capacity * _GIB)}"
+            marks.append(Line("capacity of a rank", INK, [capacity] * 2, [row - 0.5, row + 0.5], [words] * 2))
+    ends = [*capacities, *(sum(part.values()) for part in parts)]
+    x = ChartAxis("memory of the fullest rank, GiB", limits=(0.0, max(ends) * 1.04))
+    view = View(x, _row_axis(bars, rows), tuple(marks), _memory_finding([bar.run for bar in bars]))
+    caption = "A bar is the peak of the training rank that needs the most, by what holds it; the line is what a rank has."
+    return Chart("memory", "Memory per rank against capacity", (view,), caption, height_px=_height_px(rows))
+
+
+def _memory_finding(runs: Sequence[Run]) -> str:
+    sizes = [
+        (run.memory_bytes_per_rank, run.capacity_bytes) for run in runs if run.memory_bytes_per_rank and run.capacity_bytes
+    ]
+    if not sizes:
+        return ""
+    over = sum(size > capacity for size, capacity in sizes if size and capacity)
+    if over:
+        return f"{over} of {len(sizes)} need more memory than a rank has"
+    fullest = max(size / capacity for size, capacity in sizes if size and capacity)
+    return (
+        f"The fullest takes {percent(fullest)} of its memory"
+        if len(sizes) > 1
+        else f"It takes {percent(fullest)} of its memory"
+    )
+
+
+def _stacked(
+    rows: Sequence[float], parts: Sequence[Mapping[str, float]], colours: Mapping[str, str], told: Callable[[int, str], str]
+) -> list[Boxes]:
+    """A box for each part that is there, one after another in their order."""
+    ends = [0.0] * len(rows)
+    result = []
+    for name, colour in colours.items():
+        there = [i for i, part in enumerate(parts) if part.get(name, 0.0) > 0]
+        widths = [parts[i][name] for i in there]
+        places = [ends[i] for i in there], widths, [rows[i] for i in there], [_BAR] * len(there)
+        if there:
+            result.append(Boxes(cause_words(name), colour, *places, [told(i, name) for i in there]))
+        for i, width in zip(there, widths, strict=True):
+            ends[i] += width
+    return result
+
+
+def _rows(bars: Sequence[Bar]) -> list[float]:
+    """Vertical positions: the bars of a group close together, a gap between groups."""
+    position, rows = 0.0, []
+    for index, bar in enumerate(bars):
+        position += 1.0 if index and bars[index - 1].group == bar.group else 1.0 + _GAP
+        rows.append(position)
+    return rows
+
+
+def _row_axis(bars: Sequence[Bar], rows: Sequence[float]) -> ChartAxis:
+    names = [
+        bar.words if i and bars[i - 1].group == bar.group else f"{label(bar.group)} {bar.words}".strip()
+        for i, bar in enumerate(bars)
+    ]
+    return ChartAxis("", ticks=tuple(zip(rows, names, strict=True)), limits=(rows[-1] + 0.7, rows[0] - 0.7))
+
+
+def _name(bar: Bar) -> str:
+    return f"{bar.group} {bar.words}".strip()
+
+
+def _height_px(rows: Sequence[float]) -> int:
+    return round(110 + _BAR_PX * (rows[-1] - rows[0] + 1.4))

@@ -1,0 +1,180 @@
+"""Maps of a study: which strategy wins where, and what cannot be had together. Each is None without data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from scaleproof.reports.charts.chart import CELL_COLOURS, Boxes, Chart, ChartAxis, Line, Mark, View, log_ticks, looks
+from scaleproof.reports.charts.study_curves import FAR, MOST_TICKS, size_of
+from scaleproof.reports.charts.style import FAINT, INK, paler
+from scaleproof.reports.pages.text import percent, rate
+from scaleproof.reports.read.study import Studied
+from scaleproof.simulator.common.units import format_bytes, format_time_s, format_USD
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PALER: Final = 0.25
+_MANY_CELLS: Final = 60
+_GIB: Final = 2.0**30
+# a lead of less than this share is none
+_NOTHING: Final = 0.01
+_EVEN: Final = "even"
+
+
+def crossover(study: Studied) -> Chart | None:
+    """Which strategy wins where, by two fields; None unless there are two strategies and two such fields."""
+    import pandas as pd
+
+    fields = [one for one in study.circumstances if len(one.words) > 1]
+    good = study.good
+    if not study.strategies or len(study.lines) < 2 or not fields or good["x"].nunique() < 2:
+        return None
+    across = max(fields, key=lambda one: len(one.words))
+    place = study.circumstances.index(across)
+    others = [one for one in study.circumstances if one is not across]
+    colours = {line: paler(CELL_COLOURS[i % len(CELL_COLOURS)], _PALER) for i, line in enumerate(study.lines)} | {"": FAINT}
+    good = good.assign(column=[one[place] for one in good["choices"]])
+    good["rest"] = pd.Series([_without(one, place) for one in good["choices"]], index=good.index, dtype=object)
+    rests = dict.fromkeys(_without(one, place) for one in study.choices)
+    rows = sorted(set(zip(good["x"].tolist(), good["x_words"].tolist(), strict=True)))
+    views = []
+    for rest in rests:
+        mine = good[[one == rest for one in good["rest"]]]
+        fastest = {key: cell.set_index("line")["rate"].to_dict() for key, cell in _cells(mine)}
+        views.append(_map(study, across.words, across.name, rows, fastest, colours, rest))
+    caption = (
+        "A cell is coloured by the strategy that is the fastest there, and says by how much it leads the second; even: by less "
+        f"than {percent(_NOTHING)}."
+    )
+    height = 130 + 44 * len(rows)
+    choosers = tuple((one.name, one.words) for one in others)
+    return Chart(
+        "crossover",
+        f"The fastest strategy by {study.across} and {across.name}",
+        tuple(views),
+        caption,
+        choosers,
+        height_px=height,
+    )
+
+
+def _without(choices: tuple[str, ...], place: int) -> tuple[str, ...]:
+    return choices[:place] + choices[place + 1 :]
+
+
+def _cells(points: pd.DataFrame) -> Any:
+    """The fastest of each strategy at each place."""
+    if points.empty:
+        return []
+    return points.loc[points.groupby(["x", "column", "line"])["rate"].idxmax()].groupby(["x", "column"])
+
+
+def _map(
+    study: Studied, columns: Sequence[str], name: str, rows: Sequence[tuple[float, str]],
+    fastest: dict[tuple[float, str], dict[str, float]], colours: dict[str, str], choices: tuple[str, ...],
+) -> View:  # fmt: skip
+    found: dict[str, list[tuple[int, int, str, str]]] = {}
+    for i, words in enumerate(columns):
+        for j, (x, x_words) in enumerate(rows):
+            rates = sorted(fastest.get((x, words), {}).items(), key=lambda item: -item[1])
+            winner = rates[0][0] if rates else ""
+            lead = _lead(rates[0][1], rates[1][1]) if len(rates) > 1 else ""
+            size = f"{x_words} GPUs" if study.across == "GPUs" else f"{study.across} {x_words}"
+            words_of = [f"{line}: {rate(its)} {study.unit}/s" for line, its in rates] or ["none fits, or none is valid"]
+            found.setdefault(winner, []).append((i, j, "\n".join([f"{size}, {name} {words}", *words_of]), lead))
+    labelled = len(columns) * len(rows) <= _MANY_CELLS
+    marks: list[Mark] = []
+    for line in (*colours,):
+        if line in found:
+            columns_of, rows_of, texts, leads = zip(*found[line], strict=True)
+            count = len(texts)
+            places = [i - 0.48 for i in columns_of], [0.96] * count, [float(j) for j in rows_of], [0.94] * count
+            marks.append(Boxes(line or "none", colours[line], *places, texts, leads if labelled else ()))
+    title, ticks = _unit_apart(name, columns)
+    x_axis = ChartAxis(title, ticks=_thinned(ticks), limits=(-0.5, len(columns) - 0.5))
+    y_axis = ChartAxis(study.across, ticks=_thinned([words for _, words in rows]), limits=(-0.5, len(rows) - 0.5))
+    leads_of = [(line, lead) for line, cells in found.items() for *_, lead in cells]
+    return View(x_axis, y_axis, tuple(marks), _map_finding(leads_of), choices)
+
+
+def _lead(first: float, second: float) -> str:
+    """By how much the first is faster; _EVEN where that says nothing."""
+    return _EVEN if first < (1 + _NOTHING) * second else f"+{percent(first / second - 1)}"
+
+
+def _unit_apart(name: str, words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """'network bandwidth, Gbit/s' and numbers alone, where all have the same unit."""
+    numbers, units = zip(*(one.partition(" ")[::2] for one in words), strict=True)
+    return (f"{name}, {units[0]}", numbers) if units[0] and len(set(units)) == 1 else (name, words)
+
+
+def _map_finding(cells: Sequence[tuple[str, str]]) -> str:
+    """Who wins how much of the map. cells: winner, and by how much it leads."""
+    if len({line for line, _ in cells}) == 1:
+        return f"{cells[0][0]} is the fastest everywhere" if cells[0][0] else ""
+    counts = Counter(_EVEN if lead == _EVEN else line or "none" for line, lead in cells)
+    shares = [f"{line} {percent(count / len(cells))}" for line, count in counts.most_common() if line != _EVEN]
+    even = [f"even in {percent(counts[_EVEN] / len(cells))}"] if counts[_EVEN] else []
+    return "The fastest, by share of the map: " + ", ".join([*shares, *even])
+
+
+def _thinned(words: Sequence[str]) -> tuple[tuple[float, str], ...]:
+    """Not more than can be read."""
+    every = -(-len(words) // MOST_TICKS)
+    return tuple((float(i), text) for i, text in enumerate(words) if i % every == 0)
+
+
+def pareto(study: Studied) -> list[Chart]:
+    """Time against memory, and against money where that is known: what nothing is better than in both."""
+    good = study.good
+    if len(good) < 3:
+        return []
+    per, amount = ("billion tokens", 1e9) if study.unit == "tokens" else (f"million {study.unit}", 1e6)
+    hours = amount / good["rate"] / 3600
+    samples_per_unit = good["samples_per_s"] / good["rate"]
+    cost = good["cost_USD_per_million_samples"] * samples_per_unit * amount / 1e6
+    x = _along(f"hours for a {per}", hours)
+    caption = "Left and low is better in both; nothing is better in both than what the dashed line joins."
+    charts = []
+    for words, title, values in (
+        ("memory", "memory of the fullest rank, GiB", good["memory_bytes"] / _GIB),
+        ("money", f"cost of a {per}, USD", cost),
+    ):
+        there = values.notna()
+        if there.sum() > 2:
+            known = good[there].assign(hours=hours[there], other=values[there], cost=cost[there])
+            front = _front(study, known, x, _along(title, values[there], zero=False))
+            charts.append(Chart(f"pareto-{words}", f"Time against {words}", (front,), caption))
+    return charts
+
+
+def _along(title: str, values: pd.Series[Any], zero: bool = True) -> ChartAxis:
+    """Logarithmic where values are far apart."""
+    far = bool(values.min() > 0 and values.max() > FAR * values.min())
+    return ChartAxis(title, far, log_ticks(values.min(), values.max()) if far else (), zero=zero)
+
+
+def _front(study: Studied, points: pd.DataFrame, x: ChartAxis, y: ChartAxis) -> View:
+    marks: list[Mark] = []
+    for line, (colour, symbol) in zip(study.lines, looks(len(study.lines)), strict=True):
+        mine = points[points["line"] == line]
+        texts = [_front_text(study, point) for point in mine.to_dict("records")]
+        if len(mine):
+            marks.append(Line(line, colour, mine["hours"].tolist(), mine["other"].tolist(), texts, symbol, joined=False))
+    ordered = points.sort_values(["hours", "other"])
+    best = ordered[ordered["other"] < np.minimum.accumulate(np.append(np.inf, ordered["other"].to_numpy()[:-1]))]
+    marks.append(Line("front", INK, best["hours"].tolist(), best["other"].tolist(), dashed=True))
+    return View(x, y, tuple(marks), f"{len(best)} of {len(points):,} points are on the front")
+
+
+def _front_text(study: Studied, point: Mapping[Any, Any]) -> str:
+    around = [f"{one.name} {words}" for one, words in zip(study.circumstances, point["choices"], strict=True)]
+    cost = f", {format_USD(point['cost'])}" if point["cost"] == point["cost"] else ""
+    size = f", {format_bytes(point['memory_bytes'])} a rank" if point["memory_bytes"] == point["memory_bytes"] else ""
+    hours = format_time_s(point["hours"] * 3600)
+    return "\n".join([f"{point['line']}, {size_of(study, point)}", *around, f"{hours}{size}{cost}"])

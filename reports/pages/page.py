@@ -1,0 +1,100 @@
+"""The page: everything a folder says, in one HTML file that needs nothing else, with figures and tables beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from scaleproof.reports.pages import result_page, study_page, text
+from scaleproof.reports.pages.sections import Page
+from scaleproof.reports.read import results, study_folder
+from scaleproof.reports.read.results import Results
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
+from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.run.run import write_aside
+
+_PAGE: Final = "index.html"
+_SCRIPTS: Final = ("head.js", "page.js")
+_LIBRARY: Final = Path(__file__).parent / "vendor" / "plotly-basic.min.js"
+
+
+class Built(NamedTuple):
+    """Where a page is, and whether there was nothing to show but that."""
+
+    path: Path
+    is_empty: bool
+
+
+def build(folder: Path) -> Built:
+    """Writes `index.html`, `figures/*` and `tables/*.csv` into a folder of results.
+
+    Raises InputError when the folder is of something else, RunError when it cannot be written to.
+    """
+    page = _page(folder)
+    pictures = [picture for section in page.sections for picture in section.pictures]
+    files = {f"figures/{one.chart.name}.{form}": getattr(one.drawn, form) for one in pictures for form in ("png", "svg")}
+    files |= {f"tables/{name}": _encoded(sheet) for name, sheet in page.sheets.items()}
+    files[_PAGE] = _encoded(_render(page))
+    try:
+        with locked_file(folder / _PAGE, "a report", PATIENCE_S):
+            # the page comes last: where it is, what it speaks of is too
+            for name, content in files.items():
+                write_aside(folder / name, content)
+    except OSError as error:
+        raise RunError(f"{folder}: the page cannot be written ({error.strerror}); free or unlock the folder") from None
+    return Built(folder / _PAGE, page.is_empty)
+
+
+def _page(folder: Path) -> Page:
+    """Of what there is: a study, runs, or a study with runs measured for it."""
+    if folder.is_dir() and study_folder.is_study(folder):
+        runs = results.read(folder) if results.has_runs(folder) else Results()
+        page = study_page.page(study_folder.read(folder), runs.cases)
+        return replace(page, notes=(*page.notes, *runs.notes), sections=(*page.sections, *result_page.sections(runs)))
+    return result_page.page(results.read(folder))
+
+
+def _encoded(content: str) -> bytes:
+    return content.encode("utf-8", errors="replace")
+
+
+def _render(page: Page) -> str:
+    environment = Environment(
+        loader=PackageLoader("reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "ms": text.milliseconds,
+        "signed_ms": text.signed_milliseconds,
+        "rate": text.rate,
+        "percent": text.percent,
+        "signed_percent": text.signed_percent,
+        "family_name": text.family_name,
+        "size": format_bytes,
+    }
+    head, own = (environment.get_template(name).render() for name in _SCRIPTS)
+    library = _library() if any(section.pictures for section in page.sections) else ""
+    scripts = {"head": head, "library": library, "own": own}
+    # only these run, whatever the folder says
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts.values())
+    return environment.get_template("page.html").render(
+        page=page,
+        policy=f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {hashes}",
+        scripts=scripts,
+        sheets={name: base64.b64encode(_encoded(sheet)).decode() for name, sheet in page.sheets.items()},
+        files={name: base64.b64encode(_encoded(content)).decode() for name, content in page.sources.files.items()},
+    )
+
+
+def _library() -> str:
+    """plotly.js's lines, markers and bars, which are all that figures have."""
+    return _LIBRARY.read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,198 @@
+"""Result page: what the page of a reconcile, a prediction or a measurement consists of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from scaleproof.reports.charts import result_charts, run_charts
+from scaleproof.reports.pages import text
+from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
+from scaleproof.reports.read import csv_tables, origins
+from scaleproof.reports.read.results import Case, Results
+from scaleproof.reports.timeline.side_by_side import side_by_side
+from scaleproof.reports.timeline.step_chart import step_chart
+from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.scenario import dump
+
+# a page with more timelines than this is too heavy to open; every case is in the tables
+_MOST_TIMELINES: Final = 32
+# of all timelines together, and of one
+_MOST_SPANS: Final = 24_000
+_MOST_SPANS_EACH: Final = 2_500
+# of provenance what every run has of its own; of the environment what is told anyway, and what is called otherwise
+_OWN: Final = ("date", "scenario_digest")
+_TOLD: Final = ("host", *_OWN)
+_FACTS: Final = {"on": "Measured on", "cpu": "CPU"}
+
+
+def page(found: Results) -> Page:
+    """All sections that there is data for."""
+    cases = found.cases
+    eyebrow = " · ".join(
+        part
+        for part in ("scaleproof", found.cluster, found.host and f"measured on {found.host}", text.when(found.created))
+        if part
+    )
+    sheets = {
+        "cases.csv": csv_tables.cases_csv(cases),
+        "phases.csv": csv_tables.phases_csv(cases),
+        "breakdown.csv": csv_tables.breakdown_csv(cases),
+    }
+    return Page(
+        eyebrow,
+        text.headline(found) + ".",
+        "",
+        text.facts(found),
+        found.notes,
+        sections(found),
+        sheets,
+        sources(found),
+        is_empty=not any(case.runs for case in cases),
+    )
+
+
+def sections(found: Results) -> list[Section]:
+    """The page's sections, without those that nothing is known for."""
+    cases = found.cases
+    if not cases:
+        return []
+    bars = result_charts.bars(cases)
+    made = [_every_scenario(found), _scaling(cases), _breakdown(cases, bars)]
+    memory = pictured(run_charts.memory([bar for bar in bars if bar.run.origin == "predicted"]))
+    if memory:
+        made.append(Section("memory", "Memory", "What fits", pictures=memory))
+    timelines = _timelines(cases)
+    if timelines:
+        intro = (
+            "Each row is a rank, time runs to the right; of each run, the step whose time is closest to its step time is "
+            "shown. Thin bars are communication that runs beside the rank’s own work."
+        )
+        intro += f" The first {_MOST_TIMELINES} scenarios are shown." if len(cases) > _MOST_TIMELINES else ""
+        made.append(Section("timelines", "Timelines", "One step, rank by rank", intro, timelines))
+    return made
+
+
+def _every_scenario(found: Results) -> Section:
+    data = {
+        "cases": found.cases,
+        "verdicts": [text.verdict(case, found.max_error) for case in found.cases],
+        "ranks_text": text.ranks_text,
+        "step_range_s": csv_tables.step_range_s,
+    }
+    intro = (
+        "Step time in milliseconds; below the predicted one, the interval that holds it in nine of ten cases; below the "
+        "measured one, the range that holds eight of ten steps. The error is (predicted − measured) / measured: above zero, "
+        "the forecast was too slow."
+    )
+    pictures = pictured(result_charts.accuracy(found.cases), result_charts.errors(found.cases))
+    return Section("accuracy", "Accuracy", "Predicted against measured", intro, pictures, before="cases.html", data=data)
+
+
+def _scaling(cases: Sequence[Case]) -> Section:
+    named = [f"{kind}: {name}" for case in cases for run in case.runs for kind, name in (run.baseline or {}).items()]
+    data = {"cases": cases, "baselines": list(dict.fromkeys(named))}
+    return Section(
+        "scaling", "Scaling", "How it scales", "", pictured(result_charts.scaling(cases)), after="scaling.html", data=data
+    )
+
+
+def _breakdown(cases: Sequence[Case], bars: Sequence[run_charts.Bar]) -> Section:
+    phases = [
+        phase.label for phase in Phase if any(run.phase_s.get(phase.label, 0.0) > 0 for case in cases for run in case.runs)
+    ]
+    data = {"cases": cases, "phases": phases, "phase_rows": _phase_rows}
+    intro = "The first scenarios are shown; the table has all." if len(bars) > run_charts.MOST_BARS else ""
+    pictures = pictured(run_charts.breakdown(bars))
+    return Section("time", "Time", "Where the time goes", intro, pictures, after="phases.html" if phases else "", data=data)
+
+
+def _phase_rows(case: Case, phases: Sequence[str]) -> list[tuple[str, list[float | None]]]:
+    """Rows of the phase table for one case: seconds in each phase and per step, and the difference where there are both."""
+    rows: list[tuple[str, list[float | None]]] = [(run.origin, _phase_row(run, phases)) for run in case.runs]
+    if len(rows) == 2:
+        predicted, measured = (values for _, values in rows)
+        pairs = zip(predicted, measured, strict=True)
+        rows.append(("difference", [None if p is None or m is None else p - m for p, m in pairs]))
+    return rows
+
+
+def _phase_row(run: Run, phases: Sequence[str]) -> list[float | None]:
+    return [*(run.phase_s.get(phase) or None for phase in phases), run.step_time_s]
+
+
+def _timelines(cases: Sequence[Case]) -> list[Picture]:
+    """Of each case both sides below one another; on paper they are marked where they part the most."""
+    shown = cases[:_MOST_TIMELINES]
+    most = min(_MOST_SPANS_EACH, _MOST_SPANS // max(1, len(shown)))
+    pictures = []
+    for number, case in enumerate(shown, start=1):
+        chart = step_chart(f"timeline-{number:02d}-{slug(case.scenario)}", case.scenario, case.runs, most)
+        drawn = side_by_side(case)
+        if chart is not None and drawn is not None:
+            pictures.append(Picture(chart, drawn, case.explanation.sentences if case.explanation else ()))
+    return pictures
+
+
+def sources(found: Results) -> Sources:
+    """Every input, version and source, so that the page alone is enough to run it again."""
+    facts = [
+        ("Cluster", found.cluster or "not recorded"),
+        *origins.frameworks(run.framework_words for case in found.cases for run in case.runs),
+        ("Host", found.host or "not recorded"),
+        ("Date", text.when(found.created) or "not recorded"),
+        *([("Allowed error", text.percent(found.max_error))] if found.max_error is not None else []),
+        *((_FACTS.get(name, name.capitalize()), value) for name, value in found.environment.items() if name not in _TOLD),
+    ]
+    parts = [(case.scenario, "; ".join([case.strategy, *_unusual(case, found)])) for case in found.cases]
+    files = _files(found.cases)
+    cited = dict.fromkeys(one for text in files.values() for one in origins.cited(_read(text)))
+    return Sources([*facts, origins.made_with()], files, _commands(found, files), parts, list(cited))
+
+
+def _unusual(case: Case, found: Results) -> Iterator[str]:
+    """What is to be known of a case's runs beside what all have in common."""
+    for run in case.runs:
+        told = [
+            f"{name} {value}"
+            for name, value in run.provenance.items()
+            if name not in _OWN and found.environment.get(name) != value
+        ]
+        if told:
+            yield f"{run.origin}: {', '.join(told)}"
+
+
+def _files(cases: Sequence[Case]) -> dict[str, str]:
+    """What was run, by names that files can have."""
+    files: dict[str, str] = {}
+    for case in cases:
+        if case.scenario_yaml:
+            name = slug(case.scenario)
+            files[f"{name}.yaml" if f"{name}.yaml" not in files else f"{name}-{len(files)}.yaml"] = case.scenario_yaml
+    return files
+
+
+def _read(text: str) -> Any:
+    try:
+        return yaml_file.parse(text, dump.FILE).data
+    except ScaleproofError:
+        return None
+
+
+def _commands(found: Results, files: Iterable[str]) -> list[str]:
+    """What leads to the page again, where the files lie."""
+    names = list(files)
+    if not names:
+        return []
+    measured = [run for case in found.cases for run in case.runs if run.origin == "measured"]
+    if not measured and not any(case.failure for case in found.cases):
+        places = ["again"] if len(names) == 1 else [f"again/{number}" for number in range(1, len(names) + 1)]
+        predicted = [f"scaleproof predict {name} --out {place}" for name, place in zip(names, places, strict=True)]
+        return [*predicted, *(f"scaleproof report {place}" for place in places)]
+    on = next((run.provenance["on"] for run in measured if "on" in run.provenance), "local")
+    verb = "reconcile" if any(case.predicted for case in found.cases) else "measure"
+    allowed = f" --max-error {found.max_error:.6g}" if found.max_error is not None and verb == "reconcile" else ""
+    return [f"scaleproof {verb} {' '.join(names)} --on {shlex.quote(on)}{allowed} --out again", "scaleproof report again"]

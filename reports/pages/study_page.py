@@ -1,0 +1,139 @@
+"""Study page: what the page of a study consists of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from scaleproof.reports.charts import run_charts, study_curves, study_maps
+from scaleproof.reports.pages import study_text
+from scaleproof.reports.pages.sections import Page, Picture, Section, Sources, pictured, slug
+from scaleproof.reports.read import csv_tables, origins
+from scaleproof.reports.read.chosen_points import MOST_CHOSEN, Chosen, chosen, sensitivity_chart, sensitivity_of
+from scaleproof.reports.read.results import Case
+from scaleproof.reports.read.study import MOST_LINES, Studied, studied
+from scaleproof.reports.read.study_folder import StudyFolder
+from scaleproof.reports.timeline.side_by_side import side_by_side
+from scaleproof.reports.timeline.step_chart import step_chart
+from scaleproof.simulator.run.run import framework_words
+from scaleproof.simulator.scenario import dump
+
+_MOST_SPANS: Final = 2_500
+_MOST_WRONG: Final = 8
+
+
+def page(found: StudyFolder, measured: Sequence[Case] = ()) -> Page:
+    """All sections that there is data for. measured: what stands on top of curves."""
+    notes = list(found.notes)
+    study = studied(found)
+    closely = chosen(study, notes)
+    sensitivity = sensitivity_of(closely[0], notes) if closely else None
+    sections = [_scaling(study, measured), _breakdown(study, closely), _crossover(study), _memory(study, closely)]
+    if sensitivity:
+        chart = sensitivity_chart(sensitivity, closely[0].line)
+        intro = (
+            "Numbers of the cluster, the batch and the servers, turned a little down and up around the fastest configuration."
+        )
+        sections.append(Section("sensitivity", "Sensitivity", "What would help most", intro, pictured(chart)))
+    sections += [_pareto(study), _timelines(closely), _wrong(found)]
+    sheets = {"points.csv": csv_tables.frame_csv(found.points)}
+    if closely:
+        sheets |= {"breakdown.csv": csv_tables.runs_csv([(one.line, one.run) for one in closely], "breakdown_s")}
+        sheets |= {"memory.csv": csv_tables.runs_csv([(one.line, one.run) for one in closely], "memory_bytes")}
+    if sensitivity:
+        sheets["sensitivity.csv"] = csv_tables.frame_csv(sensitivity.table().reset_index())
+    return Page(
+        " · ".join(part for part in ("scaleproof", f"study {found.name}", found.cluster_name) if part),
+        study_text.headline(study, closely) + ".",
+        study_text.lede(study, closely),
+        study_text.facts(study, closely, sensitivity),
+        notes,
+        [section for section in sections if section.pictures or section.before or section.after],
+        sheets,
+        _sources(found, closely),
+        is_empty=not len(found.points),
+    )
+
+
+def _scaling(study: Studied, measured: Sequence[Case]) -> Section:
+    intro = study_text.counts(study)
+    if study.good["line"].nunique() > MOST_LINES:
+        intro += f" Figures show the {MOST_LINES} fastest lines."
+    pictures = pictured(study_curves.throughput(study, measured), study_curves.efficiency(study))
+    return Section("scaling", "Scaling", "How it scales", intro, pictures)
+
+
+def _breakdown(study: Studied, closely: Sequence[Chosen]) -> Section:
+    bars = [run_charts.Bar(one.line, _size(one), one.run) for one in closely]
+    intro = (
+        "The fastest configuration of each strategy." if study.strategies else "The fastest configuration of each line above."
+    )
+    intro += f" The first {MOST_CHOSEN} are shown." if len(closely) == MOST_CHOSEN else ""
+    pictures = pictured(run_charts.breakdown(bars))
+    data = {"chosen": closely}
+    return Section("time", "Time", "Where the time goes", intro, pictures, "", "chosen.html" if closely else "", data)
+
+
+def _size(one: Chosen) -> str:
+    gpus = one.run.compute_ranks
+    return f"on {gpus:,} GPU{'s' if gpus != 1 else ''}"
+
+
+def _crossover(study: Studied) -> Section:
+    return Section("crossover", "Crossover", "Which strategy wins where", "", pictured(study_maps.crossover(study)))
+
+
+def _memory(study: Studied, closely: Sequence[Chosen]) -> Section:
+    bars = [run_charts.Bar(one.line, _size(one), one.run) for one in closely]
+    pictures = pictured(run_charts.memory(bars), study_curves.memory(study))
+    return Section("memory", "Memory", "What fits", "", pictures)
+
+
+def _pareto(study: Studied) -> Section:
+    return Section("pareto", "Trade-offs", "Time, memory and money", "", pictured(*study_maps.pareto(study)))
+
+
+def _timelines(closely: Sequence[Chosen]) -> Section:
+    pictures = []
+    for number, one in enumerate(closely, start=1):
+        heading = f"{one.line}, {_size(one)}"
+        chart = step_chart(f"timeline-{number:02d}-{slug(one.line)}", heading, [one.run], _MOST_SPANS)
+        case = Case(heading, "", one.run.strategy, one.run.ranks, one.run.compute_ranks, one.run)
+        drawn = side_by_side(case)
+        if chart is not None and drawn is not None:
+            pictures.append(Picture(chart, drawn))
+    intro = (
+        "Each row is a rank, or a kind of ranks that do alike; time runs to the right. Thin bars are communication that runs "
+        "beside the rank’s own work."
+    )
+    return Section("timelines", "Timelines", "One step, rank by rank", intro, pictures)
+
+
+def _wrong(found: StudyFolder) -> Section:
+    told = list(found.wrong.items())[:_MOST_WRONG]
+    data = {"wrong": told, "more": len(found.wrong) - len(told)}
+    return Section("wrong", "Errors", "What could not be forecast", "", (), "wrong.html" if told else "", "", data)
+
+
+def _frameworks(found: StudyFolder) -> Iterator[str]:
+    """'pytorch-ddp, by default' of each framework that points were forecast in."""
+    told = found.points[["framework", "framework_is_default"]].dropna().drop_duplicates()
+    yield from (framework_words(name, bool(is_default)) for name, is_default in told.itertuples(index=False, name=None))
+
+
+def _sources(found: StudyFolder, closely: Sequence[Chosen]) -> Sources:
+    facts = [("Study", found.name), ("Model", found.model_name), ("Cluster", found.cluster_name or "not recorded")]
+    facts += origins.frameworks(_frameworks(found))
+    facts += [("Forecast with", f"scaleproof {found.asked['version']}")] if "version" in found.asked else []
+    facts.append(origins.made_with())
+    files = {"study.yaml": found.study_yaml(), dump.FILE: found.scenario_yaml()}
+    commands = []
+    if found.study is not None:
+        intervals = " --intervals" if found.asked.get("intervals") else ""
+        commands = [f"scaleproof sweep study.yaml{intervals} --out again", "scaleproof report again"]
+    for one in closely:
+        sets = " ".join(f"--set {shlex.quote(text)}" for text in one.sets)
+        commands.append(f"scaleproof predict scenario.yaml {sets}")
+    cited = list(dict.fromkeys(origins.cited(found.asked.get("scenario"))))
+    return Sources(facts, {name: text for name, text in files.items() if text}, commands, (), cited)

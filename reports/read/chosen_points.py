@@ -1,0 +1,113 @@
+"""Chosen: the points of a study that are looked at closely, forecast again with all that a run tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Line, Mark, View
+from scaleproof.reports.charts.style import BLUE, INK, VERMILLION
+from scaleproof.reports.read.study import Studied
+from scaleproof.simulator.common.errors import ScaleproofError, one_line
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Sensitivity
+
+MOST_CHOSEN: Final = 6
+_BAR: Final = 0.7
+_BAR_PX: Final = 34
+# by less than this share of a percent for each percent nothing would be seen
+_LEAST: Final = 0.005
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The fastest point of a strategy. sets: what `--set` says to make the study's scenario into its own."""
+
+    line: str
+    point: pd.Series[Any]
+    scenario: Scenario
+    sets: tuple[str, ...]
+    run: Run
+
+
+def chosen(study: Studied, notes: list[str]) -> list[Chosen]:
+    """Of each strategy its fastest where the circumstances are those of the best of all, the best first. What cannot be
+    forecast again is noted."""
+    best, asked = study.best, study.found.study
+    if best is None or asked is None:
+        return []
+    good = study.good
+    good = good[[one == best["choices"] for one in good["choices"]]]
+    result = []
+    for line in study.lines[:MOST_CHOSEN]:
+        mine = good[good["line"] == line]
+        if mine.empty:
+            continue
+        point = mine.iloc[int(mine["rate"].argmax())]
+        places = asked.places(np.array([point["point"]]))[0].tolist()
+        try:
+            scenario = asked.scenario(places)
+            run = predict(scenario)
+        except ScaleproofError as error:
+            notes.append(f"point {point['point']} cannot be forecast again: {one_line(error)}")
+            continue
+        sets = tuple(axis.overrides()[place] for axis, place in zip(asked.axes, places, strict=True))
+        result.append(Chosen(line, point, scenario, sets, run))
+    return result
+
+
+def sensitivity_of(best: Chosen, notes: list[str]) -> Sensitivity | None:
+    """What the best point's throughput follows from; noted where that cannot be told."""
+    from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
+
+    try:
+        return sensitivity(best.scenario)
+    except ScaleproofError as error:
+        notes.append(f"what throughput follows from cannot be told: {one_line(error)}")
+        return None
+
+
+def sensitivity_chart(found: Sensitivity, words: str) -> Chart | None:
+    """By how much throughput grows with each number, the largest first."""
+    told = [one for one in (*found.cluster, *found.training) if one.value is not None and abs(one.value) >= _LEAST]
+    told.sort(key=lambda one: -abs(one.value or 0.0))
+    if not told:
+        return None
+    marks: list[Mark] = []
+    for name, colour, some in (
+        ("more is faster", BLUE, [(i, one) for i, one in enumerate(told) if (one.value or 0.0) > 0]),
+        ("more is slower", VERMILLION, [(i, one) for i, one in enumerate(told) if (one.value or 0.0) < 0]),
+    ):
+        if some:
+            values = [one.value or 0.0 for _, one in some]
+            left, width = [min(0.0, value) for value in values], [abs(value) for value in values]
+            rows, texts = [float(i) for i, _ in some], [_text(one) for _, one in some]
+            marks.append(Boxes(name, colour, left, width, rows, [_BAR] * len(some), texts))
+    for i, one in enumerate(told):
+        if one.low is not None and one.high is not None:
+            marks.append(Line("90 % interval", INK, [one.low, one.high], [i, i], [_text(one)] * 2))
+    ends = [value for one in told for value in (one.value, one.low, one.high, 0.0) if value is not None]
+    room = (max(ends) - min(ends)) * 0.04
+    x = ChartAxis("% of throughput for 1 % of the number", limits=(min(ends) - room * (min(ends) < 0), max(ends) + room))
+    ticks = tuple((float(i), f"{one.name} ({one.says})") for i, one in enumerate(told))
+    y = ChartAxis("", ticks=ticks, limits=(len(told) - 0.4, -0.6))
+    bottleneck = found.bottleneck
+    finding = f"{words}: {bottleneck.name} matters most" if bottleneck else words
+    caption = (
+        "How much faster training gets for each percent by which a number grows; what is not shown matters less than 0.005 %."
+    )
+    return Chart("sensitivity", "What throughput follows from", (View(x, y, tuple(marks), finding),), caption,
+                 height_px=120 + _BAR_PX * len(told))  # fmt: skip
+
+
+def _text(one: Elasticity) -> str:
+    between = f" ({one.low:+.2f} to {one.high:+.2f})" if one.low is not None and one.high is not None else ""
+    return f"{one.name}: {one.says}\n1 % more: {one.value:+.2f} %{between} throughput\n{one.field}, {one.how}"

@@ -1,0 +1,347 @@
+"""Reads what `reconcile`, `predict` and `measure` leave in a folder: all that can be read is used, the rest is noted.
+
+Nothing in the folder is trusted: files may be missing, cut short, or from someone else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import format_bytes
+from scaleproof.simulator.run.run import SPANS_FILE, Origin, Phase, Run, Spans, load_spans
+from scaleproof.simulator.scenario import dump
+
+_VERSION: Final = 1
+_UNREADABLE: Final = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+# a page has it twice
+_MOST_SCENARIO_BYTES: Final = 2**20
+_PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class Part(BaseModel):
+    """A part of predicted − measured step time; the sides are None where they have none of it."""
+
+    name: str
+    difference_s: FiniteFloat
+    predicted_s: FiniteFloat | None = None
+    measured_s: FiniteFloat | None = None
+
+
+class Parting(BaseModel):
+    """Spans of one kind that differ, in seconds of one rank in a step: of a predicted rank and those measured it stands for."""
+
+    rank: NonNegativeInt
+    measured_ranks: tuple[NonNegativeInt, ...]
+    phase: str
+    stage: int = -1
+    microbatch: int = -1
+    predicted_s: FiniteFloat
+    measured_s: FiniteFloat
+
+
+class Explanation(BaseModel):
+    """Where predicted and measured part, as reconcile found it: in sentences, in parts that add up, and where in the step."""
+
+    sentences: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    partings: tuple[Parting, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One scenario, predicted and measured; either side may be missing. failure: why there is no measurement.
+
+    inside: whether what was measured is in the prediction's 90 % interval, None where there is none. scenario_yaml: what it was
+    predicted from, where that was kept.
+    """
+
+    scenario: str
+    family: str
+    strategy: str
+    ranks: int
+    compute_ranks: int
+    predicted: Run | None = None
+    measured: Run | None = None
+    failure: str | None = None
+    folder: str = ""
+    inside: bool | None = None
+    explanation: Explanation | None = None
+    scenario_yaml: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """(predicted − measured) / measured step time; None unless there are both."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return (self.predicted.step_time_s - self.measured.step_time_s) / self.measured.step_time_s
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The sides there are, predicted first."""
+        return tuple(run for run in (self.predicted, self.measured) if run is not None)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a folder holds. notes: what could not be read, one sentence each. max_error: the share that was allowed."""
+
+    cases: tuple[Case, ...] = ()
+    notes: tuple[str, ...] = ()
+    created: str = ""
+    host: str = ""
+    cluster: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    max_error: float | None = None
+
+    @property
+    def compared(self) -> tuple[Case, ...]:
+        """The cases that were both predicted and measured."""
+        return tuple(case for case in self.cases if case.error is not None)
+
+
+class _SummaryFile(BaseModel):
+    """Run.summary() as JSON; keys that are not known here are passed over."""
+
+    origin: Origin
+    scenario: str
+    strategy: str
+    ranks: PositiveInt
+    compute_ranks: PositiveInt
+    samples: PositiveInt
+    step_time_s: _PositiveFinite
+    step_times_s: tuple[FiniteFloat, ...] = ()
+    phase_s: dict[str, FiniteFloat] = {}
+    breakdown_s: dict[str, FiniteFloat] = {}
+    framework: str = ""
+    framework_is_default: bool = False
+    efficiency: dict[str, _PositiveFinite | None] | None = None
+    baseline: dict[str, str | None] | None = None
+    prediction_interval_s: tuple[_PositiveFinite, _PositiveFinite] | None = None
+    memory_bytes_per_rank: FiniteFloat | None = None
+    memory_bytes: dict[str, FiniteFloat] | None = None
+    capacity_bytes: FiniteFloat | None = None
+    provenance: dict[str, str] = {}
+    rank_names: tuple[str, ...] = ()
+
+    def run(self) -> Run:
+        plain = self.model_dump()
+        for name in ("efficiency", "baseline"):
+            known = {kind: value for kind, value in (plain[name] or {}).items() if value is not None}
+            plain[name] = known or None
+        return Run(**plain)
+
+
+class _CaseFile(BaseModel):
+    scenario: str
+    family: str = ""
+    strategy: str = ""
+    ranks: PositiveInt | None = None
+    compute_ranks: PositiveInt | None = None
+    predicted: Any = None
+    measured: Any = None
+    failure: str | None = None
+    folder: str = ""
+    inside: bool | None = None
+    explanation: Any = None
+
+
+class _ReconcileFile(BaseModel):
+    version: int = _VERSION
+    created: str = ""
+    host: str = ""
+    cluster: str = ""
+    environment: dict[str, str] = {}
+    max_error: _PositiveFinite | None = None
+    cases: list[Any] = []
+
+
+def read(folder: Path) -> Results:
+    """What `folder` holds. Raises InputError when it is not there or holds nothing of ours."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; give the --out folder of scaleproof reconcile, predict or measure")
+    if (folder / "reconcile.json").is_file():
+        return _Reader(folder).reconciled()
+    if has_runs(folder):
+        return _Reader(folder).unreconciled(_case_folders(folder))
+    if _is_bare(folder):
+        return Results(notes=("the folder is empty",))
+    raise InputError(f"{folder}: no results here; scaleproof reconcile, predict, measure or sweep --out {folder} leaves some")
+
+
+def has_runs(folder: Path) -> bool:
+    """Whether there is a run that is predicted or measured."""
+    return (folder / "reconcile.json").is_file() or any(_holds_run(case_folder) for case_folder in _case_folders(folder))
+
+
+def _case_folders(folder: Path) -> list[Path]:
+    measured = (file.parents[1] for file in folder.glob("*/measured/run.json"))
+    return [folder, *sorted(folder.glob("runs/*")), *sorted(measured)]
+
+
+def _is_bare(folder: Path) -> bool:
+    """Whether nothing is in it but a page that said so before, and what is hidden."""
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    return not names or names == {"index.html", "tables"}
+
+
+def _holds_run(folder: Path) -> bool:
+    return any((folder / part / "run.json").is_file() for part in ("", "predicted", "measured"))
+
+
+class _Reader:
+    """Reads one folder and collects notes on what it could not read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._notes: list[str] = []
+
+    def reconciled(self) -> Results:
+        """What reconcile.json says, with the spans of its cases; what the case folders say where it cannot be read."""
+        try:
+            plain = json.loads((self._folder / "reconcile.json").read_text(encoding="utf-8"))
+        except _UNREADABLE as error:
+            self._note("reconcile.json", error, "runs are taken from their folders")
+            return self.unreconciled(sorted(self._folder.glob("runs/*")))
+        file = self._validated(_ReconcileFile, plain, "reconcile.json")
+        if file is None:
+            return self.unreconciled(sorted(self._folder.glob("runs/*")))
+        if file.version != _VERSION:
+            self._notes.append(f"reconcile.json has version {file.version}, this page reads version {_VERSION}")
+        cases = [self._case(number, plain) for number, plain in enumerate(file.cases, start=1)]
+        head = file.model_dump(exclude={"version", "cases"})
+        return Results(cases=tuple(case for case in cases if case is not None), notes=tuple(self._notes), **head)
+
+    def unreconciled(self, case_folders: list[Path]) -> Results:
+        """Cases from run.json files alone, each in the case's folder or in its predicted/ and measured/."""
+        cases = []
+        for case_folder in case_folders:
+            found = [self._stored_run(case_folder / part) for part in ("", "predicted", "measured")]
+            sides: dict[Origin, Run] = {run.origin: run for run in found if run is not None}
+            if sides:
+                run = next(iter(sides.values()))
+                family = run.strategy.partition(",")[0].strip()
+                relative = case_folder.relative_to(self._folder).as_posix()
+                case = Case(run.scenario, family, run.strategy, run.ranks, run.compute_ranks, folder=relative)
+                case = replace(case, predicted=sides.get("predicted"), measured=sides.get("measured"))
+                cases.append(replace(case, scenario_yaml=self._scenario_yaml(relative)))
+        return Results(tuple(cases), tuple(self._notes))
+
+    def _case(self, number: int, plain: Any) -> Case | None:
+        file = self._validated(_CaseFile, plain, f"reconcile.json: case {number}")
+        if file is None:
+            return None
+        predicted, measured = (
+            self._side(file, origin, plain) for origin, plain in (("predicted", file.predicted), ("measured", file.measured))
+        )
+        known = predicted or measured
+        ranks = file.ranks or (known.ranks if known else 0)
+        compute_ranks = file.compute_ranks or (known.compute_ranks if known else ranks)
+        texts = file.scenario, file.family, file.strategy
+        told = None
+        if file.explanation is not None:
+            told = self._validated(Explanation, file.explanation, f"{file.scenario}: explanation")
+        case = Case(*texts, ranks, compute_ranks, predicted, measured, file.failure, file.folder, file.inside, told)
+        return replace(case, scenario_yaml=self._scenario_yaml(file.folder))
+
+    def _scenario_yaml(self, name: str) -> str:
+        """What stands beside the runs of a case; "" where there is none that can be read."""
+        path = self._folder / name / dump.FILE
+        try:
+            if not name or not _is_within(path, self._folder) or not path.is_file():
+                return ""
+            if path.stat().st_size > _MOST_SCENARIO_BYTES:
+                raise ValueError(f"more than {format_bytes(_MOST_SCENARIO_BYTES)}")
+            return path.read_text(encoding="utf-8")
+        except _UNREADABLE as error:
+            self._note(f"{name}/{dump.FILE}", error, "left out")
+            return ""
+
+    def _side(self, file: _CaseFile, origin: str, plain: Any) -> Run | None:
+        """The summary in reconcile.json, with the spans in the case's folder when they belong to it."""
+        if plain is None:
+            return None
+        summary = self._validated(_SummaryFile, plain, f"{file.scenario}: {origin} summary")
+        if summary is None:
+            return None
+        run, place = summary.run(), (self._folder / file.folder / origin)
+        if not _is_within(place, self._folder):
+            self._notes.append(f"{file.scenario}: folder {file.folder[:80]!r} is not within the results; no timeline")
+            return run
+        stored = self._stored_run(place)
+        if stored is None or stored.spans is None:
+            return run
+        if not math.isclose(stored.step_time_s, run.step_time_s, rel_tol=1e-9):
+            self._notes.append(f"{file.folder}/{origin} is of another run than reconcile.json tells of: no timeline")
+            return run
+        return replace(run, spans=stored.spans)
+
+    def _stored_run(self, folder: Path) -> Run | None:
+        """The run in `folder`, without its spans where those cannot be read; None where there is no readable run."""
+        if not (folder / "run.json").is_file():
+            return None
+        name = folder.relative_to(self._folder).as_posix()
+        try:
+            plain = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        except _UNREADABLE as error:
+            self._note(f"{name}/run.json", error, "left out")
+            return None
+        summary = self._validated(_SummaryFile, plain, f"{name}/run.json")
+        if summary is None:
+            return None
+        run = summary.run()
+        try:
+            return replace(run, spans=_spans(folder, plain))
+        except _UNREADABLE as error:
+            self._note(f"{name}/{SPANS_FILE}", error, "no timeline")
+            return run
+
+    def _validated(self, kind: type[_M], plain: Any, where: str) -> _M | None:
+        try:
+            return kind.model_validate(plain)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            reason = "not a mapping of fields" if first["type"] == "model_type" else first["msg"].lower()
+            self._notes.append(f"{where}: {place + ': ' if place else ''}{reason}; left out")
+            return None
+
+    def _note(self, where: str, error: Exception, consequence: str) -> None:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        self._notes.append(f"{where} cannot be read ({reason}); {consequence}")
+
+
+def _is_within(place: Path, folder: Path) -> bool:
+    try:
+        return not place.exists() or place.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):
+        # too long, not to be opened, or a loop of links
+        return False
+
+
+def _spans(folder: Path, plain: Mapping[str, Any]) -> Spans | None:
+    """The spans beside a run. Raises one of _UNREADABLE when they are cut short, of another run, or hold what no run has."""
+    spans = load_spans(folder, plain)
+    if spans is None:
+        return None
+    columns = spans.columns().values()
+    if any(column.shape != (len(spans),) for column in columns):
+        raise ValueError("columns differ in length")
+    if not all(np.isfinite(column).all() for column in columns):
+        raise ValueError("a time is not finite")
+    if len(spans) and (spans.phase.min() < 0 or spans.phase.max() >= len(Phase) or spans.rank.min() < 0):
+        raise ValueError("unknown phase or rank")
+    return spans

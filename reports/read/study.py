@@ -1,0 +1,202 @@
+"""Studied: what `sweep` left in a folder, and what its axes are to a reader: strategies, sizes, or circumstances.
+
+Nothing in the folder is trusted: files may be missing, cut short, or from someone else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from scaleproof.reports.read.study_folder import StudyFolder
+from scaleproof.simulator.analysis.study.study import Numbers
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.simulator.common.units import format_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# so many lines a figure can show
+MOST_LINES: Final = 12
+# of so many values a circumstance may stand for the strategies that a study does not vary
+_FEW: Final = 7
+# so many combinations of what may change the ranks are looked at one by one, each of which takes 15 ms
+_MOST_COMBINATIONS: Final = 400
+_QUANTITY: Final = re.compile(r"([-+]?[\d_.]+(?:[eE][-+]?\d+)?)\s*(\D*)")
+_IMAGES: Final = ("resnet", "vgg", "alexnet", "inception_v3")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """An axis, or several that go together. codes: which of its values each point has; words, numbers: of each value, the
+    numbers in SI, empty where it has none."""
+
+    name: str
+    codes: Numbers
+    words: tuple[str, ...]
+    numbers: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Studied:
+    """points: the table, and beside its columns `line`, `x`, `x_words`, `gpus`, `rate`, `rate_low`, `rate_high`, and `choices`,
+    the words of all circumstances. across: what x is. unit: of rates. strategies: whether lines are that."""
+
+    found: StudyFolder
+    points: pd.DataFrame
+    across: str
+    circumstances: tuple[Dimension, ...]
+    unit: str
+    strategies: bool
+
+    @cached_property
+    def good(self) -> pd.DataFrame:
+        """Points with a result, whose memory suffices as far as that is known."""
+        return self.points[self.points["rate"].notna() & ~self.points["fits"].eq(False)]
+
+    @property
+    def best(self) -> pd.Series[Any] | None:
+        """The fastest point; of several that are as fast the first."""
+        good = self.good
+        return good.iloc[int(good["rate"].argmax())] if len(good) else None
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The fastest first, as many as a figure can show."""
+        fastest = self.good.groupby("line", sort=False)["rate"].max().sort_values(ascending=False, kind="stable")
+        return [str(name) for name in fastest.index[:MOST_LINES]]
+
+    @property
+    def choices(self) -> list[tuple[str, ...]]:
+        """Combinations of circumstances that there are points for, those of the best first, the others in their order."""
+        best = self.best
+        found = dict.fromkeys(self.points["choices"])
+        return list(found) if best is None else list(dict.fromkeys([best["choices"], *found]))
+
+
+def studied(found: StudyFolder) -> Studied:
+    """Makes out of a table what figures need."""
+    points = found.points.copy()
+    dimensions = _dimensions(found)
+    points["gpus"] = _gpus(found)
+    named = [one for one in dimensions if not one.numbers]
+    numeric = [one for one in dimensions if one.numbers]
+    sizes = [one for one in numeric if _changes_gpus(one, dimensions, points)]
+    circumstances = [one for one in numeric if one not in sizes]
+    across = None
+    if not sizes and circumstances:
+        across = max(circumstances, key=lambda one: len(one.words))
+        circumstances.remove(across)
+    strategies = bool(named)
+    if not named:
+        named = [one for one in circumstances if len(one.words) <= _FEW][:1]
+        circumstances = [one for one in circumstances if one not in named]
+    points["line"] = _line(named, strategies, found)
+    points["x"] = points["gpus"] if across is None else np.array(across.numbers)[across.codes]
+    points["x_words"] = [f"{x:,.0f}" for x in points["gpus"].fillna(0)] if across is None else _words(across)
+    points["choices"] = list(zip(*map(_words, circumstances), strict=True)) if circumstances else [()] * len(points)
+    unit = _rates(points, found.model_kind)
+    return Studied(found, points, across.name if across else "GPUs", tuple(circumstances), unit, strategies)
+
+
+def _words(one: Dimension) -> list[str]:
+    """Of each point."""
+    return [one.words[code] for code in one.codes]
+
+
+def _line(named: Sequence[Dimension], strategies: bool, found: StudyFolder) -> list[str]:
+    if not named:
+        return [found.strategy_name] * len(found.points)
+    columns = [_words(one) if strategies else [f"{one.name} {words}" for words in _words(one)] for one in named]
+    return [", ".join(words) for words in zip(*columns, strict=True)]
+
+
+def _rates(points: pd.DataFrame, model_kind: str) -> str:
+    """Adds what a study is about, with its interval; the unit."""
+    tokens = points["tokens_per_s"].notna().any()
+    points["rate"] = points["tokens_per_s"] if tokens else points["samples_per_s"]
+    for ours, theirs in (("rate_low", "high_s"), ("rate_high", "low_s")):
+        points[ours] = points["rate"] * points["step_time_s"] / points[theirs]
+    if tokens:
+        return "tokens"
+    return "images" if model_kind in _IMAGES else "samples"
+
+
+def _dimensions(found: StudyFolder) -> list[Dimension]:
+    """By the study, or by the table's columns where that cannot be read."""
+    study, points = found.study, found.points
+    if study is None:
+        return [_column(points[name], short(name)) for name in found.axes]
+    places = study.places(points["point"].to_numpy())
+    result = []
+    for group in study.groups:
+        axes = [study.axes[i] for i in group]
+        parts, numbers = [], None
+        for axis in axes:
+            told = found.names.get(axis.field) or [_value_words(value) for value in axis.values]
+            parts.append(told)
+            if numbers is None and all(_is_number(value) for value in axis.told):
+                numbers = tuple(float(value) for value in axis.told)
+        words = tuple(", ".join(dict.fromkeys(told)) for told in zip(*parts, strict=True))
+        name = " and ".join(short(axis.field) for axis in axes)
+        result.append(Dimension(name, places[:, group[0]], words, numbers or ()))
+    return result
+
+
+def _column(values: pd.Series[Any], name: str) -> Dimension:
+    import pandas as pd
+
+    codes, found = pd.factorize(values, use_na_sentinel=False)
+    numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+    told = found.tolist()
+    words = tuple(format_number(value) if numeric else str(value) for value in told)
+    return Dimension(name, codes.astype(np.int64), words, tuple(map(float, told)) if numeric else ())
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _value_words(value: object) -> str:
+    """'31.6 Gbit/s' from '31.6228 Gbit/s'."""
+    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value.strip())):
+        return f"{format_number(float(match[1]))} {match[2]}".strip()
+    return format_number(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def short(field: str) -> str:
+    """'network bandwidth' from 'cluster.network.bandwidth'."""
+    parts = field.split(".")
+    return " ".join(parts[1:] if len(parts) > 1 else parts).replace("_", " ")
+
+
+def _gpus(found: StudyFolder) -> list[float]:
+    """Ranks that train, of each point: as its scenario says, and where that is not known all ranks."""
+    study, points = found.study, found.points
+    ranks: list[float] = points["ranks"].astype(float).tolist()
+    if study is None:
+        return ranks
+    others = [i for i in range(len(study.axes)) if i not in study.numbers]
+    places = study.places(points["point"].to_numpy())
+    combinations, first, which = np.unique(places[:, others], axis=0, return_index=True, return_inverse=True)
+    if len(combinations) > _MOST_COMBINATIONS:
+        return ranks
+    known = []
+    for i in first.tolist():
+        try:
+            known.append(float(study.scenario(places[i]).strategy.training_ranks))
+        except ScaleproofError:
+            known.append(ranks[i])
+    return [known[i] for i in which.ravel().tolist()]
+
+
+def _changes_gpus(one: Dimension, dimensions: Sequence[Dimension], points: pd.DataFrame) -> bool:
+    """Whether there are points that differ in it alone and train on as many GPUs."""
+    others = [str(list(codes)) for codes in zip(*(two.codes for two in dimensions if two is not one), strict=True)]
+    counts = points.groupby(others or [""] * len(points))["gpus"].nunique()
+    return bool((counts > 1).any())

@@ -1,0 +1,114 @@
+"""Step chart: ranks against time as a chart that can be zoomed, with stage and microbatch of each span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleproof.reports.charts.chart import Boxes, Chart, ChartAxis, Mark, View
+from scaleproof.reports.charts.style import FAINT
+from scaleproof.reports.pages.text import milliseconds
+from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
+from scaleproof.reports.timeline.timeline import COLOURS, NAMES, rank_name
+from scaleproof.simulator.run.run import Phase, Run, Stream
+
+# A rank's own work, and below it what moves beside that: middle below the row's, and height, in rows.
+_MAIN: Final = (0.0, 0.62)
+_BESIDE: Final = (0.42, 0.2)
+_ROW_PX: Final = 34
+_WAITING: Final = "waiting for other ranks"
+_PASSES: Final = (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
+
+
+class _Span(NamedTuple):
+    """A box, what hovers over it, and what stands in it."""
+
+    left_ms: float
+    width_ms: float
+    middle: float
+    height: float
+    text: str
+    label: str = ""
+
+
+def step_chart(name: str, heading: str, runs: Sequence[Run], most: int) -> Chart | None:
+    """A typical steady step of each run, one below the other; None where none has spans of one. most: spans that are drawn; of
+    longer steps the first ranks are."""
+    steps = [step for step in map(typical_step, runs) if step is not None]
+    if not steps:
+        return None
+    shown = [_first_ranks(step, most // len(steps)) for step in steps]
+    found: dict[str, list[_Span]] = {}
+    ticks: list[tuple[float, str]] = []
+    row = 0.0
+    for step, ranks in zip(steps, shown, strict=True):
+        prefix = f"{step.run.origin}, " if len(steps) > 1 else ""
+        for rank in ranks:
+            ticks.append((row, f"{prefix}{rank_name(step.run, rank)}"))
+            _add_rank(found, step, rank, row)
+            row += 1
+        row += 0.6
+    longest_ms = max(step.length_ms for step in steps)
+    marks: list[Mark] = []
+    for kind, (colour, words) in _kinds().items():
+        if kind in found:
+            left, width, middle, height, texts, labels = zip(*found[kind], strict=True)
+            marks.append(Boxes(words, colour, left, width, middle, height, texts, labels if any(labels) else ()))
+    x = ChartAxis("ms since the step began", limits=(0.0, longest_ms * 1.01))
+    y = ChartAxis("", ticks=tuple(ticks), limits=(row - 0.9, -0.6))
+    view = View(x, y, tuple(marks), "; ".join(_title(step, ranks) for step, ranks in zip(steps, shown, strict=True)))
+    return Chart(name, heading, (view,), height_px=round(110 + _ROW_PX * row), along=True)
+
+
+def _kinds() -> dict[str, tuple[str, str]]:
+    """Colour and name of each kind, in the order of a step."""
+    named = {str(int(kind)): (colour, NAMES.get(kind) or Phase(kind).label) for kind, colour in COLOURS.items()}
+    return named | {_WAITING: (FAINT, _WAITING)}
+
+
+def _title(step: Step, ranks: Sequence[int]) -> str:
+    first = f", first {len(ranks)} of {step.of} rows" if step.of > len(ranks) else ""
+    return f"{step.run.origin}: {milliseconds(step.run.step_time_s)} ms a step{first}"
+
+
+def _first_ranks(step: Step, most: int) -> list[int]:
+    """As many as have no more spans than this, and one at least."""
+    counts = np.cumsum([int((step.spans.rank == rank).sum()) for rank in step.ranks])
+    return step.ranks[: max(1, int((counts <= most).sum()))]
+
+
+def _add_rank(found: dict[str, list[_Span]], step: Step, rank: int, row: float) -> None:
+    spans = step.spans
+    for i in np.flatnonzero((spans.rank == rank) & (step.end_ms > step.arrival_ms)).tolist():
+        main = spans.stream[i] == Stream.MAIN
+        kind = int(step.kind[i])
+        below, height = _MAIN if main else _BESIDE
+        # waits for servers and for input are spans of their own, all wait
+        begin_ms = float(step.arrival_ms[i] if main and kind in (Phase.WAIT, Phase.INPUT) else step.start_ms[i])
+        place = row + below, height
+        told = _told(step, i, kind)
+        if main and begin_ms > step.arrival_ms[i]:
+            arrived_ms = float(step.arrival_ms[i])
+            words = f"{_WAITING}\nfor {milliseconds((begin_ms - arrived_ms) / 1e3)} ms, then {told}"
+            found.setdefault(_WAITING, []).append(_Span(arrived_ms, begin_ms - arrived_ms, *place, words))
+        if step.end_ms[i] > begin_ms:
+            length_ms = float(step.end_ms[i]) - begin_ms
+            times = (
+                f"{milliseconds(begin_ms / 1e3)} to {milliseconds(step.end_ms[i] / 1e3)} ms: {milliseconds(length_ms / 1e3)} ms"
+            )
+            words = f"{rank_name(step.run, rank)}: {told}\n{times}"
+            numbered = main and kind in _PASSES and step.spans.microbatch.max(initial=0) > 0
+            label = str(step.spans.microbatch[i]) if numbered and step.spans.microbatch[i] >= 0 else ""
+            found.setdefault(str(kind), []).append(_Span(begin_ms, length_ms, *place, words, label))
+
+
+def _told(step: Step, i: int, kind: int) -> str:
+    """'backward, stage 1, microbatch 3'."""
+    spans = step.spans
+    words = [NAMES.get(kind) or Phase(kind).label]
+    words += [f"stage {spans.stage[i]}"] if spans.stage[i] >= 0 else []
+    words += [f"microbatch {spans.microbatch[i]}"] if spans.microbatch[i] >= 0 else []
+    words += ["beside the rank's own work"] if spans.stream[i] != Stream.MAIN else []
+    return ", ".join(words)

@@ -1,0 +1,124 @@
+"""What a collective costs on a cluster: `collective_time`, the one question with its answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.algorithms import OPS, Group, Op, bus_factor, names_for
+from scaleproof.simulator.cluster.collectives.cost import collective_cost, modelled_costing
+from scaleproof.simulator.common.errors import FieldError, InputError
+
+_SPELLINGS: Final = {op.replace("_", ""): op for op in OPS}
+
+
+def parse_op(text: str) -> Op:
+    """The collective that 'allreduce', 'all-reduce', 'AllReduce' or 'all_reduce' names. Raises InputError."""
+    op = _SPELLINGS.get(text.lower().replace("_", "").replace("-", "").replace(" ", ""))
+    if op is None:
+        raise InputError(f"no collective is called {text!r}; use one of {', '.join(OPS)}")
+    return op
+
+
+def collective_time(
+    op: str, size_bytes: float, ranks: int | Sequence[int], cluster: Cluster, algorithm: str | None = None
+) -> float:
+    """Seconds that one collective takes.
+
+    size_bytes: as nccl-tests counts it, see `scaleproof.simulator.cluster.collectives.algorithms`. ranks: how many, filling the cluster's nodes one
+    after the other, or which. algorithm: the one to use; as the library would choose if absent. On GPUs that is by NCCL's
+    tuning model, elsewhere by latency and bytes of the links, or by what `calibrate` measured. One rank takes no time.
+    Raises InputError for an unknown collective or algorithm and a bad size or group, FieldError for a cluster that lacks ranks
+    or a link.
+    """
+    known = parse_op(op)
+    check_algorithm(known, algorithm)
+    check_size(size_bytes)
+    return collective_cost(known, size_bytes, group_on(cluster, ranks), cluster, algorithm).seconds
+
+
+def check_size(size_bytes: float) -> None:
+    """Raises InputError for a size that no collective has."""
+    if not 0 <= size_bytes <= 2**63:
+        raise InputError(f"a collective of {size_bytes} bytes; give a size of zero or more, up to 2^63")
+
+
+def group_on(cluster: Cluster, ranks: int | Sequence[int]) -> Group:
+    """The group of the first ranks of a cluster, or of those listed. Raises InputError, FieldError where ranks are lacking."""
+    group = Group.of(ranks, cluster.node.devices)
+    if (needed := group.ranks[-1] + 1) > cluster.devices:
+        nodes = -(-needed // cluster.node.devices)
+        message = f"{needed} ranks for {cluster.devices} devices; give at most {cluster.devices}, or set nodes to {nodes}"
+        raise FieldError(("cluster", "nodes"), message)
+    return group
+
+
+def check_algorithm(op: Op, algorithm: str | None) -> None:
+    """Raises InputError where an algorithm is asked for that there is not."""
+    if algorithm is not None and algorithm not in names_for(op):
+        raise InputError(f"no algorithm {algorithm!r} for {op}; use one of {', '.join(names_for(op))}")
+
+
+def sweep_sizes(largest_bytes: int, factor: int = 2) -> list[int]:
+    """8 bytes and on by `factor`, up to `largest_bytes`."""
+    sizes = [min(8, largest_bytes)]
+    while sizes[-1] * factor <= largest_bytes:
+        sizes.append(sizes[-1] * factor)
+    return sizes
+
+
+def parse_ranks(text: str) -> int | list[int]:
+    """How many ranks ('64'), or which ('0,8,16-19', in ascending order). Raises InputError."""
+    if re.fullmatch("[0-9]{1,9}", text):
+        return int(text)
+    ranks: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(" *([0-9]{1,9})(?:-([0-9]{1,9}))? *", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not 0 <= last - first <= 1_000_000:
+            raise InputError(f"cannot read the ranks {text!r}; give their number, such as 64, or a list such as 0,8,16-19")
+        ranks += range(first, last + 1)
+    return ranks
+
+
+def describe_times(
+    op: str,
+    sizes_bytes: Sequence[int],
+    ranks: int | Sequence[int],
+    cluster: Cluster,
+    algorithm: str | None = None,
+    messages: bool = False,
+) -> str:
+    """A table in nccl-tests' columns: a size in bytes, its count of 4-byte elements, time, algorithm and bus bandwidth.
+
+    messages: whether every message is timed on its way through the links, whose latency and bandwidth it then takes.
+    Raises what `collective_time` raises.
+    """
+    from scaleproof.simulator.analysis.collective.messages import message_time
+
+    known = parse_op(op)
+    check_algorithm(known, algorithm)
+    group = group_on(cluster, ranks)
+    shared = group.size if known in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter") else 1
+    how = "message by message" if messages else "by formula"
+    lines = [
+        f"# {known} on {group.size} ranks of {cluster.name or 'the cluster'}, {how}",
+        f"{'size':>14} {'count':>14} {'time':>12} {'algbw':>9} {'busbw':>9}  algorithm",
+        f"{'(B)':>14} {'(elements)':>14} {'(us)':>12} {'(GB/s)':>9} {'(GB/s)':>9}",
+    ]
+    for size_bytes in sizes_bytes:
+        check_size(size_bytes)
+        cost = collective_cost(known, size_bytes, group, cluster, algorithm)
+        seconds = cost.seconds
+        if messages and group.size > 1:
+            cost = modelled_costing(known, group, cluster, algorithm)(size_bytes)
+            seconds = message_time(known, size_bytes, group, cluster, cost.algorithm)
+        alg_GBps = size_bytes / seconds / 1e9 if seconds else 0.0
+        bus_GBps = alg_GBps * bus_factor(known, group.size)
+        columns = (
+            f"{size_bytes:>14} {size_bytes // 4 // shared:>14} {f'{seconds * 1e6:.2f}':>12} {alg_GBps:>9.2f} {bus_GBps:>9.2f}"
+        )
+        lines.append(f"{columns}  {cost.algorithm}")
+    return "\n".join(lines)

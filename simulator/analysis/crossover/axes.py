@@ -1,0 +1,148 @@
+"""Axes of a map: which field varies along each, and from where to where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scaleproof.simulator.common.errors import InputError, UnitError
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.scenario.fields import FieldUnit, Value, field_at, value_at
+from scaleproof.simulator.scenario.schema import Scenario
+
+# a range is this factor below and above what the scenario says, if none is given
+_AROUND: Final = 10.0
+_MOST_VALUES: Final = 200
+_ROW_VALUES: Final = 5
+# short for fields that are asked for most
+_SHORT: Final = {"workers": "strategy.workers", "servers": "strategy.servers"}
+
+
+@dataclass(frozen=True)
+class MapAxis:
+    """A field and the values that it takes, in SI, the smallest first. is_whole: whether they are whole numbers."""
+
+    field: str
+    unit: FieldUnit | None
+    values: tuple[float, ...]
+    is_whole: bool
+
+    @property
+    def is_of_strategy(self) -> bool:
+        return self.field.startswith("strategy.")
+
+    @property
+    def inner(self) -> str:
+        """The field's name in its part."""
+        return self.field.rpartition(".")[2]
+
+    @property
+    def symbol(self) -> str:
+        return self.unit.symbol if self.unit else ""
+
+    @property
+    def column(self) -> str:
+        """The name of its column, which ends in its unit."""
+        return field_at(self.field).column
+
+    def text(self, value: float) -> str:
+        """For people."""
+        return str(Value(value, self.unit)) if self.unit or self.is_whole else f"{value:.3g}"
+
+    def exactly(self, value: float) -> str:
+        """As an override has it."""
+        return self.unit.exactly(value) if self.unit else repr(value)
+
+    def between(self, left: float, right: float, tolerance: float) -> float | None:
+        """The middle of two values; None where they are neighbours, or closer than `tolerance` as a share."""
+        if self.is_whole:
+            return (left + right) // 2 if right - left > 1 else None
+        return math.sqrt(left * right) if right > left * (1 + tolerance) else None
+
+
+def x_axis(scenario: Scenario, text: str, points: int) -> MapAxis:
+    """A field, or `field=from..to`, in as many values as are asked for, evenly by their logarithms; if none, the bandwidth of
+    the network, or of the only node. Raises InputError."""
+    text = text or f"cluster.{'network' if scenario.cluster.nodes > 1 else 'node.link'}.bandwidth"
+    if not 2 <= points <= _MOST_VALUES:
+        raise InputError(f"--points {points}: a map has 2 to {_MOST_VALUES} points along x; give such a number")
+    field, given, value = _field(scenario, "--x", text)
+    low, high = _range("--x", text, given, value)
+    return _axis(field, value, _spaced(low, high, points, isinstance(value.value, int)))
+
+
+def y_axis(scenario: Scenario, text: str) -> MapAxis:
+    """A field, or `field=from..to`, or `field=one,two`. Whole numbers are powers of two; workers as many as the cluster
+    has devices for. Raises InputError."""
+    field, given, value = _field(scenario, "--y", text)
+    if given and ".." not in given:
+        return _axis(field, value, sorted({_number("--y", text, one, value) for one in given.split(",")}))
+    if not isinstance(value.value, int):
+        low, high = _range("--y", text, given, value)
+        return _axis(field, value, _spaced(low, high, _ROW_VALUES, False))
+    if given or field != "strategy.workers":
+        low, high = _range("--y", text, given, value)
+    else:
+        strategy = scenario.strategy
+        each = strategy.training_ranks // strategy.workers if "workers_" in type(strategy).model_fields else 1
+        low, high = 2, scenario.cluster.devices // each
+    powers = [2**power for power in range(31) if low <= 2**power <= high]
+    if not powers:
+        raise InputError(f"--y {text}: no power of two lies between {low:g} and {high:g}; name values, as in {field}=3,6")
+    return _axis(field, value, powers)
+
+
+def _axis(field: str, value: Value, values: Sequence[float]) -> MapAxis:
+    return MapAxis(field, value.unit, tuple(values), isinstance(value.value, int))
+
+
+def _field(scenario: Scenario, option: str, text: str) -> tuple[str, str, Value]:
+    """The field's path, what is given for it, and what the scenario says there."""
+    field, _, given = text.partition("=")
+    field = _SHORT.get(field.strip(), field.strip())
+    # strategies of other kinds have workers where the scenario's own has none to set
+    value = Value(scenario.strategy.workers, None) if field == _SHORT["workers"] else value_at(scenario, field)
+    if isinstance(value.value, Spec):
+        raise InputError(f"{option} {text}: a part of the scenario, not a number; give one of its fields, as in {field}.FIELD")
+    if isinstance(value.value, bool) or not isinstance(value.value, int | float):
+        raise InputError(f"{option} {text}: the scenario says {value} there, which is no number; give a field that has one")
+    return field, given.strip(), value
+
+
+def _range(option: str, text: str, given: str, value: Value) -> tuple[float, float]:
+    """What is given as `from..to`, else around what the scenario says."""
+    if not given:
+        if value.value <= 0:
+            raise InputError(f"{option} {text}: the scenario says {value} there; give a range, as in {text}=FROM..TO")
+        low, high = value.value / _AROUND, value.value * _AROUND
+        return (max(1, math.ceil(low)), math.floor(high)) if isinstance(value.value, int) else (low, high)
+    first, dots, last = given.partition("..")
+    if not dots:
+        raise InputError(f"{option} {text}: {given!r} is no range; write it as FROM..TO")
+    low, high = (_number(option, text, one, value) for one in (first, last))
+    if not low < high:
+        raise InputError(f"{option} {text}: {first.strip()} is not below {last.strip()}; give the smaller one first")
+    return low, high
+
+
+def _number(option: str, text: str, given: str, value: Value) -> float:
+    """Above zero, in the field's unit. Raises InputError."""
+    try:
+        plain = int if isinstance(value.value, int) else float
+        number = value.unit.parse(given.strip()) if value.unit else plain(given)
+    except UnitError as error:
+        raise InputError(f"{option} {text}: {error}") from None
+    except ValueError:
+        kind = "whole number" if plain is int else "number"
+        raise InputError(f"{option} {text}: {given.strip()!r} is no {kind}; give one above zero") from None
+    if not 0 < number < math.inf:
+        raise InputError(f"{option} {text}: {given.strip()} is not above zero; give a number that is")
+    return number
+
+
+def _spaced(low: float, high: float, count: int, whole: bool) -> list[float]:
+    """Evenly by their logarithms, both ends among them."""
+    values = [low * (high / low) ** (i / (count - 1)) for i in range(count - 1)] + [high]
+    return list(dict.fromkeys(round(value) for value in values)) if whole else values

@@ -1,0 +1,183 @@
+"""Tables of a shape: what passes take, and what replicas take to agree, by row; configurations combine the rows of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync_times import Agreed
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
+from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, taken
+from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
+from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import (
+    CLOSED,
+    StageTimes,
+    per_round,
+    received,
+    slowest_behind,
+)
+from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import Expected
+from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
+from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
+from scaleproof.simulator.strategy.job import Job
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.analysis.planner.estimate.shape_times import ConfigurationShape
+
+Times = NDArray[np.float64]
+
+
+class PassingTable:
+    """What passes take, by row of the first table.
+
+    kinds_s: of both passes over a stage of each kind, shape (2, kinds, rows). expected: of all. begins: where a row's running
+    sums over layers begin.
+    """
+
+    def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, seconds: Times, size_of: Numbers) -> None:
+        cut, self._held, self._schedule = shape.cut, shape.held, shape.schedule
+        self._kind_of = cut.kind_of
+        begins, stops = cut.begins[cut.kinds], cut.stops[cut.kinds]
+        both = [(running[:, stops] - running[:, begins]).T for running in (passes.forward_s, passes.backward_s)]
+        self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)
+        self.microbatches = shape.passing.microbatches
+        self.bound = passes.bound[shape.pass_code]
+        self.backward_s = passes.backward_s.ravel()
+        self.begins = shape.pass_code * passes.backward_s.shape[1]
+        self._running_s = passes.forward_s, passes.backward_s
+        self._code = shape.pass_code
+        self._layers = passes.jobs[0].layers
+        self.stages = self._stages(shape, passes, seconds, size_of)
+        self.per_round = per_round(self.stages)
+        self.expected = Expected.of(shape.schedule, shape.stage_of, shape.told, self.stages)
+        self._places, self._alike = shape.places, shape.alike
+
+    def _stages(self, shape: ConfigurationShape, passes: LayerPassTimes, seconds: Times, size_of: Numbers) -> StageTimes:
+        alike, code, cut = shape.alike_stages(passes.hands_on), shape.pass_code, shape.cut
+        first = alike.first
+        forward_s, backward_s = self.kinds_s[:, cut.kind_of[first]]
+        behind_s, inner = np.zeros_like(forward_s), np.flatnonzero(first < cut.count - 1)
+        if len(inner):
+            at, lasts = first[inner], cut.stops[first[inner]] - 1
+            sends_s = seconds[taken(shape.ways.T[at], shape.placed, axis=1), taken(size_of.T[lasts], code, axis=1)]
+            behind_s[inner] = shape.crosses[at, None] * (sends_s + taken(passes.joining_s.T[lasts], code, axis=1))
+        # nothing is sent behind the last stage, as before the first
+        before_s = behind_s[alike.of[first - 1]]
+        overlap = bool(shape.kept.get("overlap_sends", False))
+        weights_s: Times | float = 0.0
+        if shape.splits:
+            weights_s = passes.weights_s[code, cut.stops[first, None]] - passes.weights_s[code, cut.begins[first, None]]
+        return StageTimes(forward_s, backward_s, before_s, behind_s, self.microbatches, alike, overlap, weights_s)
+
+    @cached_property
+    def least_s(self) -> Times:
+        """Of the passes of each of the ranks, once they are followed."""
+        return self.expected.least_s[self._places]
+
+    @cached_property
+    def window_s(self) -> Times:
+        """The same as it is expected."""
+        return np.array([self.expected.window_s[alike].max(axis=0) for alike in self._alike])
+
+    @cached_property
+    def left_s(self) -> Times:
+        """From the last gradients of each stage of each of the ranks to the end of the rank's last pass."""
+        assert self.expected.left_s is not None
+        return self.expected.left_s[self._places]
+
+    @property
+    def parts(self) -> Times:
+        """Of all parameters, by layer."""
+        parameters = np.array([layer.parameters for layer in self._layers], dtype=np.float64)
+        result: Times = parameters / parameters.sum()
+        return result
+
+    @cached_property
+    def layers_s(self) -> Times:
+        """Of both passes over each layer, shape (2, layers, rows)."""
+        return np.array([np.diff(running[self._code], axis=1).T for running in self._running_s])
+
+    @cached_property
+    def until_back_s(self) -> Times:
+        """Until the first backward pass of each of the ranks begins: a microbatch's way to the last stage and back, or as long
+        as all forward passes before it take."""
+        stages, alike, held = self.stages, self.stages.alike, self._held
+        count, first, last, received_s = len(alike), held[:, 0], held[:, -1], received(stages)[0]
+        way_s = alike.between(first, count) @ (stages.forward_s + stages.behind_s)
+        way_s += alike.between(last, count) @ (stages.inputs_s + stages.behind_s) - stages.inputs_s[alike.of[last]]
+        if self._schedule not in CLOSED:
+            all_s = stages.microbatches * (alike.between(held, held + 1).sum(axis=1) @ received_s)
+            longest_s: Times = np.maximum(way_s, all_s * (self._schedule == "looped_bfs"))
+            return longest_s
+        own = alike.between(held[:, :-1], held[:, :-1] + 1).sum(axis=1)
+        before_s: Times = self.per_round * (own @ received_s) + received_s[alike.of[last]]
+        if self._schedule == "gpipe" and stages.ranks > 1:
+            slowest_s = slowest_behind(received_s[alike.of])
+            before_s = way_s + (stages.microbatches - 1) * slowest_s[first]
+        result: Times = np.maximum(way_s, before_s)
+        return result
+
+
+class AgreeingTable:
+    """What replicas take to agree, by row of the second table; of stages by kind, shape (kinds, rows).
+
+    sums_s: all sums of a pass, last_s of these the last. gathers_s: before a pass, opening_s of these the first; after_s: after
+    the step. begin, stop: layers of the unit whose gradients come first. optimizer_s: shape (ranks, rows).
+    """
+
+    def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, agreed: Agreed) -> None:
+        c, kinds = shape.agreeing, np.arange(len(shape.cut.kinds))[:, None]
+        found = agreed.by_field[:, agreed.place + kinds]
+        self.sums_s, self.last_s = np.where(c.zero > 0, found[2:4], found[:2])
+        self.gathers_s, self.opening_s, self.after_s = found[4:]
+        self.begin, self.stop = agreed.layers[:, agreed.own + kinds]
+        self.copied_s = agreed.copied_s
+        parameters = agreed.parameters[:, agreed.own + kinds]
+        replicas, experts = shape.has @ parameters[0], shape.has @ parameters[1]
+        shared = c.zero > 0
+        updated = replicas / np.where(shared, c.workers * c.context, 1)
+        updated += experts / np.where(shared, _expert_replicas(c), 1)
+        job = passes.jobs[0]
+        self.optimizer_s = job.optimizer_s(updated)
+        self._contend(shape, job, parameters.sum(axis=0))
+
+    def _contend(self, shape: ConfigurationShape, job: Job, parameters: Times) -> None:
+        """Sets what is moved next to passes. parameters: by kind and row.
+
+        moved_s, moved_bytes, moved_J: seconds of collectives next to the passes over a stage of each kind, and bytes of memory
+        and joules of moving meanwhile: of each microbatch from ZeRO's stage 2 on, else of a step.
+        """
+        c, kept = shape.agreeing, shape.kept
+        self.resources = Resources.of(job)
+        if self.resources is None:
+            return
+        size, gradient_size = job.gathered_bytes, job.reduced_bytes
+        sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
+        # what is gathered once a step counts for little
+        gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0 + bool(kept.get("reshard", True)))
+        step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
+        self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
+        ranks = c.workers * c.context
+
+        def moved(per_bus_byte: Mapping[Op, float]) -> Times:
+            """Amount of all collectives, by the amount for each byte on the bus."""
+            by_sum = np.where(c.zero > 0, per_bus_byte["reduce_scatter"], 2 * per_bus_byte["all_reduce"])
+            by_gather = per_bus_byte["all_gather"] * size
+            result: Times = parameters * (ranks - 1) / ranks * (sums * by_sum * gradient_size + (gathers + step) * by_gather)
+            return result
+
+        joules: dict[Op, float] = {op: joules_per_bus_byte(moves) for op, moves in MEMORY_BYTES_PER_BUS_BYTE.items()}
+        self.moved_bytes, self.moved_J = moved(MEMORY_BYTES_PER_BUS_BYTE), moved(joules)
+
+
+def _expert_replicas(c: Configurations) -> Numbers:
+    """Ranks that have the same experts, as `Plan.expert_replicas` has them."""
+    among_workers = np.maximum(1, c.workers // c.expert) * c.context
+    folds = np.maximum(1, c.tensor // np.maximum(1, c.expert_tensor))
+    folded: Numbers = np.maximum(1, c.workers * c.context * folds // c.expert)
+    return np.where(c.expert_tensor > 0, folded, among_workers)

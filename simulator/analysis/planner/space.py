@@ -1,0 +1,172 @@
+"""Space: what the planner chooses from for a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from scaleproof.simulator.analysis.planner.estimate import Space
+from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import PLACEMENTS, ServerSpace
+from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.frameworks import Framework, shipped
+from scaleproof.simulator.model.layers import Layer, Shard, glued_ends
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.scenario.framework_choice import (
+    check_attention,
+    check_supported,
+    default_framework,
+    features,
+    planned_fields,
+)
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import Hybrid, ParameterServer
+from scaleproof.simulator.strategy.layout.mesh import ORDER
+from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+
+_ZERO: Final = (0, 1, 2, 3)
+_CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
+# Kinds of strategies that are planned.
+STRATEGIES: Final = ("hybrid", "parameter_server")
+_BUCKETS_BYTES: Final = (25 * 2.0**20, 100 * 2.0**20, 400 * 2.0**20)
+# Pipelines inside nodes and replicas across them, where tensor-parallel ranks leave room.
+_STAGES_FIRST: Final = ("tensor", "context", "stages", "workers")
+# More samples in a microbatch than this, or ranks that share a layer across nodes, are looked at by nobody.
+_MOST_SAMPLES: Final = 1024
+_MOST_EXPERT: Final = 256
+# Tokens of a sample from which on ranks may share them.
+_LONG: Final = 16_384
+_MOST_CONTEXT: Final = 16
+
+
+def spaces(
+    scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED, frameworks: Sequence[Framework] | None = None
+) -> list[Space]:
+    """One space for each framework; the ZeRO stages of each are those that it supports.
+
+    frameworks: the scenario's own if None; where the scenario names none, the default of each ZeRO stage for that stage.
+    Raises FieldError as `space` does.
+    """
+    if frameworks is not None or not scenario.framework_is_default:
+        named = [scenario.framework] if frameworks is None else frameworks
+        return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
+    by_framework: dict[str, list[int]] = {}
+    for zero in _ZERO:
+        # ZeRO's stage 2 is for data parallelism alone, all else for every degree that transformers have
+        tensor = 2 if zero != 2 and hasattr(scenario.model, "sequence") else 1
+        strategy = Hybrid(workers_=2, tensor=tensor)
+        name = default_framework(strategy, scenario.training.precision, zero, scenario.model, scenario.cluster).name
+        by_framework.setdefault(name, []).append(zero)
+    result = []
+    for name, stages in by_framework.items():
+        one = space(_in_framework(scenario, shipped(name)), ranks, schedules)
+        result.append(replace(one, zero=tuple(stage for stage in stages if stage in one.zero)))
+    return result
+
+
+def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
+    """The scenario with another framework, whether or not its own strategy is supported. Raises FieldError for a precision, or
+    a kind of attention, that is not."""
+    check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
+    check_attention(framework, scenario.model)
+    return scenario.model_copy(update={"framework": framework})
+
+
+def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED) -> Space:
+    """All degrees that divide `ranks` and that the scenario's framework supports, microbatches of all sizes, schedules, ZeRO's
+    stages, recomputation, buckets, and orders of axes.
+
+    Raises FieldError where the model's layers, or so many ranks, are too few or too many.
+    """
+    cluster = scenario.cluster
+    if ranks > cluster.devices:
+        nodes = -(-ranks // cluster.node.devices)
+        message = f"{ranks} ranks for {cluster.devices} devices; give at most {cluster.devices}, or set cluster.nodes={nodes}"
+        raise FieldError(("strategy",), message)
+    layers = scenario.model.build_layers()
+    first, last = glued_ends(layers)
+    total = scenario.total_samples
+    long = getattr(scenario.model, "sequence", 0) >= _LONG
+    own, supports = planned_fields(scenario)["bucket_bytes"], scenario.framework.supports
+    mixture = any(layer.expert_parameters for layer in layers) and "expert" in supports
+    tensor = [degree for degree in _powers(cluster.node.devices) if _divides(scenario, degree)]
+    return Space(
+        scenario,
+        (ranks,),
+        tensor=tuple(tensor if "tensor" in supports else tensor[:1]),
+        context=_powers(_MOST_CONTEXT) if long and "context" in supports else (1,),
+        expert=_powers(_MOST_EXPERT) if mixture else (1,),
+        expert_tensor=tuple(dict.fromkeys((None, 1, scenario.strategy.plan.expert_tensor))) if mixture else (None,),
+        stages=tuple(
+            stages for stages in range(1, last - first + 1) if ranks % stages == 0 and (stages == 1 or "pipeline" in supports)
+        ),
+        chunks=_CHUNKS,
+        samples=tuple(samples for samples in range(1, min(total, _MOST_SAMPLES) + 1) if total % samples == 0),
+        # the one that ranks have which are alone in their pipelines comes with all
+        schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
+        zero=tuple(zero for zero in _ZERO if (f"zero_{zero}" if zero else "data_parallel") in supports),
+        recompute=_recompute(layers),
+        sequence_parallel=(False, True),
+        buckets_bytes=tuple(sorted({own, *_BUCKETS_BYTES})),
+        orders=(ORDER, _STAGES_FIRST),
+    )
+
+
+def server_space(
+    scenario: Scenario, workers: int, most: int | None, frameworks: Sequence[Framework] | None = None
+) -> ServerSpace:
+    """Servers from one up to as many as the cluster has machines for, or `most`; where they stand, whether gradients are summed
+    inside machines first, recomputation and buckets.
+
+    frameworks: as in `spaces`; the first that supports parameter servers is taken. Raises FieldError where none does.
+    """
+    if most != 0:
+        scenario = _with_servers(scenario, workers, frameworks)
+    cluster, own = scenario.cluster, scenario.strategy
+    taken = -(-workers // cluster.node.devices)
+    machines = max(cluster.nodes - taken, taken, min(workers, cluster.node.devices))
+    most = machines if most is None else min(most, machines)
+    servers = {*_powers(most), *(3 * power for power in _powers(most // 3)), taken, most, own.servers}
+    bucket_bytes = own.bucket_bytes if isinstance(own, ParameterServer) else _BUCKETS_BYTES[0]
+    return ServerSpace(
+        scenario,
+        (workers,),
+        tuple(sorted(number for number in servers if 0 < number <= most)),
+        PLACEMENTS,
+        recompute=_recompute(scenario.model.build_layers()),
+        buckets_bytes=tuple(sorted({bucket_bytes, *_BUCKETS_BYTES})),
+    )
+
+
+def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framework] | None) -> Scenario:
+    """The scenario with a framework that has parameter servers. Raises FieldError where none of those given has."""
+    strategy, training = ParameterServer(workers_=workers, servers_=1), scenario.training
+    needed = features(strategy, training.precision, 0, scenario.cluster)
+    if frameworks is None and scenario.framework_is_default:
+        frameworks = [default_framework(strategy, training.precision, 0, scenario.model, scenario.cluster)]
+    named = [scenario.framework] if frameworks is None else frameworks
+    found = next((one for one in named if needed <= set(one.supports)), named[0])
+    check_supported(found, needed)
+    return scenario.model_copy(update={"framework": found})
+
+
+def _powers(most: int) -> tuple[int, ...]:
+    return tuple(2**power for power in range(most.bit_length()) if 2**power <= most)
+
+
+def _divides(scenario: Scenario, tensor: int) -> bool:
+    try:
+        scenario.model.build_layers(Shard(tensor=tensor))
+    except FieldError:
+        return False
+    return True
+
+
+def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
+    """None, full, and where attention keeps scores `selective`; none alone where nothing is kept that could be recomputed."""
+    if not any(layer.kept for layer in layers if not layer.glued):
+        return (NO_RECOMPUTE,)
+    scores = any(one.group == "attention" for layer in layers for one in layer.kept)
+    kinds: tuple[Literal["selective", "full"], ...] = ("selective", "full") if scores else ("full",)
+    return (NO_RECOMPUTE, *(Recompute(kind=kind) for kind in kinds))

@@ -1,0 +1,175 @@
+"""Axes: the fields that a study varies, and the values they take."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.scenario.fields import field_at
+
+_RANGE: Final = ("from", "to", "points", "factor", "log")
+# of a range's values, which people read
+_DIGITS: Final = 6
+_MOST_VALUES: Final = 1_000_000
+_NUMBER: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\D.*?)?\s*")
+# so far beyond the end of a range its last value may be, by rounding
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True)
+class StudyAxis:
+    """A field, such as `cluster.network.bandwidth`, and what it is set to, in order.
+
+    column: what tables call it: the field with its unit. values: as a scenario has them. told: the same as tables have them: in
+    SI, by name where they are parts; None where that cannot be. named: whether parts have names of their own.
+    """
+
+    field: str
+    column: str
+    values: tuple[Any, ...]
+    told: tuple[Any, ...]
+    named: bool = False
+
+    @classmethod
+    def of(cls, field: str, given: Any) -> StudyAxis:
+        """given: a list, {name: value}, or a range {from, to, points or factor, log}. Raises FieldError, by field."""
+        try:
+            info, column = field_at(field)
+        except InputError as error:
+            raise FieldError(("axes", field), str(error)) from None
+        annotation: Any = info.annotation
+        adapter: TypeAdapter[Any] = TypeAdapter(Annotated[annotation, *info.metadata] if info.metadata else annotation)
+        try:
+            names, values = _listed(given, adapter)
+        except InputError as error:
+            raise FieldError(("axes", field), str(error)) from None
+        return cls(field, column, values, tuple(names) if names else _told(values, adapter), bool(names))
+
+    def overrides(self) -> list[str]:
+        """What `--set` would say for each value."""
+        return [f"{self.field}={_text(value)}" for value in self.values]
+
+    def words(self, place: int) -> str:
+        """'strategy.workers 32', of one of its values."""
+        return f"{self.field} {self.told[place] if self.named else _text(self.values[place])}"
+
+
+def _text(value: Any) -> str:
+    """A value as YAML has it, on one line."""
+    dumped: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return dumped.removesuffix("...\n").strip()
+
+
+def _told(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any, ...]:
+    """Numbers in SI, or words; None for what the field cannot be, where it can be numbers."""
+    read = [_read(value, adapter) for value in values]
+    words = (isinstance(value, str | dict) and isinstance(one, str | None) for value, one in zip(values, read, strict=True))
+    if any(isinstance(one, float) for one in read) or not any(words):
+        return tuple(read)
+    return tuple(value if isinstance(value, str) else _text(value) for value in values)
+
+
+def _read(value: Any, adapter: TypeAdapter[Any]) -> Any:
+    """A number or a word as the field has it; None where it is neither, or is refused."""
+    try:
+        read = adapter.validate_python(value)
+    except (ValidationError, InputError):
+        return value if isinstance(value, int | float) else None
+    return read if isinstance(read, str | int | float) else None
+
+
+def _listed(given: Any, adapter: TypeAdapter[Any]) -> tuple[Sequence[str], tuple[Any, ...]]:
+    """Names, where there are any, and values. Raises InputError."""
+    if isinstance(given, Mapping) and "from" in given:
+        given = list(_ranged(given, adapter))
+    elif isinstance(given, Mapping):
+        if len(given) == 0:
+            raise InputError("has no values; give a list, or a range such as {from: 1, to: 64, factor: 2}")
+        return [str(name) for name in given], tuple(given.values())
+    if not isinstance(given, list):
+        raise InputError(f"expected a list, {{name: value}} or a range {{from, to, points}}, got {str(given)[:40]!r}")
+    if not given:
+        raise InputError("has no values; give at least one")
+    return [], tuple(given)
+
+
+def _ranged(given: Mapping[str, Any], adapter: TypeAdapter[Any]) -> Iterator[Any]:
+    """The values of a range, in the unit of its first; whole numbers stay whole. Raises InputError."""
+    for key in given:
+        if key not in _RANGE:
+            raise InputError(f"a range has no {key!r}; it has {', '.join(_RANGE)}")
+    if "to" not in given or ("points" in given) == ("factor" in given):
+        raise InputError("a range has from, to, and either points or factor; give these")
+    (first, unit), (last, last_unit) = _number(given["from"]), _number(given["to"])
+    if unit != last_unit:
+        last = first * _ratio(given["to"], given["from"], adapter)
+    whole = all(isinstance(given[end], int) for end in ("from", "to")) and _read_half(given["from"], adapter) is None
+    before = None
+    for value in _numbers(first, last, given):
+        settled: Any = round(value) if whole else float(f"{value:.{_DIGITS}g}")
+        if settled != before:
+            before = settled
+            yield f"{settled:.{_DIGITS}g} {unit}" if unit else settled
+
+
+def _numbers(first: float, last: float, given: Mapping[str, Any]) -> Iterator[float]:
+    """Evenly, or by even factors."""
+    by_factor, log = given.get("factor"), given.get("log", "factor" in given)
+    if not isinstance(log, bool):
+        raise InputError(f"log is true or false, got {log!r}")
+    if log and not (first > 0 and last > 0):
+        raise InputError("a log range goes from above zero to above zero; give such numbers, or log: false")
+    if by_factor is not None:
+        if isinstance(by_factor, bool) or not isinstance(by_factor, int | float) or not 1 < by_factor < math.inf:
+            raise InputError(f"factor is a number above 1, got {by_factor!r}")
+        if not log:
+            raise InputError("factor makes a log range; leave log out, or give points")
+        count = math.floor(abs(math.log(last / first)) / math.log(by_factor) + _ROUNDING) + 1
+        ratio = by_factor if last >= first else 1 / by_factor
+        yield from (first * ratio**i for i in range(_checked(count)))
+        return
+    count = given["points"]
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InputError(f"points is a whole number of at least 1, got {count!r}")
+    for i in range(_checked(count)):
+        part = i / max(1, count - 1)
+        inner = first * (last / first) ** part if log else first + (last - first) * part
+        yield first if i == 0 else last if i == count - 1 else inner
+
+
+def _checked(count: int) -> int:
+    if count > _MOST_VALUES:
+        raise InputError(f"{count:,} values; an axis has at most {_MOST_VALUES:,}")
+    return count
+
+
+def _number(value: Any) -> tuple[float, str]:
+    """A number and its unit. Raises InputError."""
+    match = _NUMBER.fullmatch(str(value))
+    if match is None or isinstance(value, bool) or not math.isfinite(number := float(match[1].replace("_", ""))):
+        raise InputError(f"{value!r} is no number; a range goes from one number to another")
+    return number, match[2] or ""
+
+
+def _read_half(number: int, adapter: TypeAdapter[Any]) -> Any:
+    """What the field makes of a number that is not whole; None where it takes none."""
+    try:
+        return adapter.validate_python(number + 0.5)
+    except (ValidationError, InputError):
+        return None
+
+
+def _ratio(one: Any, other: Any, adapter: TypeAdapter[Any]) -> float:
+    """Of two quantities in different units. Raises InputError."""
+    try:
+        ratio: float = adapter.validate_python(one) / adapter.validate_python(other)
+    except (ValidationError, InputError, TypeError, ZeroDivisionError):
+        raise InputError(f"{other!r} and {one!r} are no two such quantities; give both in one unit") from None
+    return ratio

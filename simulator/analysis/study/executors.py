@@ -1,0 +1,151 @@
+"""Executors: who does the work, as `concurrent.futures` has it: this machine's cores, a dask cluster, or jobs of Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, CancelledError, Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from scaleproof.simulator.analysis.study.slurm import slurm
+from scaleproof.simulator.common.errors import InputError, MissingDependencyError, RunError
+
+Name = Literal["local", "dask", "slurm"]
+NAMES: Final[tuple[Name, ...]] = ("local", "dask", "slurm")
+
+# for a scheduler to answer
+_PATIENCE_S: Final = 10
+# Jobs that a queue gets for one study at a time; they wait for long, so that each has much to do, within its limit.
+_JOBS: Final = 64
+_JOB_POINTS: Final = 512
+_JOB_S: Final = 1800.0
+# for processes to begin, which import as much as this one has
+_START_S: Final = 1.5
+# between two looks of a process at the one that started it
+_LOOK_S: Final = 0.2
+
+
+@dataclass
+class Workers:
+    """Who does the work. start: makes an executor, anew where one broke. count: tasks that run at the same time. deaths: what
+    an executor raises where a worker is gone. start_s: what it takes until the first of them begins, where this machine does
+    the work anyway. alone: points that a task has, where they are done one by one; task_s: after which it ends, so that what it
+    has done is kept."""
+
+    start: Callable[[], Executor]
+    count: int
+    deaths: tuple[type[BaseException], ...]
+    start_s: float = 0.0
+    alone: int = 8
+    task_s: float = 2.0
+
+
+def workers(name: str, scheduler: str | None, folder: Path) -> Workers:
+    """The workers of that name. scheduler: a dask scheduler's address. folder: for the notes of jobs.
+
+    Raises InputError where they cannot be reached, MissingDependencyError where what brings them is not installed.
+    """
+    if scheduler is not None and name != "dask":
+        raise InputError(f"--scheduler {scheduler}: goes with --executor dask; give that, or leave it out")
+    if name == "local":
+        return _local()
+    if name == "dask":
+        return _dask(scheduler)
+    if name == "slurm":
+        return _slurm(folder)
+    raise InputError(f"--executor {name}: not known; give one of {', '.join(NAMES)}")
+
+
+def _local() -> Workers:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Workers(lambda: _processes(count), count, (BrokenExecutor,), _START_S)
+
+
+def _processes(count: int) -> Executor:
+    from joblib.externals.loky import ProcessPoolExecutor  # type: ignore[import-untyped]
+
+    class Processes(ProcessPoolExecutor):  # type: ignore[misc]
+        """loky's, which end at once where what they do is not wanted."""
+
+        def shutdown(self, wait: bool = True, kill_workers: bool = False, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait, kill_workers or cancel_futures)
+
+    executor: Executor = Processes(count, initializer=_follow, initargs=(os.getpid(),))
+    return executor
+
+
+def _follow(parent: int) -> None:
+    """Makes a process end when the one that started it does, and not before: Ctrl-C reaches all processes of a terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _dask(scheduler: str | None) -> Workers:
+    if scheduler is None:
+        raise InputError("--executor dask: give the address of its scheduler, such as --scheduler tcp://head:8786")
+    try:
+        import distributed
+        from distributed.cfexecutor import ClientExecutor
+    except ImportError:
+        raise _missing("dask") from None
+
+    # it says that it is typed, and is not
+    untyped: Any = distributed
+    base: Any = ClientExecutor
+
+    class Cluster(base):  # type: ignore[misc]
+        """dask's, with a connection of its own."""
+
+        def __init__(self) -> None:
+            self.client = untyped.Client(scheduler, timeout=_PATIENCE_S, set_as_default=False)
+            # rows follow from what a task is given, but what failed is meant to be tried again
+            super().__init__(self.client, pure=False)
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=wait)
+            self.client.close()
+
+    try:
+        first = Cluster()
+    except (OSError, TimeoutError, ValueError, ImportError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"--scheduler {scheduler}: does not answer ({reason}); start it, or give another address") from None
+    count = sum(first.client.ncores().values())
+    first.shutdown()
+    if count == 0:
+        raise InputError(f"--scheduler {scheduler}: has no workers; start some with 'dask worker {scheduler}'")
+    return Workers(Cluster, count, (untyped.KilledWorker, CancelledError))
+
+
+def _slurm(folder: Path) -> Workers:
+    try:
+        start, limit_s = slurm(folder)
+    except ImportError:
+        raise _missing("slurm") from None
+    except RunError as error:
+        raise InputError(f"--executor slurm: {error}; run it where sbatch and squeue work") from None
+    return queued(start, task_s=_JOB_S if limit_s is None else min(_JOB_S, limit_s / 2))
+
+
+def queued(start: Callable[[], Executor], count: int = _JOBS, task_s: float = _JOB_S) -> Workers:
+    """The workers that jobs of submitit's are."""
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+
+    return Workers(start, count, (UncompletedJobError, FailedJobError), alone=_JOB_POINTS, task_s=task_s)
+
+
+def _missing(name: str) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"--executor {name}: its package is missing; install it with pip install 'scaleproof[executors]'"
+    )

@@ -1,0 +1,180 @@
+"""Study: a scenario, the axes along which it varies, and the points that come of them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.analysis.study.axes import StudyAxis
+from scaleproof.simulator.analysis.study.numeric_axes import is_number
+from scaleproof.simulator.cluster import Device
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
+from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.scenario.load import build
+from scaleproof.simulator.scenario.schema import Scenario
+
+_KEYS: Final = ("name", "description", "scenario", "axes", "zip")
+_FOLDER: Final = "studies"
+MOST_POINTS: Final = 10_000_000
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Points are numbered from zero, the last axis varying fastest.
+
+    base: the scenario that all points have in common, parts that it names put in; path: where it stands. groups: axes that go
+    together, by number; any value of one group is combined with any of the others.
+    """
+
+    base: Located
+    path: Path
+    axes: tuple[StudyAxis, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Values of each group."""
+        return tuple(len(self.axes[group[0]].values) for group in self.groups)
+
+    def __len__(self) -> int:
+        return math.prod(self.shape)
+
+    def places(self, points: Numbers) -> Numbers:
+        """Which value of each axis points have, shape (points, axes)."""
+        result = np.empty((len(points), len(self.axes)), dtype=np.int64)
+        for group, place in zip(self.groups, np.unravel_index(points, self.shape), strict=True):
+            result[:, group] = place[:, None]
+        return result
+
+    def scenario(self, places: Sequence[int] | Numbers) -> Scenario:
+        """The scenario with these values of the axes. Raises ScenarioError."""
+        overrides = [texts[place] for texts, place in zip(self._overrides, places, strict=True)]
+        return build(copy.deepcopy(self.base), self.path, overrides)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether points may model how many steps reach a target."""
+        axes = (axis.field for axis in self.axes)
+        return bool(self.base.data.get("convergence")) or any(field.partition(".")[0] == "convergence" for field in axes)
+
+    @functools.cached_property
+    def numbers(self) -> list[int]:
+        """The axes along which points differ in numbers alone."""
+        return [i for i, axis in enumerate(self.axes) if is_number(axis.field)]
+
+    @functools.cached_property
+    def known_values(self) -> dict[tuple[int, ...], float | Device | dict[str, Any]]:
+        """What is known of values of those axes; a worker's own."""
+        return {}
+
+    @functools.cached_property
+    def _overrides(self) -> list[list[str]]:
+        return [axis.overrides() for axis in self.axes]
+
+    def plain(self) -> dict[str, Any]:
+        """All that its results follow from, as plain data."""
+        return {
+            "scenario": self.base.data,
+            "axes": {axis.field: list(axis.values) for axis in self.axes},
+            "order": [axis.field for axis in self.axes],
+            "zip": [[self.axes[axis].field for axis in group] for group in self.groups if len(group) > 1],
+        }
+
+
+def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:
+    """A study from a file, by the name of one that ships, or as the mapping that a file would hold; `overrides` change its
+    scenario.
+
+    Raises NotFoundError, or ScenarioError with `file:line:column: field: what; what to do`.
+    """
+    if isinstance(reference, Mapping):
+        path, located = Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
+    else:
+        path = _file(str(reference))
+        located = yaml_file.read(path)
+    data = located.data
+    if not isinstance(data, dict):
+        raise ScenarioError([f"{located.place(())}: a study is a mapping with scenario and axes"])
+    for key in data:
+        if key not in _KEYS:
+            raise ScenarioError([f"{located.place((key,))}: {key}: unknown key; a study has {', '.join(_KEYS)}"])
+    base, base_path = _base(located, path)
+    build(base, base_path, overrides)
+    try:
+        axes = _axes(data)
+        study = Study(base, base_path, axes, _groups(axes, data.get("zip", [])))
+        if len(study) > MOST_POINTS:
+            raise FieldError(("axes",), f"{len(study):,} points; a study has at most {MOST_POINTS:,}")
+    except FieldError as error:
+        raise ScenarioError([f"{located.place(error.field)}: {error}"]) from None
+    return study
+
+
+def _file(reference: str) -> Path:
+    """The file of a study given by path, or by the name of one that ships. Raises NotFoundError."""
+    if Path(reference).is_file():
+        return Path(reference)
+    shipped = catalog.ROOT / _FOLDER / f"{reference}.yaml"
+    if not shipped.is_file():
+        raise NotFoundError(
+            f"{reference}: no such study; give the path of a YAML file, or one of {', '.join(catalog.names(_FOLDER))}"
+        )
+    return shipped
+
+
+def _base(located: Located, path: Path) -> tuple[Located, Path]:
+    """The study's scenario, and where it stands."""
+    given = located.data.get("scenario")
+    if isinstance(given, dict):
+        places = {field[1:]: place for field, place in located.places.items() if field[:1] == ("scenario",)}
+        return Located(given, places), path
+    if not isinstance(given, str):
+        raise ScenarioError([f"{located.place(())}: scenario: missing; give a name, a path, or a scenario's fields"])
+    beside = path.parent / given
+    try:
+        found = beside if beside.is_file() else catalog.find_scenario(given)
+    except NotFoundError as error:
+        raise ScenarioError([f"{located.place(('scenario',))}: scenario: {error}"]) from None
+    return yaml_file.read(found), found
+
+
+def _axes(data: Mapping[str, Any]) -> tuple[StudyAxis, ...]:
+    given = data.get("axes")
+    if not isinstance(given, dict) or not given:
+        raise FieldError(("axes",), "missing; give fields and their values, such as strategy.workers: [1, 2, 4]")
+    return tuple(itertools.starmap(StudyAxis.of, given.items()))
+
+
+def _groups(axes: Sequence[StudyAxis], zipped: Any) -> tuple[tuple[int, ...], ...]:
+    """Axes that go together, each group where its first stands."""
+    number = {axis.field: i for i, axis in enumerate(axes)}
+    group_of: dict[int, tuple[int, ...]] = {}
+    lists = isinstance(zipped, list) and all(isinstance(fields, list) for fields in zipped)
+    if not lists:
+        raise FieldError(("zip",), "expected lists of axes, such as [[strategy.workers, cluster.nodes]]")
+    for i, fields in enumerate(zipped):
+        if unknown := [str(field) for field in fields if field not in number]:
+            raise FieldError(("zip", i), f"{unknown[0]} is no axis; give some of {', '.join(number)}")
+        group = tuple(sorted({number[field] for field in fields}))
+        if len(group) < 2 or any(axis in group_of for axis in group):
+            raise FieldError(
+                ("zip", i), "axes go together with others, and each once; give two or more that are in no other list"
+            )
+        counts = {axes[axis].field: len(axes[axis].values) for axis in group}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{field} has {count}" for field, count in counts.items())
+            raise FieldError(("zip", i), f"axes that go together have as many values each; {told}")
+        group_of |= dict.fromkeys(group, group)
+    return tuple(dict.fromkeys(group_of.get(i, (i,)) for i in range(len(axes))))

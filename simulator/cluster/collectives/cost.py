@@ -1,0 +1,241 @@
+"""What a collective costs on a cluster: the algorithm that the library chooses, its latency and its time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op, names_for
+from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, traffic, traffic_by_round
+from scaleproof.simulator.cluster.collectives.nccl import (
+    Curve,
+    GroupLinks,
+    Nccl,
+    candidates,
+    channels,
+    curves,
+    facts_of,
+    rccl_facts_of,
+)
+from scaleproof.simulator.cluster.collectives.settings import Library
+from scaleproof.simulator.common.errors import FieldError, InputError
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.cluster import Cluster
+
+# What gloo does (gloo/{allreduce,reduce,broadcast,allgather,gather,scatter,alltoall}.cc; ProcessGroupGloo's reduce_scatter).
+GLOO: Final[dict[Op, str]] = {
+    "all_reduce": "ring",
+    "reduce_scatter": "whole_ring",
+    "all_gather": "ring",
+    "broadcast": "binomial",
+    "reduce": "ring_gather",
+    "alltoall": "pairwise",
+    "sendrecv": "pairwise",
+    "gather": "linear",
+    "scatter": "linear",
+}
+# Messages of a rendezvous in addition to the data.
+_MORE_MESSAGES: Final = 2
+# What a library that is not known is assumed to choose from.
+_PLAIN: Final = ("ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear")
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """seconds: in all, latency_s of them before the busiest wire is busy."""
+
+    algorithm: str
+    latency_s: float
+    seconds: float
+
+
+def library_of(cluster: Cluster) -> Library:
+    """Who chooses the algorithms on a cluster."""
+    if cluster.collectives.library is not None:
+        return cluster.collectives.library
+    if nccl_facts(cluster):
+        return "nccl"
+    return "gloo" if cluster.node.cores is not None else "fastest"
+
+
+def nccl_facts(cluster: Cluster) -> Nccl | None:
+    """What NCCL's model, or RCCL's, needs to know: as the cluster says, else by its device's name; None where it is unknown."""
+    name = cluster.device.name
+    return cluster.collectives.nccl or facts_of(name) or rccl_facts_of(name)
+
+
+def chosen_nccl(cluster: Cluster) -> Nccl | None:
+    """The facts of NCCL's model where NCCL or RCCL is the cluster's library, else None. Raises FieldError where they are not
+    known."""
+    if library_of(cluster) != "nccl":
+        return None
+    facts = nccl_facts(cluster)
+    if facts is None:
+        message = f"NCCL's model does not know {cluster.device.name}; give collectives.nccl, or another library"
+        raise FieldError(("cluster", "collectives", "library"), message)
+    return facts
+
+
+def processors_taken(cluster: Cluster) -> float:
+    """Share of a device's processors that move data instead of computing: NCCL takes one for each of its channels."""
+    facts, kernels = nccl_facts(cluster), cluster.device.kernels
+    if facts is None or kernels is None:
+        return 0.0
+    return min(1.0, channels(facts, 1, cluster.node.cards_used) / kernels.processors)
+
+
+def rendezvous_s(group: Group, cluster: Cluster) -> float:
+    """Seconds by which a collective takes longer if it starts when its data are ready, with no receives queued before.
+
+    For each node a network plugin that states a latency of its own (aws-ofi-nccl for EFA) then sends two more messages that the
+    data wait for: the receiver announces its buffer, and the sender reports completion (its RDMA protocol). That each takes the
+    latency that the plugin states is an assumption.
+    """
+    facts = chosen_nccl(cluster)
+    if facts is None or group.nodes == 1:
+        return 0.0
+    return _MORE_MESSAGES * group.nodes * facts.network_latency_s
+
+
+def rotates(cluster: Cluster, algorithm: str) -> bool:
+    """Whether channels take turns at who is where in a node's order: NCCL's do, where messages follow one another."""
+    return library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
+
+
+# What a collective over a group costs, by the bytes of its size.
+Costing = Callable[[float], CollectiveCost]
+
+
+def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
+    """Of one size; see `costing`."""
+    return costing(op, group, cluster, algorithm)(size_bytes)
+
+
+def costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
+    """By NCCL's model on the GPUs that it runs on, elsewhere by latency and bytes of the links, or as `calibrate` measured.
+
+    algorithm: the one to use; the library's choice if absent. Raises InputError for an algorithm that does not suit, FieldError
+    for a link that is missing.
+    """
+    if group.size == 1:
+        return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
+    _check_links(group, cluster)
+    modelled = modelled_costing(op, group, cluster, algorithm)
+    if algorithm is not None or not cluster.collectives.measured:
+        return modelled
+
+    def cost(size_bytes: float) -> CollectiveCost:
+        measured = cluster.collectives.exactly(op, group.size, group.nodes, size_bytes)
+        if measured is not None:
+            return CollectiveCost("measured", measured.latency_s, measured.seconds(size_bytes))
+        return _corrected_cost(modelled(size_bytes), op, size_bytes, group, cluster)
+
+    return cost
+
+
+def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Group, cluster: Cluster) -> CollectiveCost:
+    """By the links, and as many times that as the nearest group that was measured took: of latency and of the rest apart."""
+    measured = cluster.collectives.nearest(op, group.size, group.nodes, size_bytes)
+    if measured is None:
+        return cost
+    per_node = -(-measured.ranks // measured.nodes)
+    devices = cluster.node.devices
+    if measured.nodes > cluster.nodes or per_node > devices:
+        return cost
+    ranks = [node * devices + device for node in range(measured.nodes) for device in range(per_node)][: measured.ranks]
+    alike = modelled_costing(op, Group.of(ranks, devices), cluster)(size_bytes)
+    measured_s = size_bytes / measured.bandwidth_Bps
+    latency_s, moving_s = cost.latency_s, cost.seconds - cost.latency_s
+    if alike.latency_s > 0:
+        latency_s *= measured.latency_s / alike.latency_s
+    if alike.seconds > alike.latency_s:
+        moving_s *= measured_s / (alike.seconds - alike.latency_s)
+    return CollectiveCost(cost.algorithm, latency_s, latency_s + moving_s)
+
+
+def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
+    """The same for two ranks or more, whatever was measured."""
+    if facts := chosen_nccl(cluster):
+        return _nccl_costing(op, group, cluster, facts, algorithm)
+    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suiting(op, group)
+    return _cheapest([_plain_costing(op, group, cluster, name) for name in names])
+
+
+def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
+    """What kernels take that move data themselves, without a library: latency and bytes of the links."""
+    if group.size == 1:
+        return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
+    _check_links(group, cluster)
+    return _plain_costing(op, group, cluster, GLOO[op])
+
+
+def _check_links(group: Group, cluster: Cluster) -> None:
+    if group.per_node > 1 and cluster.node.link is None:
+        raise FieldError(("cluster", "node", "link"), "several devices and no link between them; give bandwidth and latency")
+    if group.nodes > 1 and cluster.network is None:
+        raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
+
+
+def _suiting(op: Op, group: Group) -> list[str]:
+    return [name for name in names_for(op, _PLAIN) if name != "hierarchical" or group.is_even]
+
+
+def _cheapest(costings: Sequence[Costing]) -> Costing:
+    if len(costings) == 1:
+        return costings[0]
+    return lambda size_bytes: min((cost(size_bytes) for cost in costings), key=lambda cost: cost.seconds)
+
+
+def _nccl_costing(op: Op, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> Costing:
+    """An algorithm that NCCL does not have, but is asked for, goes by the links alone."""
+    usable = candidates(op, group, facts)
+    wires = GroupLinks(group, cluster.node, cluster.network)
+    if names := [name for name in usable if algorithm in (None, name)]:
+        return _fastest([(name, curve) for name in names for curve in curves(op, wires, facts, name)])
+    if algorithm is not None and algorithm.startswith("nvls"):
+        raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
+    return _plain_costing(op, group, cluster, algorithm or GLOO[op])
+
+
+def _fastest(named: Sequence[tuple[str, Curve]]) -> Costing:
+    def cost(size_bytes: float) -> CollectiveCost:
+        # this is asked for thousands of sizes: only what is chosen becomes a cost
+        latency_s, seconds, chosen = 0.0, math.inf, ""
+        for name, curve in named:
+            found_s, in_all_s = curve.seconds(size_bytes)
+            # a link may be so slow that all take for ever
+            if not chosen or in_all_s < seconds:
+                latency_s, seconds, chosen = found_s, in_all_s, name
+        return CollectiveCost(chosen, latency_s, seconds)
+
+    return cost
+
+
+def _plain_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Costing:
+    """Latency of the steps that follow one another, plus the time of the busiest wire: of each round, or of all together where
+    data is passed on in pieces."""
+    if algorithm.startswith("nvls") and library_of(cluster) != "nccl":
+        raise InputError(f"{algorithm} needs NVSwitch, which {cluster.device.name} does not have; use another algorithm")
+    known = ALGORITHMS[algorithm]
+    if op in known.pipelined or known.at_once:
+        parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
+    else:
+        parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
+    wires = GroupLinks(group, cluster.node, cluster.network)
+    latency_s = sum(map(wires.latency_s, parts))
+
+    def cost(size_bytes: float) -> CollectiveCost:
+        moving_s = sum(_moving_s(part, size_bytes, cluster) for part in parts)
+        return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
+
+    return cost
+
+
+def _moving_s(part: Traffic, size_bytes: float, cluster: Cluster) -> float:
+    """Of the busiest wire, or of the host that handles most messages, one after another."""
+    inside_s, between_s = (link.overhead_s if link else 0.0 for link in (cluster.node.link, cluster.network))
+    handled_s = max(part.inside_messages * inside_s, part.between_messages * between_s)
+    return max(size_bytes * part.inside_s, size_bytes * part.between_s, handled_s)

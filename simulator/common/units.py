@@ -1,0 +1,187 @@
+"""Quantities with units: text to SI floats, and back for people.
+
+Everything inside the project is a float in SI units (seconds, bytes, bytes per second, FLOP/s); text with units exists
+only at the edges. Upper-case B is a byte, lower-case b is a bit, and a quantity without a unit is refused: that is the only
+way to never confuse the two.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
+
+from scaleproof.simulator.common.errors import UnitError
+
+_DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}
+_PREFIXES: Final = _DECIMAL | _BINARY
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+# In SI units: what lies beyond, no machine has, and products and quotients of such are soon no numbers.
+_LEAST: Final = 1e-30
+_MOST: Final = 1e30
+_QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
+
+
+def _table(*names: tuple[str, float]) -> dict[str, float]:
+    """Unit name → factor, for every SI and binary prefix."""
+    return {prefix + name: size * factor for name, factor in names for prefix, size in _PREFIXES.items()}
+
+
+_BYTES: Final = _table(("B", 1.0), ("bit", 1 / 8), ("b", 1 / 8)) | {"byte": 1.0, "bytes": 1.0, "bits": 1 / 8}
+_UNITS: Final[dict[str, tuple[dict[str, float], str]]] = {
+    "time": (_SECONDS, "'3 us'"),
+    "size": (_BYTES, "'25 MiB'"),
+    "bandwidth": (
+        {f"{unit}/s": factor for unit, factor in _BYTES.items()} | {f"{p}bps": s / 8 for p, s in _DECIMAL.items()},
+        "'25 Gbit/s' or '3 GB/s'",
+    ),
+    "compute rate": (_table(("FLOP/s", 1.0), ("FLOPS", 1.0), ("flop/s", 1.0)), "'312 TFLOP/s'"),
+    "power": ({f"{prefix}W": size for prefix, size in _DECIMAL.items()}, "'10.2 kW'"),
+    "price": ({"USD/h": 1 / 3600}, "'32.77 USD/h'"),
+}
+
+
+def _parse(value: object, dimension: str) -> float:
+    """The SI value of `value`, which is text with a unit of `dimension`, or a plain zero. Raises UnitError."""
+    units, example = _UNITS[dimension]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value == 0:
+            return 0.0
+        raise UnitError(f"{value!r} has no unit; write a {dimension} such as {example}")
+    if not isinstance(value, str):
+        raise UnitError(f"expected a {dimension} such as {example}, got {value!r}")
+    match = _QUANTITY.fullmatch(value)
+    if match is None:
+        raise UnitError(f"cannot read {value!r}; write a {dimension} such as {example}")
+    number, unit = float(match[1].replace("_", "")), match[2]
+    if unit is None:
+        raise UnitError(f"{value!r} has no unit; write a {dimension} such as {example}")
+    if unit not in units:
+        raise UnitError(f"{unit!r} is not a unit of {dimension}{_hint(unit, units)}; write it like {example}")
+    if not math.isfinite(number):
+        raise UnitError(f"{value!r} is not finite; write a {dimension} such as {example}")
+    if number < 0:
+        raise UnitError(f"{value!r} is negative; a {dimension} is zero or more")
+    found = number * units[unit]
+    if found and not _LEAST <= found <= _MOST:
+        raise UnitError(f"{value!r} is no {dimension} that can be reckoned with; give one that somebody could measure")
+    return found
+
+
+def _hint(unit: str, units: dict[str, float]) -> str:
+    """' (did you mean …)' when only the case differs: 'gb/s' could be bits or bytes, so both are offered."""
+    alike = [name for name in units if name.lower() == unit.lower()]
+    return f" (did you mean {' or '.join(alike)}?)" if alike else ""
+
+
+def parse_time_s(value: object) -> float:
+    """Seconds from text such as '3 us'. Raises UnitError."""
+    return _parse(value, "time")
+
+
+def parse_bytes(value: object) -> float:
+    """Bytes from text such as '25 MiB' or '8 Mbit'. Raises UnitError."""
+    return _parse(value, "size")
+
+
+def parse_Bps(value: object) -> float:
+    """Bytes per second from text such as '25 Gbit/s' or '3 GB/s'. Raises UnitError."""
+    return _parse(value, "bandwidth")
+
+
+def parse_flops(value: object) -> float:
+    """FLOP/s from text such as '312 TFLOP/s'. Raises UnitError."""
+    return _parse(value, "compute rate")
+
+
+def parse_W(value: object) -> float:
+    """Watts from text such as '10.2 kW'. Raises UnitError."""
+    return _parse(value, "power")
+
+
+def parse_USD_per_s(value: object) -> float:
+    """US dollars per second from text such as '32.77 USD/h'. Raises UnitError."""
+    return _parse(value, "price")
+
+
+def _field(parse: Any, dimension: str) -> tuple[BeforeValidator, WithJsonSchema]:
+    example = _UNITS[dimension][1]
+    schema = {"type": ["string", "number"], "description": f"a {dimension} with its unit, such as {example}"}
+    return BeforeValidator(parse), WithJsonSchema(schema)
+
+
+# with less, times are no longer numbers
+_LEAST_BPS: Final = 1 / 3600
+
+
+def _positive(bandwidth_Bps: float) -> float:
+    if bandwidth_Bps < _LEAST_BPS:
+        what = "zero" if bandwidth_Bps <= 0 else "less than a byte an hour"
+        raise UnitError(f"the bandwidth is {what}; give a positive one such as '25 Gbit/s'")
+    return bandwidth_Bps
+
+
+def _computing(flops: float) -> float:
+    if flops <= 0:
+        raise UnitError("the compute rate is zero; give a positive one such as '312 TFLOP/s', or leave the precision out")
+    return flops
+
+
+Seconds = Annotated[float, *_field(parse_time_s, "time")]
+Bytes = Annotated[float, *_field(parse_bytes, "size")]
+BytesPerSecond = Annotated[float, *_field(parse_Bps, "bandwidth")]
+PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_positive)]
+FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
+PositiveFlopsPerSecond = Annotated[FlopsPerSecond, AfterValidator(_computing)]
+Watts = Annotated[float, *_field(parse_W, "power")]
+DollarsPerSecond = Annotated[float, *_field(parse_USD_per_s, "price")]
+
+
+def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
+    """`value` in the largest unit of `steps` (largest first) that leaves at least 1, with three significant digits."""
+    if value == 0:
+        return f"0 {steps[-1][1]}"
+    # 0.9995 would print as 1000 of the unit below
+    size, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
+    number = value / size
+    digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
+    return f"{number:.{digits}f} {unit}"
+
+
+def format_time_s(seconds: float) -> str:
+    """'12.3 ms' from 0.0123."""
+    return _scaled(seconds, [(86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+
+
+def format_bytes(size_bytes: float) -> str:
+    """'25.0 MiB' from 26214400."""
+    return _scaled(size_bytes, [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1, "B")])
+
+
+def format_Bps(rate_Bps: float) -> str:
+    """'25.0 Gbit/s' from 3.125e9: links are sold in bits."""
+    steps = [(1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")]
+    return _scaled(rate_Bps * 8, steps)
+
+
+def format_energy_J(energy_J: float) -> str:
+    """'1.50 kWh' from 5.4e6: energy is sold in watt-hours."""
+    return _scaled(energy_J / 3600, [(1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1, "Wh"), (1e-3, "mWh")])
+
+
+def format_USD(amount_USD: float) -> str:
+    """'1,234 USD', '0.0712 USD': three significant digits below a thousand."""
+    return f"{amount_USD:,.0f} USD" if amount_USD >= 999.5 else f"{amount_USD:.3g} USD"
+
+
+def format_count(count: float) -> str:
+    """'175 G' from 1.75e11, for parameters and FLOPs."""
+    return _scaled(count, [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")]).strip()
+
+
+def format_number(value: float) -> str:
+    """Four significant digits, all before the point: '2,349', '37.76'."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"

@@ -1,0 +1,155 @@
+"""YAML read safely, with the place of every value, so that errors can name file, line and column."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
+
+# LibYAML is ten times faster where the wheel has it.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_BYTES: Final = 16 * 2**20
+_MAX_NODES: Final = 1_000_000
+# LibYAML's loader calls itself for each level, until its stack is full and the process dies.
+_MAX_DEPTH: Final = 100
+# What a terminal takes for a command, but for ends of lines and tabs, and halves of characters, which cannot be written.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+FieldPath = tuple[str | int, ...]
+
+
+@dataclass
+class Located:
+    """Plain data and where each of its values stands: path of keys → 'file:line:column'."""
+
+    data: Any
+    places: dict[FieldPath, str] = field(default_factory=dict)
+
+    def place(self, path: FieldPath) -> str:
+        """The place of `path`, or of its nearest ancestor that is written down."""
+        for end in range(len(path), -1, -1):
+            if path[:end] in self.places:
+                return self.places[path[:end]]
+        return "scenario"
+
+    def graft(self, path: FieldPath, part: Located) -> None:
+        """Puts `part` at `path`, keeping the places in its own file."""
+        parent = self.data
+        for key in path[:-1]:
+            parent = parent[key]
+        parent[path[-1]] = part.data
+        self.places.update({path + inner: place for inner, place in part.places.items()})
+
+
+def merged(base: Any, changes: dict[str, Any]) -> Any:
+    """`base` with `changes`, in mappings key by key."""
+    if not isinstance(base, dict):
+        return base
+    result = dict(base)
+    for key, value in changes.items():
+        result[key] = merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+    return result
+
+
+def read(path: Path) -> Located:
+    """Reads one YAML document. Raises NotFoundError or ScenarioError (`file:line:column: what`)."""
+    try:
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8") if size <= _MAX_BYTES else ""
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise NotFoundError(f"{path}: {reason}; give the path of a YAML file") from None
+    if size > _MAX_BYTES:
+        raise ScenarioError([f"{path}: {size} bytes; a YAML file here has at most {_MAX_BYTES}"])
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Located:
+    """Parses YAML text that stands in a file called `name`. Raises ScenarioError."""
+    try:
+        _check_depth(text, name)
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                raise ScenarioError([f"{name}:1:1: the file is empty; write a mapping"])
+            return _Walk(name, loader).located(node)
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ScenarioError([f"{place}: not valid YAML: {problem}"]) from None
+    except RecursionError:
+        raise ScenarioError([f"{name}: nested too deeply"]) from None
+
+
+def _check_depth(text: str, name: str) -> None:
+    """Raises ScenarioError for what is nested too deeply to be loaded."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                mark = event.start_mark
+                assert mark is not None, "of what was read from text"
+                place = f"{name}:{mark.line + 1}:{mark.column + 1}"
+                raise ScenarioError([f"{place}: nested too deeply, more than {_MAX_DEPTH} levels"])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Walk:
+    """Turns composed nodes into data, noting places; refuses duplicate keys and alias bombs."""
+
+    def __init__(self, name: str, loader: Any) -> None:
+        self.name = name
+        self.loader = loader
+        self.nodes = 0
+        self.result = Located(None)
+
+    def located(self, root: Any) -> Located:
+        self.result.data = self.value(root, ())
+        return self.result
+
+    def place(self, node: Any) -> str:
+        return f"{self.name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+    def value(self, node: Any, path: FieldPath) -> Any:
+        self.nodes += 1
+        if self.nodes > _MAX_NODES:
+            raise ScenarioError([f"{self.place(node)}: more than {_MAX_NODES} values; are aliases nested?"])
+        self.result.places[path] = self.place(node)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(child, (*path, i)) for i, child in enumerate(node.value)]
+        return self.scalar(node)
+
+    def mapping(self, node: Any, path: FieldPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, child in node.value:
+            key = str(key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None or _CONTROL.search(key):
+                raise ScenarioError([f"{self.place(key_node)}: a key must be a word"])
+            if key in result:
+                raise ScenarioError([f"{self.place(key_node)}: {key}: given twice; keep one"])
+            result[key] = self.value(child, (*path, key))
+            # an error is best shown where its key stands
+            self.result.places[(*path, key)] = self.place(key_node)
+        return result
+
+    def scalar(self, node: Any) -> Any:
+        if _CONTROL.search(node.value):
+            raise ScenarioError([f"{self.place(node)}: {node.value!r} has control characters; leave them out"])
+        try:
+            return self.loader.construct_object(node)
+        except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
+            # of what a tag says that it is, and is not
+            raise ScenarioError([f"{self.place(node)}: {node.value!r} cannot be read: {error}"]) from None

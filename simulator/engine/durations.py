@@ -1,0 +1,87 @@
+"""Alone: how fast tasks are, and how long they take, with nothing else going on beside them, or what is declared to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from scaleproof.simulator.engine.max_min import Allocator
+from scaleproof.simulator.program import MAIN_LANE, Kind, Program
+from scaleproof.simulator.program.speed_profile import Pacing
+
+Times = NDArray[np.float64]
+
+
+def durations_s(program: Program) -> Times:
+    """Seconds each task takes alone: latency, then its amount (of all its requests) at the rate that it and its resources
+    allow; shape (tasks,), or (tasks, points) of a program that was compiled for several."""
+    count = np.where(program.kind == Kind.SERVE, program.requests, 1)
+    seconds: Times = (program.latency_s.T + (count * program.amount.T) / rates(program).T).T
+    return seconds
+
+
+def together_s(program: Program) -> Times:
+    """The same, where tasks declared to run together share what they use, solved once for each set."""
+    seconds = durations_s(program)
+    for number in np.unique(program.together[program.together >= 0]):
+        tasks = np.flatnonzero(program.together == number)
+        seconds[tasks] = _shared_s(program, tasks)
+    return seconds
+
+
+def _shared_s(program: Program, tasks: NDArray[np.int64]) -> Times:
+    """When each of some tasks ends that start together at zero and share what they use, shape (tasks,)."""
+    environment = simpy.Environment()
+    allocator = Allocator(environment, program.resources.capacity, program.resources.incast)
+    routes = program.routes.lists()
+    ends_s = program.latency_s[tasks]
+
+    def finish(index: int) -> Callable[[], None]:
+        def finished() -> None:
+            ends_s[index] = environment.now
+
+        return finished
+
+    def move(index: int, task: int) -> Callable[[simpy.Event], None]:
+        uses = routes[program.route[task]]
+        numbers = float(program.amount[task]), float(program.max_rate[task]), float(program.weight[task])
+        return lambda _: allocator.start(*numbers, uses, finish(index))
+
+    for index, task in enumerate(tasks.tolist()):
+        if routes[program.route[task]]:
+            environment.timeout(ends_s[index]).callbacks.append(move(index, task))
+        else:
+            ends_s[index] += program.amount[task] / program.max_rate[task]
+    environment.run()
+    return ends_s
+
+
+def rates(program: Program) -> Times:
+    """Rate of each task alone: what it and its resources allow, shape as `durations_s` has it."""
+    routes, resources = program.routes, program.resources
+    route = routes.resources.keys()
+    # all that a route's uses take of one resource counts together
+    count = max(1, len(resources.capacity))
+    _, group = np.unique(route * count + routes.resources.values, return_inverse=True)
+    per_unit = np.bincount(group, weights=routes.per_unit, minlength=1)[group]
+    capacity = resources.capacity[routes.resources.values]
+    loss = resources.incast[routes.resources.values] * np.maximum(0.0, per_unit - 1)
+    limit = np.full((len(routes.resources), *capacity.shape[1:]), np.inf)
+    np.minimum.at(limit, route, (capacity.T / (1 + loss) / per_unit).T)
+    rate: Times = np.minimum(program.max_rate.T, limit[program.route].T).T
+    return rate
+
+
+def paced_rows(program: Program) -> NDArray[np.int64]:
+    """Work of ranks that are not steady; what servers do is not among it."""
+    is_paced = np.array([bool(paces) for paces in program.ranks.paces])
+    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_LANE) & is_paced[program.rank])
+
+
+def pacing_of(program: Program, rank: int) -> Pacing | None:
+    """Of what a rank class does; None where it is steady."""
+    paces = program.ranks.paces[rank]
+    return Pacing([paces]) if paces else None

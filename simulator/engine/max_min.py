@@ -1,0 +1,280 @@
+"""Who gets how much of what is shared: weighted max–min fair rates for links, cores and whatever else has a capacity.
+
+Every activity progresses at a rate; while it runs it takes `per_unit · rate` of each resource it uses. Rates rise together,
+in proportion to the activities' weights, until a resource is full or an activity is at its own maximum; those that are
+stopped keep their rate and the others rise on (progressive filling; Bertsekas & Gallager, Data Networks, section 6.5.2).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+from simpy.events import EventPriority
+
+from scaleproof.simulator.engine.fair_queue import TOGETHER, Alarm, FairQueue
+from scaleproof.simulator.program import Use
+
+# After everything else that happens at the same instant, so that changes of one instant are settled together.
+_LAST: Final = cast(EventPriority, 2)
+
+
+@dataclass(eq=False, slots=True)
+class Activity:
+    """Something that progresses: seconds of work, or bytes. `finished` is called when `remaining` reaches zero.
+
+    limit: the highest rate per weight that it can take.
+    """
+
+    remaining: float
+    limit: float
+    weight: float
+    uses: Sequence[Use]
+    finished: Callable[[], None]
+    rate: float = 0.0
+    since_s: float = 0.0
+    timer: object = field(default=None)
+
+    def ends_s(self) -> float:
+        """When it ends if its rate stays."""
+        return self.since_s + self.remaining / self.rate if self.rate > 0 else math.inf
+
+
+class Allocator:
+    """Shares resources among activities; recomputes only what a start or an end touches.
+
+    A resource whose users use nothing else, and have one limit, is left to its queue; what is connected through activities
+    that use several is filled together.
+    """
+
+    def __init__(
+        self,
+        environment: simpy.Environment,
+        capacity: NDArray[np.float64] | Sequence[float],
+        incast: NDArray[np.float64] | Sequence[float] | None = None,
+    ) -> None:
+        """capacity (positive and finite), incast (none if absent): of each resource, see program.Resources."""
+        loss = [0.0] * len(capacity) if incast is None else incast
+        self._environment = environment
+        self._queues = [FairQueue(environment, float(c), float(i)) for c, i in zip(capacity, loss, strict=True)]
+        self._users: list[dict[Activity, float]] = [{} for _ in self._queues]
+        # of resources whose users have not changed since they were looked at
+        self._slopes: dict[int, float] = {}
+        self._changed: dict[int, None] = {}
+
+    def start(self, amount: float, max_rate: float, weight: float, uses: Sequence[Use], finished: Callable[[], None]) -> None:
+        """Starts an activity of `amount`; calls `finished` at its end. `uses` may not be empty."""
+        limit = max_rate / weight
+        if len(uses) == 1:
+            resource, per_unit = uses[0]
+            queue = self._queues[resource]
+            if not self._users[resource] and (queue.limit == limit or not queue):
+                queue.start(amount, limit, weight, per_unit, finished)
+                return
+        self._start_among_others(Activity(amount, limit, weight, uses, finished, since_s=self._environment.now))
+
+    def change(self, resource: int, capacity: float, others: float) -> None:
+        """From now on a resource has this capacity, and is shared with others of this weight together, which have no limit."""
+        self._queues[resource].change(capacity, others)
+        if self._users[resource]:
+            self._touch([Use(resource)])
+
+    def _start_among_others(self, activity: Activity) -> None:
+        alone = True
+        for resource, per_unit in activity.uses:
+            if self._queues[resource]:
+                self._empty_queue(resource)
+            users = self._users[resource]
+            alone = alone and not users
+            users[activity] = users.get(activity, 0.0) + per_unit
+            self._slopes.pop(resource, None)
+        if alone:
+            # nobody to share with: no need to wait for what else this instant brings
+            rates = [self._queues[resource].alone(activity.weight, per_unit) for resource, per_unit in activity.uses]
+            activity.rate = min(activity.limit * activity.weight, *rates)
+            self._wake([activity])
+        else:
+            self._touch(activity.uses)
+
+    def _empty_queue(self, resource: int) -> None:
+        """Takes a resource from its queue: what happens to it now depends on other resources, or on other limits."""
+        queue, now_s = self._queues[resource], self._environment.now
+        for remaining, weight, per_unit, finished in queue.take_out():
+            activity = Activity(remaining, queue.limit, weight, (Use(resource, per_unit),), finished, since_s=now_s)
+            self._users[resource][activity] = per_unit
+            self._slopes.pop(resource, None)
+
+    def _return_to_queue(self, resource: int) -> None:
+        users, self._users[resource] = self._users[resource], {}
+        self._slopes.pop(resource, None)
+        for activity, per_unit in users.items():
+            self._queues[resource].start(activity.remaining, activity.limit, activity.weight, per_unit, activity.finished)
+
+    def _touch(self, uses: Sequence[Use]) -> None:
+        if uses and not self._changed:
+            settle = Alarm(self._environment)
+            settle.callbacks = [lambda _: self._settle()]
+            self._environment.schedule(settle, priority=_LAST)
+        self._changed.update((use.resource, None) for use in uses)
+
+    def _settle(self) -> None:
+        """New rates for every component of activities and resources that something has changed in."""
+        changed, self._changed = self._changed, {}
+        seen: set[int] = set()
+        for resource in changed:
+            if resource not in seen:
+                resources, activities = self._component(resource)
+                seen.update(resources)
+                if activities:
+                    self._share(resources, activities)
+
+    def _component(self, resource: int) -> tuple[list[int], list[Activity]]:
+        """Everything connected to `resource` through activities, in a fixed order."""
+        resources, activities = {resource: None}, dict[Activity, None]()
+        queue = [resource]
+        while queue:
+            for activity in self._users[queue.pop()]:
+                if activity not in activities:
+                    activities[activity] = None
+                    for used, _ in activity.uses:
+                        if used not in resources:
+                            resources[used] = None
+                            queue.append(used)
+        return list(resources), list(activities)
+
+    def _share(self, resources: list[int], activities: list[Activity]) -> None:
+        now_s = self._environment.now
+        for activity in activities:
+            remaining = activity.remaining - activity.rate * (now_s - activity.since_s)
+            activity.remaining = remaining if remaining > 0.0 else 0.0
+            activity.since_s = now_s
+        if len(resources) == 1 and len({activity.limit for activity in activities}) == 1:
+            self._return_to_queue(resources[0])
+            return
+        for activity, rate in self._fill(resources, activities).items():
+            activity.rate = rate
+        self._wake(activities)
+
+    def _wake(self, activities: list[Activity]) -> None:
+        """Looks at the activities of a component again when the first of them ends."""
+        next_s = min([activity.ends_s() for activity in activities])
+        timer = self._environment.timeout(max(0.0, next_s - self._environment.now))
+        for activity in activities:
+            activity.timer = timer
+        timer.callbacks.append(lambda _: self._finish(activities, timer))
+
+    def _fill(self, resources: list[int], activities: list[Activity]) -> dict[Activity, float]:
+        """Progressive filling: the fair rate of every activity of one component.
+
+        The level is the rate per weight that all rising activities have. A resource is full at the level where what its
+        stopped users leave is used up by the rising ones; that level only rises as more are stopped, so a heap of levels
+        needs looking at again only where its smallest entry is out of date.
+        """
+        left = {r: self._queues[r].capacity(self._users[r].values()) for r in resources}
+        rates: dict[Activity, float] = {}
+        # resources before activities at the same level; numbers, so that activities are never compared
+        levels = [(left[r] / self._slope(r, rates), 0, r) for r in resources if self._users[r]]
+        levels += [(a.limit, 1, i) for i, a in enumerate(activities) if a.limit < math.inf]
+        heapq.heapify(levels)
+
+        def stop(activity: Activity, rate: float) -> None:
+            rates[activity] = rate
+            for resource, per_unit in activity.uses:
+                rest = left[resource] - rate * per_unit
+                left[resource] = rest if rest > 0.0 else 0.0
+
+        while len(rates) < len(activities):
+            level, is_cap, number = heapq.heappop(levels)
+            if is_cap:
+                if (activity := activities[number]) not in rates:
+                    stop(activity, activity.limit * activity.weight)
+            elif slope := self._slope(number, rates):
+                now = left[number] / slope
+                if now > level * (1 + TOGETHER):
+                    heapq.heappush(levels, (now, 0, number))
+                else:
+                    for activity in [a for a in self._users[number] if a not in rates]:
+                        stop(activity, level * activity.weight)
+        return rates
+
+    def _slope(self, resource: int, stopped: Collection[Activity]) -> float:
+        """How much more of a resource is used for each unit that the level rises."""
+        users = self._users[resource].items()
+        if stopped:
+            slope = sum([a.weight * per_unit for a, per_unit in users if a not in stopped])
+        elif resource in self._slopes:
+            slope = self._slopes[resource]
+        else:
+            slope = self._slopes[resource] = sum([a.weight * per_unit for a, per_unit in users])
+        # others rise for as long as anybody does
+        return slope + self._queues[resource].others if slope else slope
+
+    def _finish(self, activities: list[Activity], timer: object) -> None:
+        """Ends the activities of a component whose time has come, unless the component has changed since."""
+        now_s = self._environment.now
+        ended = [a for a in activities if a.timer is timer and a.ends_s() <= now_s * (1 + TOGETHER)]
+        for activity in ended:
+            for use in activity.uses:
+                self._users[use.resource].pop(activity, None)
+                self._slopes.pop(use.resource, None)
+        for activity in ended:
+            self._touch([use for use in activity.uses if self._users[use.resource]])
+            activity.finished()
+
+
+def finish_times(
+    bandwidth_Bps: Sequence[float] | NDArray[np.float64],
+    routes: Sequence[Sequence[int]],
+    sizes_bytes: Sequence[float] | NDArray[np.float64],
+    start_s: Sequence[float] | NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """When each flow ends, shape (flows,), where flows share links max–min fairly.
+
+    bandwidth_Bps: of each link. routes: for each flow the links it passes, each counted once however often it is named; a
+    flow over no link ends when it starts. sizes_bytes, start_s: of each flow. Raises ValueError for lengths that differ,
+    links that do not exist, bandwidths that are not positive, and sizes or starts that are negative or not finite.
+    """
+    capacity, sizes, starts = (np.asarray(values, dtype=np.float64) for values in (bandwidth_Bps, sizes_bytes, start_s))
+    _check_flows(capacity, routes, sizes, starts)
+    environment = simpy.Environment()
+    allocator = Allocator(environment, capacity)
+    ends_s = starts.copy()
+
+    def flow(index: int) -> None:
+        def finished() -> None:
+            ends_s[index] = environment.now
+
+        uses = [Use(link) for link in dict.fromkeys(routes[index])]
+        allocator.start(float(sizes[index]), math.inf, 1.0, uses, finished)
+
+    def launcher(index: int) -> Callable[[simpy.Event], None]:
+        return lambda _: flow(index)
+
+    # plain numbers: the environment's time becomes what it is given, and numpy's numbers are slow one by one
+    for index, begin_s in enumerate(starts.tolist()):
+        if len(routes[index]) and sizes[index] > 0:
+            environment.timeout(begin_s).callbacks.append(launcher(index))
+    environment.run()
+    return ends_s
+
+
+def _check_flows(
+    capacity: NDArray[np.float64], routes: Sequence[Sequence[int]], sizes: NDArray[np.float64], starts: NDArray[np.float64]
+) -> None:
+    if not len(routes) == len(sizes) == len(starts):
+        raise ValueError(f"{len(routes)} routes, {len(sizes)} sizes and {len(starts)} starts; give one of each per flow")
+    if not (np.isfinite(capacity).all() and (capacity > 0).all()):
+        raise ValueError("a link's bandwidth is zero, negative or not finite; give bytes per second above zero")
+    for name, values in (("size", sizes), ("start", starts)):
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError(f"a flow's {name} is negative or not finite")
+    for index, route in enumerate(routes):
+        for link in route:
+            if not 0 <= link < len(capacity):
+                raise ValueError(f"flow {index} passes link {link}, and there are {len(capacity)}")

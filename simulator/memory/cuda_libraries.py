@@ -1,0 +1,64 @@
+"""Libraries: what CUDA, cuBLAS and NCCL hold on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.cost import library_of, nccl_facts
+from scaleproof.simulator.cluster.collectives.nccl import channels, facts_of
+from scaleproof.simulator.memory.inputs import MemoryInputs
+from scaleproof.simulator.strategy.layout.mesh import Axis
+from scaleproof.simulator.strategy.plan import Plan
+
+# NCCL, src/init.cc: buffers of one connection for its three protocols (LL 512 KiB, LL128 4.7 MiB, Simple 4 MiB).
+_CONNECTION_BYTES: Final = 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8 + 2**22
+# Neighbours from which a channel receives: one on the ring, and on the tree up to three, or inside a node, where trees are
+# chains, two. Four A100 hold 688 MiB for a communicator (NVIDIA/nccl, issue 964); 24 channels of three come to 664 MiB.
+_CONNECTIONS: Final = {True: 1 + 2, False: 1 + 3}
+# PyTorch, aten/src/ATen/cuda: cuBLAS 4096 KiB · 2 + 16 KiB · 8, from Hopper on 4096 KiB · 8 (CublasHandlePool.cpp), and
+# cuBLASLt 1 MiB, on Ampere 4 MiB, from Hopper on 32 MiB (CUDABlas.cpp). What cuDNN takes is not counted.
+_WORKSPACE_BYTES: Final = {"volta": 8_519_680 + 2**20, "ampere": 8_519_680 + 2**22, "hopper": 2**26, "blackwell": 2**26}
+
+
+def libraries_bytes(setting: MemoryInputs, copies: bool) -> dict[str, float]:
+    """By holders. copies: whether the first and the last stage have the same weights, and a group of their own for them."""
+    facts = facts_of(setting.scenario.cluster.device.name)
+    return {
+        "workspace": float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"]) if setting.is_gpu else 0.0,
+        "library": 0.0 if setting.servers else nccl_bytes(setting.scenario.cluster, setting.plan, copies),
+        "context": float(setting.software.context_bytes) if setting.is_gpu else 0.0,
+    }
+
+
+def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
+    """NCCL's buffers on one rank; nothing, where another library is used."""
+    facts = nccl_facts(cluster)
+    if facts is None or library_of(cluster) != "nccl":
+        return 0.0
+    devices, cards, total = cluster.node.devices, cluster.node.cards_used, 0
+    for span in _spans(plan, devices, copies):
+        nodes = -(-span // devices)
+        total += channels(facts, nodes, cards) * _CONNECTIONS[nodes == 1]
+    if plan.expert > 1:
+        # each sends to each: inside a node over channels of their own, between nodes over buffers that all share
+        total += channels(facts, 1, cards) * (min(plan.expert, devices) - 1)
+    return float(total * _CONNECTION_BYTES)
+
+
+def _spans(plan: Plan, devices: int, copies: bool) -> Iterator[int]:
+    """How many ranks there are from the first to the last of each group that a rank is in: of all ranks, of those along an
+    axis, of those that share a model, over which the norm of gradients goes, and of stages that have the same weights."""
+    axes: tuple[tuple[Axis, int], ...] = (
+        ("tensor", plan.tensor), ("context", plan.context), ("workers", plan.workers), ("stages", plan.stages),
+    )  # fmt: skip
+    grid = plan.grid(devices)
+    spans = {axis: (size - 1) * grid.stride(axis) for axis, size in axes}
+    yield from (1 + spans[axis] for axis, size in axes if 1 < size < plan.ranks)
+    if copies:
+        yield 1 + spans["stages"]
+    if plan.tensor > 1 and plan.stages > 1 and plan.workers > 1:
+        yield 1 + spans["tensor"] + spans["stages"]
+    if plan.ranks > 1:
+        yield plan.ranks

@@ -1,0 +1,198 @@
+"""Recomputation: activations that are dropped in the forward pass and computed again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+from pydantic import Field, WithJsonSchema, model_validator
+
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, Exchange, Matmul, Operator, SavedActivation
+
+# Megatron-Core's names of --recompute-modules (megatron/core/transformer/transformer_config.py, recompute_modules), and
+# `activation`: the activation functions of all MLPs, experts included.
+ModuleName = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "activation"]
+# What attention keeps for itself, beside what the product behind it keeps.
+_ATTENDED: Final = ("attention output", "attention statistics", "projection input")
+
+
+class Recompute(Spec):
+    """What is recomputed: `none`, `selective` or `full`, or a mapping with one of the fields below.
+
+    full: each block from its input (Megatron-Core's `uniform` method with one layer). selective: the core of attention alone
+    (arXiv 2205.05198, section 5). Embeddings, stems and heads are never recomputed.
+    """
+
+    kind: Literal["none", "selective", "full"] = "none"
+    group: Count = Field(1, description="full: consecutive blocks recomputed together from the input of the first (uniform)")
+    every: Count = Field(1, description="full: only every n-th block of a stage is recomputed")
+    layers: Count | None = Field(None, description="full: only the first n blocks of each stage are recomputed")
+    modules: tuple[ModuleName, ...] = Field((), description="selective: these modules of each block, core_attn if absent")
+    products: Literal["every_second"] | None = Field(
+        None, description="selective: every second product with weights, and all else but attention"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_shorthand(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "kind" not in value:
+            kinds = {_KIND_OF[field] for field in value if field in _KIND_OF}
+            return {"kind": kinds.pop(), **value} if len(kinds) == 1 else value
+        return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _fields_fit(self) -> Self:
+        given = [field for field in _KIND_OF if getattr(self, field) != type(self).model_fields[field].default]
+        for field in given:
+            if self.kind != _KIND_OF[field]:
+                raise ValueError(f"{field}: goes with kind {_KIND_OF[field]}, not {self.kind}; leave either out")
+        if len(given) > 1:
+            raise ValueError(f"{given[1]}: {given[0]} is given as well; leave one of them out")
+        if len(set(self.modules)) < len(self.modules):
+            raise ValueError("modules: one is named twice; leave it out")
+        return self
+
+    @property
+    def shorthand(self) -> str | dict[str, Any]:
+        """The value as scenarios write it."""
+        for field in _KIND_OF:
+            if (value := getattr(self, field)) != type(self).model_fields[field].default:
+                return {field: list(value) if isinstance(value, tuple) else value}
+        return self.kind
+
+    def __str__(self) -> str:
+        shorthand = self.shorthand
+        if isinstance(shorthand, str):
+            return shorthand
+        ((field, value),) = shorthand.items()
+        return f"{{{field}: {'[' + ', '.join(value) + ']' if isinstance(value, list) else value}}}"
+
+    @property
+    def by_stage(self) -> bool:
+        """Whether the blocks concerned depend on where stages begin."""
+        return self.every > 1 or self.layers is not None
+
+    @property
+    def by_place(self) -> bool:
+        """Whether equal blocks of a stage may keep different activations."""
+        return self.by_stage or self.group > 1
+
+    def concerned(self, stage: Sequence[Layer]) -> list[bool]:
+        """Whether each layer of one stage is recomputed, in whole or in part."""
+        result, blocks = [], 0
+        for layer in stage:
+            blocks += not layer.glued
+            chosen = blocks % self.every == 0 and (self.layers is None or blocks <= self.layers)
+            result.append(self.kind != "none" and not layer.glued and chosen)
+        return result
+
+    def suits(self, layers: Sequence[Layer]) -> bool:
+        """Whether a model has what shall be recomputed."""
+        try:
+            self.check(layers, "model")
+        except FieldError:
+            return False
+        return True
+
+    def check(self, layers: Sequence[Layer], kind: str) -> None:
+        """Raises FieldError where a model of this kind has nothing that could be recomputed so."""
+        blocks = [layer for layer in layers if not layer.glued]
+        products = (one for layer in blocks for one in layer.operators if isinstance(one, Matmul))
+        if self.products is not None and not any(products):
+            raise FieldError(_FIELD, f"this {kind} has no products with weights; give full")
+        for name in self.module_names:
+            if not any(module.name == name for layer in blocks for module in layer.modules):
+                known = sorted({module.name for layer in blocks for module in layer.modules})
+                instead = f"give some of {', '.join(known)}, or full" if known else "give full, or {group: n}"
+                what = "attention" if name == "core_attn" else name
+                raise FieldError(_FIELD, f"this {kind} has no {what} to recompute; {instead}")
+
+    @property
+    def module_names(self) -> Sequence[str]:
+        """Modules of each block that are recomputed with `selective`."""
+        if self.kind != "selective" or self.products is not None:
+            return ()
+        return self.modules or ("core_attn",)
+
+
+class Again(NamedTuple):
+    """What selective recomputation of a block computes and exchanges again, and what it keeps."""
+
+    operators: tuple[Operator, ...]
+    exchanges: tuple[Exchange, ...]
+    kept: tuple[SavedActivation, ...]
+
+
+def again(layer: Layer, recompute: Recompute) -> Again:
+    """What a block recomputes with `selective`."""
+    if recompute.products is not None:
+        return _every_second(layer)
+    modules = [module for module in layer.modules if module.name in recompute.module_names]
+    operators = {index for module in modules for index in module.operators}
+    exchanges = {index for module in modules for index in module.exchanges}
+    dropped = {index for module in modules for index in module.kept}
+    return Again(
+        tuple(layer.operators[index] for index in sorted(operators)),
+        tuple(layer.exchanges[index] for index in sorted(exchanges) if not layer.exchanges[index].backward),
+        tuple(one for index, one in enumerate(layer.kept) if index not in dropped),
+    )
+
+
+def _every_second(layer: Layer) -> Again:
+    """torchtitan's selection by operator (models/llama3/parallelize.py: _save_list, every second mm): the outputs of the first
+    product, the third and so on, of flash attention and of reduce-scatters are kept, and the block's input; all else is
+    recomputed."""
+    products = [one for operator in layer.operators for one in _products(operator, layer.kept)]
+    kept = [one for one in layer.kept if one.group == "input" or one.name in _ATTENDED]
+    operators = (
+        one
+        for one in layer.operators
+        if not isinstance(one, Matmul | Attention) or (isinstance(one, Attention) and not one.flash)
+    )
+    exchanges = (one for one in layer.exchanges if not one.backward and one.op != "reduce_scatter" and one.axis != "context")
+    return Again(
+        (*(product for product, _ in products[1::2]), *operators),
+        tuple(exchanges),
+        (*kept, *(output for _, output in products[::2])),
+    )
+
+
+def _products(operator: Operator, kept: Sequence[SavedActivation]) -> Iterator[tuple[Matmul, SavedActivation]]:
+    """Products with weights and their outputs; queries, keys, values and both halves of a gated MLP come from products of
+    their own."""
+    if not isinstance(operator, Matmul):
+        return
+    names = {one.name: one for one in kept}
+    if operator.name == "qkv" and {"queries", "keys", "values"} <= names.keys():
+        for name in ("queries", "keys", "values"):
+            columns = names[name].elements // (operator.rows * operator.count)
+            yield replace(operator, columns=columns), names[name]
+        return
+    gated = operator.name == "up" and "up" in names and names["up"].elements == 2 * names["activation"].elements
+    parts = 2 if gated else 1
+    part = replace(operator, columns=operator.columns // parts)
+    for _ in range(parts):
+        yield part, SavedActivation(operator.name, part.rows * part.columns * part.count)
+
+
+_FIELD: Final = ("training", "recompute")
+_KIND_OF: Final[dict[str, Literal["selective", "full"]]] = {
+    "group": "full", "every": "full", "layers": "full", "modules": "selective", "products": "selective",
+}  # fmt: skip
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["none", "selective", "full"]},
+        **{field: {"type": "integer", "minimum": 1} for field in ("group", "every", "layers")},
+        "modules": {"type": "array", "items": {"enum": list(ModuleName.__args__)}},  # type: ignore[attr-defined]
+        "products": {"enum": ["every_second"]},
+    },
+    "additionalProperties": False,
+}
+_ANY: Final = {"anyOf": [{"enum": ["none", "selective", "full"]}, _SCHEMA]}
+AnyRecompute = Annotated[Recompute, WithJsonSchema(_ANY)]
+NO_RECOMPUTE: Final = Recompute()

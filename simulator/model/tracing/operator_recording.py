@@ -1,0 +1,322 @@
+"""What a torch module computes, reads and keeps while it runs, piece by piece; tracing.py makes layers of it.
+
+Nothing here imports torch: tensors, storages and operators are handed in by the modes of tracing.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
+
+# Operators that are bound by memory and carry no tag that says so, without underscores at their ends.
+_BY_BYTES: Final = re.compile(
+    r"(native|fused|batch)_\w*norm\w*|native_dropout|\w*softmax|nll_loss\w*"
+    r"|(adaptive_)?(avg|max)_pool\w*|upsample_\w+|\w+_pad(\d*d|_nd)|grid_sampler\w*|im2col|col2im"
+    r"|embedding\w*|(masked_|index_|slice_|select_)?(select|gather|scatter|fill|copy|put|add|index)(_reduce|_add)?|diagonal_copy"
+    r"|cat|stack|clone|to_copy|repeat|roll|flip|tril|triu|where|mean|sum|std|var(_mean)?|arg(max|min|sort)|sort|topk|cum(sum|prod)"
+    r"|(new_)?(zeros?|ones|full|eye|arange|linspace)(_like)?|scalar_tensor|rand(int|n|perm|om)?(_like)?|normal|uniform|bernoulli"
+    r"|exponential|multinomial|bincount|nonzero|unique2|local_scalar_dense"
+)
+_FREE: Final = ("assert_async", "assert_tensor_metadata", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty")
+# Their gradient needs no value of the forward pass.
+_LINEAR: Final = ("add", "cat", "clone", "copy", "div", "dropout", "mean", "neg", "stack", "sub", "sum", "to_copy")
+# They read some rows of a table alone.
+_LOOK_UPS: Final = ("embedding", "embedding_bag", "gather", "index", "index_select")
+# They read everything for its statistics before they normalise it.
+_TWICE: Final = ("batch_norm_with_update", "native_batch_norm", "native_batch_norm_legit")
+
+
+# The run of what runs before the first piece.
+_BEFORE: Final = -1
+
+
+@dataclass(eq=False)
+class RecordedModule:
+    """A module that is not looked into, and what it computed: operators for one sample, the elements of its parameters.
+
+    run: pieces of the same run stand beside each other. chained: in a Sequential or a ModuleList.
+    """
+
+    name: str
+    label: str
+    run: int
+    chained: bool
+    operators: list[Operator] = field(default_factory=list)
+    tensors: list[int] = field(default_factory=list)
+
+    @property
+    def computes(self) -> bool:
+        return any(operator.forward_flops for operator in self.operators)
+
+
+@dataclass(eq=False)
+class Stored:
+    """A storage: who wrote it (data, if nobody), who read it as an activation, who keeps it. `storage` keeps its id its own."""
+
+    storage: Any
+    elements: int
+    element_bytes: int | None
+    writer: RecordedModule | None
+    readers: list[RecordedModule] = field(default_factory=list)
+    keepers: list[RecordedModule] = field(default_factory=list)
+
+
+class Recorder:
+    """Notes each operator in the piece that runs it. batch: samples that run; dtype: of the weights; data: what is read."""
+
+    def __init__(self, batch: int, dtype: Any, weights: Iterable[Any], data: Iterable[Any]) -> None:
+        self.batch = batch
+        self.dtype = dtype
+        self.pieces: list[RecordedModule] = []
+        self.stored: dict[int, Stored] = {}
+        self.unknown: set[str] = set()
+        self.within = ""
+        self.current: RecordedModule | None = None
+        self.paused = False
+        self._weights = {id(storage): storage for storage in (weight.untyped_storage() for weight in weights)}
+        for tensor in data:
+            self._stored(tensor)
+
+    def enter(self, piece: RecordedModule) -> None:
+        """What runs from here on belongs to `piece`."""
+        self.current = piece
+        if piece not in self.pieces:
+            self.pieces.append(piece)
+
+    @property
+    def running(self) -> RecordedModule:
+        """The piece that runs; what runs before the first is a piece of its own."""
+        if self.current is None:
+            self.current = RecordedModule("inputs", "inputs", _BEFORE, chained=False)
+            self.pieces.append(self.current)
+        return self.current
+
+    def keep(self, tensor: Any) -> Any:
+        """Takes note of a tensor that autograd keeps, and returns it."""
+        if not self.paused and id(tensor.untyped_storage()) not in self._weights:
+            self._stored(tensor).keepers.append(self.running)
+        return tensor
+
+    def operator(self, function: Any, arguments: Any, results: Any) -> None:
+        """Takes note of an operator that ran."""
+        if self.paused:
+            return
+        read, written = list(_tensors(arguments)), list(_tensors(results))
+        name = function._schema.name.removeprefix("aten::")
+        known = {id(tensor.untyped_storage()) for tensor in read}
+        view = not function._schema.is_mutable and all(id(tensor.untyped_storage()) in known for tensor in written)
+        self._moved(read, () if view else written)
+        scalar = all(tensor.dim() == 0 for tensor in (*read, *written))
+        tags = {tag.name for tag in function.tags}
+        if view or scalar or "inplace_view" in tags or name.strip("_") in _FREE:
+            return
+        if name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv"):
+            self._add(self._product(name, read))
+        elif name == "convolution":
+            self._add(self._convolution(read, written[0], arguments[0]))
+        else:
+            if not (tags & {"pointwise", "reduction"} or _BY_BYTES.fullmatch(name.strip("_"))):
+                self.unknown.add(function._schema.name)
+            self._add(self._memory(name, read, written))
+
+    def attention(self, query: Any, key: Any, value: Any, mask: Any, causal: bool, result: Any) -> None:
+        """Takes note of attention in one kernel, which keeps its inputs, its output and a statistic of each row of scores."""
+        masks = [] if mask is None else [mask]
+        self._kernel([query, key, value, *masks], result, [query, key, value, *masks, result], query.shape[:-1].numel(), 4)
+        heads, key_heads = (self.per_sample(tensor.shape[:-2].numel()) for tensor in (query, key))
+        sizes = query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1]
+        self._add(Attention(self._named("attention"), heads, key_heads, *sizes, seen=0.5 if causal else 1.0, flash=True))
+
+    def dropout(self, image: Any, result: Any) -> None:
+        """Takes note of dropout in one kernel, which keeps a mask of one byte for each element."""
+        self._kernel([image], result, [], image.numel(), 1)
+        self._add(self._memory("dropout", [image], [result]))
+
+    def rms_norm(self, image: Any, weight: Any, result: Any) -> None:
+        """Takes note of a norm in one kernel, which keeps its input and a statistic of each row."""
+        read = [image] if weight is None else [image, weight]
+        self._kernel(read, result, [image], image.shape[:-1].numel(), 4)
+        self._add(self._memory("rms_norm", read, [result]))
+
+    def _kernel(self, read: list[Any], result: Any, kept: list[Any], elements: int, element_bytes: int) -> None:
+        """Notes what a kernel moves and keeps; `elements` are something of its own."""
+        self._moved(read, [result])
+        for tensor in kept:
+            self.keep(tensor)
+        size = None if element_bytes == self.dtype.itemsize else element_bytes
+        own = Stored(None, elements, size, self.running, keepers=[self.running])
+        self.stored[id(own)] = own
+
+    def per_sample(self, elements: float) -> int:
+        """Elements for one sample, rounded up."""
+        return math.ceil(elements / self.batch)
+
+    def _stored(self, tensor: Any, writer: RecordedModule | None = None) -> Stored:
+        storage = tensor.untyped_storage()
+        if id(storage) not in self.stored:
+            size = tensor.dtype.itemsize
+            other = None if tensor.dtype == self.dtype else size
+            self.stored[id(storage)] = Stored(storage, storage.nbytes() // size, other, writer)
+        return self.stored[id(storage)]
+
+    def _moved(self, read: Iterable[Any], written: Iterable[Any]) -> None:
+        """Notes who reads activations and who writes them."""
+        for tensor in read:
+            if tensor.requires_grad and id(tensor.untyped_storage()) not in self._weights:
+                self._stored(tensor).readers.append(self.running)
+        for tensor in written:
+            self._stored(tensor, self.running).writer = self.running
+
+    def _add(self, operator: Operator) -> None:
+        self.running.operators.append(operator)
+
+    def _named(self, operator: str) -> str:
+        """The module that runs, as its piece calls it; the operator, if it is the piece itself."""
+        inner = self.within.removeprefix(self.running.name).removeprefix(".")
+        return inner or operator
+
+    def _is_weight(self, tensor: Any) -> bool:
+        return id(tensor.untyped_storage()) in self._weights
+
+    def _product(self, name: str, read: list[Any]) -> Matmul:
+        """Rows are those that grow with the batch: of the operand that is not a weight."""
+        left, right = read[-2:]
+        if self._is_weight(left) and not self._is_weight(right) and right.dim() == 2:
+            left, right = right.t(), left.t()
+        rows, inner = left.shape[-2:]
+        columns = right.shape[-1] if right.dim() > 1 else 1
+        count = left.shape[0] if left.dim() == 3 else 1
+        if count % self.batch == 0 and not (self._is_weight(left) or self._is_weight(right)):
+            count //= self.batch
+        else:
+            rows = self.per_sample(rows)
+        return Matmul(self._named(name), rows, columns, inner, count, input_gradient=left.requires_grad)
+
+    def _convolution(self, read: list[Any], result: Any, arguments: Any) -> Convolution:
+        """Dimensions before the last are taken together; a transposed convolution has a position for each of its inputs."""
+        image, weight = read[:2]
+        transposed, groups = arguments[6], arguments[8]
+        shape = weight.shape[2:]
+        return Convolution(
+            self._named("convolution"),
+            image.shape[1],
+            result.shape[1],
+            (math.prod(shape[:-1]), shape[-1]),
+            math.prod((image if transposed else result).shape[2:]),
+            self.per_sample(image.numel()),
+            groups,
+            input_gradient=image.requires_grad,
+        )
+
+    def _memory(self, name: str, read: list[Any], written: list[Any]) -> MemoryBound:
+        """The backward pass reads the gradients of what was written and what was read, and writes those of what was read."""
+        base = name.strip("_")
+        passes = 2 if base in _TWICE else 1
+        results = sum(map(self._size, written))
+        inputs = results if base in _LOOK_UPS else passes * sum(map(self._size, read))
+        active = [tensor for tensor in read if tensor.requires_grad and not self._is_weight(tensor)]
+        gradients = sum(map(self._size, active))
+        trained = any(tensor.requires_grad for tensor in read)
+        backward = passes * results + (0 if base in _LINEAR or base in _LOOK_UPS else inputs) if trained else 0
+        return MemoryBound(base, *map(self.per_sample, (inputs, results, backward, gradients)))
+
+    def _size(self, tensor: Any) -> float:
+        """Elements that are in memory, as many times as large as weights are."""
+        return float(min(tensor.numel() * tensor.dtype.itemsize, tensor.untyped_storage().nbytes()) / self.dtype.itemsize)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """All tensors within arguments or results."""
+    if hasattr(value, "untyped_storage"):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+@dataclass(slots=True)
+class _Flow:
+    """What a layer reads (numbers of layers) and hands on, and elements that it keeps by group and by bytes of each."""
+
+    reads: set[int] = field(default_factory=set)
+    handed: int = 0
+    kept: dict[tuple[str, int | None], int] = field(default_factory=dict)
+
+
+def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
+    """Layers of the pieces that ran. outputs: ids of the storages that the model gives."""
+    groups = _grouped(recorder.pieces)
+    leading = [max(group, key=lambda piece: (piece.computes, piece.run != _BEFORE)) for group in groups]
+    chained = [any(piece.chained for piece in group) for group in groups]
+    layers = []
+    for index, (group, flow) in enumerate(zip(groups, _flows(recorder, groups, outputs), strict=True)):
+        before = {index - 1} if index else set()
+        operators = tuple(operator for piece in group for operator in piece.operators)
+        tensors = tuple(size for piece in group for size in piece.tensors)
+        kept = tuple(
+            SavedActivation("input" if part == "input" else "activations", elements, size, part)
+            for (part, size), elements in flow.kept.items()
+        )
+        digest = hashlib.sha256(repr((operators, tensors)).encode()).hexdigest()[:8]
+        layer = Layer(
+            leading[index].name,
+            f"traced.{leading[index].label}({digest})",
+            operators,
+            tensors,
+            flow.handed,
+            # what stands before or after all chains
+            glued=any(chained) and not (any(chained[: index + 1]) and any(chained[index:])),
+            kept=kept,
+            inputs=None if flow.reads == before else tuple(leading[i].name for i in sorted(flow.reads)),
+        )
+        layers.append(layer)
+    return layers
+
+
+def _grouped(pieces: Sequence[RecordedModule]) -> list[list[RecordedModule]]:
+    """Pieces that make one layer together."""
+    computing = {piece.run for piece in pieces if piece.computes}
+    groups = [[pieces[0]]]
+    for before, piece in itertools.pairwise(pieces):
+        group = groups[-1]
+        if before.run == piece.run:
+            joins = not (piece.computes and any(part.computes for part in group))
+        else:
+            joins = before.run == _BEFORE or piece.run not in computing
+        if joins:
+            group.append(piece)
+        else:
+            groups.append([piece])
+    return groups
+
+
+def _flows(recorder: Recorder, groups: Sequence[Sequence[RecordedModule]], outputs: set[int]) -> list[_Flow]:
+    """What goes from layer to layer, and what is kept: by the layer that reads it, if that is another than wrote it."""
+    number = {piece: index for index, group in enumerate(groups) for piece in group}
+    flows = [_Flow() for _ in groups]
+    for key, stored in recorder.stored.items():
+        elements = recorder.per_sample(stored.elements)
+        writer = number[stored.writer] if stored.writer else None
+        readers = {number[piece] for piece in stored.readers}
+        if writer is not None:
+            later = {reader for reader in readers if reader > writer}
+            for reader in later:
+                flows[reader].reads.add(writer)
+            flows[writer].handed += elements if later or key in outputs else 0
+        keepers = [number[piece] for piece in stored.keepers]
+        if keepers:
+            others = [keeper for keeper in keepers if keeper != writer]
+            kept = flows[others[0] if others else keepers[0]].kept
+            held = ("input" if others else "layer", stored.element_bytes)
+            kept[held] = kept.get(held, 0) + elements
+    return flows

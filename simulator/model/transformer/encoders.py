@@ -1,0 +1,174 @@
+"""Transformers with an encoder: BERT, which is one, and T5, whose decoder reads one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from scaleproof.simulator.common.spec import Depth, Width
+from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard
+from scaleproof.simulator.model.operators import MemoryBound, SavedActivation
+from scaleproof.simulator.model.transformer.attention import Heads, attention, crossed, projected
+from scaleproof.simulator.model.transformer.decoder import layer, options, repeated, shared
+from scaleproof.simulator.model.transformer.layer_parts import (
+    Activation,
+    ActivationStream,
+    LayerPart,
+    block,
+    even_share,
+    linear,
+    looked_up,
+    mlp,
+    never_recomputed,
+    norm,
+    output_head,
+    predicted,
+)
+
+
+class Bert(ModelSpec):
+    """BERT (arXiv 1810.04805): norms after the additions, token types, a pooler; with `pretraining` both pre-training heads."""
+
+    kind: Literal["bert"] = "bert"
+    layers: Depth
+    hidden: Width
+    heads: Width
+    vocabulary: Width = 30522
+    sequence: Width = Field(512, description="tokens of a sample")
+    feedforward: Width | None = Field(None, description="width of the MLP; four times hidden if absent")
+    position_rows: Width = Field(512, description="longest sequence that it knows")
+    token_types: Width = 2
+    dropout: bool = Field(True, description="whether there is dropout, of attention scores too")
+    flash: bool = Field(False, description="whether attention is one kernel that keeps no scores")
+    pretraining: bool = Field(False, description="whether the heads for masked words and for the next sentence are trained")
+
+    @model_validator(mode="after")
+    def _fields_fit(self) -> Self:
+        if self.hidden % self.heads:
+            raise ValueError(f"heads: {self.heads} does not divide hidden {self.hidden}; give a divisor of it")
+        if self.sequence > self.position_rows:
+            message = f"sequence: {self.sequence} is more than position_rows {self.position_rows}; give at most that many"
+            raise ValueError(message)
+        return self
+
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        """Embedding with its norm, blocks, pooler (and pre-training heads)."""
+        h, s, ranks = self.hidden, self.sequence, shard.tensor
+        stream = ActivationStream.checked(s, h, shard, "layer", self.dropout)
+        width = h // self.heads
+        heads = even_share("heads", self.heads, ranks)
+        shape = Heads(heads, heads, width, width, False, self.flash)
+        mixing = projected(stream, shape, True, False) + attention(stream, shape, True)
+        feedforward = even_share("feedforward", self.feedforward or 4 * h, ranks)
+        encode = block(stream, (mixing, mlp(stream, feedforward, "gelu", True)))
+        words = -(-self.vocabulary // ranks)
+        first = looked_up(stream, words, self.position_rows, self.token_types) + norm(stream)
+        first += LayerPart(kept=(SavedActivation("embedding sum", stream.here, group="input"),))
+        end = f"s={s}{options(self)}{shared(shard)})"
+        signature = f"bert.block(h={h},heads={self.heads},{end}"
+        return [
+            layer("embedding", f"bert.embedding(h={h},v={self.vocabulary},{end}", first, stream.here, glued=True),
+            *repeated("block", 0, self.layers, signature, encode, stream.here),
+            layer("head", f"bert.head(h={h},v={self.vocabulary},{end}", self._head(stream, words), h, glued=True),
+        ]
+
+    def _head(self, stream: ActivationStream, words: int) -> LayerPart:
+        """The pooler reads one token; masked words are predicted from all tokens, as the reference does."""
+        h = stream.hidden
+        pooler = linear("pooler", 1, h, h, True) + LayerPart(
+            (MemoryBound("tanh", h, h, 2 * h, h),), kept=(SavedActivation("pooled", 2 * h),)
+        )
+        if not self.pretraining:
+            return never_recomputed(pooler)
+        n = stream.here
+        transform = linear("transform", stream.tokens, h, h, True)
+        transform += LayerPart((MemoryBound("gelu", n, n, 2 * n, n),), kept=(SavedActivation("transform", 3 * n),))
+        next_sentence = linear("next sentence", 1, 2, h, True)
+        return never_recomputed(pooler + transform + norm(stream) + predicted(stream, words, True, True) + next_sentence)
+
+
+class T5(ModelSpec):
+    """T5 (arXiv 1910.10683): an encoder and a decoder that reads its output; relative positions, RMS norms, no biases.
+
+    Version 1.1 has a gated activation function and an output head of its own: `activation: geglu`, `tied: false`.
+    """
+
+    kind: Literal["t5"] = "t5"
+    layers: Depth = Field(description="of the encoder, and of the decoder")
+    hidden: Width
+    heads: Width
+    head_width: Width = 64
+    feedforward: Width
+    vocabulary: Width = 32128
+    sequence: Width = Field(512, description="tokens of a sample that the encoder reads")
+    target_sequence: Width = Field(114, description="tokens of a sample that the decoder writes")
+    position_buckets: Width = 32
+    activation: Activation = "relu"
+    tied: bool = Field(True, description="whether the output head shares the embedding's weights")
+    dropout: bool = Field(True, description="whether there is dropout, of attention scores too")
+    flash: bool = Field(False, description="whether attention is one kernel that keeps no scores")
+
+    def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
+        """Embedding, encoder blocks, decoder blocks, head. Decoder blocks read the last encoder block too.
+
+        Norms at the ends of both stacks belong to the last encoder block and to the head, the look-up of the decoder's tokens
+        and the tables of relative positions to each stack's first block.
+        """
+        source = ActivationStream.checked(self.sequence, self.hidden, shard, "rms", self.dropout)
+        target = ActivationStream.checked(self.target_sequence, self.hidden, shard, "rms", self.dropout)
+        words = -(-self.vocabulary // shard.tensor)
+        sizes = f"h={self.hidden},heads={self.heads},v={self.vocabulary},s={self.sequence}"
+        end = f"({sizes}{options(self)}{shared(shard)})"
+        head = output_head(target, words, self.tied)
+        return [
+            layer("embedding", f"t5.embedding{end}", looked_up(source, words, None), source.here, glued=True),
+            *self._encoder(source, end),
+            *self._decoder(target, source, looked_up(target, words, None), end),
+            layer("head", f"t5.head{end}", head, target.tokens * words, glued=True),
+        ]
+
+    def _encoder(self, stream: ActivationStream, end: str) -> list[Layer]:
+        shape = self._heads(stream.shard, causal=False)
+        inner = block(stream, (self._mixing(stream, shape), self._mlp(stream)))
+        layers = []
+        for index in range(self.layers):
+            part, role = inner, "encoder"
+            if index == 0:
+                part, role = self._with_table(part, shape), f"{role}.first"
+            if index == self.layers - 1:
+                part, role = part + norm(stream) + LayerPart(kept=(SavedActivation("last norm", stream.here),)), f"{role}.last"
+            layers.append(layer(f"encoder{index}", f"t5.{role}{end}", part, stream.here))
+        return layers
+
+    def _decoder(self, stream: ActivationStream, source: ActivationStream, looked_up: LayerPart, end: str) -> list[Layer]:
+        shape = self._heads(stream.shard, causal=True)
+        cross = shape._replace(causal=False)
+        crossing = crossed(stream, source, cross) + attention(stream, cross, False, source.tokens)
+        inner = block(stream, (self._mixing(stream, shape), crossing, self._mlp(stream)))
+        # the words' weights are the encoder's; all blocks read the encoder's output, which is kept once
+        words = replace(
+            looked_up, tensors=(), kept=(*looked_up.kept, SavedActivation("encoder output", source.here, group="input"))
+        )
+        read = f"encoder{self.layers - 1}"
+        first = words + self._with_table(inner, shape)
+        layers = [layer("decoder0", f"t5.decoder.first{end}", first, stream.here, inputs=(read,))]
+        for index in range(1, self.layers):
+            inputs = (f"decoder{index - 1}", read)
+            layers.append(layer(f"decoder{index}", f"t5.decoder{end}", inner, stream.here, inputs=inputs))
+        return layers
+
+    def _heads(self, shard: Shard, causal: bool) -> Heads:
+        heads = even_share("heads", self.heads, shard.tensor)
+        return Heads(heads, heads, self.head_width, self.head_width, causal, self.flash)
+
+    def _mixing(self, stream: ActivationStream, shape: Heads) -> LayerPart:
+        return projected(stream, shape, False, False) + attention(stream, shape, False)
+
+    def _mlp(self, stream: ActivationStream) -> LayerPart:
+        return mlp(stream, even_share("feedforward", self.feedforward, stream.shard.tensor), self.activation, False)
+
+    def _with_table(self, part: LayerPart, shape: Heads) -> LayerPart:
+        """The same with a stack's relative positions; what adding them to scores takes counts as part of attention."""
+        return part + LayerPart(tensors=(self.position_buckets * shape.heads,))

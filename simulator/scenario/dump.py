@@ -1,0 +1,138 @@
+"""Scenario text: a scenario as the YAML that loads to it again, so that what was run can be run again.
+
+Fields that say what is usual are left out; quantities are written in the unit that takes the fewest digits, unrounded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from scaleproof.simulator.cluster import Cluster, Device
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.frameworks.library import equal_to_shipped
+from scaleproof.simulator.model import ModelSpec
+from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.run.run import write_aside
+from scaleproof.simulator.scenario.fields import Value, fields_of
+from scaleproof.simulator.scenario.framework_choice import DECIDED
+from scaleproof.simulator.scenario.load import load_cluster, load_device, load_model
+from scaleproof.simulator.scenario.schema import Scenario
+
+FILE: Final = "scenario.yaml"
+_WIDTH: Final = 120
+# wider than any part is
+_ONE_LINE: Final = 10_000
+
+
+def dump(scenario: Scenario, by_name: bool = False) -> str:
+    """YAML that loads to an equal scenario.
+
+    by_name: parts that say what one that ships does are given by its name; else models, clusters and devices are written out,
+    so that nothing depends on what ships. A framework that ships is named either way: it stands for a version of its software.
+    """
+    plain = {"name": scenario.name, **_plain(scenario)}
+    plain["strategy"] = _plain(scenario.strategy, _decided_by_frameworks(scenario))
+    plain["framework"] = _framework(scenario)
+    if by_name:
+        _name_parts(plain, scenario)
+    return written(plain)
+
+
+def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
+    """A line of YAML for 'strategy' or another part: what it says that is not usual, and the fields named in any case."""
+    always = (*always, *_decided_by_frameworks(scenario)) if part == "strategy" else always
+    plain = _plain(getattr(scenario, part), always)
+    return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
+
+
+def dump_framework(scenario: Scenario) -> str:
+    """A line of YAML for the framework: its name, or what it consists of where none that ships is equal."""
+    framework = _framework(scenario)
+    if isinstance(framework, str):
+        return f"framework: {framework}"
+    return f"framework: {written(framework, default_flow_style=True, width=_ONE_LINE).rstrip()}"
+
+
+def _framework(scenario: Scenario) -> Any:
+    return scenario.framework.name if equal_to_shipped(scenario.framework) else _plain(scenario.framework, ("name",))
+
+
+def written(plain: Mapping[str, Any], *, default_flow_style: bool | None = None, width: int = _WIDTH) -> str:
+    """Plain data as YAML for people: what holds no other lists and mappings takes a line. Arguments as PyYAML has them."""
+    look: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": default_flow_style, "width": width}
+    text: str = yaml.dump(plain, Dumper=_Dumper, **look)
+    return text
+
+
+def keep(scenario: Scenario, folder: Path) -> None:
+    """Writes the scenario beside its runs. Raises OSError where it cannot."""
+    write_aside(folder / FILE, dump(scenario).encode())
+
+
+def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
+    """What a part says that is not usual, of which kind it is, and the fields named."""
+    usual = {info.alias or name: info.get_default(call_default_factory=True) for name, info in type(part).model_fields.items()}
+    told = fields_of(Value(part, None))
+    return {name: _said(value) for name, value in told if name in ("kind", *always) or value.value != usual[name]}
+
+
+def _decided_by_frameworks(scenario: Scenario) -> tuple[str, ...]:
+    """Names in YAML of the strategy fields that a framework would decide if they were left out."""
+    fields = type(scenario.strategy).model_fields
+    return tuple(fields[name].alias or name for name in DECIDED if name in fields)
+
+
+def _said(told: Value) -> Any:
+    value, unit = told
+    if isinstance(value, Recompute):
+        return value.shorthand
+    if isinstance(value, Spec):
+        return _plain(value)
+    if isinstance(value, Mapping):
+        return {str(key): _said(Value(inner, unit)) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_said(Value(inner, unit)) for inner in value]
+    return unit.exactly(value) if isinstance(value, float) and unit is not None else value
+
+
+def _name_parts(plain: dict[str, Any], scenario: Scenario) -> None:
+    """Puts names in the place of parts that ship."""
+    for part, kept in (("model", scenario.model), ("cluster", scenario.cluster)):
+        if kept.name in catalog.names(catalog.PARTS[part]) and _shipped(part, kept.name) == kept:
+            plain[part] = kept.name
+    if isinstance(plain["cluster"], dict):
+        device = scenario.cluster.device
+        plain["cluster"]["device"] = next((name for name, one in _devices() if one == device), plain["cluster"]["device"])
+
+
+def _shipped(part: str, name: str) -> ModelSpec | Cluster:
+    if part == "model":
+        return load_model(name)
+    cluster = load_cluster(catalog.find_part(part, name, Path()))
+    return cluster.model_copy(update={"name": cluster.name or name})
+
+
+@functools.cache
+def _devices() -> tuple[tuple[str, Device], ...]:
+    """Those that ship, with their names."""
+    paths = {name: catalog.find_part("device", name, Path()) for name in catalog.names("devices")}
+    return tuple((name, load_device(path)) for name, path in paths.items())
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes paragraphs as such."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """A paragraph that ends in a newline, as `source: >` reads one, is folded again."""
+    style = ">" if text.endswith("\n") and text == " ".join(text.split()) + "\n" else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,162 @@
+"""Which framework a scenario is trained with: the default, what a scenario needs of it, and which fields it decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, is_narrow
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.frameworks import Framework, shipped
+from scaleproof.simulator.frameworks.library import supporting
+from scaleproof.simulator.model.layers import ModelSpec
+from scaleproof.simulator.strategy import (
+    DataParallel,
+    GatherAverage,
+    Hybrid,
+    LocalSgd,
+    ModelParallel,
+    ParameterServer,
+    Pipeline,
+    Strategy,
+)
+from scaleproof.simulator.strategy.plan import Plan
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.scenario.schema import Scenario
+
+# Strategy fields that a framework may decide.
+DECIDED: Final = (
+    "overlap", "overlap_gather", "overlap_tensor", "overlap_sends", "split_sends", "context_by", "bucket_bytes", "reshard",
+    "balance",
+)  # fmt: skip
+_NAMED_LAST: Final = ("ideal", "gloo-cpu")
+# Alternatives that an error names at most.
+_MOST_NAMED: Final = 6
+
+
+def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) -> frozenset[str]:
+    """What a scenario needs of its framework, by the names of `Feature`."""
+    plan = strategy.plan
+    needed = {
+        "parameter_server": isinstance(strategy, ParameterServer) or plan.servers > 0,
+        "local_sgd": isinstance(strategy, LocalSgd),
+        "gather_average": isinstance(strategy, GatherAverage),
+        "model_parallel": isinstance(strategy, ModelParallel),
+        "data_parallel": isinstance(strategy, DataParallel | Hybrid) and plan.workers > 1 and zero == 0,
+        f"zero_{zero}": zero > 0,
+        "tensor": plan.tensor > 1,
+        "pipeline": plan.stages > 1 and not isinstance(strategy, ModelParallel),
+        "context": plan.context > 1,
+        "expert": plan.expert > 1,
+        "fp8": is_narrow(precision),
+        "cpu": _has_processors_alone(cluster),
+    }
+    return frozenset(name for name, is_needed in needed.items() if is_needed)
+
+
+def default_framework(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
+    """The framework that the cluster names, or that most users of such a strategy train with; docs/guides/frameworks.md has
+    the table.
+
+    Of these the first that supports what is needed; `ideal` where none does.
+    """
+    needed = features(strategy, precision, zero, cluster)
+    own = () if cluster.framework is None else (cluster.framework,)
+    usual = map(shipped, (*own, *_usual(strategy, precision, zero, model, cluster)))
+    return next((one for one in usual if needed <= set(one.supports)), None) or shipped("ideal")
+
+
+def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> tuple[str, ...]:
+    """Names of frameworks, the most usual first."""
+    plan, kernels = strategy.plan, cluster.device.kernels
+    if _has_processors_alone(cluster):
+        return ("gloo-cpu",)
+    if kernels is not None and kernels.generation == "tpu":
+        return ("jax-maxtext",)
+    if isinstance(strategy, ParameterServer) or plan.servers:
+        return ("tensorflow-1-servers", "gloo-cpu")
+    is_transformer = hasattr(model, "sequence")
+    if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
+        # training in 8 bits at scale is what the recipes of NeMo and Megatron Bridge are for
+        return ("nemo", "megatron-core-0.12") if is_narrow(precision) else ("megatron-core-0.12", "torchtitan")
+    by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
+    return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
+
+
+def _has_processors_alone(cluster: Cluster) -> bool:
+    """Whether ranks compute on the cores of a node's processors."""
+    kernels = cluster.device.kernels
+    return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
+
+
+def check_supported(framework: Framework, needed: frozenset[str]) -> None:
+    """Raises FieldError for what the framework does not support, with frameworks that do."""
+    missing = sorted(needed - set(framework.supports))
+    if not missing:
+        return
+    # software that users have before the bound that hardware sets, and what is for processors
+    others = sorted(supporting(needed), key=lambda name: name in _NAMED_LAST)
+    hint = f"use {', '.join(others[:_MOST_NAMED])}" if others else "change the strategy, precision or device"
+    words = ", ".join(name.replace("_", " ") for name in missing)
+    raise FieldError(("framework",), f"{framework.name} does not support {words}; {hint}")
+
+
+def check_attention(framework: Framework, model: ModelSpec) -> None:
+    """Raises FieldError for a model with flash attention in a framework that has none."""
+    if getattr(model, "flash", False) and not framework.has_flash:
+        message = f"{framework.name} has no flash attention; set model.flash=false, or use a later framework"
+        raise FieldError(("framework",), message)
+
+
+def suits(plan: Plan, zero: int) -> dict[str, bool]:
+    """Which of the fields that a framework may decide apply to a plan; those that are not named always do."""
+    return {
+        "split_sends": plan.tensor > 1 and plan.stages > 1,
+        "context_by": plan.context > 1,
+        "overlap_tensor": plan.sequence_parallel,
+        "overlap_gather": zero in (1, 2),
+        "overlap": not plan.servers,
+    }
+
+
+def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict[str, Any]:
+    """Values of strategy fields that the framework decides where a scenario leaves them out."""
+    defaults, applies = framework.defaults, suits(plan, zero)
+    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True) and name != "reshard"}
+    found["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
+    if defaults.bucket_parameters is not None:
+        parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
+        found["bucket_bytes"] = parameters * (framework.gradients.reduce.element_bytes(precision) or ELEMENT_BYTES[precision])
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision: Any) -> Strategy:
+    """The strategy with the fields that the framework decides and that were not given, which still count as not given."""
+    if not isinstance(strategy, DataParallel | Hybrid | Pipeline):
+        return strategy
+    fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
+    free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
+    found = decided(framework, strategy.plan, zero, precision)
+    update: dict[str, Any] = {name: found.get(name, usual) for name, usual in free.items()}
+    if all(getattr(strategy, name) == value for name, value in update.items()):
+        return strategy
+    changed = strategy.model_copy(update=update)
+    # so that another framework decides anew
+    object.__setattr__(changed, "__pydantic_fields_set__", set(given))
+    return changed
+
+
+def planned_fields(scenario: Scenario) -> dict[str, Any]:
+    """Values of the strategy fields that a framework may decide, for hybrids that are planned: as the scenario's own hybrid
+    gives them, else as the framework has them, whether or not they suit the scenario's own degrees."""
+    own = scenario.strategy if isinstance(scenario.strategy, Hybrid) else Hybrid()
+    given = own.model_fields_set if own is scenario.strategy else frozenset()
+    defaults = scenario.framework.defaults
+    found = {}
+    for name in (name for name in DECIDED if name not in ("reshard", "balance")):
+        by_framework = getattr(defaults, name)
+        found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
+    # with a framework that keeps parameters in pipelines, whether they are dropped depends on what is planned
+    decides = defaults.keeps_in_pipelines and "reshard" not in given
+    return found | {"reshard": None if decides else own.reshard}

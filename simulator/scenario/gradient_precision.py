@@ -1,0 +1,60 @@
+"""Gradients: in which precision they are accumulated over microbatches and reduced over ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, storage_precision
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.frameworks import Framework
+from scaleproof.simulator.strategy.job import GradientSizes
+from scaleproof.simulator.strategy.pipeline.strategy import Pipeline
+from scaleproof.simulator.strategy.replica_strategy import Replicated
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.scenario.schema import Training
+    from scaleproof.simulator.strategy import Strategy
+
+
+def gradient_sizes(training: Training, strategy: Strategy, framework: Framework) -> GradientSizes:
+    """Bytes of gradients by the fields of `training`, or where they are absent as the framework has them.
+
+    A product that adds to the buffer itself reads and writes the buffer in place of writing a gradient; else an addition reads
+    the gradient and the buffer and writes the buffer. A framework that says nothing of either is taken to add at no cost.
+    """
+    size, usual = ELEMENT_BYTES[training.precision], framework.gradients
+    decides = isinstance(strategy, Replicated | Pipeline) and not strategy.servers
+    usually_reduced, usually_accumulated = (
+        one.element_bytes(training.precision) if decides else None for one in (usual.reduce, usual.accumulate)
+    )
+    reduced = _size(training.reduce_precision) or usually_reduced or size
+    accumulated = _size(training.accumulate_precision) or usually_accumulated or reduced
+    fused = training.fused_accumulation if training.fused_accumulation is not None else usual.fused
+    if training.accumulate_precision is None and (fused is None or not decides):
+        return GradientSizes(accumulated, reduced)
+    added = 2 * accumulated - size if fused else size + 2 * accumulated
+    return GradientSizes(accumulated, reduced, added)
+
+
+def check_gradients(training: Training, strategy: Strategy) -> None:
+    """Raises FieldError where a strategy does not accumulate or reduce gradients so."""
+    given = {
+        "accumulate_precision": training.accumulate_precision,
+        "reduce_precision": training.reduce_precision,
+        "fused_accumulation": training.fused_accumulation,
+    }
+    for field in (field for field, value in given.items() if value is not None):
+        if strategy.servers or not isinstance(strategy, Replicated):
+            message = (
+                f"workers of a {strategy.kind} exchange gradients as they are; leave {field} out, or train by data_parallel"
+            )
+            raise FieldError(("training", field), message)
+    stored = storage_precision(training.precision)
+    for field in ("accumulate_precision", "reduce_precision"):
+        if given[field] not in (None, "fp32", stored):
+            known = " or ".join(dict.fromkeys(("fp32", stored)))
+            raise FieldError(("training", field), f"gradients are {stored}, not {given[field]}; give {known}")
+
+
+def _size(precision: str | None) -> int | None:
+    return None if precision is None else ELEMENT_BYTES[precision]

@@ -1,0 +1,124 @@
+"""Problems of scenario files: what pydantic finds wrong, as one line with its place and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from scaleproof.simulator.common.spec import Spec
+from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.strategy import KINDS, Strategy
+
+_MESSAGES: dict[str, str] = {
+    "missing": "missing; add it",
+    "greater_than": "must be greater than {gt}, got {input}",
+    "greater_than_equal": "must be at least {ge}, got {input}",
+    "less_than_equal": "must be at most {le}, got {input}",
+    "less_than": "must be less than {lt}, got {input}",
+    "union_tag_not_found": "missing 'kind'; give one of {kinds}",
+    "union_tag_invalid": "unknown kind {tag!r}; give one of {kinds}",
+    "literal_error": "{input!r} is not known; give {expected}",
+    "int_type": "expected a whole number, got {input!r}",
+    "int_parsing": "expected a whole number, got {input!r}",
+    "int_from_float": "expected a whole number, got {input!r}",
+    "bool_type": "expected true or false, got {input!r}",
+    "bool_parsing": "expected true or false, got {input!r}",
+    "dict_type": "expected a mapping, got {input!r}",
+    "tuple_type": "expected a list, got {input!r}",
+    "too_short": "needs {min_length} at least, got {actual_length}",
+    "too_long": "takes {max_length} at most, got {actual_length}",
+    "model_type": "expected a mapping of fields, got {input!r}",
+    "model_attributes_type": "expected a mapping of fields, got {input!r}",
+}
+
+
+def problem(root: type[Spec], located: Located, detail: Any) -> str:
+    """One pydantic error of a file that holds a `root` as `place: field: what; what to do`."""
+    path = tuple(_without_tags(located.data, detail["loc"]))
+    is_kind = detail["type"] == "union_tag_invalid"
+    place, field = located.place((*path, "kind") if is_kind else path), ".".join(map(str, path)) or "scenario"
+    if detail["type"] == "extra_forbidden":
+        return f"{place}: {field}: unknown key; {_suggestion(root, located, path)}"
+    if detail["type"] == "value_error":
+        return f"{place}: {field}: {detail['ctx']['error']}"
+    template = _MESSAGES.get(detail["type"])
+    if template is None:
+        return f"{place}: {field}: {detail['msg']}"
+    context = {key: value for key, value in detail.get("ctx", {}).items() if key != "input"}
+    kinds = ", ".join(_kinds_at(root, located.data, path))
+    context |= {"input": _short(detail["input"]), "kinds": kinds}
+    among = f"; its kind is one of {kinds}" if kinds and detail["type"].startswith("model_") else ""
+    return f"{place}: {field}: {template.format(**context)}{among}"
+
+
+def _kinds_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> list[str]:
+    """What `kind` may be in the part at `path`."""
+    annotation, _ = _found_at(root, data, path)
+    if annotation is Strategy:
+        return KINDS.names()
+    return [spec.model_fields["kind"].default for spec in _specs_in(annotation) if "kind" in spec.model_fields]
+
+
+def _short(value: object) -> object:
+    return value if not isinstance(value, str | list | dict) or len(str(value)) < 60 else str(value)[:57] + "..."
+
+
+def _without_tags(data: Any, loc: Sequence[str | int]) -> list[str | int]:
+    """Drops the union tags that pydantic puts into a location ('strategy', 'pipeline', 'stages')."""
+    path: list[str | int] = []
+    for i, key in enumerate(loc):
+        # below a number or a text there is no field
+        is_tag = isinstance(data, int | float | str) or (
+            isinstance(data, dict) and data.get("kind") == key and i > 0 and (key not in data)
+        )
+        if is_tag:
+            continue
+        path.append(key)
+        if isinstance(data, dict):
+            data = data.get(str(key))
+        elif isinstance(data, list) and isinstance(key, int) and key < len(data):
+            data = data[key]
+        else:
+            data = None
+    return path
+
+
+def _suggestion(root: type[Spec], located: Located, path: tuple[str | int, ...]) -> str:
+    """Names the known keys beside an unknown one."""
+    import difflib
+
+    spec = _spec_among(*_found_at(root, located.data, path[:-1]))
+    fields = sorted(field.alias or name for name, field in spec.model_fields.items()) if spec else []
+    close = difflib.get_close_matches(str(path[-1]), fields, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(fields)}"
+
+
+def _found_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> tuple[Any, Any]:
+    """What the schema says of the part at `path`, and the data there."""
+    annotation: Any = root
+    for key in path:
+        spec = _spec_among(annotation, data)
+        if isinstance(key, str):
+            by_key = {field.alias or name: field for name, field in spec.model_fields.items()} if spec else {}
+            annotation = by_key[key].annotation if key in by_key else None
+            data = data.get(key) if isinstance(data, dict) else None
+        else:
+            data = data[key] if isinstance(data, list) and key < len(data) else None
+    return annotation, data
+
+
+def _spec_among(annotation: Any, data: Any) -> Any:
+    """The Spec class within an annotation; of several, the one whose `kind` the data names."""
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if annotation is Strategy:
+        return KINDS.find(kind)
+    found = _specs_in(annotation)
+    named = [spec for spec in found if "kind" in spec.model_fields and spec.model_fields["kind"].default == kind]
+    return (named or found or [None])[0]
+
+
+def _specs_in(annotation: Any) -> list[Any]:
+    """All Spec classes within an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        return [annotation]
+    return [spec for argument in get_args(annotation) for spec in _specs_in(argument)]

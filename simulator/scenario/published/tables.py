@@ -1,0 +1,64 @@
+"""Tables of published measurements as CSV files: reading them, and finding a row by its id."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError, NotFoundError
+from scaleproof.simulator.scenario.load import PUBLISHED
+
+Row = Mapping[str, str]
+
+# The table whose rows are scenarios.
+_TRAINING: Final = "transformer_training.csv"
+# Of a table: a million rows, more than anybody has measured.
+_MAX_BYTES: Final = 64 * 2**20
+
+
+class Cells(dict[str, str]):
+    """A row by its columns; those that its table lacks are blank."""
+
+    def __missing__(self, column: str) -> str:
+        return ""
+
+
+def folder() -> Path:
+    """Where the tables are that ship."""
+    return catalog.ROOT / "published"
+
+
+def read_table(path: Path) -> tuple[Sequence[str], list[Cells]]:
+    """Columns and rows of a CSV file; cells that a short row lacks are blank. Raises NotFoundError or InputError."""
+    if not path.is_file():
+        raise NotFoundError(f"{path}: no such file; give the path of a CSV file")
+    if path.stat().st_size > _MAX_BYTES:
+        raise InputError(f"{path}: more than {_MAX_BYTES >> 20} MiB; give a table of fewer rows")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restval="")
+            rows = [Cells({name: cell.strip() for name, cell in row.items() if name is not None}) for row in reader]
+            return reader.fieldnames or (), rows
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as CSV: {error}") from None
+
+
+def find_row(reference: str) -> Row:
+    """The training run of `published:ROW-ID` among the rows that ship. Raises NotFoundError."""
+    number = reference.removeprefix(PUBLISHED)
+    rows = _training_rows()
+    if number not in rows:
+        close = difflib.get_close_matches(number, rows, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"ids are in scenarios/published/{_TRAINING}"
+        raise NotFoundError(f"no published training run has the id {number!r}; {hint}")
+    return rows[number]
+
+
+@functools.cache
+def _training_rows() -> dict[str, Cells]:
+    return {row["id"]: row for row in read_table(folder() / _TRAINING)[1]}

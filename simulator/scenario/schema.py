@@ -1,0 +1,460 @@
+"""Scenario: what a user asks about. One schema for both sides: predicted and measured."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import Field, PositiveFloat, ValidationError, field_validator, model_validator
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.device.device import Device, Optimizer, Precision, is_narrow
+from scaleproof.simulator.common import catalog, yaml_file
+from scaleproof.simulator.common.errors import FieldError, NotFoundError, ScenarioError
+from scaleproof.simulator.common.spec import Count, Spec, Width
+from scaleproof.simulator.common.yaml_file import Located
+from scaleproof.simulator.frameworks import IDEAL, Framework
+from scaleproof.simulator.frameworks.library import renamed, resolve_framework
+from scaleproof.simulator.model import AnyModel
+from scaleproof.simulator.model.layers import Layer, ModelSpec, Shard
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, AnyRecompute
+from scaleproof.simulator.model.tracing.torch_module import Traced
+from scaleproof.simulator.program.perturbations import EVEN, Perturbations
+from scaleproof.simulator.scenario.convergence import Convergence
+from scaleproof.simulator.scenario.device_reference import forget_usable_memory, resolve_device
+from scaleproof.simulator.scenario.framework_choice import (
+    check_attention,
+    check_supported,
+    default_framework,
+    features,
+    with_defaults,
+)
+from scaleproof.simulator.scenario.gradient_precision import check_gradients, gradient_sizes
+from scaleproof.simulator.scenario.problems import problem
+from scaleproof.simulator.scenario.reliability import Reliability
+from scaleproof.simulator.strategy import AnyStrategy, Strategy
+from scaleproof.simulator.strategy.data_parallel.data_loading import Input
+from scaleproof.simulator.strategy.job import Job, MeasuredStep
+from scaleproof.simulator.strategy.replica_strategy import Replicated
+
+_S = TypeVar("_S", bound=Spec)
+# How a published training run is named in place of a scenario: published:ROW-ID.
+PUBLISHED: Final = "published:"
+Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
+
+# Of one layer: what arithmetic with whole numbers of 64 bits has room for, bytes included.
+_MOST_PARAMETERS: Final = 10**15
+
+
+def _layers(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
+    """A model's layers, the same objects for models that are the same. Raises FieldError where it cannot be divided so."""
+    # those of a user's function are kept where it is traced, by the folder that it is in, and warn each time
+    return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard)
+
+
+@functools.lru_cache(maxsize=64)
+def _built(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
+    return tuple(model.build_layers(shard))
+
+
+class Batch(Spec):
+    """Samples per step: of all workers together, or of each."""
+
+    total: Width | None = None
+    per_worker: Width | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.total is None) == (self.per_worker is None):
+            raise ValueError("give total or per_worker" + ("" if self.total is None else ", not both"))
+        return self
+
+
+class Training(Spec):
+    """How the model is trained; the same on both sides."""
+
+    precision: Precision = "fp32"
+    fp8_recipe: Recipe = Field("delayed", description="how 8-bit products are scaled, with precision fp8")
+    optimizer: Optimizer = "sgd"
+    learning_rate: PositiveFloat = 0.01
+    seed: int = Field(0, ge=0, lt=2**31)
+    data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
+    recompute: AnyRecompute = NO_RECOMPUTE
+    zero: int = Field(0, ge=0, le=3, description="shared out by workers: 1 optimizer states, 2 gradients too, 3 parameters too")
+    accumulate_precision: Precision | None = Field(
+        None, description="of the buffer to which microbatches add their gradients: fp32, or the training precision"
+    )
+    reduce_precision: Precision | None = Field(
+        None, description="of gradients that ranks sum: fp32, or the training precision, which it is if absent"
+    )
+    fused_accumulation: bool | None = Field(
+        None, description="whether products add weights' gradients to the buffer themselves"
+    )
+    offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="what hosts hold for their devices")
+    warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
+    measured_step: MeasuredStep | None = Field(None, description="of one device alone, in place of a model of it")
+
+
+class _ModelFile(Spec):
+    model: AnyModel
+
+
+class Scenario(Spec):
+    """Model + cluster + framework + strategy + batch + steps.
+
+    A framework that is left out is the usual one of the strategy; strategy fields that are left out are as the framework has
+    them.
+    """
+
+    name: str = ""
+    description: str = ""
+    model: Annotated[AnyModel, Field(description="inline, or the name or path of a model file")]
+    cluster: Annotated[Cluster, Field(description="inline, or the name or path of a cluster file")]
+    framework: Annotated[Framework, Field(description="inline, or the name or path of a framework file")] = IDEAL
+    strategy: AnyStrategy
+    batch: Batch
+    steps: Count = 20
+    training: Training = Training()
+    unevenness: Perturbations = EVEN
+    input: Input | None = None
+    reliability: Reliability | None = Field(None, description="how often parts fail and how training is saved, for goodput")
+    convergence: Convergence | None = Field(None, description="how many steps reach the target loss, a model to be calibrated")
+    compute: Literal["real", "paced"] = Field(
+        "real", description="when measured: the model computes, or ranks wait as long as it is predicted to"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_no_path(cls, name: str) -> str:
+        """Results are kept in a folder of that name, which must not lead out of theirs."""
+        if name in (".", "..") or any(character in name for character in "/\\\0") or len(name.encode()) > 200:
+            raise ValueError(f"{name[:40]!r} cannot name a folder; give up to 200 bytes without slashes")
+        return name
+
+    @field_validator("cluster", mode="wrap")
+    @classmethod
+    def _place_in_cluster(cls, value: Any, validate: Callable[[Any], Cluster]) -> Cluster:
+        """What a cluster says of its fields, said of the scenario's."""
+        try:
+            return validate(value)
+        except FieldError as error:
+            raise FieldError(("cluster", *error.field), error.message) from None
+
+    @property
+    def framework_is_default(self) -> bool:
+        """Whether the scenario names no framework, so that the usual one of its strategy is taken."""
+        return "framework" not in self.model_fields_set
+
+    @property
+    def total_samples(self) -> int:
+        """Samples that one step trains on, over all workers."""
+        return self.batch.total or (self.batch.per_worker or 1) * self.strategy.workers
+
+    @property
+    def samples_per_worker(self) -> int:
+        return self.total_samples // self.strategy.workers
+
+    def job(
+        self, samples_per_worker: int | None = None, unevenness: Perturbations = EVEN, strategy: Strategy | None = None
+    ) -> Job:
+        """What a strategy compiles, with so many samples for each worker; the scenario's own strategy and number, if None."""
+        training, strategy = self.training, strategy or self.strategy
+        job = Job(
+            layers=_layers(self.model, strategy.plan.shard),
+            cluster=self.cluster,
+            samples_per_worker=self.samples_per_worker if samples_per_worker is None else samples_per_worker,
+            precision=training.precision,
+            optimizer=training.optimizer,
+            unevenness=unevenness,
+            recompute=training.recompute,
+            gradients=gradient_sizes(training, strategy, self.framework),
+            scatter=strategy.plan.scatter,
+            zero=training.zero,
+            input=self.input,
+            measured_step=training.measured_step,
+            framework=self.framework,
+            recipe=training.fp8_recipe,
+            ranks=strategy.waiting_ranks,
+            group=strategy.plan.lockstep,
+        )
+        return job.recomputing(strategy.stage_layers(job)) if training.recompute.by_stage else job
+
+    def copied(self, **update: Any) -> Self:
+        """A copy with other parts, which are taken to be valid, and the framework that they have by default, if none is named.
+
+        Raises FieldError for a named framework that does not support them.
+        """
+        copy = self.model_copy(update=update)
+        copy._take_framework()
+        return copy
+
+    @model_validator(mode="after")
+    def _framework_is_there(self) -> Self:
+        self._take_framework()
+        return self
+
+    def _take_framework(self) -> None:
+        """Fills in the default framework, and what frameworks decide of the strategy."""
+        strategy, training = self.strategy, self.training
+        if self.framework_is_default:
+            self.__dict__["framework"] = default_framework(
+                strategy, training.precision, training.zero, self.model, self.cluster
+            )
+        else:
+            check_supported(self.framework, features(strategy, training.precision, training.zero, self.cluster))
+            check_attention(self.framework, self.model)
+            self.__dict__["framework"] = renamed(self.framework)
+        self.__dict__["strategy"] = with_defaults(strategy, self.framework, training.zero, training.precision)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        """Rules between parts. FieldError passes through pydantic, and `load` adds the place."""
+        workers = self.strategy.workers
+        if self.total_samples % workers:
+            nearest = max(1, round(self.total_samples / workers)) * workers
+            message = f"{workers} workers do not divide {self.total_samples} samples; give a multiple such as {nearest}"
+            raise FieldError(("batch",), message)
+        layers = _layers(self.model, self.strategy.plan.shard)
+        if max((layer.parameters for layer in layers), default=0) > _MOST_PARAMETERS:
+            raise FieldError(("model",), f"a layer has more than {_MOST_PARAMETERS:.0e} parameters; give a narrower one")
+        self.strategy.check(layers, self.samples_per_worker)
+        self._memory_is_saved_where_it_can_be(layers)
+        self._states_are_shared_where_they_can_be()
+        check_gradients(self.training, self.strategy)
+        self._devices_suffice()
+        self.strategy.plan.check_on(self.cluster)
+        self._ranks_exist()
+        if self.convergence is not None:
+            self.convergence.check(self.strategy)
+        self._precision_is_there()
+        return self
+
+    def _precision_is_there(self) -> None:
+        training, device = self.training, self.cluster.device
+        if training.precision not in device.peak_flops:
+            known = ", ".join(sorted(device.peak_flops))
+            message = f"{device.name} has no peak rate for {training.precision}; use one of {known}"
+            raise FieldError(("training", "precision"), message)
+        if not is_narrow(training.precision):
+            if "fp8_recipe" in training.model_fields_set:
+                message = f"scales 8-bit products, and precision is {training.precision}; set training.precision=fp8"
+                raise FieldError(("training", "fp8_recipe"), f"{training.fp8_recipe} {message}, or leave it out")
+        elif training.fp8_recipe == "mxfp8" and device.kernels is not None and device.kernels.generation != "blackwell":
+            message = f"mxfp8 needs a Blackwell GPU, and {device.name} is not one; use blockwise, current or delayed"
+            raise FieldError(("training", "fp8_recipe"), message)
+
+    def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
+        training = self.training
+        training.recompute.check(layers, self.model.kind)
+        if "parameters" in training.offload and training.zero < 3:
+            message = (
+                "only parameters that workers share out are offloaded; set training.zero=3, or offload the optimizer alone"
+            )
+            raise FieldError(("training", "offload"), message)
+
+    def _states_are_shared_where_they_can_be(self) -> None:
+        zero, kind, plan = self.training.zero, self.strategy.kind, self.strategy.plan
+        if zero and self.strategy.servers:
+            message = f"servers hold the optimizer states of a {kind}; leave zero out, or train by data_parallel"
+            raise FieldError(("training", "zero"), message)
+        if zero and not isinstance(self.strategy, Replicated):
+            message = f"workers of a {kind} share no states out; leave zero out, or train by data_parallel"
+            raise FieldError(("training", "zero"), message)
+        if zero and plan.compression is not None:
+            message = "gradients that are scattered are not compressed; leave compression out, or training.zero"
+            raise FieldError(("strategy", "compression"), message)
+        if plan.shard_over is not None and not zero:
+            raise FieldError(("strategy", "shard_over"), "nothing is shared out; set training.zero to 1, 2 or 3")
+        if plan.overlap_gather and zero not in (1, 2):
+            message = "parameters are not gathered after a step; set training.zero to 1 or 2, or leave it out"
+            raise FieldError(("strategy", "overlap_gather"), message)
+        if zero < 2 and plan.scatter == "step":
+            message = "gradients are not scattered; set training.zero to 2 or 3, or leave it out"
+            raise FieldError(("strategy", "scatter"), message)
+        if zero < 3 and not (plan.prefetch == 1 and plan.reshard):
+            field = "prefetch" if plan.reshard else "reshard"
+            raise FieldError(("strategy", field), "parameters are not gathered; set training.zero=3, or leave it out")
+
+    def _ranks_exist(self) -> None:
+        for field, ranks in self.unevenness.named_by_field():
+            if max(ranks) >= self.strategy.ranks:
+                message = f"there is no rank {max(ranks)}; they are numbered 0 to {self.strategy.ranks - 1}"
+                raise FieldError(("unevenness", *field), message)
+
+    def _devices_suffice(self) -> None:
+        cluster, needed = self.cluster, self.strategy.training_ranks
+        if needed > cluster.devices:
+            nodes = -(-needed // cluster.node.devices)
+            message = (
+                f"{needed} ranks for {cluster.devices} devices ({cluster.nodes} nodes × {cluster.node.devices}); "
+                f"give at most {cluster.devices}, or set cluster.nodes={nodes}"
+            )
+            raise FieldError(("strategy",), message)
+        if (nodes := self.strategy.nodes_needed(cluster)) > cluster.nodes:
+            message = f"workers and dedicated servers need {nodes} nodes, the cluster has {cluster.nodes}"
+            colocated = ", or placement: colocated" if hasattr(self.strategy, "placement") else ""
+            raise FieldError(("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}")
+        if cluster.nodes > 1 and cluster.network is None:
+            raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
+        if self.strategy.talks_in_nodes(cluster) and cluster.node.link is None:
+            message = "several ranks on a node and no link between them; give bandwidth and latency"
+            raise FieldError(("cluster", "node", "link"), message)
+
+
+def load(reference: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario in a file, or of a name that ships, or of `published:ROW-ID`, with `key.path=value` overrides applied.
+
+    Raises NotFoundError, or ScenarioError with every problem as `file:line:column: field: what; what to do`.
+    """
+    if str(reference).startswith(PUBLISHED):
+        from scaleproof.simulator.scenario.published.yaml_text import text_of
+
+        return build(yaml_file.parse(text_of(str(reference)), str(reference)), Path(str(reference)), overrides)
+    path = catalog.find_scenario(str(reference))
+    located = yaml_file.read(path)
+    return build(located, path, overrides)
+
+
+def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Validates YAML that was read from `path`: resolves named parts, applies overrides. Raises ScenarioError."""
+    if not isinstance(located.data, dict):
+        raise ScenarioError([f"{located.place(())}: a scenario is a mapping with model, cluster, strategy and batch"])
+    _resolve_parts(located, path.parent)
+    for override in overrides:
+        _apply(located, override)
+    _expand_shorthand(located)
+    located.data.setdefault("name", path.stem)
+    return _validated(Scenario, located)
+
+
+def load_cluster(path: Path) -> Cluster:
+    """A cluster file on its own. Raises NotFoundError or ScenarioError."""
+    located = yaml_file.read(path)
+    resolve_device(located, (), path.parent)
+    return _validated(Cluster, located)
+
+
+def load_device(path: Path) -> Device:
+    """A device file on its own. Raises NotFoundError or ScenarioError."""
+    return _validated(Device, yaml_file.read(path))
+
+
+def load_model(reference: str | Path, **changes: Any) -> AnyModel:
+    """A model on its own, with some fields changed: the name of one that ships, a path, `hf:` or `python:`.
+
+    Raises NotFoundError or ScenarioError.
+    """
+    located = _read_part("model", str(reference), Path())
+    for field, value in changes.items() if isinstance(located.data, dict) else ():
+        located.data[field] = value
+        located.places[(field,)] = f"{reference} with {field}={value}"
+    return _validated(_ModelFile, Located({"model": located.data}, {("model", *k): v for k, v in located.places.items()})).model
+
+
+def _validated(kind: type[_S], located: Located) -> _S:
+    try:
+        return kind.model_validate(located.data)
+    except FieldError as error:
+        raise ScenarioError([f"{located.place(error.field)}: {error}"]) from None
+    except ValidationError as error:
+        raise ScenarioError([problem(kind, located, detail) for detail in _told(error)]) from None
+
+
+def _told(error: ValidationError) -> list[Any]:
+    """The problems, but for lists that are too short because of wrong items."""
+    details = error.errors()
+    wrong = [detail["loc"] for detail in details]
+    return [
+        detail
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(len(loc) > len(detail["loc"]) and loc[: len(detail["loc"])] == detail["loc"] for loc in wrong)
+    ]
+
+
+def _resolve_parts(located: Located, folder: Path) -> None:
+    for part in catalog.PARTS:
+        _resolve(located, part, folder)
+    resolve_device(located, ("cluster",), folder)
+    resolve_framework(located, folder)
+
+
+def _resolve(located: Located, part: str, folder: Path) -> None:
+    """Replaces a model or cluster given by name or path with what its file says."""
+    reference = located.data.get(part)
+    if not isinstance(reference, str):
+        return
+    try:
+        found = _read_part(part, reference, folder)
+    except NotFoundError as error:
+        raise ScenarioError([f"{located.place((part,))}: {part}: {error}"]) from None
+    located.graft((part,), found)
+
+
+def _read_part(part: str, reference: str, folder: Path) -> Located:
+    """What a model's or cluster's file says. A model may also be `hf:path/config.json` or `python:module:function`.
+
+    Raises NotFoundError or ScenarioError.
+    """
+    if part == "model" and reference.startswith("hf:"):
+        from scaleproof.simulator.model import huggingface
+
+        return Located(huggingface.read(folder / reference.removeprefix("hf:")))
+    if part == "model" and reference.startswith("python:"):
+        return Located({"kind": "traced", "source": reference, "name": reference.rpartition(":")[2]})
+    path = catalog.find_part(part, reference, folder)
+    found = yaml_file.read(path)
+    if isinstance(found.data, dict):
+        found.data.setdefault("name", path.stem)
+    if part == "cluster":
+        resolve_device(found, (), path.parent)
+    return found
+
+
+def _apply(located: Located, override: str) -> None:
+    """Applies one `--set key.path=value`; the value is YAML, and paths in it start from the working folder."""
+    key, equals, text = override.partition("=")
+    where = f"--set {override}"
+    if not equals or not key:
+        raise ScenarioError([f"{where}: expected field=value, such as strategy.workers=8"])
+    try:
+        # nothing at all is none
+        value = yaml_file.parse(text, where).data if text.strip() else None
+    except ScenarioError:
+        raise ScenarioError([f"{where}: {text!r} is not a value"]) from None
+    path = tuple(key.split("."))
+    # a base has been put in the device's place: another one is another device
+    path = path[:-1] if path == ("cluster", "device", "base") else path
+    _expand_shorthand(located)
+    if path[0] == "framework" and len(path) > 1 and "framework" not in located.data:
+        message = "the scenario names no framework to change; set framework=NAME before, such as framework=megatron-core-0.12"
+        raise ScenarioError([f"{where}: {message}"])
+    parent = located.data
+    for name in path[:-1]:
+        parent = parent.setdefault(name, {}) if isinstance(parent, dict) else None
+    if not isinstance(parent, dict):
+        raise ScenarioError([f"{where}: {'.'.join(path[:-1])} has no fields"])
+    parent[path[-1]] = value
+    for old in [p for p in located.places if p[: len(path)] == path]:
+        del located.places[old]
+    located.places[path] = where
+    if path == ("cluster", "device", "memory"):
+        forget_usable_memory(parent)
+    if path == ("batch", "total"):
+        parent.pop("per_worker", None)
+    if path == ("batch", "per_worker"):
+        parent.pop("total", None)
+    if len(path) == 1 and path[0] in catalog.PARTS:
+        _resolve(located, str(path[0]), Path())
+    resolve_device(located, ("cluster",), Path())
+    resolve_framework(located, Path())
+
+
+def _expand_shorthand(located: Located) -> None:
+    """`batch: 256` means `{total: 256}`, `strategy: data_parallel` means `{kind: data_parallel}`."""
+    for key, inner, kind in (("batch", "total", int), ("strategy", "kind", str)):
+        value = located.data.get(key)
+        if isinstance(value, kind) and not isinstance(value, bool):
+            located.data[key] = {inner: value}

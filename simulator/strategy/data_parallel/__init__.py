@@ -1,0 +1,1 @@
+"""TODO: simulator.strategy.data_parallel."""

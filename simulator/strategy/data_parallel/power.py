@@ -1,0 +1,72 @@
+"""Power: what a device's power limit leaves kernels that run next to collectives."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.common import catalog
+
+Times = NDArray[np.float64]
+
+_BITS: Final = 8
+_PICO: Final = 1e-12
+
+
+@dataclass(frozen=True)
+class PowerBudget:
+    """Power that kernels and collectives draw, as shares of what the device's power limit leaves beyond its idle power.
+
+    products, memory: of kernels that products or memory bandwidth bound, alone. channels: of the processors of all channels of
+    collectives. budget_W: what the limit leaves.
+    """
+
+    products: float
+    memory: float
+    channels: float
+    budget_W: float
+
+    @classmethod
+    def of(cls, device: Device, processors: float) -> Self | None:
+        """The budget of a device of which channels occupy the share `processors`; None where no limit is known."""
+        kernels = device.kernels
+        if device.power_limit_W is None or kernels is None:
+            return None
+        constants = _constants()
+        idle = constants["idle_share"]
+        products = min(1.0, kernels.tile_share / kernels.sustained_share)
+        return cls(
+            products=(products - idle) / (1 - idle),
+            memory=(constants["memory_bound_share"] - idle) / (1 - idle),
+            channels=processors * constants["channel_share"],
+            budget_W=(1 - idle) * device.power_limit_W,
+        )
+
+    def lost(self, moved_W: Times) -> tuple[Times, Times]:
+        """Shares of their rate that kernels lose that products bound, and that memory bandwidth bounds, next to collectives.
+
+        moved_W: watts that collectives draw for moving bytes. Power is shared max-min fairly: collectives have what they draw,
+        up to a half.
+        """
+        left = 1 - np.minimum(self.channels + moved_W / self.budget_W, 0.5)
+        products, memory = (np.maximum(0.0, 1 - left / alone) for alone in (self.products, self.memory))
+        return products, memory
+
+
+def joules_per_bus_byte(memory_bytes: float) -> float:
+    """Joules that a device spends on a byte on the bus for which it moves `memory_bytes` bytes of memory."""
+    constants = _constants()
+    energy_pJ = constants["memory_pJ_per_bit"] * memory_bytes + constants["link_pJ_per_bit"]
+    return float(_BITS * _PICO * energy_pJ)
+
+
+@functools.cache
+def _constants() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((catalog.ROOT / "kernels" / "power.yaml").read_text(encoding="utf-8"))
+    return found

@@ -1,0 +1,153 @@
+"""Model parallelism: one copy of the model on several devices, each layer on one of them, all samples at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from scaleproof.simulator.cluster.collectives.algorithms import Group
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.model.graph import branches, inputs_of, owners_of, place_branches
+from scaleproof.simulator.model.layers import Layer, cut_into_stages
+from scaleproof.simulator.program import Program, ProgramBuilder
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy.base import Strategy
+from scaleproof.simulator.strategy.data_parallel.loading_tasks import Feeding
+from scaleproof.simulator.strategy.job import Costs, Job
+from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
+
+
+class ModelParallel(Strategy):
+    """Branches of a model run on different devices at the same time; a chain is cut into `stages`, which take turns."""
+
+    kind: Literal["model_parallel"] = "model_parallel"
+    stages_: Count = Field(1, alias="stages", description="devices")
+
+    @property
+    def stages(self) -> int:
+        return self.stages_
+
+    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        devices = len(set(self._device_of(layers)))
+        if devices < self.stages:
+            message = f"{self.stages} devices for a model with {devices} branches; give at most {devices}"
+            raise FieldError(("strategy", "stages"), message)
+
+    def parts(self, job: Job) -> list[list[Layer]]:
+        device_of = self._device_of(job.layers)
+        own = with_own_weights(job.layers, device_of)
+        return [[layer for layer, at in zip(own, device_of, strict=True) if at == device] for device in range(self.stages)]
+
+    def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
+        device_of = self._device_of(job.layers)
+        return [[i for i, at in enumerate(device_of) if at == device] for device in range(self.stages)]
+
+    def _device_of(self, layers: Sequence[Layer]) -> list[int]:
+        """The device of each layer. Raises FieldError for more devices than a chain has blocks."""
+        if branches(layers):
+            return place_branches(layers, self.stages)
+        return [device for device, part in enumerate(cut_into_stages(layers, self.stages)) for _ in part]
+
+    def compile(self, job: Job) -> Program:
+        """Layers forward and back, what one device hands to another, gradients of weights that several have, the optimizers."""
+        device_of = self._device_of(job.layers)
+        passes = _PassTasks(replace(job, layers=with_own_weights(job.layers, device_of)), device_of, self.stages)
+        passes.add_forward()
+        passes.add_backward()
+        passes.add_optimizers(owners_of(job.layers))
+        return passes.builder.build()
+
+
+def with_own_weights(layers: Sequence[Layer], device_of: Sequence[int]) -> list[Layer]:
+    """The layers, where those that have the weights of a layer on another device have them there as well."""
+    owners = owners_of(layers)
+    return [
+        replace(layer, tensors=layers[owners[i]].tensors) if i in owners and device_of[owners[i]] != device_of[i] else layer
+        for i, layer in enumerate(layers)
+    ]
+
+
+class _PassTasks:
+    """Adds the passes of a step to a program: a task for each layer, on the device that it is placed on."""
+
+    def __init__(self, job: Job, device_of: Sequence[int], devices: int) -> None:
+        self.builder = ProgramBuilder()
+        self.job = job
+        self.device_of = device_of
+        self.costs: Costs = job.costs()
+        self._fabric = ResourceMap(job.cluster, self.builder)
+        self._places = [divmod(device, job.cluster.node.devices) for device in range(devices)]
+        self.ranks = [
+            self._fabric.add_rank(f"device {device}", job.unevenness, device, self._places[device][0])
+            for device in range(devices)
+        ]
+        number = {layer.name: i for i, layer in enumerate(job.layers)}
+        self._reads = [[number[name] for name in names] for names in inputs_of(job.layers)]
+        feeding = Feeding(self.builder, job)
+        for device in sorted({device_of[i] for i, read in enumerate(self._reads) if not read}):
+            feeding.add(self.ranks[device], self._places[device][0], 1, 1)
+        self._sent: dict[tuple[int, int], int] = {}
+        self._backward: dict[int, int] = {}
+
+    def add_forward(self) -> None:
+        """Every layer once those that it reads have been computed, and sent where they are on another device."""
+        forward: list[int] = []
+        for i, read in enumerate(self._reads):
+            after = [self._send(source, i, forward[source]) for source in read if self.device_of[source] != self.device_of[i]]
+            forward.append(self.builder.compute(self._rank(i), Phase.FORWARD, self.costs.forward_s[i], after))
+
+    def add_backward(self) -> None:
+        """Every layer once the gradients of what it handed on have come."""
+        readers: dict[int, list[int]] = {}
+        for i, read in enumerate(self._reads):
+            for source in read:
+                readers.setdefault(source, []).append(i)
+        for i in range(len(self.device_of) - 1, -1, -1):
+            after = [
+                self._send(reader, i, self._backward[reader], gradient_of=i)
+                for reader in readers.get(i, ())
+                if self.device_of[reader] != self.device_of[i]
+            ]
+            seconds = self.costs.backward_s[i]
+            self._backward[i] = self.builder.compute(self._rank(i), Phase.BACKWARD, seconds, after)
+
+    def add_optimizers(self, owners: Mapping[int, int]) -> None:
+        """Gradients of weights that two devices have are averaged first; each device then updates its own."""
+        shared: dict[tuple[int, int], int] = {}
+        for layer, owner in owners.items():
+            devices = (self.device_of[owner], self.device_of[layer])
+            if devices[0] != devices[1]:
+                shared[devices] = shared.get(devices, 0) + self.job.layers[owner].parameters
+        after = [self._average(sorted(devices), parameters) for devices, parameters in shared.items()]
+        for device, rank in enumerate(self.ranks):
+            here = [layer.parameters for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device]
+            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(sum(here)), after)
+
+    def _rank(self, layer: int) -> int:
+        return self.ranks[self.device_of[layer]]
+
+    def _send(self, source: int, target: int, after: int, gradient_of: int | None = None) -> int:
+        """The row of the message with a layer's output to another's device (it goes there once), or with its gradient back."""
+        key = (source, self.device_of[target])
+        if gradient_of is None and key in self._sent:
+            return self._sent[key]
+        sent = self.job.layers[source if gradient_of is None else gradient_of]
+        size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.element_bytes)
+        places = self._places[self.device_of[source]], self._places[self.device_of[target]]
+        path = self._fabric.alike_messages(*places, size_bytes)
+        row = self.builder.transfer(self._rank(source), self._rank(target), size_bytes, path, Phase.SEND, (after,))
+        if gradient_of is None:
+            self._sent[key] = row
+        return row
+
+    def _average(self, devices: Sequence[int], parameters: int) -> int:
+        group = Group.of(list(devices), self.job.cluster.node.devices)
+        nodes = sorted({self._places[device][0] for device in devices})
+        moved_bytes, path = self._fabric.collective("all_reduce", group, float(parameters * self.job.element_bytes), nodes)
+        last = [min(i for i in self._backward if self.device_of[i] == device) for device in devices]
+        ready = [self._backward[i] for i in last]
+        return self.builder.collective([self.ranks[device] for device in devices], moved_bytes, path, Phase.SYNCHRONISE, ready)

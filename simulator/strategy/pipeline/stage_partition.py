@@ -1,0 +1,137 @@
+"""Balance: where the model is cut into stages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError, WrapValidator
+
+from scaleproof.simulator.cluster.device.device import optimizer_bytes
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Width
+from scaleproof.simulator.model.layers import NOT_COUNTED, Counted, Layer, cut_into_stages, glued_ends
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.pipeline.schedule import most_held
+from scaleproof.simulator.strategy.plan import Plan
+
+_Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]
+
+
+def _told_at_once(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """One error in place of one for each thing that it could have been."""
+    try:
+        return validate(value)
+    except ValidationError:
+        raise ValueError(f"{str(value)[:60]!r} is none; give layers, time, memory, or blocks a stage such as [3, 2]") from None
+
+
+Balance = Annotated[Literal["layers", "time", "memory"] | _Blocks, WrapValidator(_told_at_once)]
+_Weights = Callable[[int], NDArray[np.float64]]
+_Places = NDArray[np.int64]
+
+
+def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
+    """The layers of each stage of the model, stages · chunks of them.
+
+    balance: the same number of blocks everywhere; or so that the stage that takes the most time, or memory, takes as little as
+    can be, with what embedding and loss take at the ends; or the numbers of blocks, from the first stage on. Raises FieldError.
+    """
+    layers, stages = job.layers, plan.stages * plan.chunks
+    by_blocks = cut_by_blocks(layers, stages, balance, plan.counted)
+    if isinstance(balance, tuple) or balance == "layers" or stages == 1:
+        return by_blocks
+    return _cut_evenly(layers, stages, _seconds(job, plan) if balance == "time" else _bytes(job, plan))
+
+
+def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted: Counted = NOT_COUNTED) -> list[range]:
+    """As many blocks in every stage, if not said otherwise. Raises FieldError where there are more stages than blocks."""
+    if any(counted) and (stages == 1 or blocks != "layers"):
+        field = f"account_for_{Counted._fields[counted.index(True)]}"
+        why = "there is one stage of the model" if stages == 1 else "balance says where the model is cut"
+        raise FieldError(("strategy", field), f"{why}; leave it out")
+    if not isinstance(blocks, tuple):
+        return cut_into_stages(layers, stages, counted)
+    first, last = glued_ends(layers)
+    if len(blocks) != stages:
+        raise FieldError(("strategy", "balance"), f"{len(blocks)} numbers for {stages} stages of the model; give one for each")
+    if sum(blocks) != last - first:
+        message = f"they add up to {sum(blocks)} blocks, the model has {last - first}; give as many"
+        raise FieldError(("strategy", "balance"), message)
+    bounds = [first, *(first + np.cumsum(blocks)).tolist()]
+    bounds[0], bounds[-1] = 0, len(layers)
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+def _seconds(job: Job, plan: Plan) -> _Weights:
+    """Of both passes over each layer, the same on every stage; with all blocks recomputed, where recomputation depends on
+    stages."""
+    job = replace(job, recomputed=None)
+    costs = job.costs(plan.microbatches)
+    total = costs.forward_s + costs.backward_s + costs.forward_exchange_s + costs.backward_exchange_s
+    return lambda _: total
+
+
+def _bytes(job: Job, plan: Plan) -> _Weights:
+    """Of each layer: what is held for its parameters, and its activations for the microbatches that its stage has in flight."""
+    samples = job.samples_per_worker / plan.microbatches
+    states = np.array(
+        [
+            layer.parameters * 2.0 * job.element_bytes + optimizer_bytes(layer.parameters, job.optimizer, job.precision)
+            for layer in job.layers
+        ]
+    )
+    kept = np.array(
+        [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
+    )
+    held = most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(job)) / plan.chunks
+    rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
+    return lambda stage: states + samples * float(held[rank_of[stage]]) * kept
+
+
+def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list[range]:
+    """Contiguous stages of which the heaviest is as light as can be: a bound on it is bisected; within it stages are near to
+    equal numbers of layers."""
+    (first, last), end = glued_ends(layers), len(layers)
+    sums = [np.concatenate([[0.0], np.cumsum(weights(stage))]) for stage in range(stages)]
+
+    def ends(stage: int, begins: _Places, bound: float) -> tuple[_Places, _Places]:
+        """The first and the last place where a stage may end that begins at each of some places: it has a block, weighs at most
+        `bound`, and leaves a block for each that follows."""
+        most = np.searchsorted(sums[stage], sums[stage][begins] + bound, side="right") - 1
+        if stage == stages - 1:
+            return np.full_like(begins, end), most
+        return np.maximum(begins, first) + 1, np.minimum(most, last - (stages - 1 - stage))
+
+    def filled(bound: float) -> list[int] | None:
+        """Where stages begin that weigh at most `bound`; None where they do not hold all layers."""
+        reached = [np.array([0])]
+        for stage in range(stages):
+            least, most = ends(stage, reached[-1], bound)
+            marks = np.zeros(end + 2, dtype=np.int64)
+            np.add.at(marks, least, least <= most)
+            np.subtract.at(marks, most + 1, least <= most)
+            reached.append(np.flatnonzero(np.cumsum(marks) > 0))
+        if not len(reached[-1]):
+            return None
+        begins = [end]
+        for stage in range(stages - 1, 0, -1):
+            least, most = ends(stage, reached[stage], bound)
+            fitting = reached[stage][(least <= begins[0]) & (begins[0] <= most)]
+            begins.insert(0, int(fitting[np.abs(fitting - begins[0] * stage / (stage + 1)).argmin()]))
+        return [0, *begins[:-1]]
+
+    low, high = 0.0, max(float(total[-1]) for total in sums)
+    best = [stage.start for stage in cut_into_stages(layers, stages)]
+    for _ in range(60):
+        middle = (low + high) / 2
+        found = filled(middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, middle
+    return [range(a, b) for a, b in itertools.pairwise([*best, end])]

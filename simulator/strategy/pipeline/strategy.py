@@ -1,0 +1,22 @@
+"""Pipeline parallelism: contiguous stages of layers on different ranks, microbatches passing through them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from scaleproof.simulator.common.spec import Count
+from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.simulator.strategy.replica_strategy import Replicated, Staged, staging
+
+
+class Pipeline(Staged, Replicated):
+    """One replica of the model, cut into stages."""
+
+    kind: Literal["pipeline"] = "pipeline"
+    microbatches_: Count = Field(1, alias="microbatches")
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(microbatches=self.microbatches_, **staging(self))

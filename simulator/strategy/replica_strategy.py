@@ -1,0 +1,134 @@
+"""What strategies of replicas have in common: fields, rules, and that a plan says all of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, names_for
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.common.spec import Count, Spec
+from scaleproof.simulator.common.units import Bytes
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.strategy.base import Strategy
+from scaleproof.simulator.strategy.compile import check_size, compile_plan
+from scaleproof.simulator.strategy.data_parallel.compression import AnyCompression
+from scaleproof.simulator.strategy.data_parallel.uneven_batches import Shares, check_shares
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.pipeline import schedule as schedules
+from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
+from scaleproof.simulator.strategy.pipeline.stage_partition import Balance, cut, cut_by_blocks
+from scaleproof.simulator.strategy.plan import Plan
+
+
+class Staged(Spec):
+    """Fields of what is cut into pipeline stages."""
+
+    stages_: Count = Field(1, alias="stages", description="pipeline ranks of a worker")
+    chunks: Count = Field(1, description="stages of the model on each rank (virtual stages)")
+    schedule: ScheduleName = "1f1b"
+    balance: Balance = Field("layers", description="what stages have alike, or how many blocks each has")
+    account_for_embedding: bool = Field(False, description="count the embedding as a layer when stages are cut")
+    account_for_loss: bool = Field(False, description="count the output head and the loss as a layer when stages are cut")
+    overlap_sends: bool = Field(False, description="send and receive activations beside passes")
+
+    @property
+    def balance_of(self) -> Balance:
+        """How the model is cut into stages."""
+        return self.balance
+
+
+class Averaged(Spec):
+    """Fields of what averages gradients over workers."""
+
+    workers_: Count = Field(1, alias="workers", description="replicas of the model")
+    bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes")
+    overlap: bool = Field(True, description="sum buckets while the backward pass goes on")
+    algorithm: str | None = Field(None, description="of the allreduce; the library's choice if absent")
+    compression: AnyCompression | None = Field(None, description="what workers exchange in place of their gradients")
+    prefetch: int = Field(1, ge=0, le=1000, description="layers that are gathered ahead, where parameters are shared out")
+    reshard: bool = Field(
+        True, description="drop gathered parameters after the forward pass; else pipelines keep them for the whole step"
+    )
+    scatter: Literal["microbatch", "step"] = Field(
+        "microbatch", description="scatter gradients after each microbatch, or whole ones once a step (FSDP's no_sync)"
+    )
+    shard_over: Count | None = Field(None, description="workers that share states; all if absent (hybrid sharding)")
+
+
+class Replicated(Strategy, ABC):
+    """Strategies whose plan says everything."""
+
+    @property
+    def workers(self) -> int:
+        return self.plan.workers
+
+    @property
+    def stages(self) -> int:
+        return self.plan.stages
+
+    @property
+    def servers(self) -> int:
+        return self.plan.servers
+
+    @property
+    def microbatches(self) -> int:
+        return self.plan.microbatches
+
+    @property
+    @abstractmethod
+    def plan(self) -> Plan:
+        """How replicas are divided and scheduled."""
+
+    @property
+    def balance_of(self) -> Balance:
+        """How the model is cut into stages."""
+        return "layers"
+
+    def ranges(self, job: Job) -> list[range]:
+        """The layers of each stage of the model. Raises FieldError where it cannot be cut so."""
+        return cut(self.plan.exchanging(job), self.plan, self.balance_of)
+
+    def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
+        return self.ranges(job)
+
+    def parts(self, job: Job) -> list[list[Layer]]:
+        ranges = self.ranges(job)
+        return [[job.layers[i] for stage in stages for i in ranges[stage]] for stages in self.plan.stage_of]
+
+    def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
+        plan = self.plan
+        cut_by_blocks(layers, plan.stages * plan.chunks, self.balance_of, plan.counted)
+        if plan.shares is not None:
+            check_shares(plan.shares, plan.workers, samples_per_worker * plan.workers)
+        for samples in plan.shares or (samples_per_worker,):
+            super().check(layers, samples)
+        check_size(plan)
+        plan.check(any(layer.expert_parameters for layer in layers))
+        schedules.check(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
+        known = names_for("all_reduce", list(ALGORITHMS))
+        if plan.algorithm is not None and plan.algorithm not in known:
+            message = f"no algorithm of an allreduce is called {plan.algorithm!r}; give one of {', '.join(sorted(known))}"
+            raise FieldError(("strategy", "algorithm"), message)
+
+    def compile(self, job: Job) -> Program:
+        return compile_plan(self.plan, job, self.ranges(job))
+
+
+def averaging(fields: Averaged) -> dict[str, Any]:
+    """What the fields of averaging say of a plan."""
+    names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "scatter", "shard_over")
+    return {"workers": fields.workers_} | {name: getattr(fields, name) for name in names}
+
+
+def staging(fields: Staged) -> dict[str, Any]:
+    """What the fields of stages say of a plan."""
+    names = ("chunks", "schedule", "overlap_sends", "account_for_embedding", "account_for_loss")
+    return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
+
+
+__all__ = ["Averaged", "Replicated", "Shares", "Staged", "averaging", "staging"]

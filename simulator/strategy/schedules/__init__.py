@@ -1,1 +1,0 @@
-"""How the orders of pipeline schedules come about; what others need of it is in simulator.strategy.schedule."""

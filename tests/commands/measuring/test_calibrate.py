@@ -1,0 +1,104 @@
+"""The command: probes run alone, tables fitted again, and errors of one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import scaleproof
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.validator.calibration.cluster_file.writing import points_path
+from scaleproof.validator.probe import points as tables
+from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, all_pairs, facts, sends, sums
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "lab.points.parquet"
+    slow = sends(all_pairs(4), rate=lambda one, other: BANDWIDTH_BPS / (2 if 3 in (one, other) else 1))
+    tables.write([*slow, *sums(4, 4, 1e-3, 30e6), facts().point()], path)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, list[str], list[str]]:
+    try:
+        code = scaleproof.main(["calibrate", *map(str, arguments)])
+    except SystemExit as end:
+        code = int(str(end.code))
+    out, err = capsys.readouterr()
+    return code, out.splitlines(), err.splitlines()
+
+
+def test_one_probe_runs_alone_and_what_it_found_is_in_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    described, out = tmp_path / "mine.yaml", tmp_path / "measured.yaml"
+    described.write_text(yaml.safe_dump(BASE | {"nodes": 1, "node": {"devices": 4, "cores": 2}, "network": None}))
+    budget = ("--probe", "message", "--budget", "1 s", "--groups", "2")
+    code, printed, told = run(capsys, "--on", "local", "--cluster", described, "--out", out, *budget)
+    assert code == 0
+    assert [line for line in told if line.startswith("calibrating")] == ["calibrating: messages between two ranks"]
+    cluster = load_cluster(out)
+    assert cluster.node.link is not None
+    assert cluster.node.link.bandwidth_Bps > 1e6
+    assert cluster.device.peak_flops == {"fp32": 50e9}
+    assert set(cluster.uncertainty) == {"node.link.bandwidth", "node.link.latency"}
+    assert {"host", "date", "system", "python", "torch", "models", "probes", "stopped"} <= set(cluster.provenance)
+    assert printed[0] == f"{out}: four hosts; measured"
+    assert any(line.strip().startswith("node.link.latency") for line in printed)
+    assert {point.probe for point in tables.read(points_path(out))} == {"message", "site"}
+
+
+def test_a_table_is_fitted_again_without_measuring(capsys: pytest.CaptureFixture[str], tmp_path: Path, table: Path) -> None:
+    out = tmp_path / "again.yaml"
+    code, printed, told = run(capsys, "--from", table, "--out", out)
+    assert code == 0
+    assert any(line == "note: host 3 is 2.0 times as slow to all others" for line in told)
+    assert any("500 Mbit/s" in line and "network.bandwidth" in line for line in printed)
+    cluster = load_cluster(out)
+    assert cluster.network is not None
+    assert cluster.network.unlike[0].at == (3,)
+    assert cluster.provenance["date"] == "2026-01-01"
+    assert tables.read(points_path(out)) == tables.read(table)
+    before = table.read_bytes()
+    assert run(capsys, "--from", table, "--out", tmp_path / "lab.yaml")[0] == 0
+    assert table.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--out", "."], "--out .: a folder; give the name of the cluster file"),
+        (["--out", f"{__file__}/lab.yaml"], "is no folder that can be written to; give another file"),
+        (["--out", "c.yaml", "--probe", "nothing"], "--probe nothing: no such probe; give one of matmul"),
+        (["--out", "c.yaml", "--budget", "fast"], "--budget: "),
+        (["--out", "c.yaml", "--budget", "0 s"], "--budget: probes need time"),
+        (["--out", "c.yaml", "--groups", "1"], "--groups: a group has at least 2 ranks"),
+        (["--out", "c.yaml", "--on", "netlab"], "name it by --cluster"),
+        (["--out", "c.yaml", "--hosts", "3"], "--hosts 3: only a lab has hosts"),
+        (["--out", "c.yaml", "--on", "cluster"], "started by torchrun or srun"),
+        (["--out", "c.yaml", "--cluster", "nowhere"], "nowhere"),
+        (["--out", "c.yaml", "--model", "resnet50"], "--model: only gpt and mlp"),
+        (["--out", "c.yaml", "--from", "none.parquet"], "none.parquet: No such file"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    (line,) = err
+    assert told in line
+
+
+def test_tables_of_something_else_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path, out = tmp_path / "other.parquet", tmp_path / "c.yaml"
+    path.write_text("op,size\nall_reduce,8\n")
+    code, _, (line,) = run(capsys, "--from", path, "--out", out)
+    assert (code, "not a Parquet file" in line) == (2, True)
+    tables.write(sends(all_pairs(2)), path)
+    code, _, (line,) = run(capsys, "--from", path, "--out", out)
+    assert code == 2
+    assert "nothing tells where its points were measured" in line
+    assert not out.exists()

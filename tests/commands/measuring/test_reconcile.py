@@ -1,0 +1,88 @@
+"""What reconcile prints of cases that were measured, and of those that were not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from sqlite3 import connect
+
+import pytest
+
+import scaleproof
+from scaleproof.commands.measuring import reconcile
+from scaleproof.simulator.cluster.quantities import Interval
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.reconciliation.history import FILE
+from scaleproof.validator.reconciliation.reconcile import ReconciledCase
+
+Make = Callable[..., Scenario]
+
+
+def case(small: Make, *changes: str, interval: float = 0.0) -> ReconciledCase:
+    """Measured as if `changes` were so, predicted without them within `interval` of what it says."""
+    predicted = predict(small())
+    about_s = predicted.step_time_s * (1 - interval), predicted.step_time_s * (1 + interval)
+    measured = replace(predict(small(*changes)), origin="measured", rank_names=(), spans=None)
+    return ReconciledCase(small(), replace(predicted, prediction_interval_s=about_s if interval else None), measured)
+
+
+def printed(capsys: pytest.CaptureFixture[str], one: ReconciledCase, parts: bool = False) -> list[str]:
+    reconcile._tell(reconcile._parts if parts else reconcile._words, one)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_case_is_a_line_then_its_phases_then_its_explanation(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s", interval=0.01))
+    assert head.split()[-1] == "no"
+    assert [line.split()[0] for line in lines[:4]] == ["framework:", "forward", "backward", "optimizer"]
+    assert "calibrate --cluster FILE --probe layer" in " ".join(map(str.strip, lines))
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_without_an_interval_nothing_is_inside_or_outside(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, case(small))[0].split()[-1] == "-"
+    assert printed(capsys, case(small, interval=0.1))[0].split()[-1] == "yes"
+
+
+def test_all_parts_are_a_table_that_ends_in_their_sum(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, case(small, "cluster.device.peak.fp32=0.4 TFLOP/s"), parts=True)
+    assert [line.split()[0] for line in lines[-3:]][-1] == "all"
+    assert any(line.split()[:2] == ["communication", "rate"] for line in lines)
+
+
+def test_what_could_not_be_measured_is_said_to_have_failed(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = printed(capsys, ReconciledCase(small(), predict(small()), None, "rank 1 died"))
+    assert line.split()[-1] == "failed"
+
+
+def test_the_last_lines_count_errors_and_intervals(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [case(small, interval=0.1), case(small, "cluster.device.peak.fp32=0.4 TFLOP/s", interval=0.1), case(small)]
+    assert reconcile._verdict(cases, None) == 0
+    assert "1 of 2 measured values inside their 90% intervals" in capsys.readouterr().out
+    assert reconcile._verdict([cases[2]], None) == 0
+    assert "inside" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("provenance", "kept"), [({"date": "2026-11-20T10:00:00+00:00"}, 1), ({}, 0)])
+def test_history_has_runs_and_each_quantity_of_a_measured_cluster_once(
+    small: Make, tmp_path: Path, provenance: dict[str, str], kept: int
+) -> None:
+    one = case(small)
+    found = {"uncertainty": {"device": Interval(low="96 %", high="104 %")}, "provenance": provenance}
+    cluster = one.scenario.cluster.model_copy(update=found)
+    calibrated = replace(one, scenario=one.scenario.model_copy(update={"cluster": cluster}))
+    reconcile._remember([calibrated, calibrated], argparse.Namespace(out=tmp_path, update=None))
+    with closing(connect(tmp_path / FILE)) as history:
+        assert history.execute("select count(*) from reconciled").fetchone()[0] >= 1
+        assert history.execute("select count(*) from calibrated").fetchone() == (kept,)
+
+
+def test_its_options_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        scaleproof.main(["reconcile", "--help"])
+    told = capsys.readouterr().out
+    assert all(option in told for option in ("--explain", "--update", "--max-error", "--out"))

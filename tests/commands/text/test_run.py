@@ -1,0 +1,130 @@
+"""A run in words: what a person reads first, and that nothing is told that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaleproof.commands.text.run import describe
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import divided
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+HYBRID = "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The lines under each title."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines()[1:]:
+        title, row = line[2:15].strip(), line[17:]
+        found.setdefault(title or list(found)[-1], []).append(row)
+    return found
+
+
+def test_a_screen_tells_speed_parts_baseline_memory_energy_and_cost(small: Make) -> None:
+    run = predict(small(HYBRID, "cluster.node.power=6 kW", "cluster.node.price=36 USD/h"))
+    text = describe(run)
+    told = rows(text)
+    assert run.efficiency is not None
+    assert text.startswith("small: hybrid on 6 ranks, predicted\n")
+    assert list(told) == [
+        "framework", "step time", "throughput", "90 % between", "utilisation", "where it goes", "communication", "efficiency",
+        "memory", "energy", "cost",
+    ]  # fmt: skip
+    assert told["step time"][0].endswith("for 48 samples, 1.54 k tokens")
+    assert told["throughput"][0].count("tokens/s") == 2
+    assert told["utilisation"][0].startswith(f"MFU {run.mfu:.1%}, HFU {run.hfu:.1%} of 1.00 TFLOP/s")
+    assert [row.split()[0] for row in told["where it goes"]][:3] == ["compute", "exposed", "bubble"]
+    assert "weak" in told["efficiency"][0]
+    assert told["efficiency"][1].startswith(
+        f"{run.efficiency['strong']:.1%} strong scaling, against 1 worker, 48 samples a step"
+    )
+    assert told["efficiency"][1].endswith("times as fast")
+    assert told["energy"][0].endswith("per million tokens")
+    assert "USD a step" in told["cost"][0]
+    assert len(text.splitlines()) < 24
+    assert max(map(len, text.splitlines())) <= 117
+
+
+def test_bars_are_as_long_as_their_shares(small: Make) -> None:
+    told = rows(describe(predict(small(HYBRID))))
+    shares = [float(row.split("%")[0].split()[-1]) for row in told["where it goes"]]
+    bars = [row.count("█") for row in told["where it goes"]]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert bars == [pytest.approx(share * 24 / 100, abs=0.6) for share in shares]
+
+
+def test_memory_is_told_as_a_range_and_what_would_make_it_fit(small: Make) -> None:
+    told = rows(describe(predict(small(HYBRID))))["memory"]
+    assert " of 8.00 GiB a rank at stage " in told[0]
+    assert len(told) == 2
+    tight = rows(describe(predict(small("strategy.workers=1", "cluster.device.memory=20 MB"))))["memory"]
+    assert tight[-1].startswith("does not fit")
+
+
+def test_servers_are_told_of_with_how_far_workers_are_apart(small: Make) -> None:
+    run = predict(small("strategy={kind: parameter_server, workers: 4, servers: 2}"))
+    assert run.servers is not None
+    assert rows(describe(run))["servers"][0].startswith(f"busiest: {run.servers['bottleneck']}, ")
+    assert len(rows(describe(run))["servers"]) == 1
+    apart = {"version_staleness": {"mean": 3.0, "max": 7}, "dropped": 0.25}
+    told = rows(describe(replace(run, servers={**run.servers, **apart})))["servers"]
+    assert told[1] == "version staleness 3 on average, 7 at most; 25.0% of pushes dropped"
+
+
+def test_what_is_not_known_is_left_out(small: Make) -> None:
+    run = predict(small())
+    bare = replace(
+        run, tokens=None, model_flops=None, efficiency=None, baseline=None, speed_up=None, memory_bytes=None,
+        prediction_interval_s=None,
+    )  # fmt: skip
+    assert list(rows(describe(bare))) == ["framework", "step time", "throughput", "where it goes", "communication"]
+
+
+def test_a_run_bound_by_its_input_says_so(small: Make) -> None:
+    assert "bound by its input" in describe(predict(small("input={decode: 50 ms}")))
+
+
+def test_what_was_measured_tells_how_well_and_what_to_know_before_it_is_trusted(small: Make) -> None:
+    run = predict(small())
+    measured = replace(
+        run, step_time_s=0.1, step_time_interval_s=(0.099, 0.103), fits=None, provenance={"warnings": "too loud\ntoo slow"}
+    )
+
+    told = rows(describe(measured))
+
+    assert told["step time"][0].startswith("100 ms ± 2.00 ms (95 %) for ")
+    assert told["warning"] == ["too loud", "too slow"]
+    assert not any("does not fit" in row for row in told["memory"])
+    assert "warning" not in rows(describe(run))
+    assert "±" not in describe(run)
+
+
+@pytest.mark.parametrize(
+    ("compute", "on", "told"),
+    [("real", "local", "measured, on local"), ("paced", "netlab", "measured, paced, in netlab"), (None, None, "measured")],
+)
+def test_it_says_whether_layers_computed_and_where(small: Make, compute: Any, on: str | None, told: str) -> None:
+    run = replace(predict(small()), origin="measured", compute=compute, provenance={"on": on} if on else {})
+
+    assert describe(run).splitlines()[0] == f"small: data_parallel on {run.ranks} ranks, {told}"
+
+
+def test_a_network_that_was_laid_for_the_run_is_told(small: Make) -> None:
+    lab = {"link rate": "500 Mbit/s asked, 99.3% of it measured", "round trip": "17 us over TCP", "latency": "its own"}
+
+    told = rows(describe(replace(predict(small()), provenance=lab)))
+
+    assert told["network"] == ["links: 500 Mbit/s asked, 99.3% of it measured; round trip: 17 us over TCP; latency: its own"]
+
+
+def test_an_interval_is_of_the_step_that_it_is_told_for(small: Make) -> None:
+    run = replace(predict(small()), step_time_interval_s=(1.0, 3.0))
+
+    assert divided(run, 4).step_time_interval_s == (0.25, 0.75)
+    assert divided(replace(run, step_time_interval_s=None), 4).step_time_interval_s is None

@@ -1,0 +1,26 @@
+"""Curves of throughput: a picture for each set of families."""
+
+from __future__ import annotations
+
+import io
+
+from PIL import Image
+
+from scaleproof.reports.charts.curves import ThroughputPoint, curves
+
+RING = [ThroughputPoint(1, 10.0, 9.8), ThroughputPoint(4, 38.0, 36.0)]
+
+
+def test_curves_are_a_picture_that_is_the_same_each_time() -> None:
+    drawn = curves({"ring": RING}, "the ring goes on")
+
+    with Image.open(io.BytesIO(drawn)) as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 2 * picture.height
+    assert curves({"ring": RING}, "the ring goes on") == drawn
+
+
+def test_measured_points_are_drawn() -> None:
+    other = [ThroughputPoint(1, 10.0, 9.8), ThroughputPoint(4, 38.0, 20.0)]
+
+    assert curves({"ring": RING}, "") != curves({"ring": other}, "")

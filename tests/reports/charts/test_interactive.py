@@ -1,0 +1,55 @@
+"""Interactive: what plotly.js and the page get of a chart; no text is ever markup."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.reports.charts import interactive
+from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, View
+from scaleproof.reports.charts.style import INK
+
+EVIL = "<script>alert(1)</script><a href='javascript:1'>&amp;</a>"
+
+
+def _chart(*marks: Line | Band | Boxes, **settings: bool) -> Chart:
+    return Chart("name", "heading", (View(ChartAxis("x, s"), ChartAxis("y", log=True, limits=(1, 100)), marks),), **settings)
+
+
+def test_markup_in_texts_is_told_apart_from_lines() -> None:
+    line = Line(EVIL, INK, [1, 2], [3, 4], [f"{EVIL}\nsecond", "%{x}"], "circle")
+    boxes = Boxes(EVIL, INK, [0], [1], [2], [3], [EVIL], [EVIL])
+    (view,) = interactive.plain(_chart(line, boxes))["views"]
+    first, second = view["data"]
+    assert first["text"][0].startswith("&lt;script&gt;")
+    assert first["text"][0].endswith("&lt;/a&gt;<br>second")
+    assert first["hovertemplate"] == "%{text}<extra></extra>"
+    assert "<" not in first["name"] + second["text"][0] + second["customdata"][0]
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
+def test_json_never_ends_the_element_it_stands_in(plain: object) -> None:
+    told = interactive.script_json([plain, "</script><!--"])
+    assert "<" not in told
+    assert json.loads(told) == [plain, "</script><!--"]
+
+
+def test_numbers_that_are_none_are_null() -> None:
+    (view,) = interactive.plain(_chart(Line("", INK, [1, 2, 3], [math.nan, math.inf, 1 / 3])))["views"]
+    assert view["data"][0]["y"] == [None, None, 0.333333]
+
+
+def test_logarithmic_limits_are_exponents_and_along_holds_the_other_axis() -> None:
+    (view,) = interactive.plain(_chart(along=True))["views"]
+    assert view["layout"]["yaxis"]["range"] == [0, 2]
+    assert view["layout"]["yaxis"]["fixedrange"] is True
+    assert view["layout"]["xaxis"]["title"]["text"] == "x, s"
+
+
+def test_the_legend_has_each_name_once_and_a_line_rather_than_its_band() -> None:
+    band, line = Band("ring", "#123456", [1], [1], [2]), Line("ring", "#123456", [1], [1], symbol="square")
+    assert interactive.legend(_chart(band, line, Line("", INK, [1], [1]))) == [("ring", "#123456", "square")]
+    assert interactive.legend(_chart(Line("equal", INK, [1], [1], dashed=True))) == [("equal", "var(--ink)", "dashed")]

@@ -1,0 +1,125 @@
+"""Charts over all cases: there is one where there is data, and it shows these."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof.reports.charts import result_charts, run_charts
+from scaleproof.reports.charts.chart import Boxes, Line
+from scaleproof.reports.read.results import Case, read
+from tests.reports.example import CASES, make_run
+
+
+def _cases(*chosen: tuple[str, str, int, int, float, float]) -> list[Case]:
+    return [
+        Case(case[0], case[1], "", case[2] + case[3], case[2], make_run("predicted", case), make_run("measured", case))
+        for case in chosen
+    ]
+
+
+def test_there_is_a_chart_only_where_there_is_data(eight: Path) -> None:
+    predicted_only = [replace(case, measured=None) for case in read(eight).cases][:1]
+    assert result_charts.accuracy(predicted_only) is None
+    assert result_charts.errors(predicted_only) is None
+    assert result_charts.scaling(predicted_only) is None
+    assert run_charts.breakdown(result_charts.bars(predicted_only)) is not None
+    assert run_charts.breakdown([]) is None
+    assert run_charts.memory(result_charts.bars(predicted_only)) is None
+
+
+def test_scaling_needs_a_family_on_several_rank_counts() -> None:
+    assert result_charts.scaling(_cases(CASES[0], CASES[2])) is None
+    chart = result_charts.scaling(_cases(CASES[0], CASES[1]))
+    assert chart is not None
+    predicted, measured, ideal = (mark for mark in chart.views[0].marks if isinstance(mark, Line))
+    assert predicted.joined
+    assert not measured.joined
+    assert list(measured.y) == pytest.approx([32 / 0.0324, 64 / 0.0487])
+    # 16 samples take one worker 28 ms
+    assert ideal.y[1] / ideal.x[1] == pytest.approx(16 / 0.028)
+    assert chart.views[0].finding == "From 2 to 4 ranks: data parallel 1.3×"
+
+
+def test_scenarios_on_as_many_ranks_are_not_joined() -> None:
+    chart = result_charts.scaling(_cases(CASES[0], ("other", *CASES[0][1:]), CASES[1]))
+    assert chart is not None
+    assert not any(mark.joined and not mark.dashed for mark in chart.views[0].marks if isinstance(mark, Line))
+
+
+def test_scenarios_that_differ_in_more_than_ranks_are_not_joined() -> None:
+    two, four = _cases(CASES[0], CASES[1])
+    assert four.predicted is not None
+    other = replace(four, predicted=replace(four.predicted, baseline={"weak": "1 worker of another model"}))
+    chart = result_charts.scaling([two, other])
+    assert chart is not None
+    assert not any(mark.joined for mark in chart.views[0].marks if isinstance(mark, Line))
+    assert chart.views[0].finding == ""
+
+
+def test_accuracy_has_measured_across_and_predicted_upward(eight: Path) -> None:
+    chart = result_charts.accuracy(read(eight).cases)
+    assert chart is not None
+    ring = next(mark for mark in chart.views[0].marks if mark.name == "data parallel")
+    assert isinstance(ring, Line)
+    assert list(ring.x) == pytest.approx([32.4, 48.7])
+    assert list(ring.y) == pytest.approx([32.4 * 1.031, 48.7 * 0.938])
+    assert "6 within ±10" in chart.views[0].finding
+
+
+def test_every_error_is_in_a_bin(eight: Path) -> None:
+    cases = read(eight).cases
+    far = replace(cases[0], predicted=replace(make_run("predicted", CASES[0]), step_time_s=99.0))
+    chart = result_charts.errors([*cases, far])
+    assert chart is not None
+    boxes = chart.views[0].marks[0]
+    assert isinstance(boxes, Boxes)
+    assert sum(boxes.height) == 9
+    assert max(boxes.left) == pytest.approx(0.95)
+    assert "stand at the end" in chart.caption
+
+
+def test_bars_add_up_to_the_step_and_never_go_below_zero() -> None:
+    (case,) = _cases(CASES[0])
+    measured = case.measured
+    assert measured is not None
+    negative = replace(measured, breakdown_s={**measured.breakdown_s, "other": -0.001})
+    chart = run_charts.breakdown(result_charts.bars([replace(case, measured=negative)]))
+    assert chart is not None
+    boxes = [mark for mark in chart.views[0].marks if isinstance(mark, Boxes)]
+    assert all(width > 0 for mark in boxes for width in mark.width)
+    row = boxes[0].middle[0]
+    total_ms = sum(width for mark in boxes for width, middle in zip(mark.width, mark.middle, strict=True) if middle == row)
+    assert total_ms == pytest.approx(32.4 * 1.031)
+
+
+def test_only_so_many_bars_are_drawn() -> None:
+    bars = result_charts.bars(_cases(*[CASES[0]] * 30))
+    heights = [chart.height_px for chart in (run_charts.breakdown(bars[:n]) for n in (2, 48, 60)) if chart]
+    assert heights[0] < heights[1] == heights[2]
+
+
+def test_memory_stands_against_what_a_rank_has() -> None:
+    gib = 2.0**30
+    run = replace(
+        make_run("predicted", CASES[0]),
+        memory_bytes={f"part{i}": (9 - i) * gib for i in range(9)},
+        memory_bytes_per_rank=45 * gib,
+        capacity_bytes=40 * gib,
+    )
+    chart = run_charts.memory([run_charts.Bar("ring", "", run)])
+    assert chart is not None
+    held = {mark.name: sum(mark.width) for mark in chart.views[0].marks if isinstance(mark, Boxes)}
+    assert held["part0"] == 9
+    assert held["all else"] == 2 + 1
+    assert sum(held.values()) == 45
+    assert chart.views[0].finding == "1 of 1 need more memory than a rank has"
+
+
+def test_importing_pages_does_not_import_what_draws() -> None:
+    code = "import scaleproof.reports.pages.page, sys; sys.exit(bool({'matplotlib', 'plotly', 'pandas', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3]).returncode == 0

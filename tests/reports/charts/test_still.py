@@ -1,0 +1,57 @@
+"""Still: any chart can be drawn, whatever is written on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaleproof.reports.charts.chart import Band, Boxes, Chart, ChartAxis, Line, View
+from scaleproof.reports.charts.still import still
+from scaleproof.reports.charts.style import BLUE, WIDTH_IN, label
+from tests.reports.sized import size_px
+
+
+def _chart(name: str = "ring", **settings: Any) -> Chart:
+    marks = (
+        Band(name, BLUE, [1, 2], [1, 2], [2, 3]),
+        Line(name, BLUE, [1, 2], [1.5, 2.5], ["", ""], "circle", hollow=True),
+        Line("", BLUE, [1, 2], [1, 1], dashed=True),
+        Boxes(name, BLUE, [1], [0.5], [2], [1], [name], [name]),
+    )
+    return Chart("chart", "heading", (View(ChartAxis(name), ChartAxis("y"), marks, name),), **settings)
+
+
+def test_pictures_are_twice_as_wide_as_a_page_shows_them() -> None:
+    drawn = still(_chart())
+    assert size_px(drawn.png)[0] == WIDTH_IN * 200
+    assert size_px(still(_chart(height_px=760)).png)[1] > size_px(drawn.png)[1]
+    assert b"<svg" in drawn.svg
+    assert still(_chart()) == drawn
+
+
+@pytest.mark.parametrize(
+    "name", ["$x^2$ $\\frac$", "<script>alert(1)</script>", "a\nb\tc\x00", "模型 🚀", "\ud800", "x" * 500, "", "_private"]
+)
+def test_any_name_can_be_drawn(name: str) -> None:
+    assert still(_chart(name)).png
+
+
+def test_a_title_has_as_many_lines_as_it_takes_and_says_what_is_chosen() -> None:
+    view = View(ChartAxis("x"), ChartAxis("y"), (Line("a", BLUE, [1, 2], [1, 2]),), "word " * 50, ("10 Gbit/s",))
+    drawn = still(Chart("chart", "heading", (view,), choosers=(("bandwidth", ("10 Gbit/s", "40 Gbit/s")),)))
+    short = still(Chart("chart", "heading", (replace(view, finding="word", choices=()),)))
+    assert size_px(drawn.png)[1] > size_px(short.png)[1]
+    assert b"bandwidth 10 Gbit/s" in drawn.svg
+
+
+def test_axes_may_be_logarithmic_shares_or_named() -> None:
+    x, y = ChartAxis("x", True, ((1.0, "one"), (2.0, "two")), (0.5, 4)), ChartAxis("y", percent=True, zero=False)
+    view = View(x, y, (Line("a", BLUE, [1, 2], [0.2, 0.4], symbol="x"),))
+    assert still(Chart("chart", "heading", (view,), square=True)).png
+
+
+def test_labels_are_one_line_and_cut() -> None:
+    assert label("a\nb\x00c") == "a b c"
+    assert label("x" * 100, 10) == "x" * 9 + "…"

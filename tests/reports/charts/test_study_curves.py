@@ -1,0 +1,61 @@
+"""Curves of a study: there is one where there is data, and it shows these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof.reports.charts import study_curves
+from scaleproof.reports.charts.chart import Chart, Line
+from scaleproof.reports.read.results import Case
+from scaleproof.reports.read.study import Studied, studied
+from scaleproof.reports.read.study_folder import read
+from tests.reports.example import CASES, make_run
+
+
+@pytest.fixture(scope="module")
+def study(swept: Path) -> Studied:
+    return studied(read(swept))
+
+
+def _line(chart: Chart | None, name: str, view: int = 0) -> Line:
+    assert chart is not None
+    return next(mark for mark in chart.views[view].marks if isinstance(mark, Line) and mark.name == name)
+
+
+def test_throughput_has_a_view_for_each_circumstance_the_best_first(study: Studied) -> None:
+    chart = study_curves.throughput(study)
+    assert chart is not None
+    assert chart.choosers == (("network bandwidth", ("10 Gbit/s", "40 Gbit/s")),)
+    assert [view.choices for view in chart.views] == [("40 Gbit/s",), ("10 Gbit/s",)]
+    ring = _line(chart, "ring")
+    assert list(ring.x) == [2, 4, 8]
+    assert list(ring.y) == sorted(ring.y)
+    assert ring.texts[0].startswith("ring\n2 GPUs\n")
+    assert "On 8 GPUs: ring" in chart.views[0].finding
+
+
+def test_measured_points_stand_on_top(study: Studied) -> None:
+    case = Case("ring-2", "", "", 2, 2, None, make_run("measured", CASES[0]))
+    measured = _line(study_curves.throughput(study, [case]), "measured")
+    assert (list(measured.x), list(measured.y)) == ([2], pytest.approx([32 / 0.0324]))
+
+
+def test_efficiency_is_a_share(study: Studied) -> None:
+    chart = study_curves.efficiency(study)
+    assert all(0 < share <= 1.001 for share in _line(chart, "servers").y)
+    assert chart is not None
+    assert chart.views[0].y.percent
+
+
+def test_memory_stands_against_capacity(study: Studied) -> None:
+    chart = study_curves.memory(study)
+    assert list(_line(chart, "capacity of a rank").y) == pytest.approx([8, 8, 8], rel=0.2)
+
+
+def test_a_study_of_one_point_has_no_curves(study: Studied) -> None:
+    one = replace(study, points=study.points[:1])
+    for draw in (study_curves.throughput, study_curves.efficiency, study_curves.memory):
+        assert draw(one) is None

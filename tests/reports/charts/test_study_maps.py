@@ -1,0 +1,61 @@
+"""Maps of a study: there is one where there is data, and it shows these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof.reports.charts import study_maps
+from scaleproof.reports.charts.chart import Boxes, Line
+from scaleproof.reports.read.study import Studied, studied
+from scaleproof.reports.read.study_folder import read
+
+
+@pytest.fixture(scope="module")
+def study(swept: Path) -> Studied:
+    return studied(read(swept))
+
+
+def test_the_map_has_a_cell_for_each_pair_and_tells_the_lead(study: Studied) -> None:
+    chart = study_maps.crossover(study)
+    assert chart is not None
+    cells = [mark for mark in chart.views[0].marks if isinstance(mark, Boxes)]
+    assert sum(len(mark.left) for mark in cells) == 6
+    assert all(label.startswith("+") for mark in cells for label in mark.labels)
+    assert chart.views[0].x.title == "network bandwidth, Gbit/s"
+    assert [words for _, words in chart.views[0].x.ticks] == ["10", "40"]
+    assert study_maps.crossover(replace(study, strategies=False)) is None
+    assert study_maps.crossover(replace(study, circumstances=())) is None
+
+
+def test_a_lead_that_says_nothing_is_told_as_even(study: Studied) -> None:
+    rates = study.points["rate"].where(study.points["line"] != "servers", 1.0)
+    alike = replace(study, points=study.points.assign(rate=rates.where(rates == 1.0, 1.009)))
+    chart = study_maps.crossover(alike)
+    assert chart is not None
+    labels = [label for mark in chart.views[0].marks if isinstance(mark, Boxes) for label in mark.labels]
+    assert set(labels) == {"even"}
+    assert study_maps._map_finding([("a", "+5 %"), ("b", "even"), ("", ""), ("a", "even")]) == (
+        "The fastest, by share of the map: a 25\u202f%, none 25\u202f%, even in 50\u202f%"
+    )
+    assert study_maps._map_finding([("a", "even"), ("a", "+5 %")]) == "a is the fastest everywhere"
+
+
+def test_nothing_is_better_in_both_than_the_front(study: Studied) -> None:
+    charts = study_maps.pareto(study)
+    assert [chart.name for chart in charts] == ["pareto-memory", "pareto-money"]
+    for chart in charts:
+        (view,) = chart.views
+        front = next(mark for mark in view.marks if mark.name == "front")
+        assert isinstance(front, Line)
+        others = [(x, y) for mark in view.marks if isinstance(mark, Line) for x, y in zip(mark.x, mark.y, strict=True)]
+        for x, y in zip(front.x, front.y, strict=True):
+            assert not any(a < x and b < y for a, b in others)
+
+
+def test_a_study_of_one_point_has_no_maps(study: Studied) -> None:
+    one = replace(study, points=study.points[:1])
+    assert study_maps.crossover(one) is None
+    assert study_maps.pareto(one) == []

@@ -1,0 +1,104 @@
+"""Numbers and findings in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from scaleproof.reports.pages import text
+from scaleproof.reports.read.results import Case, Results, read
+from tests.reports.example import CASES, make_run
+
+_NARROW = "\N{NARROW NO-BREAK SPACE}"
+
+
+def _case(error: float, name: str = "a") -> Case:
+    row = (name, "pipeline", 2, 0, 0.1, error)
+    return Case(name, "pipeline", "", 2, 2, make_run("predicted", row), make_run("measured", row))
+
+
+def test_headline_gives_the_median_and_the_worst(eight: Path) -> None:
+    expected = median(abs(case[5]) for case in CASES)
+    assert text.headline(read(eight)) == (
+        f"Predicted and measured agree within {expected * 100:.1f}{_NARROW}% at the median over 8 runs; "
+        f"the worst, server-4, is off by 14{_NARROW}%"
+    )
+
+
+@pytest.mark.parametrize(("error", "side"), [(0.05, "above"), (-0.05, "below")])
+def test_headline_of_one_run_says_on_which_side(error: float, side: str) -> None:
+    assert text.headline(Results((_case(error),))).endswith(f"is 5{_NARROW}% {side} the measured one")
+
+
+def test_headline_without_a_comparison() -> None:
+    case = replace(_case(0.0), measured=None)
+    assert text.headline(Results((case,))) == f"a is predicted to train at 320 samples/s, 100{_NARROW}ms per step"
+    assert "Nothing to compare" in text.headline(Results((case, case)))
+    assert "Nothing to show" in text.headline(Results())
+
+
+def test_facts_count_what_is_inside_the_allowed_error() -> None:
+    results = Results((_case(0.02), _case(-0.06), _case(0.3), replace(_case(0), measured=None, failure="died")), max_error=0.1)
+    numbers = [number for number, _ in text.facts(results)]
+    assert numbers == ["3 of 4", f"6{_NARROW}%", f"+2{_NARROW}%", "2 of 3"]
+    assert text.facts(Results()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "max_error", "grade"),
+    [(0.09, None, "close"), (-0.11, None, "fair"), (0.26, None, "off"), (0.09, 0.05, "off"), (0.09, 0.5, "close")],
+)
+def test_verdict_grades_the_size_of_the_error(error: float, max_error: float | None, grade: str) -> None:
+    assert text.verdict(_case(error), max_error).grade == grade
+
+
+def test_verdict_tells_failed_from_not_measured() -> None:
+    case = replace(_case(0.0), measured=None)
+    assert text.verdict(case, None).words == "not measured"
+    assert text.verdict(replace(case, failure="died"), None).words == "failed"
+    assert text.verdict(replace(_case(0.0), predicted=None), None).words == "not predicted"
+
+
+def test_no_two_grades_share_a_symbol() -> None:
+    cases = [_case(0.01), _case(0.2), _case(0.5), replace(_case(0), measured=None)]
+    cases.append(replace(cases[-1], failure="died"))
+    assert len({text.verdict(case, None).symbol for case in cases}) == len(cases)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (None, "–"),
+        (1.2345, "1,234"),
+        (0.1, "100"),
+        (0.0999, "99.9"),
+        (0.00999, "9.99"),
+        (0.0001234, "0.123"),
+        (0.0, "0.00"),
+        (-0.0042, "−4.20"),
+    ],
+)
+def test_milliseconds_have_three_digits(seconds: float | None, expected: str) -> None:
+    assert text.milliseconds(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.062, "+6.2 %"), (-0.144, "−14 %"), (0.0, "0 %"), (0.25, "+25 %"), (None, "–"), (0.0997, "+10 %")]
+)
+def test_signed_percent(share: float | None, expected: str) -> None:
+    assert text.signed_percent(share) == expected.replace(" ", _NARROW)
+
+
+def test_when_reads_iso_dates_and_passes_other_text() -> None:
+    assert text.when("2026-01-31T12:00:05+00:00") == "2026-01-31 12:00 UTC"
+    assert text.when("2026-01-31T12:00:05") == "2026-01-31 12:00"
+    assert text.when("<yesterday>") == "<yesterday>"
+
+
+def test_ranks_name_servers_apart() -> None:
+    assert text.ranks_text(Case("a", "", "", 4, 4)) == "4"
+    assert text.ranks_text(Case("a", "", "", 5, 4)) == "4 + 1 server"
+    assert text.ranks_text(Case("a", "", "", 6, 4)) == "4 + 2 servers"

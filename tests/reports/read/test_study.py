@@ -1,0 +1,72 @@
+"""Studied: which axes are strategies, sizes, or circumstances."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaleproof.reports.read.study import short, studied
+from scaleproof.reports.read.study_folder import read
+from tests.reports.studies import SCENARIO, write_study
+
+
+def _study(folder: Path, axes: Mapping[str, Any], **more: Any) -> Any:
+    return studied(read(write_study(folder, {"scenario": SCENARIO, "axes": axes, **more}, intervals=False)))
+
+
+def test_parts_are_lines_workers_sizes_and_links_circumstances(swept: Path) -> None:
+    study = studied(read(swept))
+    assert study.lines == ["ring", "servers"]
+    assert study.strategies
+    assert study.across == "GPUs"
+    assert [one.name for one in study.circumstances] == ["network bandwidth"]
+    assert study.circumstances[0].words == ("10 Gbit/s", "40 Gbit/s")
+    assert study.circumstances[0].numbers == pytest.approx((1.25e9, 5e9))
+    # servers do not train
+    assert study.points["gpus"].tolist() == [2, 2, 4, 4, 8, 8] * 2
+    assert study.unit == "samples"
+    best = study.best
+    assert best is not None
+    assert (best["line"], best["gpus"], best["choices"]) == ("ring", 8, ("40 Gbit/s",))
+    assert best["rate_low"] < best["rate"] < best["rate_high"]
+    assert study.choices[0] == ("40 Gbit/s",)
+
+
+def test_axes_that_go_together_are_one(tmp_path: Path) -> None:
+    axes = {"strategy.workers": [2, 4], "cluster.nodes": [2, 4], "cluster.network.bandwidth": ["1 Gbit/s", "2 Gbit/s"]}
+    study = _study(tmp_path, axes, zip=[["strategy.workers", "cluster.nodes"]])
+    assert study.across == "GPUs"
+    assert study.lines == ["network bandwidth 2 Gbit/s", "network bandwidth 1 Gbit/s"]
+    assert not study.strategies
+    assert not study.circumstances
+
+
+def test_without_sizes_a_circumstance_stands_for_them(tmp_path: Path) -> None:
+    study = _study(tmp_path, {"cluster.network.latency": ["1 us", "10 us", "100 us"], "strategy.workers": [4]})
+    assert study.across == "network latency"
+    assert study.points["x"].tolist() == pytest.approx([1e-6, 1e-5, 1e-4])
+    assert study.points["x_words"].tolist() == ["1 us", "10 us", "100 us"]
+    assert study.lines == ["data parallel"] or study.lines == ["workers 4"]
+
+
+def test_a_table_alone_tells_its_axes_by_its_columns(swept: Path, tmp_path: Path) -> None:
+    shutil.copytree(swept, tmp_path / "swept")
+    (tmp_path / "swept/study.json").write_text(json.dumps({}))
+    study = studied(read(tmp_path / "swept"))
+    assert study.lines == ["ring", "servers"]
+    assert [one.name for one in study.circumstances] == ["network bandwidth Bps"]
+    # what it is not told to be servers is taken to train
+    assert study.points["gpus"].max() == 10
+
+
+def test_fields_are_named_without_their_part() -> None:
+    assert [short(name) for name in ("cluster.network.bandwidth", "strategy", "batch.per_worker")] == [
+        "network bandwidth",
+        "strategy",
+        "per worker",
+    ]

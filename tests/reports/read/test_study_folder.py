@@ -1,0 +1,90 @@
+"""Study folders: what can be read is used, what cannot is noted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from scaleproof.reports.read.study_folder import is_study, read
+from scaleproof.simulator.analysis.study import sweep, table
+
+
+@pytest.fixture
+def copy(swept: Path, tmp_path: Path) -> Path:
+    """A folder of its own."""
+    shutil.copytree(swept, tmp_path / "swept")
+    return tmp_path / "swept"
+
+
+def test_all_of_a_folder_is_read(swept: Path) -> None:
+    found = read(swept)
+    assert is_study(swept)
+    assert not found.notes
+    assert len(found.points) == 12
+    assert found.names == {"strategy": ["ring", "servers"]}
+    assert (found.name, found.model_name, found.model_kind, found.cluster_name) == ("small", "three-layers", "mlp", "eight")
+    assert found.points["rate" if "rate" in found.points else "samples_per_s"].notna().all()
+
+
+def test_what_the_page_says_leads_to_the_same_results(swept: Path, tmp_path: Path) -> None:
+    found = read(swept)
+    (tmp_path / "study.yaml").write_text(found.study_yaml())
+    (tmp_path / "scenario.yaml").write_text(found.scenario_yaml())
+    again = sweep(tmp_path / "study.yaml")
+    first = table(swept)
+    assert again["strategy"].tolist() == first["strategy"].tolist()
+    assert again["step_time_s"].tolist() == pytest.approx(first["step_time_s"].tolist())
+
+
+def test_a_table_cut_short_is_noted_and_the_others_are_used(copy: Path) -> None:
+    part = sorted(copy.glob("part-*.parquet"))[0]
+    part.write_bytes(part.read_bytes()[:100])
+    found = read(copy)
+    assert f"{part.name} cannot be read" in found.notes[0]
+    assert "points are there; sweep --resume goes on" in found.notes[1] or len(found.points) == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"scenario": {}, "axes": {}, "order": ["a"]}', '{"order": 3, "axes": 4}']
+)
+def test_what_was_asked_may_be_anything(copy: Path, text: str) -> None:
+    (copy / "study.json").write_text(text)
+    found = read(copy)
+    assert found.study is None
+    assert len(found.points) == 12
+    assert found.study_yaml() == found.scenario_yaml() == ""
+    (copy / "study.json").unlink()
+    assert "is not there" in read(copy).notes[0]
+
+
+def test_tables_of_another_study_are_told_by_themselves(copy: Path) -> None:
+    plain = json.loads((copy / "study.json").read_text())
+    plain["axes"]["strategy.workers"] = [2]
+    (copy / "study.json").write_text(json.dumps(plain))
+    found = read(copy)
+    assert found.study is None
+    assert "another study" in found.notes[-1]
+
+
+def test_columns_may_be_missing_or_of_another_kind(copy: Path) -> None:
+    for part in copy.glob("part-*.parquet"):
+        part.unlink()
+    odd = pd.DataFrame({"point": ["0", "1"], "samples_per_s": ["7.5", "fast"], "<b>": ["=1", "</script>"]})
+    odd.to_parquet(copy / "part-000001.parquet")
+    found = read(copy)
+    assert found.points["samples_per_s"].fillna(-1).tolist() == [7.5, -1]
+    assert found.points["step_time_s"].isna().all()
+    pd.DataFrame({"no": [1]}).to_parquet(copy / "part-000002.parquet")
+    assert "part-000002.parquet cannot be read" in read(copy).notes[0]
+
+
+def test_a_folder_without_tables_has_no_points(copy: Path) -> None:
+    for part in copy.glob("part-*.parquet"):
+        part.unlink()
+    found = read(copy)
+    assert len(found.points) == 0
+    assert "0 of 12 points are there" in found.notes[0]

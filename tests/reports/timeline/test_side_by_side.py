@@ -1,0 +1,105 @@
+"""Both timelines under each other: what is marked, and where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from scaleproof.reports.charts.style import Drawn
+from scaleproof.reports.read.results import Case, Explanation, Parting
+from scaleproof.reports.timeline import side_by_side as module
+from scaleproof.reports.timeline.side_by_side import side_by_side
+from scaleproof.reports.timeline.step import Step, typical_step
+from scaleproof.reports.timeline.timeline import draw
+from tests.reports.example import CASES, make_run
+from tests.reports.sized import size_px
+
+PIPELINE = CASES[4]
+
+
+def steps() -> tuple[Step, Step]:
+    above, below = (typical_step(make_run(side, PIPELINE)) for side in ("predicted", "measured"))
+    assert above is not None
+    assert below is not None
+    return above, below
+
+
+def parting(**changes: object) -> Parting:
+    plain = {"rank": 1, "measured_ranks": (1,), "phase": "backward", "stage": 1, "predicted_s": 0.1, "measured_s": 0.2}
+    return Parting.model_validate(plain | changes)
+
+
+def case(*partings: Parting) -> Case:
+    runs = make_run("predicted", PIPELINE), make_run("measured", PIPELINE)
+    return Case("a", "", "", 2, 2, *runs, explanation=Explanation(partings=partings))
+
+
+@pytest.fixture(scope="module")
+def plain() -> Drawn:
+    """Nothing is marked."""
+    drawn = side_by_side(case())
+    assert drawn is not None
+    return drawn
+
+
+def test_each_mark_makes_room_for_its_words(plain: Drawn) -> None:
+    marked = side_by_side(case(parting(), parting(rank=0, stage=0)))
+    assert marked is not None
+    assert size_px(marked.png)[1] > size_px(plain.png)[1]
+
+
+def test_as_svg_it_is_the_same_each_time_and_says_what_parts() -> None:
+    first, second = (side_by_side(case(parting())) for _ in range(2))
+    assert first == second
+    assert first is not None
+    assert first.svg.startswith(b"<?xml")
+
+
+def test_a_mark_frames_its_spans_on_both_sides() -> None:
+    above, below = steps()
+    places = module._places((above, below), parting(microbatch=2))
+    assert places is not None
+    for step, place in zip((above, below), places, strict=True):
+        own = (step.spans.rank == 1) & (step.spans.microbatch == 2) & (step.kind == 1)
+        assert place.row == 1
+        assert place.begin_ms == pytest.approx(step.arrival_ms[own].min())
+        assert place.end_ms == pytest.approx(step.end_ms[own].max())
+
+
+@pytest.mark.parametrize("changes", [{"rank": 9}, {"phase": "sleep"}, {"microbatch": 77}, {"measured_ranks": ()}])
+def test_what_a_side_does_not_show_is_not_marked(changes: dict[str, object]) -> None:
+    assert module._places(steps(), parting(**changes)) is None
+
+
+def test_a_picture_of_which_nothing_is_marked_is_the_plain_one(plain: Drawn) -> None:
+    assert side_by_side(case(parting(rank=9), parting(phase="sleep"))) == plain
+
+
+def test_of_several_stretches_the_one_that_differs_the_most_is_framed() -> None:
+    above, below = steps()
+    last = (below.spans.rank == 1) & (below.spans.microbatch == 3) & (below.kind == 1)
+    slow_ms = below.end_ms + np.where(last, 9.0, 0.0)
+    places = module._places((above, below._replace(end_ms=slow_ms)), parting(microbatch=-1))
+    assert places is not None
+    assert places[1].end_ms == pytest.approx(slow_ms[last].max())
+
+
+def test_one_side_alone_has_no_marks() -> None:
+    one = replace(case(parting()), predicted=None)
+    assert side_by_side(one) == side_by_side(replace(one, explanation=None))
+
+
+def test_marks_are_numbered_and_joined() -> None:
+    above, below = steps()
+    figure = Figure()
+    panels = draw(figure, (above, below), ["", ""])
+    marks = [parting(), parting(rank=0, measured_ranks=(0,), stage=0)]
+    places = [module._places((above, below), mark) for mark in marks]
+    module._mark(figure, panels, (above, below), [(m, p) for m, p in zip(marks, places, strict=True) if p is not None])
+    for panel in panels:
+        assert {text.get_text() for text in panel.texts} >= {"1", "2"}
+    assert "backward on worker 1" in panels[-1].get_xlabel()
+    assert len(figure.artists) == 2

@@ -1,0 +1,89 @@
+"""What of a run is shown: which spans make the gradients of weights, which of a rank's stages they are in, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scaleproof.reports.timeline.step import WEIGHT, Step, typical_step
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+
+
+def step_of(run: Run) -> Step:
+    step = typical_step(run)
+    assert step is not None
+    return step
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_2p", 1), ("interleaved_zero_bubble", 2), ("zb_v", 2)])
+def test_each_microbatch_has_its_gradients_of_weights(small: Make, schedule: str, chunks: int) -> None:
+    fields = f"kind: pipeline, stages: 3, microbatches: 6, chunks: {chunks}, schedule: {schedule}"
+    step = step_of(predict(small(f"strategy={{{fields}}}")))
+    passes = {
+        kind: sorted(zip(step.spans.stage[mine].tolist(), step.spans.microbatch[mine].tolist(), strict=True))
+        for kind in (Phase.FORWARD, Phase.BACKWARD, WEIGHT)
+        for mine in [step.kind == kind]
+    }
+    assert passes[Phase.FORWARD] == [(stage, microbatch) for stage in range(3 * chunks) for microbatch in range(6)]
+    assert passes[Phase.FORWARD] == passes[Phase.BACKWARD] == passes[WEIGHT]
+    # what makes them comes after what made the gradient of the input
+    ends = {kind: step.end_ms[step.kind == kind] for kind in passes}
+    assert ends[WEIGHT].min() > ends[Phase.BACKWARD].min()
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "{kind: pipeline, stages: 3, microbatches: 6}",
+        "{kind: data_parallel, workers: 4, bucket: 100 KiB, microbatches: 3}",
+        "{kind: hybrid, workers: 2, stages: 3, microbatches: 6, bucket: 100 KiB, overlap: true}",
+        "{kind: local_sgd, workers: 4, period: 3}",
+        "{kind: model_parallel, stages: 3}",
+    ],
+)
+def test_pieces_of_a_pass_are_no_gradients_of_weights(small: Make, strategy: str) -> None:
+    for zero in (0, 3) if "data_parallel" in strategy else (0,):
+        step = step_of(predict(small(f"strategy={strategy}", f"training.zero={zero}")))
+        assert WEIGHT not in step.kind
+        assert (step.kind == step.spans.phase).all()
+
+
+def test_dualpipe_has_both_kinds_of_backward_passes(small: Make) -> None:
+    fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: dualpipe_v"
+    step = step_of(predict(small(f"strategy={{{fields}}}")))
+    assert (step.kind == Phase.BACKWARD).sum() == 6 * 6
+    assert 0 < (step.kind == WEIGHT).sum() < 6 * 6
+
+
+def test_a_ranks_stages_are_told_apart(small: Make) -> None:
+    fields = "kind: pipeline, stages: 3, microbatches: 6, chunks: 2, schedule: interleaved_1f1b"
+    step = step_of(predict(small(f"strategy={{{fields}}}")))
+    assert step.chunks == 2
+    passes = np.isin(step.kind, (Phase.FORWARD, Phase.BACKWARD))
+    assert (step.chunk == step.spans.stage // 3)[passes].all()
+    assert step_of(predict(small("strategy={kind: pipeline, stages: 3, microbatches: 6}"))).chunks == 1
+
+
+def test_of_workers_that_go_on_their_own_some_step_times_are_shown(small: Make) -> None:
+    servers = "strategy={kind: parameter_server, workers: 3, servers: 1, mode: asynchronous}"
+    run = predict(small(servers, "unevenness={stragglers: [{ranks: [2], slowdown: 2}]}"))
+    step = step_of(run)
+    assert step.number is None
+    assert step.length_ms == pytest.approx(4 * run.step_time_s * 1e3, rel=0.01)
+    assert (step.start_ms >= step.arrival_ms).all()
+    forward = [int(((step.kind == Phase.FORWARD) & (step.spans.rank == rank)).sum()) for rank in step.ranks[:3]]
+    assert forward[0] > forward[2] > 0
+
+
+def test_facts_tell_steps_apart(small: Make) -> None:
+    plain = "strategy={kind: pipeline, stages: 3, microbatches: 6}"
+    facts = step_of(predict(small(plain))).facts()
+    assert facts == step_of(predict(small(plain))).facts()
+    assert facts["kinds"]["forward"][0] == 18
+    assert facts != step_of(predict(small(plain, "strategy.schedule=gpipe"))).facts()

@@ -1,0 +1,168 @@
+"""Timelines: the step that stands for the run, and which ranks and microbatches are drawn."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+import scaleproof
+from scaleproof.reports.charts.style import WIDTH_IN
+from scaleproof.reports.read.results import Case
+from scaleproof.reports.timeline import timeline
+from scaleproof.reports.timeline.side_by_side import side_by_side
+from scaleproof.reports.timeline.step import typical_step
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Phase, Run, Spans, Stream
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.reports.example import CASES, make_run
+from tests.reports.sized import size_px
+
+
+def _case(*runs: Run) -> Case:
+    sides = {run.origin: run for run in runs}
+    return Case("a", "", "", 2, 2, sides.get("predicted"), sides.get("measured"))
+
+
+def _many_ranks(ranks: int) -> Run:
+    """Each of `ranks` ranks does one forward pass of a second in step 1."""
+    columns: dict[str, object] = dict.fromkeys(Spans.__dataclass_fields__, np.zeros(ranks))
+    columns |= {"rank": np.arange(ranks), "step": np.ones(ranks), "end_s": np.ones(ranks)}
+    return replace(make_run("measured", CASES[0]), spans=Spans.of(columns), ranks=ranks, rank_names=())
+
+
+@pytest.mark.parametrize("case", CASES[::2], ids=lambda case: case[1])
+def test_every_family_has_a_timeline(case: tuple[str, str, int, int, float, float]) -> None:
+    both = side_by_side(_case(make_run("predicted", case), make_run("measured", case)))
+    one = typical_step(make_run("measured", case))
+    assert both is not None
+    assert one is not None
+    assert size_px(both.png)[1] > timeline.height([one]) * size_px(both.png)[0] / WIDTH_IN
+
+
+def test_no_timeline_without_spans_of_a_steady_step() -> None:
+    run = make_run("measured", CASES[0])
+    assert run.spans is not None
+    assert side_by_side(_case(replace(run, spans=None))) is None
+    assert side_by_side(_case(replace(run, spans=run.spans.where(run.spans.step == 0)))) is None
+    assert side_by_side(_case()) is None
+
+
+def test_the_step_closest_to_the_run_s_step_time_is_shown() -> None:
+    run = replace(make_run("measured", CASES[0]), step_time_s=0.1, step_times_s=(0.2, 0.15, 0.101, 0.09, 0.3))
+    step = typical_step(run)
+    assert step is not None
+    assert step.number == 3
+    assert step.arrival_ms.min() == 0.0
+    assert set(step.spans.step) == {3}
+
+
+def test_only_the_first_ranks_are_drawn() -> None:
+    step = typical_step(_many_ranks(40))
+    assert step is not None
+    assert (step.ranks, step.of) == (list(range(16)), 40)
+    as_many = typical_step(_many_ranks(16))
+    assert as_many is not None
+    assert timeline.height([step]) == timeline.height([as_many])
+    assert [len(panel.get_yticks()) for panel in drawn(_many_ranks(40)).axes] == [16]
+
+
+def test_ranks_without_a_name_are_numbered() -> None:
+    run = make_run("measured", CASES[2])
+    assert timeline.rank_name(run, 2) == "server 0"
+    assert timeline.rank_name(replace(run, rank_names=()), 2) == "rank 2"
+
+
+def test_the_legend_names_what_is_there() -> None:
+    steps = [typical_step(make_run("measured", case)) for case in (CASES[0], CASES[4])]
+    labels = [{patch.get_label() for patch in timeline._legend([step])} for step in steps if step]
+    waiting = "waiting for other ranks"
+    assert labels[0] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.SYNCHRONISE.label, Phase.OPTIMIZER.label, waiting}
+    assert labels[1] == {Phase.FORWARD.label, Phase.BACKWARD.label, Phase.RECEIVE.label, Phase.OPTIMIZER.label, waiting}
+
+
+def test_a_step_without_length_is_drawn() -> None:
+    empty = _many_ranks(2)
+    assert empty.spans is not None
+    no_time = replace(empty.spans, end_s=np.zeros(2), stream=np.full(2, Stream.COMMUNICATION, dtype=np.int8))
+    assert side_by_side(_case(replace(empty, spans=no_time)))
+
+
+Make = Callable[..., Scenario]
+
+
+def test_a_picture_is_the_same_again_and_says_what_it_shows(small: Make) -> None:
+    scenario = small("strategy={kind: pipeline, stages: 2, microbatches: 2, schedule: zb_h1}")
+    png, svg = timeline.picture(scenario, "png"), timeline.picture(scenario, "svg")
+    assert (png, svg) == (timeline.picture(scenario, "png"), timeline.picture(scenario, "svg"))
+    step = typical_step(predict(scenario))
+    assert step is not None
+    with Image.open(io.BytesIO(png)) as picture:
+        assert json.loads(picture.info["Description"]) == step.facts()
+    assert b"<dc:description>{" in svg
+    assert b"gradients of weights" in re.sub(rb"<!-- (.*?) -->", rb"\1", svg)
+
+
+def test_the_title_tells_what_else_than_computing_takes_time(small: Make) -> None:
+    scenario = small("strategy={kind: pipeline, stages: 3, microbatches: 6}")
+    step = typical_step(predict(scenario))
+    assert step is not None
+    first, second = timeline._finding(step, scenario.strategy).split("\n")
+    assert first.startswith("pipeline, 1f1b, on 3 ranks: ")
+    assert first.endswith(" a step; megatron-core-0.12, by default")
+    assert "bubble" in second
+    alone = small("strategy.workers=1", "framework=ideal")
+    step = typical_step(predict(alone))
+    assert step is not None
+    assert re.fullmatch(r"data_parallel on 1 rank: \S+ ms a step; ideal", timeline._finding(step, alone.strategy))
+
+
+def drawn(run: Run) -> Figure:
+    step = typical_step(run)
+    assert step is not None
+    figure = Figure()
+    timeline.draw(figure, [step], [""])
+    return figure
+
+
+def _long(period: int, small: Make) -> Figure:
+    return drawn(predict(small(f"strategy={{kind: local_sgd, workers: 4, period: {period}}}")))
+
+
+def test_boxes_too_narrow_for_an_edge_have_none(small: Make) -> None:
+    wide, narrow = (
+        {float(width) for bars in _long(period, small).axes[0].collections for width in np.atleast_1d(bars.get_linewidth())}
+        for period in (2, 1000)
+    )
+    assert 0.4 in wide
+    assert narrow == {0.0}
+
+
+def test_however_many_passes_there_are_a_bounded_number_of_boxes_is_drawn_and_the_axis_says_so(small: Make) -> None:
+    boxes = {}
+    for period in (2, 500, 5000):
+        (panel,) = _long(period, small).axes
+        boxes[period] = sum(len(bars.get_paths()) for bars in panel.collections)
+        merged = re.search(r"where crowded, up to (\d+) of a kind are one box", panel.get_xlabel())
+        assert (merged is not None) == (period > 2)
+    assert boxes[2] < boxes[500] < 1500
+    assert boxes[5000] < 1500
+
+
+def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.png", "a.svg"):
+        out = tmp_path / name
+        assert scaleproof.main(["timeline", "pipeline-4", "--set", "strategy.microbatches=12", "--out", str(out)]) == 0
+        assert capsys.readouterr().out == f"{out}\n"
+    with Image.open(tmp_path / "a.png") as picture:
+        assert json.loads(picture.info["Description"])["kinds"]["forward"][0] == 48
+    assert scaleproof.main(["timeline", "pipeline-4", "--out", "a.jpg"]) == 2
+    assert capsys.readouterr().err == "--out a.jpg: a picture is an .svg or a .png; give such a name\n"

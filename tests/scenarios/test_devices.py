@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import csv
+import hashlib
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+import yaml
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.nccl import facts_of
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
+from scaleproof.simulator.cluster.device.kernels import Speed, products_s
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.scenario.load import load_cluster
+
+NAMES = catalog.names("devices")
+DOCUMENT = re.compile(r"arXiv \d{4}\.\d{5}|data sheet|white paper|\bpage\b")
+GENERATIONS = {
+    "kepler": "volta",
+    "pascal": "volta",
+    "volta": "volta",
+    "ampere": "ampere",
+    "hopper": "hopper",
+    "blackwell": "blackwell",
+}
+SHAPE = re.compile(r"(\d+)x(\d+)x(\d+) b=(\d+) layout=(\w+), accumulate=(\w+), out_dtype=(\w+)")
+
+
+@cache
+def device(name: str) -> Device:
+    return Device.model_validate(yaml.safe_load((catalog.ROOT / "devices" / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def speed(name: str, precision: str = "bf16") -> Speed:
+    own = device(name)
+    assert own.kernels is not None
+    return Speed(own.kernels, own.peak_flops[precision], own.memory_bandwidth_Bps, ELEMENT_BYTES[precision])  # type: ignore[index]
+
+
+def rows() -> list[dict[str, str]]:
+    with (catalog.ROOT / "published" / "gpu_matmul_efficiency.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_loads_under_a_plain_name_with_its_sources(name: str) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
+    assert device(name).description
+    assert DOCUMENT.search(device(name).source)
+
+
+def test_names_tell_devices_apart() -> None:
+    assert len({device(name).name for name in NAMES}) == len(NAMES)
+
+
+def test_all_that_were_asked_for_ship() -> None:
+    families = ("k80", "p100", "v100", "a100", "h100", "h200", "b200", "gb200", "mi300x", "tpu-v3", "tpu-v4", "tpu-v5e", "cpu")
+    assert [family for family in families if not any(name.startswith(family) for name in NAMES)] == []
+
+
+def test_every_cluster_names_a_device_or_was_measured() -> None:
+    shipped = {device(name).name: device(name) for name in NAMES}
+    for name in catalog.names("clusters"):
+        cluster: Cluster = load_cluster(catalog.ROOT / "clusters" / f"{name}.yaml")
+        assert cluster.provenance or shipped[cluster.device.name] == cluster.device, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nccl_knows_the_generation_of_its_gpus(name: str) -> None:
+    kernels, facts = device(name).kernels, facts_of(device(name).name)
+    assert kernels is not None
+    if kernels.generation in ("cdna", "tpu", "cpu"):
+        assert facts is None
+    elif name not in ("t4", "l4", "a10g"):
+        assert facts is not None
+        assert facts.generation == GENERATIONS[kernels.generation]
+        assert (facts.interconnect == "pcie") == (name.endswith("pcie") or name == "k80")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_large_product_reaches_between_a_quarter_and_all_of_the_peak(name: str) -> None:
+    for precision in device(name).peak_flops:
+        on, side = speed(name, precision), 16384
+        moved = on.element_bytes * side * side
+        rate = 2 * side**3 / float(products_s(on, side, side, side, 1, 2 * moved, moved))
+        assert 0.25 < rate / on.peak_flops < 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "bound"), [("NVIDIA A100 PCIe", "a100-80gb-pcie", 0.04), ("NVIDIA B200 SXM", "b200-180gb-sxm", 0.08)]
+)
+def test_shapes_that_nothing_was_fitted_on_are_right_in_the_mean(gpu: str, name: str, bound: float) -> None:
+    errors, on = [], speed(name)
+    for row in rows():
+        match = SHAPE.fullmatch(row["best_shape_MxNxK"])
+        if row["gpu"] != gpu or match is None:
+            continue
+        m, n, k, batch = (int(match[i]) for i in range(1, 5))
+        if int(hashlib.sha256(f"{gpu} {m}x{n}x{k} {batch} {match[5]}".encode()).hexdigest(), 16) % 2 == 0:
+            continue
+        written = m * n * batch * (4 if match[7] == "fp32" else 2)
+        read = 2 * (m * k + k * n) * batch + (written if match[6] == "True" else 0)
+        seconds = float(products_s(on, m, n, k, batch, read, written))
+        errors.append(seconds / (2 * m * n * k * batch / (float(row["mamf_tflops_measured"]) * 1e12)) - 1)
+    assert len(errors) > 80
+    assert np.abs(errors).mean() < bound
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("NVIDIA A100 PCIe", "a100-40gb-pcie"), ("NVIDIA A100 SXM", "a100-80gb-sxm"), ("NVIDIA A100 SXM", "a100-40gb-sxm"),
+        ("NVIDIA H100 SXM (H200 same)", "h100-80gb-sxm"), ("NVIDIA H100 SXM (H200 same)", "h200-141gb-sxm"),
+        ("NVIDIA B200 SXM", "b200-180gb-sxm"), ("NVIDIA GB200 SXM", "gb200-186gb"), ("AMD MI300X", "mi300x-192gb-oam"),
+    ],
+)  # fmt: skip
+def test_no_large_product_is_faster_than_the_best_that_a_search_found(gpu: str, name: str) -> None:
+    """By more than the search's own luck."""
+    best = next(float(row["mamf_tflops_measured"]) * 1e12 for row in rows() if (row["gpu"], row["dtype"]) == (gpu, "bf16"))
+    on = speed(name)
+    for side in (4096, 8192, 16384):
+        rate = 2 * side**3 / float(products_s(on, side, side, side, 1, 4 * side * side, 2 * side * side))
+        assert 0.5 * best < rate < 1.05 * best
+
+
+def test_newer_gpus_are_faster() -> None:
+    block = Gpt(layers=1, hidden=4096, heads=32, vocabulary=32000, sequence=2048).build_layers()[1]
+    order = ("v100-32gb-sxm2", "a100-80gb-sxm", "h100-80gb-sxm", "b200-180gb-sxm")
+    times_s = [sum(device(name).layer_s(block, 4, "fp16")) for name in order]
+    assert times_s == sorted(times_s, reverse=True)
+    assert times_s[0] > 2 * times_s[1]

@@ -1,0 +1,53 @@
+"""What the systems of the field do, by name: scenarios that forecast, and say what they leave out."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.load import load
+
+SYSTEMS = catalog.names("systems")
+KNOWN = (
+    "a3c", "accelerate", "alibaba-hybrid", "byteps", "deepspeed-zero-1", "deepspeed-zero-2", "deepspeed-zero-3", "elastic",
+    "horovod", "horovod-hierarchical", "lightning", "megatron-lm", "parallel-trials", "pytorch-ddp", "pytorch-fsdp",
+    "pytorch-pipelining", "spark-averaging", "tensorflow-mirrored", "tensorflow-multi-worker", "tensorflow-parameter-server",
+)  # fmt: skip
+
+
+def test_all_systems_ship() -> None:
+    assert set(KNOWN) <= set(SYSTEMS)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_trains_and_fits(name: str) -> None:
+    run = predict(load(name), interval=False)
+    assert 0 < run.samples_per_s < float("inf")
+    assert run.fits
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_says_what_it_models_and_what_it_leaves_out(name: str) -> None:
+    text = (catalog.ROOT / "systems" / f"{name}.yaml").read_text()
+    assert "\n# Models: " in text
+    assert "\n# Leaves out: " in text
+    assert catalog.summary("systems", name).endswith("?")
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) <= 20
+
+
+def test_defaults_are_those_of_the_systems() -> None:
+    """Of PyTorch arXiv 2006.15704 and its documentation; of Horovod the notes of release 0.21."""
+    assert load("pytorch-ddp").strategy == load("pytorch-ddp", ["strategy={kind: data_parallel, workers: 32}"]).strategy
+    assert load("horovod").strategy.plan.bucket_bytes == 128 * 2**20
+
+
+def test_trials_scale_perfectly_and_one_trial_on_all_devices_does_not() -> None:
+    def run(*fields: str) -> Run:
+        """On devices that are equally fast."""
+        return predict(load("parallel-trials", ["framework=ideal", *fields]), interval=False)
+
+    alone, trials, together = run("strategy.workers=1"), run(), run("strategy={kind: data_parallel, workers: 32}")
+    assert trials.samples_per_s == pytest.approx(32 * alone.samples_per_s, rel=1e-3)
+    assert together.samples_per_s < trials.samples_per_s

@@ -1,0 +1,101 @@
+"""Scenarios that ship to ask what-if of: all of them predict, and the comparisons that they name come out as theory has it."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.load import load
+
+# nobody trains so, which is what they are there to show
+TOO_LARGE = {"gpt3-175b-hybrid-selene", "gpt3-175b-pipeline-selene", "gpt3-175b-ring-selene", "gpt3-175b-servers-selene"}
+
+
+@functools.cache
+def run(name: str, *fields: str, framework: str | None = None) -> Run:
+    named = [] if framework is None else [f"framework={framework}"]
+    return predict(load(name, [*named, *(f"strategy.{field}" for field in fields)]), interval=False)
+
+
+def exposed(found: Run) -> float:
+    """Share of a step."""
+    return found.breakdown_s["exposed_communication"] / found.step_time_s
+
+
+@pytest.mark.parametrize("name", catalog.names("what-if"))
+def test_each_predicts(name: str) -> None:
+    found = run(name)
+    assert found.scenario == name
+    assert 0 < found.step_time_s < math.inf
+    assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s)
+    assert found.fits is (name not in TOO_LARGE)
+
+
+def test_a_slow_worker_holds_up_servers_that_wait_for_it() -> None:
+    name = "resnet50-async-straggler-p100"
+    asynchronous, synchronous = run(name), run(name, "mode=synchronous")
+    bounded, spared = run(name, "mode=stale_synchronous", "bound=2"), run(name, "mode=synchronous", "backups=1")
+    assert asynchronous.samples_per_s > spared.samples_per_s > 1.1 * synchronous.samples_per_s
+    assert bounded.samples_per_s < 1.1 * synchronous.samples_per_s
+
+
+def test_a_looser_bound_evens_out_a_pace_that_varies() -> None:
+    rates = [run("resnet50-stale-p100", f"bound={bound}").samples_per_s for bound in (0, 1, 3)]
+    assert rates == sorted(rates)
+    assert rates[2] > 1.2 * rates[0]
+
+
+def test_prefetching_hides_what_zero_3_gathers() -> None:
+    ahead, not_ahead = run("llama-2-7b-fsdp-a100"), run("llama-2-7b-fsdp-a100", "prefetch=0")
+    assert exposed(ahead) < 0.02 < exposed(not_ahead)
+
+
+def test_interleaving_shrinks_the_bubble_by_the_number_of_chunks() -> None:
+    name = "megatron-175b-3d-selene"
+    interleaved, plain = (run(name, *fields, framework="ideal") for fields in (("chunks=3",), ("chunks=1", "schedule=1f1b")))
+    # (p − 1) / m of what a rank does, and a third of it; messages and the head make it a little more
+    assert plain.breakdown_s["bubble"] / plain.breakdown_s["compute"] == pytest.approx(7 / 32, rel=0.25)
+    assert interleaved.breakdown_s["bubble"] == pytest.approx(plain.breakdown_s["bubble"] / 3, rel=0.35)
+
+
+def test_experts_on_their_own_workers_save_memory_and_cost_all_to_alls() -> None:
+    name = "mixtral-8x7b-experts-h100"
+    apart, together = run(name), run(name, "expert=1")
+    assert apart.memory_bytes is not None
+    assert together.memory_bytes is not None
+    assert apart.memory_bytes["parameters"] < together.memory_bytes["parameters"] / 4
+    assert exposed(apart) > exposed(together)
+
+
+def test_a_ring_hides_the_keys_and_values_of_long_samples() -> None:
+    name = "llama-3-8b-long-context-h100"
+    assert exposed(run(name)) < exposed(run(name, "context_by=all_gather"))
+
+
+def test_averaging_every_500_steps_makes_a_slow_network_do() -> None:
+    name = "gpt3-1.3b-diloco-wan"
+    assert exposed(run(name, "period=1")) > 0.95
+    assert exposed(run(name)) < 0.1
+    assert exposed(run(name, "overlap=true")) == 0.0
+
+
+def test_compression_pays_on_10_gbit_ethernet() -> None:
+    name = "bert-large-power-sgd-10gbe"
+    plain, factors, largest = (
+        run(name, f"compression={how}") for how in ("null", "{kind: power_sgd, rank: 4}", "{kind: top_k, share: 0.01}")
+    )
+    assert factors.step_time_s < largest.step_time_s < plain.step_time_s / 2
+
+
+def test_a_pipeline_without_bubbles_pays_in_memory() -> None:
+    name = "llama-2-7b-zero-bubble-a100"
+    free, plain = run(name), run(name, "schedule=1f1b")
+    assert free.bubble_fraction < plain.bubble_fraction / 3
+    assert free.memory_bytes_per_rank is not None
+    assert plain.memory_bytes_per_rank is not None
+    assert free.memory_bytes_per_rank > 1.1 * plain.memory_bytes_per_rank

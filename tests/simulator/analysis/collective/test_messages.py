@@ -1,0 +1,294 @@
+"""Collectives message by message: engines against each other, against closed forms and against what no network can break.
+
+One check of invariants for every algorithm on every topology; one of agreement; textbook formulas where nothing is shared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.analysis.collective.messages import expand, message_time
+from scaleproof.simulator.analysis.collective.time import describe_times
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op
+from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.engine import events, is_contended, replay
+from scaleproof.simulator.engine.timeline import Timeline
+from scaleproof.simulator.program import Kind
+
+DEVICE = {"name": "any", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
+SIZE = 1e8
+ALPHA_S, BETA_S = 10e-6, 1 / 10e9  # of the network between nodes of one device
+
+
+def cluster(
+    nodes: int, devices: int = 1, inside: dict[str, object] | None = None, between: dict[str, object] | None = None
+) -> Cluster:
+    """Links of 100 GB/s and 1 us inside nodes, 10 GB/s and 10 us between; a card for each device."""
+    return Cluster.model_validate(
+        {
+            "nodes": nodes,
+            "node": {
+                "devices": devices,
+                "cards": devices,
+                "link": {"bandwidth": "100 GB/s", "latency": "1 us", "topology": inside or {"kind": "switch"}},
+            },
+            "network": {"bandwidth": "10 GB/s", "latency": "10 us", "topology": between or {"kind": "switch"}},
+            "device": DEVICE,
+        }
+    )
+
+
+CLUSTERS: dict[str, Callable[[int], Cluster]] = {
+    "switch": lambda n: cluster(n),
+    "nvswitch": lambda n: cluster(1, n),
+    "mesh": lambda n: cluster(1, n, {"kind": "mesh"}),
+    "cube_mesh": lambda n: cluster(1, n, {"kind": "hybrid_cube_mesh"}),
+    "pcie_tree": lambda n: cluster(1, n, {"kind": "pcie_tree", "between_sockets": "20 GB/s"}),
+    "leaf_spine": lambda n: cluster(n, 1, None, {"kind": "leaf_spine", "per_leaf": 2, "spines": 3, "hop_latency": "1 us"}),
+    "oversubscribed": lambda n: cluster(n, 1, None, {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}),
+    "fat_tree": lambda n: cluster(
+        n, 1, None, {"kind": "fat_tree", "per_leaf": 2, "leaves_per_pod": 2, "spines_per_pod": 2, "cores": 2}
+    ),
+    "torus": lambda n: cluster(n, 1, None, {"kind": "torus", "dimensions": [2, n // 2]}),
+    "dragonfly": lambda n: cluster(
+        n, 1, None,
+        {"kind": "dragonfly", "per_router": 1, "routers_per_group": 2, "groups": 9, "local": "10 GB/s", "global": "10 GB/s"},
+    ),
+    "nodes_of_2": lambda n: cluster(n // 2, 2),
+    "rails": lambda n: cluster(n // 2, 2, None, {"kind": "rail_optimised", "nodes_per_group": 2, "spines": 2}),
+}  # fmt: skip
+PAIRS = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
+RANKS = (2, 4, 8)
+
+
+def cases() -> list[tuple[str, int, str, Op]]:
+    return [(topology, ranks, *pair) for topology in CLUSTERS for ranks in RANKS for pair in PAIRS]
+
+
+def timelines(topology: str, ranks: int, algorithm: str, op: Op) -> tuple[Timeline, Timeline]:
+    """By replay, as if nothing were shared, and by events."""
+    where = CLUSTERS[topology](ranks)
+    program, steps = expand(op, SIZE, Group.of(ranks, where.node.devices), where, algorithm)
+    return replay.simulate(program, steps), events.simulate(program, steps)
+
+
+def suits(topology: str, algorithm: str) -> bool:
+    """Switches that reduce need ranks attached to a switch; NVSwitch reduces inside nodes."""
+    if algorithm.startswith("nvls"):
+        return topology == "nvswitch" if algorithm == "nvls" else topology in ("nodes_of_2", "rails")
+    return algorithm != "in_network" or topology not in ("torus", "mesh", "cube_mesh", "pcie_tree", "nvswitch")
+
+
+def moved(timeline: Timeline) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes out of and into each class of a program, all steps together."""
+    program, steps = timeline.program, len(timeline.start_s)
+    ranks = len(program.ranks.names)
+    return tuple(np.bincount(end, program.amount, ranks) * steps for end in (program.rank, program.peer))  # type: ignore[return-value]
+
+
+def most_used(timeline: Timeline) -> float:
+    """Of all resources and all stretches of time from one message's start to another's end: what has wholly moved in it, over
+    what the resource can move in it. Above one no rates can make it true."""
+    program, worst = timeline.program, 0.0
+    uses = program.uses()
+    begin_s, end_s = timeline.start_s + program.latency_s, timeline.end_s
+    for resource, capacity in enumerate(program.resources.capacity):
+        found = [(task, use.per_unit) for task, used in enumerate(uses) for use in used if use.resource == resource]
+        if not found:
+            continue
+        tasks = np.array([task for task, _ in found])
+        load = (program.amount[tasks] * np.array([per_unit for _, per_unit in found]))[None, :].repeat(len(begin_s), 0).ravel()
+        begin, end = begin_s[:, tasks].ravel(), end_s[:, tasks].ravel()
+        order = np.argsort(end)
+        begin, end, load = begin[order], end[order], load[order]
+        for first in np.unique(begin)[:20]:
+            inside = begin >= first * (1 - 1e-12)
+            worst = max(worst, float((np.cumsum(load[inside]) / ((end[inside] - first) * capacity)).max()))
+    return worst
+
+
+@pytest.mark.parametrize("topology", CLUSTERS)
+@pytest.mark.parametrize(("algorithm", "op"), PAIRS)
+def test_nothing_is_lost_nothing_is_too_fast_and_nothing_comes_before_its_cause(topology: str, algorithm: str, op: Op) -> None:
+    if not suits(topology, algorithm):
+        pytest.skip("no switch that could reduce")
+    for ranks in RANKS:
+        _, timeline = timelines(topology, ranks, algorithm, op)
+        program = timeline.program
+        out, into = moved(timeline)
+        assert out.sum() == pytest.approx(into.sum())
+        rounds = ALGORITHMS[algorithm].rounds(op, Group.of(ranks, CLUSTERS[topology](ranks).node.devices))
+        assert out.sum() == pytest.approx(SIZE * sum(step.share.sum() * step.times for step in rounds))
+        assert most_used(timeline) <= 1 + 1e-9
+        assert (timeline.end_s >= timeline.start_s + program.latency_s + program.amount / program.max_rate - 1e-12).all()
+        for step, (starts, ends) in enumerate(zip(timeline.start_s, timeline.end_s, strict=True)):
+            for task, before in enumerate(program.follows()):
+                assert all(starts[task] >= ends[cause] - 1e-12 for cause in before)
+            for task, before in enumerate(program.carried_with_lanes() if step else []):
+                assert all(starts[task] >= timeline.end_s[step - 1][cause] - 1e-12 for cause in before)
+
+
+@pytest.mark.parametrize("topology", CLUSTERS)
+def test_replay_is_events_where_nothing_is_shared_and_never_slower_where_it_is(topology: str) -> None:
+    alone = 0
+    for algorithm, op in PAIRS:
+        for ranks in RANKS if suits(topology, algorithm) else ():
+            replayed, simulated = timelines(topology, ranks, algorithm, op)
+            if is_contended(replayed):
+                assert replayed.end_s.max() <= simulated.end_s.max() * (1 + 1e-9)
+            else:
+                alone += 1
+                np.testing.assert_allclose(replayed.end_s, simulated.end_s, rtol=1e-9)
+    assert alone >= 8
+
+
+def log2(ranks: int) -> int:
+    return ranks.bit_length() - 1
+
+
+# Seconds on one switch, from the textbooks: Thakur et al. 2005, Patarasuk & Yuan 2009, Chan et al. 2007.
+TEXTBOOK: dict[tuple[str, Op], Callable[[int, float, float], float]] = {
+    ("ring", "all_reduce"): lambda n, a, b: 2 * (n - 1) * (a + SIZE / n * b),
+    ("ring", "reduce_scatter"): lambda n, a, b: (n - 1) * (a + SIZE / n * b),
+    ("ring", "all_gather"): lambda n, a, b: (n - 1) * (a + SIZE / n * b),
+    ("ring", "broadcast"): lambda n, a, b: (n - 1) * (a + SIZE * b),
+    ("ring", "reduce"): lambda n, a, b: (n - 1) * (a + SIZE * b),
+    ("whole_ring", "reduce_scatter"): lambda n, a, b: 2 * (n - 1) * (a + SIZE / n * b),
+    ("ring_gather", "reduce"): lambda n, a, b: (n - 1) * (a + SIZE / n * b) + a + (n - 1) / n * SIZE * b,
+    ("binomial", "broadcast"): lambda n, a, b: log2(n) * (a + SIZE * b),
+    ("binomial", "reduce"): lambda n, a, b: log2(n) * (a + SIZE * b),
+    ("halving_doubling", "all_reduce"): lambda n, a, b: 2 * log2(n) * a + 2 * (n - 1) / n * SIZE * b,
+    ("hierarchical", "all_reduce"): lambda n, a, b: 2 * (n - 1) * (a + SIZE / n * b),
+    ("pairwise", "alltoall"): lambda n, a, b: a + (n - 1) / n * SIZE * b,
+    ("pairwise", "sendrecv"): lambda n, a, b: a + SIZE * b,
+    ("linear", "gather"): lambda n, a, b: a + (n - 1) / n * SIZE * b,
+    ("linear", "scatter"): lambda n, a, b: a + (n - 1) / n * SIZE * b,
+}
+
+
+@pytest.mark.parametrize(("algorithm", "op"), TEXTBOOK)
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16, 32])
+def test_on_one_switch_messages_take_what_the_textbook_says(algorithm: str, op: Op, ranks: int) -> None:
+    where = cluster(ranks)
+    textbook_s = TEXTBOOK[algorithm, op](ranks, ALPHA_S, BETA_S)
+    assert message_time(op, SIZE, Group.of(ranks, 1), where, algorithm, pieces=1) == pytest.approx(textbook_s, rel=1e-9)
+    if op not in ALGORITHMS[algorithm].pipelined:
+        assert collective_cost(op, SIZE, Group.of(ranks, 1), where, algorithm).seconds == pytest.approx(textbook_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("topology", CLUSTERS)
+def test_the_formula_is_what_the_messages_take(topology: str) -> None:
+    """Exactly so where messages share nothing but their ends' links, but for latency, which the formula counts along one way.
+
+    Where they share links in between, the formula waits for the slowest message of each round, messages only for their own;
+    and the busiest link is not always kept busy.
+    """
+    rel = 0.005 if topology in ("switch", "nvswitch", "fat_tree", "leaf_spine") else 0.4
+    for algorithm, op in PAIRS:
+        if op in ALGORITHMS[algorithm].pipelined or algorithm.startswith("nvls") or not suits(topology, algorithm):
+            continue
+        where = CLUSTERS[topology](8)
+        group = Group.of(8, where.node.devices)
+        formula_s = collective_cost(op, SIZE, group, where, algorithm).seconds
+        assert message_time(op, SIZE, group, where, algorithm) == pytest.approx(formula_s, rel=rel), (algorithm, op)
+
+
+@pytest.mark.parametrize(("algorithm", "op"), [("tree", "all_reduce"), ("binary_tree", "all_reduce"), ("ring", "broadcast")])
+def test_pieces_one_behind_the_other_come_near_the_busiest_wire(algorithm: str, op: Op) -> None:
+    where, group = cluster(8), Group.of(8, 1)
+    formula_s = collective_cost(op, SIZE, group, where, algorithm).seconds
+    times = [message_time(op, SIZE, group, where, algorithm, pieces) for pieces in (1, 4, 16, 64)]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == pytest.approx(formula_s, rel=0.2)
+
+
+@pytest.mark.parametrize("topology", ["switch", "torus", "leaf_spine", "cube_mesh", "nodes_of_2"])
+@pytest.mark.parametrize(
+    ("algorithm", "op"), [("ring", "all_reduce"), ("halving_doubling", "all_reduce"), ("pairwise", "alltoall")]
+)
+def test_other_ranks_of_the_same_shape_take_as_long(topology: str, algorithm: str, op: Op) -> None:
+    where = CLUSTERS[topology](8)
+    half = Group.of([0, 1, 2, 3], where.node.devices), Group.of([4, 5, 6, 7], where.node.devices)
+    one, other = (message_time(op, SIZE, group, where, algorithm) for group in half)
+    assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_the_same_collective_takes_the_same_time_each_time() -> None:
+    first, second = (timelines("torus", 8, "halving_doubling", "all_reduce")[1] for _ in range(2))
+    assert (first.end_s == second.end_s).all()
+
+
+def test_a_slow_link_holds_up_the_whole_ring() -> None:
+    even = cluster(4)
+    slow = Cluster.model_validate(
+        {
+            "nodes": 4,
+            "node": {},
+            "network": {"bandwidth": "10 GB/s", "latency": "10 us", "unlike": [{"at": [2], "bandwidth": "5 GB/s"}]},
+            "device": DEVICE,
+        }
+    )
+    group = Group.of(4, 1)
+    once_s, twice_s = (message_time("all_reduce", SIZE, group, where, "ring") for where in (even, slow))
+    assert twice_s - 6 * ALPHA_S == pytest.approx(2 * (once_s - 6 * ALPHA_S))
+
+
+def test_one_rank_has_nothing_to_send_and_too_many_messages_are_refused() -> None:
+    assert message_time("all_reduce", SIZE, Group.of(1, 1), cluster(1), "ring") == 0
+    with pytest.raises(InputError, match="too many"):
+        message_time("alltoall", SIZE, Group.of(1024, 1), cluster(1024), "pairwise")
+
+
+def test_every_message_is_a_transfer_between_its_ranks() -> None:
+    program, steps = expand("all_gather", SIZE, Group.of(4, 1), cluster(4), "ring")
+    assert (program.kind == Kind.TRANSFER).all()
+    assert steps * len(program) == 3 * 4
+    assert [(a, b) for a, b in zip(program.rank.tolist(), program.peer.tolist(), strict=True)] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 0),
+    ]
+    assert math.isclose(program.amount[0], SIZE / 4)
+
+
+@pytest.mark.parametrize("topology", ["switch", "nodes_of_2", "rails", "oversubscribed"])
+@pytest.mark.parametrize(
+    "field", [{"incast": 0.3}, {"duplex": "half"}, {"overhead": "1 ms"}, {"duplex": "half", "incast": 0.3}]
+)
+def test_the_formula_knows_every_field_of_a_link(topology: str, field: dict[str, object]) -> None:
+    """On some of the nodes, too; several receivers on a half-duplex link share it in other ways than the formula's."""
+    plain = CLUSTERS[topology](8).model_dump(by_alias=True, exclude_none=True)
+    network = {"bandwidth": "10 GB/s", "latency": "10 us", "topology": plain["network"]["topology"], **field}
+    devices = plain["node"]["devices"]
+    inside = {"bandwidth": "100 GB/s", "latency": "1 us"}
+    where = Cluster.model_validate(
+        {
+            "nodes": 8 // devices,
+            "node": {"devices": devices, "cards": devices, "link": inside},
+            "network": network,
+            "device": DEVICE,
+        }
+    )
+    for ranks in (8, [0, 1, 2, 4]):
+        group = Group.of(ranks, devices)
+        for algorithm, op in (("ring", "all_gather"), ("linear", "gather"), ("pairwise", "alltoall")):
+            formula_s = collective_cost(op, SIZE, group, where, algorithm).seconds  # type: ignore[arg-type]
+            messages_s = message_time(op, SIZE, group, where, algorithm)  # type: ignore[arg-type]
+            assert messages_s == pytest.approx(formula_s, rel=0.25), (algorithm, ranks)
+
+
+def test_measured_collectives_are_timed_by_the_librarys_algorithm_message_by_message() -> None:
+    measured = {"measured": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}], "library": "gloo"}
+    where = Cluster.model_validate(
+        {"node": {"devices": 2, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}, "device": DEVICE, "collectives": measured}
+    )
+    by_formula, by_messages = (describe_times("allreduce", [2**20], 2, where, messages=flag) for flag in (False, True))
+    assert by_formula.endswith("measured")
+    assert by_messages.endswith("ring")

@@ -1,0 +1,175 @@
+"""What happens by chance, against closed forms where there are some, and against a job that is followed event by event."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.analysis.goodput.failure_history import Supply, simulate
+from scaleproof.simulator.analysis.goodput.renewal import Times, optimum_s, ratio
+from scaleproof.simulator.analysis.goodput.time_shares import PARTS, Shares
+from tests.simulator.analysis.goodput.jobs import USUAL, PlainSizes, followed, of_nodes, of_the_job, times
+
+DAY_S = 86400.0
+ALWAYS = Supply(None, 0.0)
+ASYNCHRONOUS = times(stall_s=5.0, writing_s=900.0, slowdown=0.1)
+PLANNED = times(planned_per_s=4 / DAY_S, planned_s=1200.0)
+
+
+def shares(
+    job: Times, supply: Supply = ALWAYS, sizes: PlainSizes | None = None, days: float = 20, samples: int = 100
+) -> Shares:
+    history = simulate(job, of_nodes(job), supply, sizes or PlainSizes(), days * DAY_S, samples)  # type: ignore[arg-type]
+    return Shares(history, job)
+
+
+def near(found: np.ndarray, expected: float, bias: float = 2e-3) -> bool:
+    """Within four standard errors, and what a run's beginning and end make."""
+    return bool(abs(found.mean() - expected) < 4 * found.std() / math.sqrt(len(found)) + bias)
+
+
+@pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS, PLANNED, times(failures_per_s=40 / DAY_S)])
+@pytest.mark.parametrize("interval_s", [1000.0, 10_000.0])
+def test_it_is_the_closed_form_where_nodes_are_always_at_hand(job: Times, interval_s: float) -> None:
+    assert near(shares(job).useful(interval_s), ratio(job, interval_s))
+
+
+@pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS])
+@pytest.mark.parametrize("supply", [ALWAYS, Supply(2, DAY_S), Supply(0, 7200.0)])
+def test_it_is_what_jobs_that_are_followed_give(job: Times, supply: Supply) -> None:
+    one_by_one = np.array([followed(job, supply, 10, 3600.0, 10 * DAY_S, seed) for seed in range(100)])
+    found = shares(job, supply, days=10).useful(3600.0)
+    error = math.hypot(one_by_one.std(), found.std()) / math.sqrt(100)
+    assert found.mean() == pytest.approx(one_by_one.mean(), abs=4 * error)
+    assert found.std() == pytest.approx(one_by_one.std(), rel=0.4)
+
+
+def test_without_spares_each_failure_waits_for_its_repair() -> None:
+    """From a failure: detection until it gets through, a repair, and a restart, at whose failures it all begins again."""
+    rate, wait_s, interval_s = USUAL.failures_per_s, 7200.0, 3600.0
+    through = math.exp(-rate * USUAL.restart_s)
+    back_s = (math.expm1(rate * USUAL.detection_s) / rate + wait_s + (1 - through) / rate) / through
+    useful_s = interval_s / math.expm1(rate * (interval_s + USUAL.stall_s))
+    expected = useful_s / (1 / rate + back_s)
+    assert near(shares(USUAL, Supply(0, wait_s)).useful(interval_s), expected)
+
+
+def test_enough_spares_are_as_good_as_any_number() -> None:
+    always, many = shares(USUAL).useful(3600.0), shares(USUAL, Supply(100, DAY_S)).useful(3600.0)
+    assert many == pytest.approx(always)
+
+
+def test_the_more_spares_the_less_is_waited() -> None:
+    waited = [shares(USUAL, Supply(spares, DAY_S)).parts(3600.0)["waiting for nodes"].mean() for spares in (2, 6, 10, 40)]
+    assert waited == sorted(waited, reverse=True)
+    assert waited[0] > 0.3
+    assert waited[-1] == 0.0
+
+
+def test_the_time_that_is_waited_is_erlangs() -> None:
+    """Repairs are an M/G/c/c queue, c one more than there are spares: nothing fails while all are in use, which is when
+    training waits (Erlang 1917, whatever the distribution of repairs: Sevastyanov 1957)."""
+    job, spares, offered = times(detection_s=0.0, restart_s=0.0, failures_per_s=4 / DAY_S), 5, 4
+    waited = shares(job, Supply(spares, DAY_S), days=100).parts(3600.0)["waiting for nodes"]
+    terms = [offered**n / math.factorial(n) for n in range(spares + 2)]
+    assert near(waited, terms[-1] / sum(terms))
+
+
+def test_to_shrink_is_better_than_to_wait_where_repairs_take_long() -> None:
+    supply = Supply(0, DAY_S)
+    waits, shrinks = (shares(USUAL, supply, PlainSizes(shrinks=shrink)) for shrink in (False, True))
+    assert shrinks.useful(3600.0).mean() > 1.5 * waits.useful(3600.0).mean()
+    parts = shrinks.parts(3600.0)
+    assert parts["fewer workers"].mean() > 0.1
+    assert parts["waiting for nodes"].mean() < 0.01
+    assert shrinks.history.growths.mean() > 1
+
+
+def test_where_a_node_is_never_back_the_rest_goes_on() -> None:
+    """Each failure takes a tenth of the speed, of nodes that fail one by one; after the last there is nothing."""
+    job = times(failures_per_s=1e-3, detection_s=0.0, restart_s=0.0, stall_s=0.0)
+    found = shares(job, Supply(0, 1e9), PlainSizes(shrinks=True), days=30)
+    assert found.history.failures.max() == 10
+    # k nodes last 1 / (k · 1e-4) s, at k tenths of the speed: 1000 s for each number of nodes
+    work_s = (found.useful(1.0) + found.parts(1.0)["fewer workers"] + found.parts(1.0)["lost work"]) * 30 * DAY_S
+    expected_s = sum(1 / (nodes * 1e-4) for nodes in range(1, 11))
+    assert work_s.mean() == pytest.approx(expected_s, rel=0.2)
+
+
+@settings(max_examples=15)
+@given(
+    st.sampled_from([USUAL, ASYNCHRONOUS, PLANNED]),
+    st.floats(0.1, 100),
+    st.sampled_from([None, 0, 1, 5]),
+    st.floats(60, 1e6),
+    st.booleans(),
+    st.booleans(),
+    st.floats(1000, 1e5),
+    st.booleans(),
+)
+def test_parts_add_up_to_all(
+    job: Times, per_day: float, spares: int | None, repair_s: float, shrinks: bool, paired: bool, interval_s: float, saved: bool
+) -> None:
+    job = replace(job, failures_per_s=per_day / DAY_S)
+    supply, sizes = Supply(spares, repair_s), PlainSizes(shrinks=shrinks, paired=paired)
+    history = simulate(job, of_nodes(job), supply, sizes, 5 * DAY_S, 20, saved=saved)  # type: ignore[arg-type]
+    parts = Shares(history, job).parts(interval_s)
+    assert tuple(parts) == PARTS
+    assert sum(parts.values()) == pytest.approx(np.ones(20), abs=1e-9)
+    assert all((share >= -1e-12).all() for share in parts.values())
+
+
+def test_failures_come_as_often_as_they_should() -> None:
+    history = shares(USUAL).history
+    expected = 20 * 8
+    assert history.failures.mean() == pytest.approx(expected, rel=0.01)
+    assert history.failures.std() == pytest.approx(math.sqrt(expected), rel=0.2)
+
+
+def test_what_takes_no_node_needs_no_spare() -> None:
+    history = simulate(USUAL, of_the_job(USUAL), Supply(0, 1e9), PlainSizes(), 10 * DAY_S, 50)  # type: ignore[arg-type]
+    assert not history.down_s[3].any()
+    assert history.failures.mean() == pytest.approx(80, rel=0.05)
+
+
+def test_the_same_seed_tells_the_same() -> None:
+    def once(seed: int) -> np.ndarray:
+        sizes = PlainSizes(shrinks=True)
+        history = simulate(USUAL, of_nodes(USUAL), Supply(1, 3e4), sizes, 5 * DAY_S, 20, seed)  # type: ignore[arg-type]
+        return Shares(history, USUAL).useful(3600.0)
+
+    assert (once(1) == once(1)).all()
+    assert (once(1) != once(2)).any()
+
+
+def test_what_no_checkpoint_has_at_the_end_is_lost_unless_it_is_saved() -> None:
+    """In windows of training that goes on."""
+    job = times(failures_per_s=1 / 60, restart_s=3600.0)
+    ends, goes_on = (
+        Shares(simulate(job, of_the_job(job), ALWAYS, PlainSizes(), DAY_S / 8, 20, saved=saved), job)  # type: ignore[arg-type]
+        for saved in (True, False)
+    )
+    assert goes_on.useful(3600.0).max() == 0.0
+    assert ends.useful(3600.0).max() >= 0.0
+
+
+@pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS, times(stall_s=300.0)])
+def test_the_simulated_optimum_is_found_where_the_closed_form_has_it(job: Times) -> None:
+    found = shares(job, samples=200)
+    simulated_s = optimum_s(lambda interval_s: float(found.useful(interval_s).mean()), 1000.0, DAY_S, 0.01)
+    exact_s = optimum_s(lambda interval_s: ratio(job, interval_s), 1000.0, DAY_S)
+    assert simulated_s == pytest.approx(exact_s, rel=0.25)
+    # it is flat there: what is given away counts
+    assert ratio(job, simulated_s) == pytest.approx(ratio(job, exact_s), abs=1e-3)
+
+
+def test_a_part_of_the_samples_is_like_all() -> None:
+    found = shares(USUAL)
+    part = found.history.part(len(found.history.sample) // 4)
+    assert part.samples == 25
+    assert Shares(part, USUAL).useful(3600.0) == pytest.approx(found.useful(3600.0)[:25])

@@ -1,0 +1,344 @@
+"""goodput of scenarios: what their fields come to, what the command prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import poisson
+
+import scaleproof
+from scaleproof.commands.text.goodput import describe
+from scaleproof.simulator.analysis.goodput import PARTS, goodput
+from scaleproof.simulator.analysis.goodput.components import counts
+from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
+from scaleproof.simulator.analysis.goodput.rates import setting
+from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.dump import dump
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.reliability import COMPONENTS
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.conftest import SMALL
+from tests.simulator.programs import ONLY_COMPUTE
+
+Make = Callable[..., Scenario]
+DAY_S = 86400.0
+FAILING = (
+    "strategy.workers=24",
+    "reliability.mtbf={gpu: 100 d, host: 50 d}",
+    "reliability.checkpoint={bandwidth: 10 MB/s}",
+    "reliability.detection=5 min",
+    "reliability.initialise=5 min",
+)
+SPARES = ("reliability.spares=1", "reliability.repair=12 h")
+SHRINKING = ("reliability.spares=0", "reliability.repair=12 h", "reliability.shortage=shrink")
+
+
+def found(make: Make, *sets: str, days: float = 10, samples: int = 30) -> Any:
+    return goodput(make(*FAILING, *sets), days, samples)
+
+
+def test_rates_of_components_add_up(small: Make) -> None:
+    """24 GPUs on six nodes of four."""
+    job = setting(small(*FAILING))
+    assert job.counts == {"gpu": 24, "host": 6, "nic": 6, "switch": 1, "job": 1}
+    assert job.times.failures_per_s == pytest.approx((24 / 100 + 6 / 50) / DAY_S)
+    assert job.chances.node_per_s * 6 == pytest.approx(job.times.failures_per_s)
+
+
+@pytest.mark.parametrize(
+    ("topology", "switches"),
+    [
+        ("{kind: switch}", 1),
+        ("{kind: leaf_spine, per_leaf: 2, spines: 3}", 3 + 3),
+        ("{kind: fat_tree, per_leaf: 2, leaves_per_pod: 2, spines_per_pod: 2, cores: 5}", 3 + 2 * 2 + 5),
+        ("{kind: fat_tree, per_leaf: 2, leaves_per_pod: 8, spines_per_pod: 2, cores: 5}", 3 + 2),
+        ("{kind: rail_optimised, nodes_per_group: 4, spines: 2}", 2 * 2 + 2),
+        ("{kind: dragonfly, per_router: 2, routers_per_group: 2, groups: 4, local: 1 GB/s, global: 1 GB/s}", 3),
+        ("{kind: torus, dimensions: [2, 4]}", 0),
+    ],
+)
+def test_switches_are_those_between_the_jobs_nodes(small: Make, topology: str, switches: int) -> None:
+    cards = "cluster.node.cards=2"
+    assert counts(small("strategy.workers=24", cards, f"cluster.network.topology={topology}"))["switch"] == switches
+
+
+def test_on_one_node_there_is_no_network_to_fail(small: Make) -> None:
+    assert counts(small())["nic"] == counts(small())["switch"] == 0
+    with pytest.raises(FieldError, match=r"reliability\.mtbf\.switch: there are no switches"):
+        goodput(small("reliability={mtbf: {switch: 1 d}, checkpoint: {bandwidth: 1 GB/s}}"))
+
+
+def test_a_checkpoint_is_what_training_needs_to_go_on(small: Make) -> None:
+    parameters = sum(layer.parameters for layer in small().model.build_layers())
+    plain, adam = (setting(small(*FAILING, f"training.optimizer={name}")).saving.size_bytes for name in ("sgd", "adam"))
+    assert plain == 4 * parameters
+    assert adam == 12 * parameters
+    assert setting(small(*FAILING, "training.optimizer=adam", "training.zero=3")).saving.size_bytes == adam
+
+
+def test_the_slower_of_storage_and_nodes_writes(small: Make) -> None:
+    def stall_s(checkpoint: str) -> float:
+        return setting(small(*FAILING, f"reliability.checkpoint={checkpoint}")).saving.stall_s
+
+    assert stall_s("{size: 6 GB, bandwidth: 1 GB/s}") == pytest.approx(6)
+    assert stall_s("{size: 6 GB, bandwidth: 1 GB/s, node_bandwidth: 1 MB/s}") == pytest.approx(1000)
+    assert stall_s("{size: 6 GB, node_bandwidth: 1 GB/s}") == pytest.approx(1)
+    assert stall_s("{size: 6 GB, bandwidth: 1 GB/s, asynchronous: true, copy_bandwidth: 10 GB/s}") == pytest.approx(0.1)
+
+
+def test_a_restart_loads_the_checkpoint(small: Make) -> None:
+    sets = (*FAILING, "reliability.reschedule=1 min", "reliability.checkpoint={size: 6 GB, bandwidth: 1 GB/s}")
+    assert setting(small(*sets)).times.restart_s == pytest.approx(60 + 300 + 6)
+    assert setting(small(*sets, "reliability.checkpoint.load_bandwidth=3 GB/s")).times.restart_s == pytest.approx(362)
+
+
+@pytest.mark.parametrize(
+    "sets", [(), SPARES, (*SHRINKING, *ONLY_COMPUTE), ("reliability.planned={every: 1 d, takes: 10 min}",)]
+)
+def test_parts_add_up_to_the_days(small: Make, sets: tuple[str, ...]) -> None:
+    told = found(small, *sets)
+    parts = told.parts()
+    assert tuple(parts.index) == PARTS
+    assert parts["share"].sum() == pytest.approx(1, abs=1e-9)
+    assert parts["days"].sum() == pytest.approx(10)
+    assert ((parts["share_low"] <= parts["share_high"]) & (parts["share"] >= 0)).all()
+    assert told.interval[0] <= told.ratio <= told.interval[1]
+    assert told.goodput_samples_per_s == pytest.approx(told.ratio * told.samples_per_s)
+    assert json.loads(json.dumps(told.plain()))["ratio"] == told.ratio
+
+
+def test_both_ways_to_tell_it_agree(small: Make) -> None:
+    told = found(small, days=50, samples=200)
+    assert told.ratio == pytest.approx(told.expected, abs=2e-3)
+    assert told.failures == pytest.approx(50 * 0.36, rel=0.1)
+
+
+def test_the_interval_may_be_given_in_steps(small: Make) -> None:
+    step_s = timed(small("strategy.workers=24")).step_time_s
+    told = found(small, "reliability.checkpoint.steps=100")
+    assert told.interval_s == pytest.approx(100 * step_s)
+    assert not told.is_optimum
+    assert told.ratio < found(small).ratio
+
+
+def test_no_other_interval_is_better_than_the_optimum(small: Make) -> None:
+    best = found(small, samples=200)
+    simulated = {one.rule: one.simulated for one in best.choices}
+    assert simulated["simulated"] == pytest.approx(max(simulated.values()), abs=2e-4)
+    assert simulated["closed form"] == pytest.approx(simulated["simulated"], abs=5e-4)
+    for interval in ("1 min", "3 h"):
+        assert found(small, f"reliability.checkpoint.interval={interval}").expected < best.expected
+
+
+def test_half_of_what_is_lost_helps(small: Make) -> None:
+    told = found(small)
+    assert all(ratio > told.expected for ratio in told.halved.values())
+
+
+def test_fewer_workers_are_as_fast_as_they_are_predicted(small: Make) -> None:
+    """24 workers on six nodes; with five nodes there are 20, of which 48 samples allow 16."""
+    sizes = ElasticSizes(small(*FAILING, *SHRINKING))
+    assert list(sizes.workers(np.array([7, 6, 5, 4, 1, 0]))) == [24, 24, 16, 16, 4, 0]
+    fewer = timed(small("strategy.workers=16")).samples_per_s
+    assert sizes.speed(16) == pytest.approx(fewer / timed(small("strategy.workers=24")).samples_per_s)
+    each = ElasticSizes(small(*FAILING, *SHRINKING, "batch={per_worker: 2}"))
+    assert list(each.workers(np.array([5, 1]))) == [20, 4]
+    least = ElasticSizes(small(*FAILING, *SHRINKING, "batch={per_worker: 2}", "reliability.least_workers=8"))
+    assert list(least.workers(np.array([2, 1]))) == [8, 0]
+
+
+def test_speeds_between_those_that_are_predicted_follow_from_them(small: Make) -> None:
+    sizes = ElasticSizes(small("batch={per_worker: 2}", *FAILING, *SHRINKING, "strategy.workers=32", *ONLY_COMPUTE))
+    speeds = [sizes.speed(workers) for workers in range(1, 33)]
+    assert len(sizes._rates) < 20
+    assert speeds == sorted(speeds)
+    exact = timed(small("batch={per_worker: 2}", "strategy.workers=27", *ONLY_COMPUTE)).samples_per_s
+    assert speeds[26] == pytest.approx(exact / sizes.samples_per_s, rel=0.02)
+
+
+def test_shrinking_keeps_training_where_waiting_stops_it(small: Make) -> None:
+    waits = found(small, "reliability.spares=0", "reliability.repair=12 h", days=30)
+    shrinks = found(small, *SHRINKING, "batch={per_worker: 2}", days=30)
+    assert shrinks.ratio > waits.ratio
+    assert shrinks.shares["fewer workers"][0] > 0
+    assert waits.shares["waiting for nodes"][0] > 0
+    assert found(small, *SPARES, days=30).ratio > waits.ratio
+
+
+@pytest.mark.parametrize(("repair", "in_repair"), [("12 h", 0.18), ("30 d", 10.8), ("10000 d", 3600.0)])
+def test_enough_spares_are_a_poisson_quantile(small: Make, repair: str, in_repair: float) -> None:
+    told = found(small, "reliability.spares=0", f"reliability.repair={repair}", samples=1)
+    assert told.in_repair == pytest.approx(in_repair)
+    assert told.enough_spares == pytest.approx(poisson.ppf(0.99, in_repair), abs=1)
+
+
+def test_with_enough_spares_hardly_any_time_is_waited(small: Make) -> None:
+    sets = ("reliability.spares=0", "reliability.repair=10 d")
+    enough = found(small, *sets).enough_spares
+    told = found(small, *sets, f"reliability.spares={enough}", days=100)
+    assert told.shares["waiting for nodes"][0] < 0.01
+
+
+def test_where_fewer_workers_are_faster_that_is_said(small: Make) -> None:
+    """Messages of as many samples in all take longer, the more there are to exchange them."""
+    told = found(small, *SHRINKING, "cluster.network.latency=1 s", days=30)
+    assert told.shares["fewer workers"][0] < 0
+    assert "fewer workers are faster" in describe(told)
+
+
+@pytest.mark.parametrize(
+    ("sets", "problem"),
+    [
+        (("reliability=null",), "reliability: missing; give mtbf"),
+        (("reliability.mtbf.gpu=0",), "reliability.mtbf.gpu: zero"),
+        (("reliability.mtbf.gpu=1 ns",), "reliability.mtbf.gpu: less than a millisecond"),
+        (("reliability.mtbf.gpu=1e20 d",), "reliability.mtbf.gpu: more than 30 million years"),
+        (("reliability.mtbf.gpu=-1 d",), "reliability.mtbf.gpu: '-1 d' is negative"),
+        (("reliability.mtbf={}",), "nothing fails; give one of gpu, host"),
+        (("reliability.mtbf.disk=1 d",), "reliability.mtbf.disk: unknown key"),
+        (("reliability.checkpoint={}",), "give the bandwidth of the storage"),
+        (("reliability.checkpoint.interval=often",), "reliability.checkpoint.interval: cannot read 'often'"),
+        (("reliability.checkpoint.interval=0",), "reliability.checkpoint.interval: zero"),
+        (("reliability.checkpoint.interval=11 d",), "reliability.checkpoint.interval: 11.0 d, longer than the run"),
+        (("reliability.checkpoint.interval=1 h", "reliability.checkpoint.steps=3"), "interval or steps, not both"),
+        (("reliability.checkpoint.size=100 TiB",), "reliability.checkpoint.size: 100 TiB is more than the memory"),
+        (("reliability.checkpoint.asynchronous=true",), "give copy_bandwidth"),
+        (("reliability.checkpoint.slowdown=0.5",), "of asynchronous checkpoints"),
+        (
+            ("reliability.checkpoint={bandwidth: 1 kB/s, asynchronous: true, copy_bandwidth: 1 GB/s, interval: 1 min}",),
+            "still written",
+        ),
+        (
+            ("reliability.checkpoint={bandwidth: 1 B/s, asynchronous: true, copy_bandwidth: 1 GB/s}",),
+            "reliability.checkpoint.bandwidth: a checkpoint is written in 15.5 d",
+        ),
+        (("reliability.spares=3",), "spares run out; give repair"),
+        (("reliability.shortage=shrink",), "give spares"),
+        ((*SHRINKING, "reliability.least_workers=25"), "reliability.least_workers: the job has 24 workers"),
+        ((*SHRINKING, "strategy={kind: pipeline, stages: 4, microbatches: 4}"), "a pipeline has no workers to go on without"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(small: Make, sets: tuple[str, ...], problem: str) -> None:
+    with pytest.raises((FieldError, ScenarioError)) as caught:
+        goodput(small(*FAILING, *sets), 10)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("days", "samples"), [(0, 10), (-1, 10), (math.inf, 10), (math.nan, 10), (1e-12, 10), (1e13, 10), (1, 0), (1, 10**6)]
+)
+def test_days_and_samples_that_cannot_be_are_refused(small: Make, days: float, samples: int) -> None:
+    with pytest.raises(InputError):
+        goodput(small(*FAILING), days, samples)
+
+
+def test_a_billion_days_take_no_longer(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 500)
+    told = found(small, days=1e9, samples=20)
+    assert told.simulated_days < 1e6
+    assert told.ratio == pytest.approx(told.expected, abs=2e-3)
+    assert told.failures == pytest.approx(0.36e9, rel=0.05)
+    assert "are simulated" in describe(told)
+
+
+def test_where_nothing_gets_done_that_is_said(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 500)
+    told = found(small, "reliability.mtbf={gpu: 10 s}", "reliability.checkpoint.interval=1 min", days=54, samples=10)
+    assert told.simulated_days < 1
+    assert told.ratio == 0.0
+    assert told.expected == pytest.approx(0.0, abs=1e-12)
+    assert "nothing gets done" in describe(told)
+
+
+def test_a_failure_that_hardly_ever_comes_is_no_reason_to_save(small: Make) -> None:
+    told = found(small, "reliability.mtbf={gpu: 1e10 d}")
+    assert told.ratio == pytest.approx(1.0, abs=1e-6)
+
+
+lasting = st.sampled_from(["1 ms", "3 s", "10 min", "2 d", "30000000 d"])
+saving = st.fixed_dictionaries(
+    {"bandwidth": st.sampled_from(["1 B/s", "10 MB/s", "1 EB/s"])},
+    optional={"interval": lasting, "size": st.sampled_from(["1 B", "6 GB"])},
+)
+sharing = st.fixed_dictionaries(
+    {"asynchronous": st.just(True), "copy_bandwidth": st.sampled_from(["1 B/s", "1 GB/s"])},
+    optional={"slowdown": st.sampled_from([0, 0.5, 0.999999])},
+)
+supplies = st.fixed_dictionaries(
+    {"spares": st.sampled_from([0, 3, 10**6]), "repair": lasting, "shortage": st.sampled_from(["wait", "shrink"])},
+    optional={"least_workers": st.integers(1, 30)},
+)
+sections = st.fixed_dictionaries(
+    {
+        "mtbf": st.dictionaries(st.sampled_from(COMPONENTS), lasting, min_size=1),
+        "checkpoint": st.builds(dict.__or__, saving, st.just({}) | sharing),
+    },
+    optional={
+        "detection": lasting,
+        "initialise": lasting,
+        "nodes_lost": st.fixed_dictionaries({"switch": st.integers(0, 100_000)}),
+        "planned": st.fixed_dictionaries({"every": lasting, "takes": lasting}),
+    },
+)
+
+
+@given(st.builds(dict.__or__, sections, st.just({}) | supplies), st.sampled_from([1e-3, 1.0, 30.0, 1e4, 1e12]))
+def test_whatever_is_asked_there_is_an_answer_or_a_line(section: dict[str, Any], days: float) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 20)
+        path = Path(folder) / "asked.yaml"
+        path.write_text(SMALL.replace("workers: 4", "workers: 24") + yaml.safe_dump({"reliability": section}))
+        try:
+            told = goodput(load(path), days, 3)
+        except InputError:
+            return
+    assert 0 <= told.ratio <= 1.5
+    assert 0 <= told.expected <= 1 + 1e-9
+    assert sum(share for share, _, _ in told.shares.values()) == pytest.approx(1, abs=1e-9)
+    assert "\n" in describe(told)
+    json.dumps(told.plain(), allow_nan=False)
+
+
+def test_asked_twice_it_tells_the_same(small: Make) -> None:
+    assert found(small, *SPARES).plain() == found(small, *SPARES).plain()
+
+
+def test_what_is_written_of_a_scenario_has_it(small: Make, tmp_path: Path) -> None:
+    scenario = small(*FAILING, *SPARES, "reliability.checkpoint.interval=20 min", "reliability.planned={every: 1 d}")
+    (tmp_path / "again.yaml").write_text(dump(scenario))
+    assert load(tmp_path / "again.yaml").reliability == scenario.reliability
+
+
+def test_a_priced_cluster_tells_what_it_costs(small: Make) -> None:
+    told = found(small, *SPARES, "cluster.node.price=10 USD/h")
+    assert told.cost_USD == pytest.approx(7 * 240 * 10)
+    tokens = told.goodput_samples_per_s * 32 * 10 * DAY_S
+    assert told.cost_USD_per_million == pytest.approx(7 * 240 * 10 / tokens * 1e6)
+    assert "1 spare node" in describe(told)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    sets = [word for field in FAILING for word in ("--set", field)]
+    assert scaleproof.main(["goodput", str(path), "--days", "5", "--samples", "20", *sets]) == 0
+    assert "where it goes  useful" in capsys.readouterr().out
+    assert scaleproof.main(["goodput", str(path), "--days", "5", "--samples", "20", "--json", *sets]) == 0
+    assert json.loads(capsys.readouterr().out)["days"] == 5
+    assert scaleproof.main(["goodput", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("reliability: missing")
+    for days in ("0", "-1", "nan", "many"):
+        with pytest.raises(SystemExit):
+            scaleproof.main(["goodput", str(path), "--days", days])

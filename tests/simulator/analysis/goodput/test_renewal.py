@@ -1,0 +1,105 @@
+"""The share of useful time in closed form, against Daly's formula, its limits, and the exact optimum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import lambertw
+
+from scaleproof.simulator.analysis.goodput.renewal import Times, daly_first_s, daly_s, optimum_s, ratio, young_s
+from tests.simulator.analysis.goodput.jobs import USUAL, times
+
+seconds = st.floats(1.0, 1e5)
+jobs = st.builds(
+    Times,
+    failures_per_s=st.floats(1e-8, 1e-2),
+    planned_per_s=st.just(0.0) | st.floats(1e-8, 1e-3),
+    detection_s=st.just(0.0) | seconds,
+    restart_s=st.just(0.0) | seconds,
+    planned_s=st.just(0.0) | seconds,
+    stall_s=st.just(0.0) | seconds,
+    writing_s=st.just(0.0) | st.floats(1.0, 1e3),
+    slowdown=st.floats(0.0, 0.9),
+)
+
+
+@given(jobs, st.floats(1e3, 1e5))
+def test_without_stops_and_with_synchronous_checkpoints_it_is_dalys_formula(job: Times, interval_s: float) -> None:
+    job = replace(job, planned_per_s=0.0, writing_s=0.0)
+    mtbf_s = 1 / job.failures_per_s
+    exponent = (job.detection_s + job.restart_s) / mtbf_s
+    if exponent < 100 and (interval_s + job.stall_s) / mtbf_s < 100:
+        expected_s = mtbf_s * math.exp(exponent) * math.expm1((interval_s + job.stall_s) / mtbf_s)
+        assert ratio(job, interval_s) == pytest.approx(interval_s / expected_s, rel=1e-9)
+
+
+@given(jobs, st.floats(1e3, 1e5))
+def test_it_is_a_share(job: Times, interval_s: float) -> None:
+    assert 0 <= ratio(job, interval_s) <= 1 + 1e-12
+
+
+@given(jobs, st.floats(1e3, 1e5))
+def test_rare_failures_leave_what_checkpoints_leave(job: Times, interval_s: float) -> None:
+    job = replace(job, failures_per_s=1e-15, planned_per_s=0.0)
+    left = interval_s / (interval_s + job.stall_s + job.slowdown * job.writing_s)
+    assert ratio(job, interval_s) == pytest.approx(left, rel=1e-6)
+
+
+@given(jobs, st.floats(1e3, 1e5), st.floats(1.01, 10))
+def test_worse_is_worse(job: Times, interval_s: float, times_as_much: float) -> None:
+    now = ratio(job, interval_s)
+    for name in ("failures_per_s", "detection_s", "restart_s", "stall_s", "writing_s"):
+        worse = replace(job, **{name: getattr(job, name) * times_as_much})
+        if interval_s > worse.least_interval_s:
+            assert ratio(worse, interval_s) <= now + 1e-12
+
+
+def test_failures_without_end_leave_nothing() -> None:
+    assert ratio(times(failures_per_s=10.0), 3600.0) == 0.0
+
+
+def test_a_planned_stop_loses_no_work() -> None:
+    """Stops that take nothing leave all time useful, where nothing fails and checkpoints cost nothing."""
+    free = times(failures_per_s=1e-15, planned_per_s=1e-3, detection_s=0.0, restart_s=0.0, stall_s=0.0)
+    assert ratio(free, 3600.0) == pytest.approx(1.0)
+    # of 1000 s of training and 500 s of stopping
+    assert ratio(replace(free, planned_s=500.0), 3600.0) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("stall_s", [1.0, 60.0, 600.0, 3600.0])
+def test_the_optimum_is_the_exact_one(stall_s: float) -> None:
+    """Of Daly's formula: τ = M (1 + W(−exp(−δ / M − 1)))."""
+    job = times(stall_s=stall_s)
+    exact_s = job.mtbf_s * (1 + lambertw(-math.exp(-stall_s / job.mtbf_s - 1)).real)
+    assert optimum_s(lambda interval_s: ratio(job, interval_s), 1.0, 1e6) == pytest.approx(exact_s, rel=1e-4)
+    assert daly_s(stall_s, job.mtbf_s) == pytest.approx(exact_s, rel=0.01)
+
+
+def test_estimates_of_the_optimum_agree_where_checkpoints_are_cheap() -> None:
+    job = times(stall_s=1.0)
+    best_s = optimum_s(lambda interval_s: ratio(job, interval_s), 1.0, 1e6)
+    assert young_s(1.0, job.mtbf_s) == pytest.approx(best_s, rel=0.02)
+    assert daly_first_s(1.0, job.mtbf_s, 0.0) == pytest.approx(best_s, rel=0.02)
+
+
+def test_where_checkpoints_take_longer_than_failures_leave_daly_gives_the_time_between_failures() -> None:
+    assert daly_s(2e4, 1e4) == 1e4
+    assert daly_first_s(3e4, 1e4, 1e3) == 1e4
+
+
+def test_asynchronous_checkpoints_save_the_stall_and_lose_what_is_not_yet_written() -> None:
+    synchronous = times(stall_s=300.0)
+    asynchronous = times(stall_s=5.0, writing_s=300.0)
+    assert ratio(asynchronous, 3600.0) > ratio(synchronous, 3600.0)
+    assert ratio(asynchronous, 3600.0) < ratio(times(stall_s=5.0), 3600.0)
+
+
+def test_a_slowdown_counts_as_a_stall() -> None:
+    slowed = times(failures_per_s=1e-15, stall_s=0.0, writing_s=100.0, slowdown=0.3)
+    assert slowed.cost_s == pytest.approx(30.0)
+    assert ratio(slowed, 1000.0) == pytest.approx(1000 / 1030)
+    assert USUAL.cost_s == 30.0

@@ -1,0 +1,144 @@
+"""What many configurations hold is what each of them holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
+from scaleproof.simulator.analysis.planner.estimate.memory.peak import memory_bytes
+from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import FIRST_HOLDS_MOST, Moments, moments
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.memory.in_flight import WHOLE
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.strategy.pipeline.schedule import Pass, ScheduleName, order
+
+SELECTIVE, FULL, EVERY_THIRD = Recompute(kind="selective"), Recompute(kind="full"), Recompute(kind="full", group=3)
+FORMS = tuple(
+    map(
+        Recompute.model_validate,
+        ({"every": 2}, {"layers": 2}, {"products": "every_second"}, {"modules": ["core_attn", "layernorm", "mlp"]}),
+    )
+)
+ALL_ZERO = (0, 1, 2, 3)
+LOOPED: tuple[ScheduleName, ...] = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
+ZERO_BUBBLE: tuple[ScheduleName, ...] = ("zb_h1", "zb_h2", "zb_v", "dualpipe_v", "interleaved_zero_bubble", "zb_1p")
+GPT = "model={kind: gpt, layers: 12, hidden: 512, heads: 8, vocabulary: 1000, sequence: 256, dropout: true, flash: false}"
+MIXTURE = (
+    "model={kind: llama, layers: 7, hidden: 256, heads: 8, key_heads: 4, vocabulary: 512, sequence: 128, experts: "
+    "{count: 8, active: 2, feedforward: 512, dense_layers: 1}}"
+)
+
+
+def space(name: str, *overrides: str, **choices: Any) -> Space:
+    """Of a scenario that ships, trained by one rank and a framework that supports all stages of ZeRO unless said otherwise."""
+    return Space(load(name, ("strategy={kind: hybrid}", "framework=torchtitan", *overrides)), **choices)
+
+
+SPACES = {
+    "gpt": space(
+        "gpt3-175b-hybrid-selene", GPT, "batch=96", "training.precision=bf16", ranks=(8, 24, 64), tensor=(1, 2, 4),
+        stages=(1, 2, 3, 4, 6), chunks=(1, 2, 3), samples=(1, 2, 3), schedules=LOOPED, zero=ALL_ZERO,
+        recompute=(NO_RECOMPUTE, SELECTIVE, FULL, EVERY_THIRD, *FORMS), sequence_parallel=(False, True),
+        buckets_bytes=(2.0**16, 1e9),
+        orders=(("tensor", "context", "workers", "stages"), ("stages", "tensor", "context", "workers")),
+    ),
+    # frameworks whose gradients are in buffers, and in both precisions
+    "gpt in Megatron": space(
+        "gpt3-175b-hybrid-selene", "framework=megatron-core-0.12", GPT.replace("dropout: true", "dropout: false"), "batch=96",
+        "training.precision=bf16", ranks=(8, 24), tensor=(1, 2), stages=(1, 2, 3), chunks=(1, 2), samples=(1, 2),
+        schedules=LOOPED, zero=(0, 1), recompute=(NO_RECOMPUTE, FULL), sequence_parallel=(False, True),
+    ),
+    "gpt in DeepSpeed": space(
+        "gpt3-175b-hybrid-selene", "framework=megatron-deepspeed-bf16", GPT, "batch=96", "training.precision=bf16",
+        ranks=(8, 24), tensor=(1, 2), stages=(1, 2, 3), samples=(1, 2), schedules=("1f1b",), zero=(0, 1, 2),
+        recompute=(NO_RECOMPUTE, FULL), buckets_bytes=(2.0**16, 1e9),
+    ),
+    "gpt with tied ends": space(
+        "gpt3-175b-hybrid-selene", GPT.replace("dropout", "tied"), "batch=48", "training.optimizer=adafactor", ranks=(12, 48),
+        tensor=(1, 4), stages=(1, 2, 3, 4), chunks=(1, 2, 4), samples=(1, 2), schedules=(*LOOPED, *ZERO_BUBBLE), zero=ALL_ZERO,
+        recompute=(NO_RECOMPUTE, FULL),
+    ),
+    "llama": space(
+        "llama-2-7b-fsdp-a100", "batch=96", ranks=(8, 32, 64), tensor=(1, 2), context=(1, 2), stages=(1, 2, 8), samples=(1, 2),
+        zero=(3,), recompute=(NO_RECOMPUTE, FULL), schedules=("1f1b", "zb_h1", "zb_h2"),
+    ),
+    "mixture": space(
+        "mixtral-8x7b-experts-h100", MIXTURE, "training.accumulate_precision=fp32", "batch=64", ranks=(16, 32), tensor=(1, 2),
+        expert=(1, 2, 8), stages=(1, 2, 3), chunks=(1, 2), samples=(1, 2, 4),
+        schedules=("1f1b", "interleaved_1f1b", "zb_v", "dualpipe_v", "interleaved_zero_bubble"),
+        zero=ALL_ZERO, recompute=(NO_RECOMPUTE, FULL, *FORMS),
+    ),
+    "convolutions": space(
+        "resnet50-ring-p100", "batch=96", ranks=(4, 8, 24), stages=(1, 2, 4, 8), chunks=(1, 2), samples=(1, 4), zero=ALL_ZERO,
+        schedules=LOOPED, recompute=(NO_RECOMPUTE, FULL), buckets_bytes=(25 * 2.0**20, 1e9),
+    ),
+    "cores": space(
+        "resnet50-ring-p100", "framework=gloo-cpu", "model=gpt-mini", "cluster=cpu-2core", "batch=24",
+        "training.optimizer=adam", ranks=(1, 2), tensor=(1, 2), stages=(1, 2), samples=(1, 2, 3),
+        schedules=("gpipe", "1f1b"), zero=ALL_ZERO,
+    ),
+}  # fmt: skip
+
+
+def told(configurations: Configurations, row: int) -> float:
+    return memory(configurations.scenario(row)).worst.total_bytes
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_many_hold_what_each_of_them_holds(name: str) -> None:
+    configurations = every(SPACES[name])
+    rows = np.random.default_rng(7).integers(len(configurations), size=80)
+    assert memory_bytes(configurations)[rows] == pytest.approx([told(configurations, row) for row in rows], rel=1e-9)
+
+
+def test_of_none_nothing_is_told() -> None:
+    configurations = every(SPACES["cores"])
+    assert len(memory_bytes(configurations.take(np.zeros(0, dtype=np.int64)))) == 0
+
+
+def test_one_alone_is_told_as_among_many() -> None:
+    configurations = every(SPACES["mixture"])
+    for row in (0, len(configurations) // 2, len(configurations) - 1):
+        alone = configurations.take(np.array([row]))
+        assert memory_bytes(alone) == pytest.approx(memory_bytes(configurations)[[row]], rel=1e-12)
+
+
+def sums(found: Moments, weights: tuple[float, ...]) -> list[float]:
+    """The most that is beside a microbatch of each group."""
+    return [float((counts @ weights).max()) for counts in found.beside]
+
+
+@pytest.mark.parametrize("schedule", sorted(FIRST_HOLDS_MOST))
+@pytest.mark.parametrize(("ranks", "chunks"), [(2, 2), (3, 5), (4, 3)])
+def test_the_first_of_alike_ranks_holds_the_most(schedule: ScheduleName, ranks: int, chunks: int) -> None:
+    chunks = 1 if schedule in ("gpipe", "1f1b") else chunks
+    for microbatches in (1, 2, ranks, 2 * ranks, 5 * ranks):
+        held = [sums(moments(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
+        assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 4.0)])
+def test_microbatches_that_change_nothing_are_left_out(rank: int, weights: tuple[float, ...]) -> None:
+    """Of many what the order of all passes says."""
+    passes = order("interleaved_1f1b", 4, 28, 3)
+    groups = np.array([0, 1, 1])
+    held = np.zeros(2)
+    most = np.zeros(2)
+    for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
+        held[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
+        if kind == Pass.BACKWARD:
+            most[groups[chunk]] = max(most[groups[chunk]], held @ weights)
+    assert sums(moments("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
+
+
+@pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])
+def test_some_schedules_make_gradients_of_weights_apart(schedule: ScheduleName) -> None:
+    chunks = 1 if schedule in ("gpipe", "1f1b", "zb_h1", "zb_h2", "zb_1p", "zb_2p") else 2
+    for ranks, microbatches in ((2, 4), (3, 6)):
+        apart = (order(schedule, ranks, microbatches, chunks).kind == Pass.WEIGHT).any()
+        assert apart == (schedule not in WHOLE)

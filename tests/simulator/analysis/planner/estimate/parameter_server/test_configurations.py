@@ -1,0 +1,139 @@
+"""Configurations with servers are valid scenarios; what they take at least no prediction beats, and estimates are near."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.analysis.planner.estimate.parameter_server.configurations import (
+    ServerConfigurations,
+    ServerSpace,
+    every_served,
+    served_memory_bytes,
+)
+from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import served_step_times
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+
+NAME = "resnet50-servers-p100"
+# Models, clusters and how tensors are spread: 25 Gbit/s and PCIe, InfiniBand and NVLink, two nodes, one.
+SCENARIOS = {
+    "after the pass": ("batch=512",),
+    "beside the pass": ("batch=512", "strategy.overlap=true"),
+    "vgg16 on a100": ("batch=512", "model=vgg16", "cluster=a100-64", "strategy.overlap=true"),
+    "bert on a100": ("batch=512", "model=bert-base", "cluster=a100-64", "training.optimizer=adam", "strategy.overlap=true"),
+    "gpt on p100": ("batch=512", "model=gpt3-125m", "training.optimizer=adam"),
+    "whole tensors": ("batch=512", "model=alexnet", "strategy.shard=tensor"),
+}
+
+
+@lru_cache
+def scenario(*overrides: str) -> Scenario:
+    return load(NAME, overrides)
+
+
+@lru_cache
+def found(name: str) -> ServerConfigurations:
+    recompute = tuple(Recompute(kind=kind) for kind in ("none", "selective", "full"))
+    space = ServerSpace(
+        scenario(*SCENARIOS[name]), (4, 8, 16), tuple(range(1, 17)), recompute=recompute, buckets_bytes=(25e6, 1e8)
+    )
+    return every_served(space)
+
+
+def drawn(name: str, count: int, seed: int) -> ServerConfigurations:
+    return found(name).take(np.random.default_rng(seed).choice(len(found(name)), count, replace=False))
+
+
+def errors(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of what is expected, and of what is told at least, as shares of what is predicted."""
+    some = drawn(name, count, seed)
+    times = served_step_times(some)
+    predicted_s = np.array([timed(some.scenario(row)).step_time_s for row in range(count)])
+    return times.expected_s / predicted_s - 1, times.least_s / predicted_s - 1
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_prediction_beats_what_is_told_at_least_and_estimates_are_near(name: str) -> None:
+    expected, least = errors(name, 6, seed=1)
+    assert (least <= 0).all()
+    assert (expected >= least).all()
+    # messages of unlike sizes share links for unlike times
+    assert np.median(np.abs(expected)) <= (0.15 if name == "whole tensors" else 0.03)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_many_estimates_are_near(name: str) -> None:
+    expected, least = errors(name, min(1000, len(found(name))), seed=2)
+    assert (least <= 0).all()
+    assert np.median(np.abs(expected)) <= (0.15 if name == "whole tensors" else 0.03)
+    assert np.quantile(np.abs(expected), 0.99) <= (0.4 if name == "whole tensors" else 0.1)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_many_hold_what_each_of_them_holds(name: str) -> None:
+    some = drawn(name, 5, seed=3)
+    told = [memory(some.scenario(row)).worst.total_bytes for row in range(len(some))]
+    assert served_memory_bytes(some) == pytest.approx(told, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_all_configurations_are_valid_scenarios(name: str) -> None:
+    some = drawn(name, 6, seed=4)
+    nodes = some.nodes()
+    for row in range(len(some)):
+        one, told = some.scenario(row), some.row(row)
+        assert (one.strategy.workers, one.strategy.servers) == (told["workers"], told["servers"])
+        assert one.strategy.nodes_needed(one.cluster) == nodes[row]
+        assert one.samples_per_worker == told["samples"]
+
+
+def test_what_cannot_be_is_left_out() -> None:
+    base = scenario(*SCENARIOS["after the pass"], "cluster.nodes=3", "strategy.workers=8", "strategy.servers=1")
+    space = ServerSpace(base, (3, 8), (1, 2), recompute=(Recompute(kind="selective"), Recompute(kind="full")))
+    every = every_served(space)
+    rows = [every.row(row) for row in range(len(every))]
+    # three workers divide no batch, two dedicated servers have no machines, and there are no scores to make again
+    assert {(row["workers"], row["servers"], row["placement"]) for row in rows} == {
+        (8, 1, "dedicated"), (8, 1, "colocated"), (8, 2, "colocated")
+    }  # fmt: skip
+    assert {row["recompute"] for row in rows} == {"full"}
+
+
+def test_whole_tensors_are_spread_over_no_more_servers_than_there_are() -> None:
+    base = scenario("batch=8", "model=mlp-mini", "strategy.workers=8", "strategy.shard=tensor", "strategy.servers=1")
+    tensors = sum(len(layer.tensors) for layer in base.model.build_layers())
+    assert every_served(ServerSpace(base, (8,), (1, tensors, tensors + 1))).servers.max() == min(tensors, 16)
+
+
+def test_a_single_machine_has_servers_on_it_alone() -> None:
+    rows = every_served(
+        ServerSpace(scenario("batch=64", "cluster.nodes=2", "strategy.workers=4", "strategy.servers=1"), (4,), (1, 2))
+    )
+    assert {rows.row(row)["placement"] for row in range(len(rows))} == {"dedicated", "colocated"}
+    alone = scenario("batch=64", "cluster.nodes=1", "strategy.workers=4", "strategy.placement=colocated")
+    rows = every_served(ServerSpace(alone, (4,), (1, 2)))
+    assert {rows.row(row)["placement"] for row in range(len(rows))} == {"colocated"}
+
+
+def test_nothing_to_estimate_is_no_error() -> None:
+    nothing = found("after the pass").take(slice(0, 0))
+    assert len(served_step_times(nothing).expected_s) == len(served_memory_bytes(nothing)) == 0
+
+
+def test_more_servers_that_share_all_evenly_take_no_longer() -> None:
+    space = ServerSpace(scenario("batch=512"), (32,), (1, 2, 4, 8), ("dedicated",), (False,))
+    assert (np.diff(served_step_times(every_served(space)).expected_s) <= 0).all()
+
+
+def test_samples_that_workers_make_themselves_come_before_their_passes() -> None:
+    some = every_served(ServerSpace(scenario("batch=256", "strategy.overlap=true", "strategy.rollout=100 ms"), (16,), (4,)))
+    for row, expected_s in enumerate(served_step_times(some).expected_s):
+        assert expected_s == pytest.approx(timed(some.scenario(row)).step_time_s, rel=0.1)

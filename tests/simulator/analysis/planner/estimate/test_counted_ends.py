@@ -1,0 +1,123 @@
+"""Embedding and loss that count as layers when a model is cut into stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.engine import replay
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model import Gpt, cut_into_stages
+from scaleproof.simulator.model.layers import Counted
+from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+# a vocabulary so wide that the head takes as long as some layers
+LLAMA = "model={kind: llama, layers: 14, hidden: 256, heads: 8, vocabulary: 32768, sequence: 256}"
+ON = (LLAMA, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam")
+BOTH = {"account_for_embedding": "true", "account_for_loss": "true"}
+
+
+def hybrid(**fields: object) -> str:
+    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
+
+
+def blocks(scenario: Scenario) -> list[int]:
+    return [sum(not layer.glued for layer in part) for part in scenario.strategy.parts(scenario.job())]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [4, 4, 3, 3]),
+        # Megatron-Core: 14 layers and both ends are 16, of which each stage has four
+        (BOTH, [3, 4, 4, 3]),
+        ({"account_for_embedding": "true"}, [3, 4, 4, 3]),
+        ({"account_for_loss": "true"}, [4, 4, 4, 2]),
+    ],
+)
+def test_ends_count_as_layers(small: Make, fields: dict[str, str], expected: list[int]) -> None:
+    assert blocks(small(*ON, hybrid(stages=4, microbatches=8, **fields))) == expected
+
+
+def test_ends_may_have_stages_of_their_own(small: Make) -> None:
+    scenario = small(*ON, hybrid(stages=16, microbatches=16, **BOTH))
+    assert blocks(scenario) == [0, *[1] * 14, 0]
+    parts = scenario.strategy.parts(scenario.job())
+    assert [layer.name for layer in (*parts[0], *parts[-1])] == ["embedding", "head"]
+    held = memory(scenario)
+    assert len(held.ranks) == 16
+    assert predict(scenario).step_time_s > 0
+
+
+def test_virtual_stages_count_them_once(small: Make) -> None:
+    scenario = small(*ON, hybrid(stages=2, chunks=4, microbatches=4, schedule="interleaved_1f1b", **BOTH))
+    assert [len(stage) for stage in scenario.strategy.stage_layers(scenario.job())] == [2] * 8
+
+
+def test_a_wide_head_is_balanced(small: Make) -> None:
+    """Here the head takes as long as some layers, and the last of four stages has four of sixteen layers, or three if the head
+    counts; 1F1B is as fast as its slowest stage."""
+    model = LLAMA.replace("layers: 14", "layers: 16").replace("32768", "131072")
+    on = (*ON, model, "framework=ideal")
+    plain, counted = (small(*on, hybrid(stages=4, microbatches=32, **fields)) for fields in ({}, {"account_for_loss": "true"}))
+    assert timed(counted).step_time_s < timed(plain).step_time_s
+
+
+@given(st.integers(2, 20), st.integers(1, 22), st.booleans(), st.booleans())
+def test_every_layer_is_in_one_stage(layers: int, stages: int, embedding: bool, loss: bool) -> None:
+    model = Gpt(layers=layers, hidden=8, heads=1, vocabulary=8, sequence=8).build_layers()
+    stages = min(stages, layers + embedding + loss)
+    ranges = cut_into_stages(model, stages, Counted(embedding, loss))
+    assert [i for stage in ranges for i in stage] == list(range(len(model)))
+    counts = [sum(not model[i].glued for i in stage) for stage in ranges]
+    counts[0] += embedding
+    counts[-1] += loss
+    assert max(counts) - min(counts) <= 1
+
+
+def test_estimates_cut_models_so_too(small: Make) -> None:
+    base = small(*ON, "framework=torchtitan", hybrid(stages=2, microbatches=2, overlap="true", **BOTH))
+    space = Space(
+        base, (8, 16), tensor=(1, 2), stages=(1, 2, 4, 8, 16), chunks=(1, 2), samples=(1, 2), zero=(0, 1, 3),
+        schedules=("1f1b", "interleaved_1f1b"),
+    )  # fmt: skip
+    found = every(space)
+    rows = np.concatenate(
+        [np.random.default_rng(2).choice(len(found), 30, replace=False), np.flatnonzero(found.stages == 16)[:4]]
+    )
+    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
+    errors = times.expected_s / replayed_s - 1
+    assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
+    assert np.median(np.abs(errors)) <= 0.03
+    assert np.abs(errors).max() <= 0.10
+    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((hybrid(account_for_loss="true"),), "strategy.account_for_loss: there is one stage of the model; leave it out"),
+        (
+            (hybrid(stages=2, balance="time", account_for_embedding="true"),),
+            "strategy.account_for_embedding: balance says where the model is cut; leave it out",
+        ),
+        ((hybrid(stages=17, **BOTH),), "strategy.stages: 17 stages for 16 layers; give at most 16"),
+        (
+            ("model={kind: mlp, layers: 4, inputs: 8, hidden: 8, outputs: 8}", hybrid(stages=2, account_for_embedding="true")),
+            "strategy.account_for_embedding: the model has no embedding apart from its layers; leave it out",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small(*ON, *overrides)
+    assert message in str(caught.value)

@@ -1,0 +1,186 @@
+"""Estimates are near to what replay tells, and no replay beats what they tell at least."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.analysis.planner.estimate import Configurations, every, step_times
+from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import FOLLOWED
+from scaleproof.simulator.analysis.planner.space import space
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.engine import replay
+from scaleproof.simulator.model.recompute import Recompute
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load
+
+# Five models on three kinds of clusters: NVLink and InfiniBand, 10 Gbit/s between nodes, PCIe.
+SCENARIOS = {
+    "megatron-175b on selene": ("megatron-175b-3d-selene", ("batch=512",), 256),
+    "llama-2-7b on a100": ("llama-2-7b-fsdp-a100", ("strategy={kind: hybrid, workers: 8, overlap: true}",), 32),
+    "mixtral-8x7b on h100": ("mixtral-8x7b-experts-h100", ("batch=512",), 64),
+    "resnet50 on p100": ("resnet50-ring-p100", ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=512"), 16),
+    "bert-large on 10gbe": (
+        "bert-large-power-sgd-10gbe", ("strategy={kind: hybrid, workers: 8, overlap_gather: false}", "batch=256"), 16,
+    ),
+    "bert-large on 10gbe, gathers overlapped": (
+        "bert-large-power-sgd-10gbe", ("strategy={kind: hybrid, workers: 8}", "batch=256"), 16,
+    ),
+}  # fmt: skip
+# Bounds of the median and of the largest error where they are not 3 and 10 %: parameters that ZeRO 1 gathers next to the first
+# forward passes of interleaved stages hold up passes of other microbatches where the network is slow and microbatches are few,
+# which estimates count in part twice.
+BOUNDS = {"bert-large on 10gbe, gathers overlapped": (0.04, 0.2)}
+# Passes of programs that are replayed here, so that each takes well under a second.
+_MOST_PASSES = 6_000
+
+
+def spaces(name: str) -> Configurations:
+    reference, overrides, ranks = SCENARIOS[name]
+    return every(space(load(reference, overrides), ranks))
+
+
+def drawn(found: Configurations, count: int, seed: int) -> list[int]:
+    """Rows whose programs are small."""
+    pieces = np.where(found.zero >= 2, 60, found.stages) * found.microbatches * found.chunks
+    return np.random.default_rng(seed).choice(np.flatnonzero(pieces < _MOST_PASSES), count, replace=False).tolist()
+
+
+def compared(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of what is expected, and of what is told at least, as shares of what replay tells."""
+    found = spaces(name)
+    rows = drawn(found, count, seed)
+    times = step_times(found.take(np.array(rows)))
+    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
+    return times.expected_s / replayed_s - 1, times.least_s / replayed_s - 1
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_replay_beats_what_is_told_at_least_and_estimates_are_near(name: str) -> None:
+    errors, least = compared(name, 16, seed=1)
+    assert (least <= 1e-9).all()
+    median, largest = BOUNDS.get(name, (0.03, 0.10))
+    assert np.median(np.abs(errors)) <= median
+    assert np.abs(errors).max() <= largest
+    assert (errors >= least).all()
+
+
+@pytest.mark.parametrize("name", list(SCENARIOS)[:3])
+def test_steps_with_every_form_of_recomputation_are_estimated(name: str) -> None:
+    reference, overrides, ranks = SCENARIOS[name]
+    forms = (
+        {"every": 2}, {"layers": 1}, {"group": 2}, {"products": "every_second"}, {"modules": ["core_attn", "layernorm", "mlp"]},
+    )  # fmt: skip
+    whole = space(load(reference, overrides), ranks)
+    found = every(replace(whole, recompute=tuple(map(Recompute.model_validate, forms))))
+    rows = drawn(found, 24, seed=4)
+
+    times = step_times(found.take(np.array(rows)))
+
+    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
+    errors = times.expected_s / replayed_s - 1
+    assert (times.least_s / replayed_s - 1 <= 1e-9).all()
+    assert np.median(np.abs(errors)) <= 0.03
+    assert np.abs(errors).max() <= 0.10
+
+
+@pytest.mark.parametrize("name", list(SCENARIOS)[:3])
+def test_schedules_that_are_followed_are_estimated_too(name: str) -> None:
+    reference, overrides, ranks = SCENARIOS[name]
+    scenario = load(reference, overrides)
+    errors, least = [], []
+    for schedule in FOLLOWED:
+        found = every(replace(space(scenario, ranks), schedules=(schedule,)))
+        rows = drawn(found, 3, seed=8)
+        times = step_times(found.take(np.array(rows)))
+        replayed_s = [timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows]
+        errors += (times.expected_s / replayed_s - 1).tolist()
+        least += (times.least_s / replayed_s - 1).tolist()
+    assert max(least) <= 1e-9
+    assert np.median(np.abs(errors)) <= 0.03
+    # the largest is of zb_h2
+    assert np.abs(errors).max() <= 0.12
+
+
+def test_orders_that_are_searched_for_are_refused() -> None:
+    found = every(replace(space(load("llama-2-7b-fsdp-a100"), 8), schedules=("zb_1p",)))
+    with pytest.raises(FieldError, match="zb_1p takes is not estimated, as its order is searched for; give 1f1b"):
+        step_times(found)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_many_estimates_are_near(name: str) -> None:
+    errors, least = compared(name, 2000, seed=2)
+    assert (least <= 1e-9).all()
+    assert np.median(np.abs(errors)) <= 0.03
+    assert np.quantile(np.abs(errors), 0.95) <= 0.05
+    assert np.quantile(np.abs(errors), 0.99) <= 0.10
+
+
+def test_one_rank_takes_what_replay_says() -> None:
+    found = every(space(load("megatron-175b-3d-selene", ("batch=8", "strategy={kind: hybrid}")), 1))
+    times = step_times(found)
+    for row in drawn(found, 5, seed=3):
+        assert times.expected_s[row] == pytest.approx(timed(found.scenario(row)).step_time_s, rel=1e-9)
+
+
+def test_estimates_follow_from_each_configuration_alone() -> None:
+    found = spaces("llama-2-7b on a100")
+    rows = np.array(drawn(found, 40, seed=4))
+    whole, some = step_times(found), step_times(found.take(rows))
+    # of large collectives those between the smallest and the largest are told from these
+    assert some.expected_s == pytest.approx(whole.expected_s[rows], rel=5e-3)
+    assert some.least_s == pytest.approx(whole.least_s[rows], rel=5e-3)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_all_configurations_are_valid_scenarios(name: str) -> None:
+    found = spaces(name)
+    for row in np.random.default_rng(5).choice(len(found), 25, replace=False).tolist():
+        scenario = found.scenario(row)
+        assert scenario.strategy.training_ranks == SCENARIOS[name][2]
+        assert scenario.samples_per_worker == found.samples[row] * found.microbatches[row]
+
+
+def test_nothing_to_estimate_is_no_error() -> None:
+    found = spaces("llama-2-7b on a100").take(slice(0, 0))
+    assert len(step_times(found).expected_s) == 0
+
+
+def test_more_ranks_than_devices_are_refused() -> None:
+    with pytest.raises(FieldError, match=r"ranks for \d+ devices; give at most"):
+        space(load("llama-2-7b-fsdp-a100"), 1_000_000)
+
+
+def test_parts_that_tensor_parallel_ranks_send_are_estimated_so() -> None:
+    overrides = ("batch=512", "strategy.split_sends=true", "strategy.sequence_parallel=false")
+    found = every(space(load("megatron-175b-3d-selene", overrides), 256))
+    times = step_times(found)
+    split = np.flatnonzero((found.tensor > 1) & (found.stages > 1) & (found.sequence_parallel == 0) & (found.zero == 0))
+    rows = [
+        row for row in np.random.default_rng(6).permutation(split).tolist() if found.microbatches[row] * found.chunks[row] < 60
+    ]
+    for row in rows[:6]:
+        replayed_s = timed(found.scenario(row), simulate=replay.simulate).step_time_s
+        assert times.least_s[row] <= replayed_s
+        assert times.expected_s[row] == pytest.approx(replayed_s, rel=0.05)
+
+
+def test_groups_that_are_nearer_to_one_another_than_the_first_beat_no_bound() -> None:
+    """On a DGX-1 some GPUs are joined by two links and some by one: sums of later stages may take less than rank 0's."""
+    strategy = "strategy={kind: hybrid, workers: 8, overlap_sends: true}"
+    overrides = (strategy, "batch=512", "cluster=dgx1-v100", "framework=torchtitan")
+    found = every(space(load("resnet50-ring-p100", overrides), 8))
+    full = found.space.recompute.index(Recompute(kind="full"))
+    told = (found.stages == 4) & (found.samples == 2) & (found.zero == 3) & (found.chunks == 1) & (found.recompute == full)
+    rows = np.flatnonzero(told)
+
+    least_s = step_times(found.take(rows)).least_s
+
+    replayed_s = [timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows.tolist()]
+    assert len(rows)
+    assert (least_s <= replayed_s).all()

@@ -1,0 +1,269 @@
+"""The planner's best is the best of all that replay tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from scaleproof import main
+from scaleproof.commands.text.plan import describe, plain
+from scaleproof.simulator.analysis.planner import PlanResult, plan
+from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
+from scaleproof.simulator.analysis.planner.intervals import alike, doubt
+from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
+from scaleproof.simulator.analysis.planner.space import space
+from scaleproof.simulator.common.errors import FieldError, InputError
+from scaleproof.simulator.engine import replay
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+
+SMALL = ("strategy={kind: hybrid, workers: 8, overlap: true}", "batch=64")
+
+
+def small(*overrides: str) -> Scenario:
+    return load("resnet50-ring-p100", [*SMALL, *overrides])
+
+
+def test_other_schedules_are_planned_where_they_are_named() -> None:
+    """1F1B comes along, which ranks have that are alone in their pipelines."""
+    found = plan(small(), 8, top=2, schedules=("zb_v",)).configurations
+    assert {found.row(row)["schedule"] for row in range(len(found))} == {"1f1b", "zb_v"}
+    assert len(plan(small(), 8, top=1, schedules=("all",)).configurations) > len(planned().configurations)
+    with pytest.raises(InputError, match="--schedules zb_1p: give all, or some of 1f1b,interleaved_1f1b"):
+        plan(small(), 8, schedules=("zb_1p",))
+
+
+@lru_cache
+def planned() -> PlanResult:
+    return plan(small(), 8, top=4)
+
+
+def test_the_best_is_the_best_of_all_replays() -> None:
+    scenario = small()
+    found = every(space(scenario, 8))
+    fitting = np.flatnonzero(memory_bytes(found) <= scenario.cluster.device.memory_bytes)
+    few = found.take(np.random.default_rng(0).choice(fitting, 120, replace=False))
+    fastest_s = min(timed(few.scenario(row), simulate=replay.simulate).step_time_s for row in range(len(few)))
+    assert planned().proved
+    assert planned().best[0].run.step_time_s <= fastest_s * (1 + 1e-9)
+
+
+def test_choices_are_in_order_and_fit() -> None:
+    best = planned().best
+    assert [choice.value for choice in best] == sorted(choice.value for choice in best)
+    assert all(choice.memory_bytes <= planned().capacity_bytes for choice in best)
+    assert len({choice.row for choice in best}) == len(best) == 4
+
+
+def test_nothing_on_the_front_is_beaten_in_both() -> None:
+    found, front = planned(), planned().front
+    seconds, held = found.expected_s[list(front)], found.memory_bytes[list(front)]
+    assert (np.diff(seconds) >= 0).all()
+    assert (np.diff(held) < 0).all()
+
+
+def test_less_memory_is_never_faster() -> None:
+    lean = plan(small(), 8, memory=planned().best[0].memory_bytes * 0.8, top=1)
+    assert lean.best[0].memory_bytes < planned().best[0].memory_bytes
+    assert lean.best[0].run.step_time_s >= planned().best[0].run.step_time_s
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES[1:3])
+def test_other_objectives_need_their_prices(objective: Any) -> None:
+    scenario = small()
+    node = scenario.cluster.node.model_copy(update={"price_USD_per_s": None, "power_W": None})
+    poor = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"node": node})})
+    with pytest.raises(FieldError, match=f"which {objective} follows from; give it"):
+        plan(poor, 8, objective)
+
+
+def test_costs_go_by_time_where_nodes_are_the_same() -> None:
+    cheap = plan(small("cluster.node.price=10 USD/h"), 8, "cost", top=1)
+    assert cheap.best[0].row == planned().best[0].row
+
+
+def test_energy_is_least() -> None:
+    found = plan(small("cluster.node.power=3 kW", "cluster.node.idle_power=1 kW"), 8, "energy", top=2)
+    first, second = (choice.run.energy_J for choice in found.best)
+    assert first is not None
+    assert second is not None
+    assert first["per_step"] <= second["per_step"]
+
+
+def test_pictures_have_no_tokens() -> None:
+    with pytest.raises(InputError, match="reads no tokens; plan for cost"):
+        plan(small("cluster.node.price=10 USD/h"), 8, "tokens-per-dollar")
+
+
+def test_what_fits_nowhere_is_told() -> None:
+    with pytest.raises(InputError, match="nothing fits: the leanest"):
+        plan(small(), 8, memory=1e6)
+
+
+def test_ranks_that_divide_no_batch_are_told() -> None:
+    with pytest.raises(InputError, match="no way to train 64 samples"):
+        plan(small("cluster.nodes=100"), 97)
+
+
+def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
+    found = planned()
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    low, high = doubts.interval(0)
+    assert low < 1 < high
+    # of two alike steps neither is sure to be faster
+    assert doubts.faster(0, 0, 1.0, 1.0) == pytest.approx(0.5)
+    assert doubts.faster(0, 1, 10.0, 0.5) > 0.99
+    assert alike(found.best[0].scenario, found.best[0].scenario) == 1.0
+
+
+def test_the_plan_is_told_in_words_and_as_data() -> None:
+    found = planned()
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    text, data = describe(found, doubts), plain(found, doubts)
+    assert "proved: no other that fits beats the best in time by replay" in text
+    assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
+    assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
+
+
+def test_the_plan_names_its_frameworks() -> None:
+    found = planned()
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    told, text = plain(found, doubts), describe(found, doubts)
+    assert told["framework_is_default"] is True
+    assert set(told["frameworks"]) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
+    assert {choice["framework"] for choice in told["best"]} <= set(told["frameworks"])
+    assert "\nframeworks: pytorch-ddp, deepspeed-zero, pytorch-fsdp2, by default\n" in text
+    assert f"\n  framework: {found.best[0].scenario.framework.name}\n  strategy: " in text
+
+
+def test_frameworks_that_are_named_are_chosen_from(capsys: pytest.CaptureFixture[str]) -> None:
+    named = plan(small(), 8, top=8, frameworks=[shipped("pytorch-ddp"), shipped("ideal")])
+    assert {part.space.scenario.framework.name for part in named.configurations.parts[:2]} == {"pytorch-ddp", "ideal"}
+    assert not named.framework_is_default
+    assert named.best[0].scenario.framework.name == "ideal"
+    command = ["plan", "resnet50-ring-p100", "--gpus", "8", "--frameworks"]
+    assert main([*command, "megatron"]) == 2
+    assert capsys.readouterr().err.startswith("no framework is called 'megatron'; did you mean")
+    assert main([*command, "torchtitan", "--strategies", "parameter_server"]) == 2
+    assert "torchtitan does not support parameter server; use tensorflow-1-servers" in capsys.readouterr().err
+
+
+def test_the_best_are_a_table() -> None:
+    table = planned().table()
+    assert table["step_time_s"].is_monotonic_increasing
+    assert (table["workers"] * table["stages"] * table["tensor"] * table["context"] == 8).all()
+
+
+def run(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, str, str]:
+    code = main(["plan", "resnet50-ring-p100", *(word for one in SMALL for word in ("--set", one)), *arguments])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, ["--gpus", "8", "--top", "1", "--json"])
+    assert code == 0
+    assert json.loads(out)["proved"] is True
+
+
+def test_the_command_takes_more_nodes_where_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, ["--gpus", "64", "--top", "1", "--set", "batch=256"])
+    assert code == 0
+    assert " on 64 ranks of " in out
+
+
+def test_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, ["--gpus", "8", "--memory", "1 MiB"])
+    assert code != 0
+    assert out == ""
+    assert err.count("\n") == 1
+
+
+SERVERS = ("batch=64", "strategy.workers=8", "strategy.servers=2")
+
+
+@lru_cache
+def served(*overrides: str) -> PlanResult:
+    return plan(load("resnet50-servers-p100", [*SERVERS, *overrides]), 8, top=3, servers=3, strategies=("parameter_server",))
+
+
+@pytest.mark.parametrize("overrides", [(), ("strategy.overlap=true",)])
+def test_the_best_servers_are_the_best_of_all_predictions(overrides: tuple[str, ...]) -> None:
+    found = served(*overrides)
+    fastest_s = min(timed(found.configurations.scenario(row)).step_time_s for row in range(len(found.configurations)))
+    assert found.proved
+    assert found.best[0].run.step_time_s == pytest.approx(fastest_s, rel=1e-9)
+
+
+@lru_cache
+def both() -> PlanResult:
+    return plan(load("resnet50-servers-p100", SERVERS), 8, top=1)
+
+
+def test_servers_stand_in_one_table_with_all_others() -> None:
+    assert both().configurations.has_servers().any()
+    assert not both().configurations.has_servers().all()
+    assert both().best[0].run.step_time_s <= served().best[0].run.step_time_s
+    # who has no servers and asks for none is told of none
+    assert not planned().configurations.has_servers().any()
+
+
+def test_some_candidates_are_those_of_all_in_their_order() -> None:
+    found = both().configurations
+    rows = [len(found) - 1, 3, len(found) - 5, 3]
+    some = found.take(rows)
+    assert [some.row(number) for number in range(4)] == [found.row(row) for row in rows]
+    assert some.nodes().tolist() == found.nodes()[rows].tolist()
+    assert some.times().least_s == pytest.approx(found.times().least_s[rows], rel=5e-3)
+
+
+def test_machines_for_servers_are_paid_for() -> None:
+    priced = ("cluster.node.price=10 USD/h", "strategy.overlap=true")
+    scenario = load("resnet50-servers-p100", [*SERVERS, *priced])
+    found = plan(scenario, 8, "cost", top=20, servers=4, strategies=("parameter_server",))
+    assert found.proved
+    costs = [choice.run.cost_USD["per_step"] for choice in found.best if choice.run.cost_USD is not None]
+    assert len(costs) == 20
+    assert costs == sorted(costs)
+    # two machines of workers, and one for each dedicated server
+    rows = [found.configurations.row(choice.row) for choice in found.best]
+    hours = [choice.run.step_time_s / 3600 for choice in found.best]
+    nodes = [2 + (row["servers"] if row["placement"] == "dedicated" else 0) for row in rows]
+    assert costs == pytest.approx([10 * hour * count for hour, count in zip(hours, nodes, strict=True)])
+
+
+def test_the_best_servers_are_told_as_a_scenario_has_them() -> None:
+    found = served("strategy.overlap=true")
+    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
+    text = describe(found, doubts)
+    assert "by replay, or with servers by prediction" in text
+    assert "a step by number of dedicated servers (estimated): 1: " in text
+    told = yaml.safe_load(text.partition("for a scenario file:")[2])
+    chosen = f"strategy={json.dumps(told['strategy'])}", f"training.recompute={told['training']['recompute']}"
+    again = load("resnet50-servers-p100", [*SERVERS, *chosen])
+    assert timed(again).step_time_s == pytest.approx(found.best[0].run.step_time_s, rel=1e-9)
+    assert plain(found, doubts)["best"][0]["strategy"] == "parameter_server"
+
+
+def test_unknown_strategies_are_told() -> None:
+    with pytest.raises(InputError, match="--strategies ring: give some of hybrid,parameter_server"):
+        plan(small(), 8, strategies=("ring",))
+
+
+def test_servers_that_fit_no_batch_are_told() -> None:
+    with pytest.raises(InputError, match="no way to train 64 samples"):
+        plan(load("resnet50-servers-p100", SERVERS), 7, strategies=("parameter_server",))
+
+
+def test_the_command_makes_room_for_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["--set", "batch=256", "--gpus", "64", "--servers", "3", "--strategies", "parameter_server", "--top", "1"]
+    assert main(["plan", "resnet50-servers-p100", *names]) == 0
+    assert "3: " in capsys.readouterr().out.partition("dedicated servers (estimated)")[2]

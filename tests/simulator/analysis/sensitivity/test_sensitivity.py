@@ -1,0 +1,171 @@
+"""Elasticities: shares of a step that follow from one number each, against theory and against predictions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+
+import scaleproof
+from scaleproof.commands.text.sensitivity import describe
+from scaleproof.simulator.analysis.sensitivity.sensitivity import Elasticity, Sensitivity, rebuilt, sensitivity, with_nodes
+from scaleproof.simulator.common.errors import FieldError
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Batch, Scenario
+from tests.simulator.programs import ONLY_COMPUTE
+
+Make = Callable[..., Scenario]
+AFTERWARDS = "strategy={kind: data_parallel, workers: 8, overlap: false}"
+SERVERS = "strategy={kind: parameter_server, workers: 4, servers: 2}"
+STRATEGIES = (
+    AFTERWARDS,
+    "strategy={kind: data_parallel, workers: 8}",
+    "strategy={kind: pipeline, stages: 6, microbatches: 6}",
+    "strategy={kind: hybrid, workers: 2, stages: 2, tensor: 4, microbatches: 4}",
+    SERVERS,
+)
+
+
+def values(found: Sensitivity) -> dict[str, Elasticity]:
+    return {one.name: one for one in (*found.cluster, *found.training)}
+
+
+def test_where_only_compute_takes_time_throughput_follows_from_flops_alone(small: Make) -> None:
+    found = sensitivity(small(*ONLY_COMPUTE, "strategy.workers=8"))
+    told = values(found)
+    assert told["FLOP/s"].value == pytest.approx(1, abs=1e-6)
+    assert found.bottleneck is not None
+    assert found.bottleneck.name == "FLOP/s"
+    for name in ("network bandwidth", "node link bandwidth", "memory bandwidth"):
+        assert told[name].value == pytest.approx(0, abs=1e-6)
+    assert found.rest == pytest.approx(0, abs=1e-6)
+
+
+def test_twice_the_batch_takes_twice_as_long_where_only_compute_takes_time(small: Make) -> None:
+    assert values(sensitivity(small(*ONLY_COMPUTE)))["samples a step"].value == pytest.approx(0, abs=1e-6)
+
+
+def test_compute_and_what_is_exposed_of_communication_share_the_step(small: Make) -> None:
+    """Without overlap the numbers of the device follow from its share of the step, those of links from theirs."""
+    scenario = small(AFTERWARDS)
+    run, told = timed(scenario), values(sensitivity(scenario))
+    device = sum(told[name].value or 0.0 for name in ("FLOP/s", "memory bandwidth"))
+    assert device == pytest.approx(run.breakdown_s["compute"] / run.step_time_s, abs=2e-3)
+    names = ("network bandwidth", "network latency", "node link bandwidth", "node link latency")
+    links = sum(abs(told[name].value or 0.0) for name in names)
+    assert links == pytest.approx(run.breakdown_s["exposed_communication"] / run.step_time_s, abs=2e-3)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_all_together_they_make_the_step(small: Make, strategy: str) -> None:
+    """Times are homogeneous in slownesses: their elasticities add up to one (Euler)."""
+    assert sensitivity(small(strategy)).rest == pytest.approx(0, abs=5e-3)
+
+
+def test_kernels_launches_count_as_well(small: Make) -> None:
+    found = sensitivity(small("cluster.device=a100-80gb-sxm", "training.precision=bf16"))
+    assert (values(found)["kernel launches"].value or 0.0) < 0
+    # what NCCL takes anyway is none of the cluster's numbers
+    assert 0 <= found.rest < 0.05
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_elasticities_foretell_small_changes(small: Make, strategy: str) -> None:
+    scenario = small(strategy)
+    told = values(sensitivity(scenario))["network bandwidth"].value
+    more = small(strategy, "cluster.network.bandwidth=10.1 Gbit/s")
+    change = math.log(timed(more).samples_per_s / timed(scenario).samples_per_s) / math.log(1.01)
+    assert told == pytest.approx(change, abs=0.01)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_more_bandwidth_never_slows_and_more_latency_never_speeds_up(small: Make, strategy: str) -> None:
+    for name, one in values(sensitivity(small(strategy))).items():
+        if one.value is not None and one.field.startswith("cluster."):
+            assert one.value * (-1 if "latency" in name else 1) >= -1e-3
+        if one.low is not None and one.high is not None and one.value is not None:
+            assert one.low - 0.02 <= one.value <= one.high + 0.02
+
+
+def test_intervals_are_wide_where_two_share_the_step_and_narrow_where_one_has_it(small: Make) -> None:
+    alone = values(sensitivity(small(*ONLY_COMPUTE)))["FLOP/s"]
+    shared = values(sensitivity(small(AFTERWARDS, "cluster.network.bandwidth=1 Gbit/s")))["network bandwidth"]
+    assert (alone.low, alone.high) == (pytest.approx(1, abs=1e-3), pytest.approx(1, abs=1e-3))
+    assert shared.low is not None
+    assert shared.high is not None
+    assert shared.high - shared.low > 1e-3
+
+
+def test_what_does_not_apply_says_why(small: Make) -> None:
+    told = values(sensitivity(small("cluster.nodes=1", "cluster.network=null")))
+    assert (told["network bandwidth"].value, told["network bandwidth"].how) == (None, "all ranks are on one node")
+    assert told["network bandwidth"].says == "–"
+    assert told["servers"].how == "there are no servers"
+    single = values(sensitivity(small("cluster.node={devices: 1}")))
+    assert single["node link bandwidth"].how == "no two ranks of a node talk"
+    assert single["network latency"].value is not None
+    no_latency = values(sensitivity(small("strategy.workers=8", "cluster.network.latency=0 s")))
+    assert no_latency["network latency"].how == "the cluster has none"
+
+
+def test_whole_numbers_take_whole_steps(small: Make) -> None:
+    scenario = small(SERVERS, "batch={per_worker: 12}")
+    told = values(sensitivity(scenario))
+    assert (told["servers"].how, told["samples a worker"].how) == ("from 2 to 3", "from 11 to 13")
+    more = timed(small(SERVERS, "batch={per_worker: 12}", "strategy.servers=3")).samples_per_s
+    assert told["servers"].value == pytest.approx(math.log(more / timed(scenario).samples_per_s) / math.log(1.5))
+
+
+def test_one_more_server_gets_a_node_where_there_is_none_left(small: Make) -> None:
+    told = values(sensitivity(small("strategy={kind: parameter_server, workers: 4, servers: 7}")))
+    assert told["servers"].how == "from 7 to 8, on 9 nodes"
+
+
+def test_batches_keep_to_microbatches_and_shares(small: Make) -> None:
+    pipeline = values(sensitivity(small("strategy={kind: pipeline, stages: 2, microbatches: 6}")))
+    assert pipeline["samples a step"].how == "from 42 to 54"
+    one = values(sensitivity(small("batch={per_worker: 1}")))
+    assert one["samples a worker"].how == "from 1 to 2"
+    fixed = values(sensitivity(small("strategy={kind: data_parallel, workers: 4, shares: [9, 11, 14, 14]}")))
+    assert fixed["samples a step"].value is None
+    assert fixed["samples a step"].how.startswith("another batch is not valid")
+
+
+def test_asynchronous_servers_have_elasticities_too() -> None:
+    found = sensitivity(load("resnet50-async-straggler-p100"))
+    assert found.rest == pytest.approx(0, abs=0.05)
+    assert found.bottleneck is not None
+    assert (found.bottleneck.name, found.bottleneck.low) == ("FLOP/s", None)
+
+
+def test_where_the_order_of_messages_changes_to_and_fro_it_is_said(small: Make) -> None:
+    queued = "strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}"
+    found = sensitivity(small(queued, "cluster.network.bandwidth=1 Gbit/s"))
+    assert found.rest < -0.1
+    assert "add up to more than the step" in " ".join(describe(found).split())
+
+
+def test_a_scenario_is_checked_again_when_parts_change(small: Make) -> None:
+    with pytest.raises(FieldError, match="4 workers do not divide 47 samples"):
+        rebuilt(small(), batch=Batch(total=47))
+    tree = small("cluster.network.topology={kind: torus, dimensions: [2, 4]}").cluster
+    with pytest.raises(FieldError):
+        with_nodes(tree, 9)
+    assert with_nodes(small().cluster, 3) is not None
+    assert with_nodes(small().cluster, 9).nodes == 9
+
+
+def test_the_table_and_the_command(small: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    found = sensitivity(small(SERVERS))
+    assert found.table().loc["servers", "field"] == "strategy.servers"
+    assert describe(found).splitlines()[1] == "  framework: tensorflow-1-servers, by default"
+    assert describe(found).splitlines()[-1].startswith("bottleneck: ")
+    assert scaleproof.main(["sensitivity", "ring-2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["framework"], told["framework_is_default"]) == ("gloo-cpu", True)
+    assert told["bottleneck"] in {one["name"] for one in told["cluster"]}
+    assert scaleproof.main(["sensitivity", "ring-2", "--set", "strategy.workers=no"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,275 @@
+"""Together: what many points come to in one replay is what each is predicted to alone."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.analysis.study.batched_replay import step_times_s, timed_together
+from scaleproof.simulator.analysis.study.evaluate import RESULTS, rows
+from scaleproof.simulator.analysis.study.numeric_axes import NUMBERS, Differences, with_numbers
+from scaleproof.simulator.analysis.study.study import read
+from scaleproof.simulator.cluster import Device
+from scaleproof.simulator.common.batched import NotVaryingError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+
+# programs of every sort, and for each how its points are to be told: together, or alone
+SCENARIOS = {
+    "resnet50-ring-p100": (),
+    "resnet50-servers-p100": (),
+    "resnet50-servers-p100 ": ("strategy.overlap=true", "strategy.workers=6", "strategy.placement=colocated"),
+    "resnet50-ring-p100 ": ("strategy.algorithm=hierarchical",),
+    "bert-large-power-sgd-10gbe": (),
+    "llama-2-7b-fsdp-a100": ("strategy.workers=16", "batch=64"),
+    "resnet50-pipeline-dgx1": (),
+    "siamese-towers-dgx1": (),
+    "mixtral-8x7b-experts-h100": ("model.layers=4", "strategy.stages=1"),
+}
+factors = st.tuples(*[st.floats(0.05, 20)] * 4)
+
+
+def numbers_of(name: str, overrides: tuple[str, ...], points: list[tuple[float, ...]]) -> dict[str, Any]:
+    """Those that the cluster has, times the points' factors."""
+    cluster = load(name.strip(), overrides).cluster
+    links = {"network": cluster.network, "node.link": cluster.node.link}
+    return {
+        field: getattr(links[part], attribute) * np.array(points)[:, i]
+        for i, (field, (part, attribute)) in enumerate(NUMBERS.items())
+        if links[part] is not None
+    }
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@settings(max_examples=2)
+@given(points=st.lists(factors, min_size=4, max_size=6))
+def test_step_times_are_those_of_each_point_alone(name: str, points: list[tuple[float, ...]]) -> None:
+    overrides = SCENARIOS[name]
+    scenario, numbers = load(name.strip(), overrides), numbers_of(name, overrides, points)
+    found = step_times_s(scenario, Differences(numbers))
+    for point, step_s in enumerate(found.tolist()):
+        its = {field: float(values[point]) for field, values in numbers.items()}
+        alone = scenario.model_copy(update={"cluster": with_numbers(scenario.cluster, its)})
+        # some are told alone, which is right as well
+        assert np.isnan(step_s) or step_s == pytest.approx(predict(alone, interval=False).step_time_s, rel=1e-9)
+
+
+def faster(device: Device, peak: float, memory: float) -> Device:
+    rates = {precision: rate * peak for precision, rate in device.peak_flops.items()}
+    return device.model_copy(update={"peak_flops": rates, "memory_bandwidth_Bps": device.memory_bandwidth_Bps * memory})
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@settings(max_examples=2)
+@given(points=st.lists(st.tuples(*[st.floats(0.2, 5)] * 3), min_size=3, max_size=5))
+def test_step_times_of_points_on_unlike_devices_are_those_of_each_alone(name: str, points: list[tuple[float, ...]]) -> None:
+    scenario = load(name.strip(), SCENARIOS[name])
+    links = numbers_of(name, SCENARIOS[name], [(bandwidth, 1.0, bandwidth, 1.0) for bandwidth, _, _ in points])
+    devices = [faster(scenario.cluster.device, peak, memory) for _, peak, memory in points]
+    found = step_times_s(scenario, Differences(links, devices, np.arange(len(points))))
+    for point, step_s in enumerate(found.tolist()):
+        cluster = with_numbers(scenario.cluster, {field: float(values[point]) for field, values in links.items()})
+        alone = scenario.model_copy(update={"cluster": cluster.model_copy(update={"device": devices[point]})})
+        assert np.isnan(step_s) or step_s == pytest.approx(predict(alone, interval=False).step_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
+def test_points_are_told_together_where_only_rates_of_devices_differ(name: str) -> None:
+    scenario = load(name, SCENARIOS[name])
+    devices = [faster(scenario.cluster.device, factor, factor) for factor in (0.5, 1, 2, 4)]
+    assert np.isfinite(step_times_s(scenario, Differences({}, devices, np.arange(4)))).all()
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
+def test_points_are_told_together_where_only_bandwidths_differ(name: str) -> None:
+    scenario = load(name, SCENARIOS[name])
+    found = step_times_s(
+        scenario, Differences(numbers_of(name, SCENARIOS[name], [(factor, 1.0, 1.0, 1.0) for factor in (0.5, 1, 2, 4)]))
+    )
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("change", ["unevenness.compute_jitter=0.1", "strategy.mode=asynchronous"])
+def test_what_has_no_fixed_order_is_left_to_be_told_alone(change: str) -> None:
+    scenario = load("resnet50-servers-p100", [change])
+    assert np.isnan(step_times_s(scenario, Differences({"cluster.network.latency": np.array([1e-6, 1e-5])}))).all()
+
+
+def test_cores_that_move_data_are_left_to_be_told_alone() -> None:
+    found = step_times_s(load("ring-2"), Differences({"cluster.node.link.bandwidth": np.array([1e9, 2e9, 4e9])}))
+    for step_s, rate in zip(found, ("1 GB/s", "2 GB/s", "4 GB/s"), strict=True):
+        alone = predict(load("ring-2", [f"cluster.node.link.bandwidth={rate}"]), interval=False).step_time_s
+        assert np.isnan(step_s) or step_s == pytest.approx(alone, rel=1e-9)
+
+
+TENSOR_PARALLEL = {
+    "model": "gpt3-13b",
+    "cluster": "selene-a100",
+    "strategy": {"kind": "hybrid", "tensor": 8, "workers": 2, "microbatches": 4},
+    "batch": 64,
+    "training": {"precision": "bf16", "optimizer": "adam", "zero": 1},
+}
+STUDIES: dict[str, dict[str, Any]] = {
+    "numbers": {
+        "scenario": "resnet50-servers-p100",
+        "axes": {
+            "cluster.network.bandwidth": {"from": "1 Gbit/s", "to": "100 Gbit/s", "points": 4, "log": True},
+            "cluster.network.latency": ["1 us", "1 ms"],
+            "cluster.node.link.bandwidth": ["1 GB/s", "12 GB/s"],
+        },
+    },
+    "a baseline that uses links": {
+        "scenario": TENSOR_PARALLEL,
+        "axes": {
+            "cluster.network.bandwidth": ["100 Gbit/s", "1600 Gbit/s"],
+            "cluster.node.link.bandwidth": ["50 GB/s", "300 GB/s"],
+        },
+    },
+    "devices": {
+        "scenario": "resnet50-ring-p100",
+        "axes": {
+            "cluster.device.peak.fp32": ["5 TFLOP/s", "10 TFLOP/s"],
+            "cluster.device.memory_bandwidth": {"from": "300 GB/s", "to": "900 GB/s", "points": 3},
+            "cluster.network.bandwidth": ["1 Gbit/s", "25 Gbit/s"],
+        },
+    },
+    "devices of a baseline that uses links": {
+        "scenario": TENSOR_PARALLEL,
+        "axes": {"cluster.device.efficiency": [0.3, 0.5], "cluster.device.layer_overhead": ["10 us", "50 us"]},
+    },
+    "rent": {
+        "scenario": "resnet50-ring-p100",
+        "axes": {"cluster.node.price": ["3 USD/h"], "cluster.network.bandwidth": ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s"]},
+    },
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_rows_say_the_same_together_and_alone(name: str) -> None:
+    study = read(STUDIES[name])
+    blob, points = pickle.dumps(study), np.arange(len(study))
+    together, alone = rows(blob, points, False, True), rows(blob, points, False, False)
+    while len(alone.rest):
+        more = rows(blob, alone.rest, False, False)
+        alone = more._replace(rows=alone.rows + more.rows)
+    assert len(together.alone) == 0
+    for one, other in zip(together.rows, alone.rows, strict=True):
+        for column in ("point", *RESULTS):
+            expected = other.get(column)
+            assert one.get(column) == (pytest.approx(expected, rel=1e-9) if isinstance(expected, float) else expected), column
+
+
+def test_of_invalid_devices_the_rule_is_told_and_the_others_go_on() -> None:
+    axes = {"cluster.device.peak": [{"fp32": "5 TFLOP/s"}, {"bf16": "5 TFLOP/s"}, {"fp32": "x"}, {"fp32": "9 TFLOP/s"}]}
+    blob, points = pickle.dumps(read({"scenario": "resnet50-ring-p100", "axes": axes})), np.arange(4)
+    together, alone = (rows(blob, points, False, way, math.inf) for way in (True, False))
+    assert len(together.alone) == 0
+    assert "has no peak rate for fp32" in together.rows[1]["error"]
+    for one, other in zip(together.rows, alone.rows, strict=True):
+        assert one.get("error") == other.get("error")
+        assert one.get("step_time_s", 0.0) == pytest.approx(other.get("step_time_s", 0.0), rel=1e-9)
+
+
+def test_of_invalid_points_the_rule_is_told_and_the_others_go_on() -> None:
+    axes = {"strategy.workers": [4, 7], "cluster.network.bandwidth": ["1 Gbit/s", "5 Gbit", "10 Gbit/s"]}
+    study = read({"scenario": "resnet50-ring-p100", "axes": axes}, ["batch=256"])
+    blob = pickle.dumps(study)
+    good, bad = (rows(blob, np.array(points), False, True).rows for points in ([0, 1, 2], [3, 4, 5]))
+    assert [row.get("error") for row in good][::2] == [None, None]
+    assert "'Gbit' is not a unit of bandwidth" in good[1]["error"]
+    assert all("7 workers do not divide 256 samples" in row["error"] for row in bad)
+    # as each says by itself
+    alone = rows(blob, np.array([3, 5]), False, False).rows
+    assert [row["error"] for row in alone] == [bad[0]["error"], bad[2]["error"]]
+
+
+def test_whatever_goes_wrong_is_the_points_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("of a bug")
+
+    monkeypatch.setattr("scaleproof.simulator.analysis.study.evaluate.predict", broken)
+    study = read({"scenario": "resnet50-ring-p100", "axes": {"strategy.workers": [4]}})
+    (row,) = rows(pickle.dumps(study), np.array([0]), False, False).rows
+    assert row == {"point": 0, "error": "ZeroDivisionError: of a bug"}
+
+
+@pytest.mark.parametrize("broken", ["timed_together", "baseline_s"])
+def test_what_cannot_be_done_together_is_left_to_be_done_alone(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = read(STUDIES["a baseline that uses links"])
+    blob, points = pickle.dumps(study), np.arange(4)
+
+    def fails(*arguments: object) -> None:
+        raise ZeroDivisionError("of a bug")
+
+    monkeypatch.setattr(f"scaleproof.simulator.analysis.study.evaluate.{broken}", fails)
+    part = rows(blob, points, False, True)
+    assert part.rows == []
+    np.testing.assert_array_equal(part.alone, points)
+
+
+def test_intervals_are_told_where_they_are_asked_for() -> None:
+    study = read({"scenario": "resnet50-ring-p100", "axes": {"strategy.workers": [4]}})
+    (row,) = rows(pickle.dumps(study), np.array([0]), True, False).rows
+    assert row["low_s"] < row["step_time_s"] < row["high_s"]
+
+
+INTERVALS = {
+    "resnet50-ring-p100": ("cluster.network.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "resnet50-servers-p100": ("cluster.network.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "llama-2-7b-fsdp-a100": ("cluster.network.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "siamese-towers-dgx1": ("cluster.node.link.bandwidth", (5, 25, 60, 200), "Gbit/s"),
+    "resnet50-ring-p100 ": ("cluster.device.memory_bandwidth", (200, 500, 700, 2000), "GB/s"),
+    "resnet50-servers-p100 ": ("cluster.device.peak.fp32", (2, 5, 10, 40), "TFLOP/s"),
+}
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_intervals_of_points_together_are_those_that_draws_tell_of_each(name: str) -> None:
+    field, numbers, unit = INTERVALS[name]
+    study = read({"scenario": name.strip(), "axes": {field: [f"{number} {unit}" for number in numbers]}})
+    together, alone = (rows(pickle.dumps(study), np.arange(4), True, way, 1e9) for way in (True, False))
+    assert len(together.alone) == 0
+    for row, its in zip(together.rows, alone.rows, strict=True):
+        assert row["step_time_s"] == pytest.approx(its["step_time_s"])
+        # to first order: collectives that slow the passes next to them bend the step time where they start to be exposed
+        assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=7e-3)
+
+
+def test_intervals_that_cannot_be_told_together_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wants_a_number(*arguments: object) -> None:
+        raise NotVaryingError("a plain number is wanted")
+
+    monkeypatch.setattr("scaleproof.simulator.analysis.study.batched_replay.around", wants_a_number)
+    rates = Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])})
+    found = timed_together(load("resnet50-ring-p100"), rates, intervals=True)
+    assert np.isnan(found.low_s).all()
+    assert np.isnan(found.high_s).all()
+
+
+def test_a_point_where_a_number_was_not_measured_has_its_interval_told_alone() -> None:
+    """The interval in which a bandwidth was measured is none of another bandwidth."""
+    axes = {"cluster.network.bandwidth": ["10 Gbit/s", "20 Gbit/s"]}
+    sure = "cluster.uncertainty={network.bandwidth: {low: 9 Gbit/s, high: 30 Gbit/s}}"
+    study = read({"scenario": "resnet50-ring-p100", "axes": axes}, [sure])
+    for intervals, left in ((True, 2), (False, 0)):
+        assert len(rows(pickle.dumps(study), np.arange(2), intervals, True).alone) == left
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_does_not_fit_says_so_and_no_remedy_is_looked_for(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(scenario: Scenario) -> str:
+        raise AssertionError("no table tells of it")
+
+    monkeypatch.setattr(importlib.import_module("scaleproof.simulator.predict"), "fit_by", never)
+    axes = {"cluster.network.bandwidth": ["10 Gbit/s", "25 Gbit/s"]}
+    study = read({"scenario": "resnet50-ring-p100", "axes": axes}, ["cluster.device.memory=1 GiB"])
+    found = rows(pickle.dumps(study), np.arange(2), False, together, math.inf).rows
+    assert [row.get("fits") for row in found] == [False, False]

@@ -1,0 +1,171 @@
+"""Executors: whoever does the work, the table is the same, also where workers die in the middle of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+from scaleproof.simulator.analysis.study import sweep
+from scaleproof.simulator.analysis.study.evaluate import rows
+from scaleproof.simulator.analysis.study.executors import Workers, queued, workers
+from scaleproof.simulator.analysis.study.slurm import Jobs
+from scaleproof.simulator.analysis.study.study import Study, read
+from scaleproof.simulator.analysis.study.sweep import done, tasks
+from scaleproof.simulator.common.errors import InputError
+
+STUDY = {
+    "scenario": "resnet50-ring-p100",
+    "axes": {
+        "strategy.workers": [2, 4, 8, 16, 32],
+        "batch.per_worker": {"from": 8, "to": 80, "points": 10},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return read(STUDY)
+
+
+@pytest.fixture(scope="module")
+def expected(study: Study) -> pd.DataFrame:
+    return sweep(study)
+
+
+def of(study: Study, at_work: Workers) -> dict[int, dict[str, Any]]:
+    """The rows by point."""
+    given = tasks(study, np.arange(len(study)), at_work.alone)
+    found = [row for part in done(study, given, False, at_work) for row in part]
+    assert len(found) == len(study)
+    return {row["point"]: row for row in found}
+
+
+def same(found: dict[int, dict[str, Any]], expected: pd.DataFrame) -> None:
+    times_s = [found[point]["step_time_s"] for point in range(len(expected))]
+    np.testing.assert_array_equal(times_s, expected["step_time_s"])
+
+
+class Here(Executor):
+    """Does each task when it is handed out; its worker dies of some points."""
+
+    def __init__(self, deadly: set[int]) -> None:
+        self.deadly = deadly
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        pass
+
+    def submit(self, function: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.deadly & set(arguments[1].tolist()):
+            future.set_exception(BrokenExecutor("killed"))
+        else:
+            future.set_result(function(*arguments, **options))
+        return future
+
+
+def test_a_point_that_kills_workers_is_told_and_all_others_are_done(study: Study, expected: pd.DataFrame) -> None:
+    found = of(study, Workers(lambda: Here({17}), 2, (BrokenExecutor,)))
+    assert "workers die of this point" in found.pop(17)["error"]
+    for point, row in found.items():
+        assert row["step_time_s"] == expected["step_time_s"][point]
+
+
+def test_what_dies_once_is_tried_again(study: Study, expected: pd.DataFrame) -> None:
+    started = []
+
+    def start() -> Executor:
+        started.append(1)
+        return Here(set(range(30)) if len(started) == 1 else set())
+
+    same(of(study, Workers(start, 2, (BrokenExecutor,))), expected)
+    assert len(started) == 2
+
+
+def test_a_local_worker_that_is_killed_is_replaced(study: Study, expected: pd.DataFrame) -> None:
+    at_work = workers("local", None, Path())
+    killed: list[int] = []
+    found = []
+    for part in done(study, tasks(study, np.arange(len(study)), at_work.alone), False, at_work):
+        found += part
+        if not killed:
+            ours = psutil.Process().children(recursive=True)
+            killed += [child.pid for child in ours if "LokyProcess" in " ".join(child.cmdline())][:1]
+            os.kill(killed[0], signal.SIGKILL)
+    assert killed
+    same({row["point"]: row for row in found}, expected)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from distributed import LocalCluster
+
+    # on one interface, where a port that is free is free on all of it
+    pages = {"dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, silence_logs=50, **pages) as made:
+        yield made
+
+
+def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_path: Path, expected: pd.DataFrame) -> None:
+    pids = [worker.process.pid for worker in cluster.workers.values()]
+    parts: list[int] = []
+
+    def told(points: int) -> None:
+        parts.append(points)
+        if len(parts) == 3:
+            os.kill(pids[0], signal.SIGKILL)
+
+    address = cluster.scheduler_address
+    found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, told=told)
+    assert len(parts) > 3
+    pd.testing.assert_frame_equal(found, expected)
+
+
+def test_jobs_of_a_queue_do_the_same(study: Study, tmp_path: Path) -> None:
+    import submitit  # type: ignore[import-untyped]
+
+    some = read(STUDY | {"axes": {"strategy.workers": [2, 4]}})
+    found = of(some, queued(lambda: Jobs(submitit.LocalExecutor(tmp_path)), count=1))
+    alone = rows(_pickled(some), np.arange(2), False, False).rows
+    assert [found[point] for point in range(2)] == alone
+
+
+def _pickled(study: Study) -> bytes:
+    import pickle
+
+    return pickle.dumps(study)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheduler", "message"),
+    [
+        ("dask", None, "give the address"),
+        ("dask", "nonsense://there", "does not answer"),
+        ("local", "tcp://127.0.0.1:1", "goes with --executor dask"),
+        ("slurm", None, "sbatch"),
+        ("cloud", None, "give one of local, dask, slurm"),
+    ],
+)
+def test_who_cannot_be_reached_is_told_in_one_line(
+    name: str, scheduler: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # this machine may have a Slurm
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as caught:
+        workers(name, scheduler, tmp_path)
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_scheduler_that_is_not_there_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._PATIENCE_S", 0.2)
+    with pytest.raises(InputError, match="does not answer"):
+        workers("dask", "tcp://127.0.0.1:1", tmp_path)

@@ -1,0 +1,179 @@
+"""Two scenarios side by side: what changed, what it did, part by part, and whether it is more than doubt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import scaleproof
+from scaleproof.commands.text.compare import _effect, describe
+from scaleproof.simulator.analysis.compare import Effect, compare
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import BREAKDOWN
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.programs import ONLY_COMPUTE
+
+Make = Callable[..., Scenario]
+CHANGES = (
+    ("cluster.network.bandwidth=1 Gbit/s", "strategy.workers=8"),
+    ("strategy={kind: parameter_server, workers: 8, servers: 2}",),
+    ("strategy={kind: pipeline, stages: 6, microbatches: 6}",),
+    ("strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}",),
+)
+
+
+def test_nothing_changed_is_no_change_and_cannot_be_told_apart(small: Make) -> None:
+    found = compare(small(), small())
+    assert found.changed == ()
+    assert found.ratio == 1
+    assert all(effect.change in (0, None) for effect in found.effects)
+    assert all((part.change_s, part.low_s, part.high_s) == (0, 0, 0) for part in found.parts)
+    assert (found.apart.faster, found.apart.told) == (0.5, False)
+    text = describe(found)
+    assert "nothing changed" in text
+    assert "B is as fast as A" in text
+    assert "cannot be told apart" in text
+
+
+def test_frameworks_are_named_and_another_one_is_one_change(small: Make) -> None:
+    found = compare(small(), small("framework=torchtitan"))
+    changed = {one.field: (one.a, one.b) for one in found.changed}
+    assert changed["framework"] == ("pytorch-ddp", "torchtitan")
+    assert not any(field.startswith("framework.") for field in changed)
+    assert found.plain()["frameworks"] == {
+        "a": {"framework": "pytorch-ddp", "framework_is_default": True},
+        "b": {"framework": "torchtitan", "framework_is_default": False},
+    }
+    first, second = describe(found).splitlines()[:2]
+    assert first.endswith("framework: pytorch-ddp, by default")
+    assert second.endswith("framework: torchtitan")
+    assert found.table()["framework"].tolist() == ["pytorch-ddp", "torchtitan"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_parts_add_up_to_the_step(small: Make, change: tuple[str, ...]) -> None:
+    found = compare(small(), small(*change))
+    *parts, whole = found.parts
+    assert [part.name for part in parts] == list(BREAKDOWN)
+    for side in ("a_s", "b_s", "change_s"):
+        assert sum(getattr(part, side) for part in parts) == pytest.approx(getattr(whole, side), rel=1e-9)
+    assert (whole.a_s, whole.b_s) == (found.a.step_time_s, found.b.step_time_s)
+    assert all(part.low_s <= part.high_s for part in found.parts)
+    assert whole.low_s < whole.change_s < whole.high_s
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_effects_are_those_of_both_predictions(small: Make, change: tuple[str, ...]) -> None:
+    a, b = small(), small(*change)
+    found = compare(a, b)
+    told = {effect.name: effect for effect in found.effects}
+    for run, alone in zip((found.a, found.b), (predict(a), predict(b)), strict=True):
+        # as predicted, but that what brings little of the interval is not left out
+        assert run.prediction_interval_s == pytest.approx(alone.prediction_interval_s, rel=0.01)
+        same = replace(run, prediction_interval_s=alone.prediction_interval_s, spread=alone.spread)
+        assert same.summary() == alone.summary()
+    assert told["step time"].change == pytest.approx(found.b.step_time_s / found.a.step_time_s - 1)
+    assert told["throughput"].change == pytest.approx(found.ratio - 1)
+    for effect in found.effects:
+        if effect.low is not None and effect.high is not None and effect.change is not None:
+            assert effect.low <= effect.change <= effect.high
+    assert told["memory of a rank"].b == found.b.memory_bytes_per_rank
+
+
+def test_the_other_way_round_it_is_the_other_way_round(small: Make) -> None:
+    a, b = small(), small("cluster.network.bandwidth=1 Gbit/s")
+    forth, back = compare(a, b), compare(b, a)
+    assert forth.ratio == pytest.approx(1 / back.ratio)
+    assert forth.apart.low == pytest.approx(1 / back.apart.high, rel=0.02)
+    assert forth.apart.faster == pytest.approx(1 - back.apart.faster, abs=0.03)
+
+
+def test_the_device_s_error_moves_both_and_not_what_one_gains(small: Make) -> None:
+    """Twice the samples on the same device, where nothing but compute takes time: as fast, however fast the device is."""
+    a = small(*ONLY_COMPUTE)
+    found = compare(a, small(*ONLY_COMPUTE, "batch=96"))
+    low_s, high_s = found.a.prediction_interval_s or (0.0, 0.0)
+    assert high_s / low_s > 1.3
+    assert found.apart.high / found.apart.low < 1.001
+
+
+def test_efficiency_is_surer_than_throughput_on_another_device_and_as_sure_on_the_same(small: Make) -> None:
+    """What the device is off by moves a step and its baseline alike, and so not their ratio."""
+
+    def widths(*change: str) -> tuple[float, float]:
+        told = {effect.name: effect for effect in compare(small(), small(*change)).effects}
+        found = [told[name] for name in ("weak scaling efficiency", "throughput")]
+        width, rate = ((one.high or 0.0) - (one.low or 0.0) for one in found)
+        assert all((one.low or 0.0) <= (one.change or 0.0) <= (one.high or 0.0) for one in found)
+        return width, rate
+
+    efficiency, rate = widths("cluster.device.peak={fp32: 2 TFLOP/s}")
+    assert efficiency < 0.9 * rate
+    efficiency, rate = widths("strategy={kind: parameter_server, workers: 4, servers: 2}")
+    assert efficiency == pytest.approx(rate, rel=0.3)
+
+
+def test_cost_and_energy_go_against_the_throughput(small: Make) -> None:
+    priced = ("cluster.node.price=4 USD/h", "cluster.node.power=2 kW")
+    found = compare(small(*priced), small(*priced, "cluster.network.bandwidth=1 Gbit/s"))
+    told = {effect.name: effect for effect in found.effects}
+    for name in ("cost of a million samples", "cost of a million tokens"):
+        assert told[name].change == pytest.approx(1 / found.ratio - 1)
+        assert told[name].high == pytest.approx(1 / found.apart.low - 1)
+
+
+def test_the_table_names_units_in_its_columns(small: Make) -> None:
+    found = compare(small(), small("strategy.workers=8"))
+    table = found.table()
+    assert list(table.index) == ["a", "b"]
+    assert table.loc["b", "samples_per_s"] == found.b.samples_per_s
+    assert {"step_time_s", "step_time_low_s", "compute_s", "memory_of_a_rank_bytes", "MFU"} <= set(table.columns)
+    assert table.loc["a", [f"{name}_s" for name in BREAKDOWN]].sum() == pytest.approx(table.loc["a", "step_time_s"])
+
+
+def test_what_does_not_fit_is_told_with_what_to_do(small: Make) -> None:
+    text = describe(compare(small(), small("model.layers=48", "model.hidden=1024", "cluster.device.memory=6 GiB")))
+    assert "B does not fit into its devices' memory" in text
+
+
+def test_long_lists_of_changes_are_cut(small: Make) -> None:
+    text = describe(compare(small(), small("cluster=selene-a100", "strategy={kind: hybrid, stages: 2, workers: 4}")))
+    assert "more, which --json has" in text
+    assert max(map(len, text.splitlines())) < 140
+
+
+def test_the_command_for_people_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "ring-2", "ring-2", "--set-b", "strategy.overlap=false", "--set", "steps=4"]
+    assert scaleproof.main(arguments) == 0
+    assert "strategy.overlap" in capsys.readouterr().out
+    assert scaleproof.main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["changed"] == [{"field": "strategy.overlap", "a": "true", "b": "false"}]
+    assert sum(part["change_s"] for part in told["parts"][:-1]) == pytest.approx(told["parts"][-1]["change_s"])
+    assert 0 <= told["probability_b_faster"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ring-2", "ring-22"], "no scenario is called 'ring-22'"),
+        (["ring-2", "ring-2", "--set-b", "strategy.worker=2"], "strategy.worker: unknown key; did you mean 'workers'?"),
+        (["ring-2", "ring-2", "--set-a", "strategy"], "--set strategy: expected field=value"),
+        (["ring-2", "ring-2", "--set", "strategy.workers=5"], "5 workers do not divide 24 samples"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(["compare", *arguments]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert len(told.err.splitlines()) == 1
+    assert told.out == ""
+
+
+def test_a_line_tells_shares_or_factors_and_a_unit_once() -> None:
+    few, many = Effect("step time", "s", 2.0, 1.0, -0.6, -0.4), Effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
+    assert _effect(few) == ("step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
+    assert _effect(many) == ("samples/s", "1", "9", "9 x", "2.5 to 15 x")

@@ -1,0 +1,305 @@
+"""Whether the rounds of each algorithm do its operation, and send what the literature says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.collectives.algorithms import (
+    ALGORITHMS,
+    NETWORK_SWITCH,
+    NODE_SWITCH,
+    OPS,
+    Group,
+    Op,
+    Round,
+    bus_factor,
+    names_for,
+)
+from scaleproof.simulator.common.errors import InputError
+
+PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
+EVEN_ALONE = {"hierarchical", "in_network"}  # need as many ranks on each node
+
+
+def groups(algorithm: str) -> Iterator[Group]:
+    """One to 17 ranks on nodes of one, three, four and all; where the algorithm allows it, with fewer on the last."""
+    for ranks, devices in itertools.product(range(1, 18), (1, 3, 4, 17)):
+        group = Group.of(ranks, devices)
+        if (algorithm == "nvls" and group.nodes > 1) or (algorithm in EVEN_ALONE and not group.is_even):
+            continue
+        yield group
+
+
+def messages(rounds: list[Round]) -> Iterator[tuple[int, int, float]]:
+    """(source, target, share) of all rounds, with their repeats."""
+    for step in rounds:
+        for _ in range(step.times):
+            yield from zip(step.source.tolist(), step.target.tolist(), step.share.tolist(), strict=True)
+
+
+def switch_of(end: int, other: int, group: Group) -> int | tuple[str, int]:
+    """A vertex for each member and for each switch that takes part."""
+    if end >= 0:
+        return end
+    return ("node", int(group.node_of[other])) if end == NODE_SWITCH else ("network", 0)
+
+
+def known_after(rounds: list[Round], group: Group) -> list[set[int]]:
+    """Whose data each member can know in the end, if it passes on all it knows. Switches pass it on in the same round."""
+    known: dict[object, set[int]] = defaultdict(set) | {member: {member} for member in range(group.size)}
+    for step in rounds:
+        ends = list(zip(step.source.tolist(), step.target.tolist(), strict=True))
+        for _ in range(step.times):
+            heard = [(switch_of(b, a, group), known[a].copy()) for a, b in ends if a >= 0]
+            for target, what in heard:
+                known[target] = known[target] | what
+            for a, b in ends:
+                if a < 0:
+                    known[b] = known[b] | known[switch_of(a, b, group)]
+    return [known[member] for member in range(group.size)]
+
+
+@pytest.mark.parametrize(("name", "op"), [pair for pair in PAIRS if pair[0] not in ("pairwise", "nvls_tree")])
+def test_everyone_who_must_know_can_know(name: str, op: Op) -> None:
+    for group in groups(name):
+        everyone = set(range(group.size))
+        known = known_after(ALGORITHMS[name].rounds(op, group), group)
+        if op in ("all_reduce", "reduce_scatter", "all_gather"):
+            assert known == [everyone] * group.size, group
+        elif op in ("reduce", "gather"):
+            assert known[0] == everyone, group
+        else:
+            assert all(0 in what for what in known), group
+
+
+def test_everyone_can_know_all_after_an_nvls_tree() -> None:
+    for group in groups("nvls_tree"):
+        assert known_after(ALGORITHMS["nvls_tree"].rounds("all_reduce", group), group) == [set(range(group.size))] * group.size
+
+
+def test_an_alltoall_is_one_message_for_each_pair() -> None:
+    for group in groups("pairwise"):
+        sent = list(messages(ALGORITHMS["pairwise"].rounds("alltoall", group)))
+        assert sorted((a, b) for a, b, _ in sent) == sorted(itertools.permutations(range(group.size), 2))
+        assert {share for *_, share in sent} <= {1 / group.size}
+
+
+def test_in_a_sendrecv_each_sends_all_to_the_next_and_gets_all_from_the_one_before() -> None:
+    for group in groups("pairwise"):
+        sent = list(messages(ALGORITHMS["pairwise"].rounds("sendrecv", group)))
+        assert sent == [(i, (i + 1) % group.size, 1.0) for i in range(group.size)]
+
+
+@pytest.mark.parametrize(("name", "op"), PAIRS)
+def test_messages_are_between_members_once_a_round_and_none_to_oneself(name: str, op: Op) -> None:
+    for group in groups(name):
+        for step in ALGORITHMS[name].rounds(op, group) if group.size > 1 else []:
+            ends = list(zip(step.source.tolist(), step.target.tolist(), strict=True))
+            assert step.times >= 1
+            assert all(a != b for a, b in ends)
+            assert set(itertools.chain(*ends)) <= {NODE_SWITCH, NETWORK_SWITCH, *range(group.size)}
+            assert len(set(ends)) == len(ends) or any(min(pair) < 0 for pair in ends)
+            assert ((step.share > 0) & (step.share <= 1 + 1 / group.per_node)).all()
+
+
+def sent_and_got(name: str, op: Op, group: Group) -> tuple[list[float], list[float]]:
+    """By each member in all, as shares of the size."""
+    out, into = [0.0] * group.size, [0.0] * group.size
+    for source, target, share in messages(ALGORITHMS[name].rounds(op, group)):
+        if source >= 0:
+            out[source] += share
+        if target >= 0:
+            into[target] += share
+    return out, into
+
+
+# Of each member, both ways, for n ranks: Patarasuk & Yuan 2009, Thakur et al. 2005, and by the definition of the operation.
+ALIKE = {
+    ("ring", "all_reduce"): lambda n: 2 * (n - 1) / n,
+    ("ring", "reduce_scatter"): lambda n: (n - 1) / n,
+    ("ring", "all_gather"): lambda n: (n - 1) / n,
+    ("whole_ring", "reduce_scatter"): lambda n: 2 * (n - 1) / n,
+    ("pairwise", "alltoall"): lambda n: (n - 1) / n,
+    ("pairwise", "sendrecv"): lambda n: 1.0,
+}
+
+
+@pytest.mark.parametrize(("name", "op"), ALIKE)
+def test_each_member_sends_and_gets_what_theory_says(name: str, op: Op) -> None:
+    for group in groups(name):
+        expected = [ALIKE[name, op](group.size)] * group.size
+        assert sent_and_got(name, op, group) == (pytest.approx(expected), pytest.approx(expected))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_bus_bandwidth_compares_with_the_bytes_over_a_link(op: Op) -> None:
+    """nccl-tests' PERFORMANCE.md: what the best algorithm without a switch that adds must move through one link."""
+    for ranks in range(2, 18):
+        least = min(
+            max(*map(max, sent_and_got(name, op, Group.of(ranks, ranks)))) for name in names_for(op) if name[:4] != "nvls"
+        )
+        assert bus_factor(op, ranks) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_halving_and_doubling_move_as_little_as_a_ring_in_twice_the_logarithm_of_steps(ranks: int) -> None:
+    group = Group.of(ranks, 4)
+    expected = [2 * (1 - 1 / ranks)] * ranks
+    assert sent_and_got("halving_doubling", "all_reduce", group) == (pytest.approx(expected), pytest.approx(expected))
+    assert len(ALGORITHMS["halving_doubling"].rounds("all_reduce", group)) == 2 * math.log2(ranks)
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 7, 9, 17])
+def test_members_beyond_a_power_of_two_cost_two_more_steps_and_all_data_twice(ranks: int) -> None:
+    group, core = Group.of(ranks, 4), 2 ** (ranks.bit_length() - 1)
+    inner, beyond = 2 * (1 - 1 / core), ranks - core
+    expected = [inner + 1] * beyond + [inner] * (core - beyond) + [1.0] * beyond
+    assert sent_and_got("halving_doubling", "all_reduce", group) == (pytest.approx(expected), pytest.approx(expected))
+    assert len(ALGORITHMS["halving_doubling"].rounds("all_reduce", group)) == 2 * math.log2(core) + 2
+
+
+@pytest.mark.parametrize("ranks", range(2, 18))
+def test_broadcasts_reach_each_once_and_reduces_are_the_same_backwards(ranks: int) -> None:
+    group = Group.of(ranks, 4)
+    for name in ("ring", "binomial"):
+        there = ALGORITHMS[name].rounds("broadcast", group)
+        back = [step.back() for step in reversed(ALGORITHMS[name].rounds("reduce", group))]
+        assert [list(messages([step])) for step in there] == [list(messages([step])) for step in back]
+        out, into = sent_and_got(name, "broadcast", group)
+        assert into == [0.0] + [1.0] * (ranks - 1)
+        assert max(out) == (1 if name == "ring" else math.ceil(math.log2(ranks)))
+        assert len(there) == (ranks - 1 if name == "ring" else math.ceil(math.log2(ranks)))
+
+
+@pytest.mark.parametrize("ranks", range(2, 18))
+def test_gathers_scatters_and_gloos_reduce_end_at_the_first_member(ranks: int) -> None:
+    group, part = Group.of(ranks, 4), 1 / ranks
+    assert sent_and_got("linear", "gather", group) == (
+        [0.0] + [part] * (ranks - 1),
+        pytest.approx([1 - part] + [0] * (ranks - 1)),
+    )
+    assert sent_and_got("linear", "scatter", group) == sent_and_got("linear", "gather", group)[::-1]
+    out, into = sent_and_got("ring_gather", "reduce", group)
+    assert out == pytest.approx([1 - part] + [1.0] * (ranks - 1))
+    assert into == pytest.approx([2 - 2 * part] + [1 - part] * (ranks - 1))
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(2, 1), (2, 8), (4, 3)])
+def test_reducing_inside_first_leaves_a_part_for_the_network(nodes: int, devices: int) -> None:
+    group = Group.of(nodes * devices, devices)
+    inside, part = 2 * (devices - 1) / devices, 1 / devices
+    for name, between in (("hierarchical", 2 * (nodes - 1) / nodes * part), ("in_network", part)):
+        expected = [inside + between] * group.size
+        assert sent_and_got(name, "all_reduce", group) == (pytest.approx(expected), pytest.approx(expected))
+
+
+@pytest.mark.parametrize("ranks", range(2, 18))
+def test_a_switch_that_adds_and_multicasts_halves_what_devices_send(ranks: int) -> None:
+    """Each sends its buffer once and its part of the sum once (NVLS), where a ring sends almost two buffers."""
+    group, part = Group.of(ranks, 17), 1 / ranks
+    for op, out, into in (("all_reduce", 1 + part, 1 + part), ("reduce_scatter", 1, part), ("all_gather", part, 1)):
+        assert sent_and_got("nvls", op, group) == (pytest.approx([out] * ranks), pytest.approx([into] * ranks))
+
+
+@pytest.mark.parametrize("name", sorted(EVEN_ALONE))
+def test_what_needs_as_many_ranks_on_each_node_says_so(name: str) -> None:
+    for ranks in (5, [0, 1, 2, 4]):
+        with pytest.raises(InputError, match="as many ranks on each node; use ring"):
+            ALGORITHMS[name].rounds("all_reduce", Group.of(ranks, 4))
+
+
+def upward(rounds: list[Round]) -> list[tuple[int, int]]:
+    """The first half of the messages: from the leaves to the roots."""
+    return [(a, b) for a, b, _ in messages(rounds[: len(rounds) // 2])]
+
+
+@pytest.mark.parametrize("ranks", range(2, 40))
+def test_a_binary_tree_is_one_of_least_depth(ranks: int) -> None:
+    rounds = ALGORITHMS["binary_tree"].rounds("all_reduce", Group.of(ranks, 1))
+    parents = dict(upward(rounds))
+    assert set(parents) == set(range(1, ranks))
+    assert max(Counter(parents.values()).values()) <= 2
+    assert len(rounds) <= 2 * math.ceil(math.log2(ranks))
+
+
+@pytest.mark.parametrize("nodes", range(2, 40))
+def test_two_trees_span_all_nodes_and_share_the_work(nodes: int) -> None:
+    """Sanders et al. 2009: what is an inner vertex of one tree is a leaf of the other (but for a root, of odd numbers)."""
+    group = Group.of(nodes, 1)
+    rounds = ALGORITHMS["tree"].rounds("all_reduce", group)
+    assert set(np.concatenate([step.share for step in rounds])) == {0.5}
+    assert len(rounds) <= 2 * math.ceil(math.log2(nodes)) + 2
+    children = Counter(b for _, b in upward(rounds))
+    above = Counter(a for a, _ in upward(rounds))
+    assert sum(above.values()) == 2 * (nodes - 1)
+    assert max(children.values()) <= 3 if nodes % 2 else max(children.values()) <= 2
+    out, into = sent_and_got("tree", "all_reduce", group)
+    assert out == pytest.approx(into)
+    assert max(out) <= 2
+
+
+def test_a_tree_over_nodes_goes_through_a_chain_in_each() -> None:
+    group = Group.of(11, 4)
+    out, into = sent_and_got("tree", "all_reduce", group)
+    crossing = [(a, b) for a, b, _ in messages(ALGORITHMS["tree"].rounds("all_reduce", group)) if a // 4 != b // 4]
+    assert {end for pair in crossing for end in pair} == {0, 4, 8}
+    assert sum(out) == sum(into) == 2 * (3 + 3 + 2) + 2 * (3 - 1)
+    assert [out[i] for i in (1, 2, 3)] == [2, 2, 1]  # the last in a chain sends its buffer once, others pass on as well
+
+
+ranks_lists = st.lists(st.integers(0, 40), min_size=1, max_size=20, unique=True)
+
+
+@given(ranks_lists, st.integers(1, 9))
+@settings(max_examples=100)
+def test_a_group_knows_where_its_members_are(ranks: list[int], devices: int) -> None:
+    group = Group.of(ranks, devices)
+    assert list(group.ranks) == sorted(ranks)
+    places = [divmod(rank, devices) for rank in sorted(ranks)]
+    nodes = sorted({node for node, _ in places})
+    assert group.node_numbers[group.node_of].tolist() == [node for node, _ in places]
+    assert group.device_of.tolist() == [device for _, device in places]
+    counts = Counter(node for node, _ in places)
+    assert group.members.tolist() == [counts[node] for node in nodes]
+    assert (group.nodes, group.per_node, group.size) == (len(nodes), max(counts.values()), len(ranks))
+    assert group.is_even == (len(set(counts.values())) == 1)
+    assert [places[first] for first in group.first] == [min(place for place in places if place[0] == node) for node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([0, 1, 1], "rank 1 stands more than once in the group; name each rank once"),
+        ([], "a group needs ranks"),
+        ([-1, 0], "numbered from zero on"),
+        (0, "a collective over 0 ranks; give at least one"),
+        (-3, "give at least one"),
+    ],
+)
+def test_no_group_of_such_ranks(ranks: int | list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Group.of(ranks, 4)
+
+
+@given(st.integers(1, 200), st.integers(1, 16))
+@settings(max_examples=50)
+def test_the_first_ranks_are_a_list_of_ranks(ranks: int, devices: int) -> None:
+    first, listed = Group.of(ranks, devices), Group.of(list(range(ranks)), devices)
+    assert list(first.ranks) == list(listed.ranks)
+    assert (first.nodes, first.per_node) == (listed.nodes, listed.per_node) == (-(-ranks // devices), min(ranks, devices))
+
+
+def test_groups_of_the_same_ranks_are_equal_however_they_are_given() -> None:
+    assert Group.of([6, 2, 4], 4) == Group.of(range(2, 8, 2), 4)
+    assert Group.of(3, 4) == Group.of([0, 1, 2], 4)
+    assert Group.of([5], 4).ranks == range(5, 6)
+    assert Group.of([4, 1, 2], 4).ranks == (1, 2, 4)
+    assert Group.of(range(1, 9, 3), 4).node_numbers.tolist() == [0, 1]

@@ -1,0 +1,331 @@
+"""What collectives cost: closed forms on plain links, bounds that nothing beats, and who chooses the algorithm."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof import collective_time
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, OPS, Group, Op, bus_factor, names_for
+from scaleproof.simulator.cluster.collectives.cost import GLOO, collective_cost, library_of
+from scaleproof.simulator.common.errors import FieldError, InputError
+from tests.simulator.clusters import plain
+
+PLAIN_PAIRS: list[tuple[str, Op]] = [
+    (name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops if not name.startswith("nvls")
+]
+ALPHA_S, INSIDE_ALPHA_S = 10e-6, 1e-6
+Bps, INSIDE_Bps = 10e9, 100e9
+
+
+def cost_s(op: Op, size_bytes: float, cluster: Cluster, algorithm: str | None = None) -> float:
+    """Of all devices."""
+    return collective_time(op, size_bytes, cluster.devices, cluster, algorithm)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_one_rank_takes_no_time(op: Op) -> None:
+    assert collective_time(op, 2**30, 1, plain()) == 0
+    assert collective_time(op, 2**30, [3], plain(4)) == 0
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_on_a_switch_steps_take_a_latency_and_bytes_their_time(n: int) -> None:
+    """α–β costs, with log = log2 n (Thakur et al. 2005, table 1)."""
+    log, size = math.log2(n), 1e9
+    expected: dict[tuple[str, Op], tuple[float, float]] = {
+        ("ring", "all_reduce"): (2 * (n - 1), 2 * (n - 1) / n),
+        ("ring", "all_gather"): (n - 1, (n - 1) / n),
+        ("ring", "reduce_scatter"): (n - 1, (n - 1) / n),
+        ("ring", "broadcast"): (n - 1, 1),  # in small pieces, one behind the other
+        ("halving_doubling", "all_reduce"): (2 * log, 2 * (n - 1) / n),
+        ("binomial", "broadcast"): (log, log),
+        ("binomial", "reduce"): (log, log),
+        ("whole_ring", "reduce_scatter"): (2 * (n - 1), 2 * (n - 1) / n),
+        ("ring_gather", "reduce"): (n - 1 + 1, 2 * (n - 1) / n),
+        ("pairwise", "alltoall"): (1, (n - 1) / n),
+        ("pairwise", "sendrecv"): (1, 1),
+        ("linear", "gather"): (1, (n - 1) / n),
+        ("linear", "scatter"): (1, (n - 1) / n),
+    }
+    for cluster, alpha_s, rate_Bps in ((plain(n), ALPHA_S, Bps), (plain(1, n), INSIDE_ALPHA_S, INSIDE_Bps)):
+        for (name, op), (steps, sizes) in expected.items():
+            found = collective_cost(op, size, Group.of(n, cluster.node.devices), cluster, name)
+            assert found.latency_s == pytest.approx(steps * alpha_s), (name, op)
+            assert found.seconds == pytest.approx(steps * alpha_s + sizes * size / rate_Bps), (name, op)
+            assert found.algorithm == name
+
+
+def test_levels_follow_one_another_where_reducing_inside_comes_first() -> None:
+    found = cost_s("all_reduce", 1e9, plain(4, 8, cards=8), "hierarchical")
+    inside_s = 2 * (7 * INSIDE_ALPHA_S + 7 / 8 * 1e9 / INSIDE_Bps)
+    assert found == pytest.approx(inside_s + 2 * (3 * ALPHA_S + 3 / 4 * 1e9 / Bps))
+
+
+def test_a_device_alone_in_using_a_node_has_one_of_its_cards() -> None:
+    together, alone = (cost_s(op, 1e9, plain(2, 2, cards=2)) for op in ("alltoall", "sendrecv"))
+    assert together == pytest.approx(ALPHA_S + 2 * 2 / 4 * 1e9 / Bps, rel=1e-3)
+    assert alone == pytest.approx(ALPHA_S + 1e9 / (Bps / 2), rel=1e-3)
+
+
+def test_the_uplinks_of_leaves_limit_an_alltoall() -> None:
+    leaves = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 4}
+    cluster = plain(8, network={"topology": leaves})
+    assert cost_s("alltoall", 1e9, cluster) == pytest.approx(ALPHA_S + 4 * 6 / 8 * 1e9 / Bps)
+    assert cost_s("alltoall", 1e9, plain(8)) == pytest.approx(ALPHA_S + 7 / 8 * 1e9 / Bps)
+
+
+def test_links_beyond_the_shortest_way_add_their_latency() -> None:
+    leaves = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}
+    near, far = (plain(8, network={"topology": leaves | {"hop_latency": hop}}) for hop in ("0 us", "3 us"))
+    for name, op, steps in (
+        ("ring", "all_reduce", 14),
+        ("ring", "all_gather", 7),
+        ("pairwise", "sendrecv", 1),
+        ("linear", "gather", 1),
+    ):
+        assert cost_s(op, 8, far, name) - cost_s(op, 8, near, name) == pytest.approx(steps * 2 * 3e-6)
+
+
+def test_a_host_spends_its_overhead_on_each_message_that_it_sends_and_gets() -> None:
+    busy, idle = plain(4, network={"overhead": "5 us"}), plain(4)
+    waited_s = cost_s("all_gather", 8, busy, "ring") - cost_s("all_gather", 8, idle, "ring")
+    assert waited_s == pytest.approx(3 * 2 * 5e-6, rel=1e-3)  # but for the bytes, which move meanwhile
+
+
+@pytest.mark.parametrize("op", ["alltoall", "gather", "scatter"])
+def test_a_host_handles_messages_that_come_at_once_one_after_another(op: Op) -> None:
+    busy, idle = plain(5, network={"overhead": "5 us"}), plain(5)
+    assert cost_s(op, 8, busy) - cost_s(op, 8, idle) >= 4 * 5e-6 - 1e-9
+
+
+@pytest.mark.parametrize("op", ["alltoall", "gather"])
+def test_a_receiver_of_many_messages_loses_what_incast_says(op: Op) -> None:
+    """Four senders into one link: bandwidth / (1 + incast · 3)."""
+    cluster = plain(5, network={"incast": 0.5})
+    assert cost_s(op, 1e9, cluster) == pytest.approx(ALPHA_S + 4 / 5 * 1e9 * (1 + 0.5 * 3) / Bps)
+
+
+def test_incast_leaves_alone_who_has_one_sender() -> None:
+    cluster = plain(5, network={"incast": 0.5})
+    assert cost_s("all_gather", 1e9, cluster) == cost_s("all_gather", 1e9, plain(5))
+
+
+sizes = st.integers(0, 2**62)
+
+
+@given(st.sampled_from(PLAIN_PAIRS), sizes, sizes, st.integers(1, 6), st.integers(1, 4))
+@settings(max_examples=80, deadline=None)
+def test_more_bytes_never_take_less_time(pair: tuple[str, Op], one: int, other: int, nodes: int, devices: int) -> None:
+    name, op = pair
+    cluster = plain(nodes, devices)
+    less, more = (cost_s(op, size, cluster, name) for size in sorted((one, other)))
+    assert 0 <= less <= more < math.inf
+
+
+TOPOLOGIES: list[dict[str, object]] = [
+    {"kind": "switch"},
+    {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 3, "hop_latency": "1 us"},
+    {"kind": "torus", "dimensions": [2, 3], "hop_latency": "1 us"},
+    {"kind": "mesh"},
+]
+
+
+@given(st.sampled_from(PLAIN_PAIRS), st.sampled_from(TOPOLOGIES), st.integers(2, 6), st.integers(1, 4), st.floats(1.01, 100))
+@settings(max_examples=80, deadline=None)
+def test_wider_links_never_take_more_time(
+    pair: tuple[str, Op], topology: dict[str, object], nodes: int, devices: int, factor: float
+) -> None:
+    name, op = pair
+    if name == "in_network" and topology["kind"] in ("torus", "mesh"):
+        return
+    before = plain(nodes, devices, network={"topology": topology})
+    assert before.network is not None
+    wider = before.network.model_copy(update={"bandwidth_Bps": before.network.bandwidth_Bps * factor})
+    after = before.model_copy(update={"network": wider})
+    assert cost_s(op, 2**30, after, name) < cost_s(op, 2**30, before, name)
+    assert cost_s(op, 0, after, name) == cost_s(op, 0, before, name) > 0
+
+
+@given(st.sampled_from(PLAIN_PAIRS), st.sampled_from(TOPOLOGIES), st.integers(2, 6), st.integers(0, 2**40))
+@settings(max_examples=100, deadline=None)
+def test_nothing_beats_one_latency_and_the_bytes_over_a_link(
+    pair: tuple[str, Op], topology: dict[str, object], nodes: int, size: int
+) -> None:
+    """Only switches that add beat the bus bandwidth: of theirs each rank sends its buffer once."""
+    name, op = pair
+    if name == "in_network" and topology["kind"] in ("torus", "mesh"):
+        return
+    seconds = cost_s(op, size, plain(nodes, network={"topology": topology}), name)
+    least = 1.0 if name == "in_network" else bus_factor(op, nodes)
+    assert seconds >= (ALPHA_S + least * size / Bps) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "alltoall", "sendrecv"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_on_gpus_no_link_carries_more_than_its_bandwidth(op: Op, ranks: int) -> None:
+    assert collective_time(op, 2**36, ranks, plain(1, 8, device="A100")) >= bus_factor(op, ranks) * 2**36 / INSIDE_Bps
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+def test_on_gpus_a_root_sends_or_gets_no_more_than_its_bandwidth(op: Op) -> None:
+    assert collective_time(op, 2**36, 2, plain(1, 8, device="A100")) >= 2**36 / INSIDE_Bps
+
+
+@given(st.sampled_from(OPS), st.integers(2, 12), st.sampled_from([1, 2, 4]), st.sampled_from([8, 2**20, 2**30]))
+@settings(max_examples=40, deadline=None)
+def test_the_choice_is_the_fastest_of_what_needs_nothing_but_links(op: Op, ranks: int, devices: int, size: int) -> None:
+    cluster = plain(12, devices)
+    named = []
+    for name in set(names_for(op)) & {"ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear"}:
+        if name != "hierarchical" or Group.of(ranks, devices).is_even:
+            named.append(collective_time(op, size, ranks, cluster, name))
+    assert collective_time(op, size, ranks, cluster) == min(named)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_gloo_does_as_gloo_does(op: Op) -> None:
+    cluster = plain(4, collectives={"library": "gloo"})
+    assert collective_cost(op, 2**20, Group.of(4, 1), cluster).algorithm == GLOO[op]
+
+
+def test_gloo_reduces_and_scatters_in_the_time_of_an_allreduce() -> None:
+    cluster = plain(4, collectives={"library": "gloo"})
+    assert cost_s("reduce_scatter", 2**20, cluster) == cost_s("all_reduce", 2**20, cluster)
+    assert cost_s("all_gather", 2**20, cluster) == pytest.approx(cost_s("all_reduce", 2**20, cluster) / 2)
+
+
+def test_who_chooses_follows_from_the_device_and_the_node() -> None:
+    assert library_of(plain()) == "fastest"
+    assert library_of(plain(node={"cores": 4})) == "gloo"
+    assert library_of(plain(device="H100")) == "nccl"
+    assert library_of(plain(device="H100", collectives={"library": "gloo"})) == "gloo"
+    assert library_of(plain(collectives={"nccl": {"generation": "ampere"}})) == "nccl"
+
+
+def test_what_was_measured_counts() -> None:
+    measured = {"measured": [{"ranks": 2, "latency": "1 ms", "bandwidth": "1 GB/s"}]}
+    cluster = plain(2, 4, collectives=measured)
+    assert collective_time("allreduce", 1e6, 2, cluster) == pytest.approx(2e-3)
+    assert collective_time("allreduce", 1e6, [5, 7], cluster) == pytest.approx(2e-3)
+    assert collective_time("allreduce", 1e6, 2, cluster, "ring") < 1e-4
+    # one node tells nothing of two
+    assert collective_time("allreduce", 1e6, [0, 4], cluster) == collective_time("allreduce", 1e6, [0, 4], plain(2, 4))
+
+
+def test_groups_of_other_sizes_are_as_far_from_the_links_as_the_nearest_measured_one() -> None:
+    by_links, gloo = plain(4, 4), {"library": "gloo"}
+    measured = {"ranks": 2, "latency": "6 us", "bandwidth": "50 GB/s"}  # two hops' latency is 2 us, a ring's rate 100 GB/s
+    cluster = plain(4, 4, collectives={"measured": [measured], **gloo})
+    for ranks in (3, 4):
+        plain_s, corrected_s = (
+            [collective_time("allreduce", size, ranks, where) for size in (0, 2**30)]
+            for where in (plain(4, 4, collectives=gloo), cluster)
+        )
+        assert corrected_s[0] == pytest.approx(3 * plain_s[0])
+        assert corrected_s[1] - corrected_s[0] == pytest.approx(2 * (plain_s[1] - plain_s[0]))
+    assert collective_time("allgather", 2**20, 3, cluster) == collective_time(
+        "allgather", 2**20, 3, plain(4, 4, collectives=gloo)
+    )
+    assert by_links.collectives.nearest("all_reduce", 3, 1) is None
+
+
+def test_of_measured_groups_the_nearest_by_ratio_corrects() -> None:
+    slow = [{"ranks": ranks, "nodes": ranks, "latency": "1 ms", "bandwidth": f"{ranks} GB/s"} for ranks in (2, 8)]
+    cluster = plain(16, collectives={"measured": slow, "library": "gloo"})
+    nearest = cluster.collectives.nearest("all_reduce", 5, 5)
+    assert nearest is not None
+    assert nearest.ranks == 8
+
+
+def test_several_measurements_of_a_group_are_pieces_of_a_curve() -> None:
+    small = {"ranks": 2, "from": "1 KiB", "latency": "1 us", "bandwidth": "1 MB/s"}
+    large = {"ranks": 2, "from": "64 KiB", "latency": "1 ms", "bandwidth": "1 GB/s"}
+    cluster = plain(2, 4, collectives={"measured": [large, small], "library": "gloo"})
+    for size, seconds in ((0, 1e-6), (2**10, 1e-6 + 2**10 / 1e6), (2**16, 1e-3 + 2**16 / 1e9), (2**30, 1e-3 + 2**30 / 1e9)):
+        assert collective_time("allreduce", size, 2, cluster) == pytest.approx(seconds)
+    # groups of other sizes are as far from the links as the piece of that size
+    for size, piece in ((2**15, small), (2**20, large)):
+        alone = plain(2, 4, collectives={"measured": [piece], "library": "gloo"})
+        assert collective_time("allreduce", size, 3, cluster) == collective_time("allreduce", size, 3, alone)
+
+
+@given(st.sampled_from(OPS), st.sampled_from([0, 1, 2**20, 2**63]), st.integers(2, 64), st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_any_size_takes_a_positive_time_that_grows(op: Op, size: int, ranks: int, devices: int) -> None:
+    cluster = plain(64, devices)
+    seconds = collective_time(op, size, ranks, cluster)
+    assert 0 < seconds < math.inf
+    assert collective_time(op, size // 2, ranks, cluster) <= seconds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_may_be_named_in_any_order(seed: int) -> None:
+    ranks = random.Random(seed).sample(range(16), 6)
+    for op in OPS:
+        assert collective_time(op, 2**20, ranks, plain(4, 4)) == collective_time(op, 2**20, sorted(ranks), plain(4, 4))
+
+
+def test_it_counts_on_which_nodes_ranks_are() -> None:
+    cluster = plain(4, 4)
+    near, apart = (collective_time("allreduce", 2**20, ranks, cluster) for ranks in ([4, 5, 6, 7], [0, 4, 8, 12]))
+    assert near == collective_time("allreduce", 2**20, 4, cluster)
+    assert apart == collective_time("allreduce", 2**20, 4, plain(4))
+    assert near < apart
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([], "a group needs ranks"),
+        ([1, 1], "rank 1 stands more than once in the group; name each rank once"),
+        ([-1, 2], "numbered from zero on"),
+        (0, "a collective over 0 ranks; give at least one"),
+        ([0, 4], "5 ranks for 4 devices; give at most 4, or set nodes to 5"),
+    ],
+)
+def test_ranks_that_there_are_not(ranks: int | list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        collective_time("allreduce", 8, ranks, plain(4))
+
+
+@pytest.mark.parametrize("ranks", [[0, 0], 0, 9])
+def test_one_bad_group_is_refused_whatever_it_should_do(ranks: int | list[int]) -> None:
+    for op in OPS:
+        with pytest.raises(InputError):
+            collective_time(op, 8, ranks, plain(4))
+
+
+def test_a_missing_link_is_named() -> None:
+    with pytest.raises(FieldError, match=r"cluster\.network: several nodes"):
+        collective_time("allreduce", 8, 2, plain(2, network=None))
+    with pytest.raises(FieldError, match=r"cluster\.node\.link: several devices"):
+        collective_time("allreduce", 8, 2, plain(1, 2, link=None))
+
+
+def test_switches_that_reduce_must_be_there() -> None:
+    with pytest.raises(InputError, match="nvls needs NVSwitch, which any does not have; use another algorithm"):
+        cost_s("all_reduce", 8, plain(1, 4), "nvls")
+    with pytest.raises(InputError, match="needs a switch that all ranks are attached to; use another"):
+        cost_s("all_reduce", 8, plain(4, network={"topology": {"kind": "torus", "dimensions": [4]}}), "in_network")
+    with pytest.raises(InputError, match="as many ranks on each node; use ring"):
+        collective_time("all_reduce", 8, 3, plain(2, 2), "hierarchical")
+
+
+def test_on_one_node_there_is_nothing_to_add_up_in_the_network() -> None:
+    assert cost_s("all_reduce", 1e9, plain(1, 4), "in_network") == cost_s("all_reduce", 1e9, plain(1, 4), "ring")
+
+
+def test_links_on_which_everything_takes_for_ever_still_have_an_algorithm() -> None:
+    link = {"bandwidth": "0.1 bit/s", "latency": "1 us"}
+    device = {"name": "A100", "peak": {"fp16": "312 TFLOP/s"}, "memory": "80 GiB", "memory_bandwidth": "2 TB/s"}
+    cluster = Cluster.model_validate({"name": "slow", "nodes": 2, "node": {"devices": 1}, "network": link, "device": device})
+
+    cost = collective_cost("all_reduce", 1e308, Group.of(2, 1), cluster)
+
+    assert cost.algorithm in ("ring", "tree")

@@ -1,0 +1,337 @@
+"""How long wires are busy with a collective: closed forms on switches, nodes with cards, leaf–spines and tori."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.collectives.algorithms import ALGORITHMS, Group, Op
+from scaleproof.simulator.cluster.collectives.link_traffic import Traffic, network_loads, traffic, traffic_by_round
+from scaleproof.simulator.cluster.network.links import Link, Node
+from scaleproof.simulator.common.errors import InputError
+
+INSIDE_Bps, BETWEEN_Bps = 100e9, 10e9
+HOP_S = 1e-6
+PAIRS: list[tuple[str, Op]] = [(name, op) for name, algorithm in ALGORITHMS.items() for op in algorithm.ops]
+
+
+def link(bandwidth_Bps: float, kind: str = "switch", duplex: str = "full", unlike: object = (), **fields: object) -> Link:
+    return Link.model_validate(
+        {
+            "bandwidth": f"{bandwidth_Bps / 1e9} GB/s",
+            "latency": "1 us",
+            "duplex": duplex,
+            "unlike": unlike,
+            "topology": {"kind": kind, **fields},
+        }
+    )
+
+
+def alone(devices: int, algorithm: str, op: Op, ranks: int | list[int] | None = None, **fields: object) -> Traffic:
+    """On one node, of which all devices take part if no ranks are given."""
+    node = Node(devices=devices, link=link(INSIDE_Bps, **fields))  # type: ignore[arg-type]
+    return traffic(algorithm, op, Group.of(ranks or devices, devices), node, None, rotate=False)
+
+
+def over(
+    nodes: int, algorithm: str, op: Op, devices: int = 1, cards: int = 1, rotate: bool = False, **fields: object
+) -> Traffic:
+    """On several nodes, of which all devices take part."""
+    node = Node(devices=devices, cards=cards, link=link(INSIDE_Bps))
+    network = link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
+    return traffic(algorithm, op, Group.of(nodes * devices, devices), node, network, rotate)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 5, 8])
+def test_on_one_switch_the_busiest_device_tells(devices: int) -> None:
+    n, log = devices, math.ceil(math.log2(devices))
+    expected: dict[tuple[str, Op], float] = {
+        ("ring", "all_reduce"): 2 * (n - 1) / n,
+        ("ring", "all_gather"): (n - 1) / n,
+        ("ring", "broadcast"): 1,
+        ("binomial", "broadcast"): log,
+        ("binomial", "reduce"): log,
+        ("whole_ring", "reduce_scatter"): 2 * (n - 1) / n,
+        ("pairwise", "alltoall"): (n - 1) / n,
+        ("pairwise", "sendrecv"): 1,
+        ("linear", "gather"): (n - 1) / n,
+        ("linear", "scatter"): (n - 1) / n,
+        ("nvls", "all_reduce"): 1 + 1 / n,
+        ("hierarchical", "all_reduce"): 2 * (n - 1) / n,
+    }
+    found = {pair: alone(devices, *pair) for pair in expected}
+    assert {pair: known.inside_s * INSIDE_Bps for pair, known in found.items()} == pytest.approx(expected)
+    assert {known.between_s for known in found.values()} == {0}
+
+
+def test_steps_follow_one_another() -> None:
+    steps = {pair: alone(8, *pair).inside_steps for pair in PAIRS if pair[0] not in ("in_network", "nvls_tree")}
+    assert steps == {
+        ("ring", "all_reduce"): 14, ("ring", "reduce_scatter"): 7, ("ring", "all_gather"): 7,
+        ("ring", "broadcast"): 7, ("ring", "reduce"): 7, ("whole_ring", "reduce_scatter"): 14, ("ring_gather", "reduce"): 8,
+        ("tree", "all_reduce"): 14, ("binary_tree", "all_reduce"): 6, ("binomial", "broadcast"): 3, ("binomial", "reduce"): 3,
+        ("halving_doubling", "all_reduce"): 6, ("halving_doubling", "reduce_scatter"): 3, ("halving_doubling", "all_gather"): 3,
+            ("hierarchical", "all_reduce"): 14, ("hierarchical", "reduce_scatter"): 7, ("hierarchical", "all_gather"): 7,
+            ("nvls", "all_reduce"): 1,
+        ("nvls", "reduce_scatter"): 1, ("nvls", "all_gather"): 1, ("pairwise", "alltoall"): 1, ("pairwise", "sendrecv"): 1,
+        ("linear", "gather"): 1, ("linear", "scatter"): 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(2, 1), (6, 1), (2, 4), (3, 4), (8, 2)])
+def test_a_ring_crosses_between_nodes_once_a_lap(nodes: int, devices: int) -> None:
+    found, n = over(nodes, "ring", "all_reduce", devices), nodes * devices
+    assert found.between_steps == 2 * (nodes - 1)
+    assert found.inside_steps == 2 * (n - 1) - found.between_steps
+    assert found.between_s * BETWEEN_Bps == pytest.approx(2 * (n - 1) / n)
+    assert found.inside_s * INSIDE_Bps == pytest.approx(2 * (n - 1) / n if devices > 1 else 0)
+
+
+@pytest.mark.parametrize(("ranks", "devices"), [(8, 4), (16, 2), (8, 1), (12, 4), (7, 4)])
+@pytest.mark.parametrize(("name", "op"), [pair for pair in PAIRS if pair[0] not in ("nvls", "nvls_tree", "in_network")])
+def test_wires_are_busy_with_what_the_messages_add_up_to(ranks: int, devices: int, name: str, op: Op) -> None:
+    """One card to a node, so that the two directions of each device's link and of each node's are all there is."""
+    group = Group.of(ranks, devices)
+    if name == "hierarchical" and not group.is_even:
+        return
+    inside: dict[tuple[str, int], float] = defaultdict(float)
+    between: dict[tuple[str, int], float] = defaultdict(float)
+    for step in ALGORITHMS[name].rounds(op, group):
+        for a, b, share in zip(step.source.tolist(), step.target.tolist(), step.share.tolist(), strict=True):
+            load = between if a // devices != b // devices else inside
+            for way, end in (("out", a), ("in", b)):
+                load[way, end // devices if load is between else end] += share * step.times
+    node = Node(devices=devices, link=link(INSIDE_Bps))
+    found = traffic(name, op, group, node, link(BETWEEN_Bps), rotate=False)
+    assert found.inside_s * INSIDE_Bps == pytest.approx(max(inside.values(), default=0))
+    assert found.between_s * BETWEEN_Bps == pytest.approx(max(between.values(), default=0))
+
+
+def test_an_alltoall_leaves_a_node_for_all_others() -> None:
+    found = over(4, "pairwise", "alltoall", devices=2)
+    assert found.remote == 6
+    assert (found.inside_steps, found.between_steps) == (1, 1)
+    assert found.inside_s * INSIDE_Bps == pytest.approx(1 / 8)
+    assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 6 / 8)
+
+
+def test_a_tree_is_as_deep_as_the_logarithm_and_a_node_carries_both_its_parts() -> None:
+    two, many = (over(nodes, "tree", "all_reduce", devices=8) for nodes in (2, 64))
+    assert (two.between_steps, many.between_steps) == (2, 12)
+    assert (two.inside_steps, many.inside_steps) == (14, 14)
+    assert two.between_s * BETWEEN_Bps == pytest.approx(1)  # half the buffer up and half down
+    # an inner node receives from two children and from its parent; in the other tree, once
+    assert many.between_s * BETWEEN_Bps == pytest.approx(2)
+
+
+def test_reducing_inside_first_sends_least_between_nodes_and_a_switch_that_reduces_half_of_that() -> None:
+    flat, inside_first = (over(4, name, "all_reduce", devices=8) for name in ("ring", "hierarchical"))
+    assert inside_first.between_steps == flat.between_steps
+    assert inside_first.inside_steps == 14 < flat.inside_steps
+    assert inside_first.between_s * BETWEEN_Bps == pytest.approx(2 * 3 / 4)
+    assert over(4, "in_network", "all_reduce", devices=8).between_s * BETWEEN_Bps == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("name", "op"), [("ring", "all_gather"), ("ring", "broadcast"), ("pairwise", "sendrecv")])
+def test_who_crosses_alone_has_one_of_the_nodes_cards(name: str, op: Op) -> None:
+    one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))
+    assert four == pytest.approx(4 * one)
+
+
+def test_who_cross_together_have_a_card_each() -> None:
+    for name, op in (("hierarchical", "all_reduce"), ("pairwise", "alltoall"), ("halving_doubling", "all_reduce")):
+        one, four = (over(2, name, op, devices=4, cards=cards).between_s for cards in (1, 4))  # type: ignore[arg-type]
+        assert four == pytest.approx(one)
+
+
+def test_rings_that_take_turns_use_all_cards() -> None:
+    turning, fixed = (over(2, "ring", "all_gather", devices=4, cards=4, rotate=rotate) for rotate in (True, False))
+    assert turning.between_s * BETWEEN_Bps == pytest.approx(7 / 8)
+    assert fixed.between_s * BETWEEN_Bps == pytest.approx(4 * 7 / 8)
+    assert turning.inside_s * INSIDE_Bps == pytest.approx(7 / 8 * 3 / 4)  # a quarter of the messages leaves the node
+
+
+@pytest.mark.parametrize("cards", [1, 2])
+@pytest.mark.parametrize(("nodes", "devices"), [(2, 2), (3, 2), (1, 4)])
+def test_a_scatter_is_a_gather_backwards(nodes: int, devices: int, cards: int) -> None:
+    gather, scatter = (over(nodes, "linear", op, devices=devices, cards=cards) for op in ("gather", "scatter"))
+    assert (gather.inside_s, gather.between_s) == (scatter.inside_s, scatter.between_s)
+
+
+def test_half_duplex_takes_what_is_sent_and_what_is_got_together() -> None:
+    full, half = (alone(4, "ring", "all_gather", duplex=duplex) for duplex in ("full", "half"))
+    assert half.inside_s == pytest.approx(2 * full.inside_s)
+    full, half = (alone(4, "linear", "gather", duplex=duplex) for duplex in ("full", "half"))
+    assert half.inside_s == pytest.approx(full.inside_s)  # nothing is sent to where all is got
+
+
+def test_the_slowest_link_holds_a_ring_up() -> None:
+    slow = [{"at": [2], "bandwidth": "2 GB/s"}]
+    assert over(4, "ring", "all_gather", unlike=slow).between_s == pytest.approx(0.75 / 2e9)
+
+
+@pytest.mark.parametrize("per_leaf", [1, 2, 4])
+@pytest.mark.parametrize("oversubscription", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("spines", [1, 3])
+def test_the_uplinks_of_a_leaf_spine_limit_an_alltoall(per_leaf: int, oversubscription: float, spines: int) -> None:
+    fields = {"kind": "leaf_spine", "per_leaf": per_leaf, "oversubscription": oversubscription, "spines": spines}
+    # 1/8 of the size for each of the nodes on other leaves, over an uplink of 1/oversubscription for each of the leaf's own
+    up, own = (8 - per_leaf) / 8 * oversubscription, 7 / 8
+    assert over(8, "pairwise", "alltoall", **fields).between_s * BETWEEN_Bps == pytest.approx(max(up, own))
+    # of a ring in the order of the leaves one message at a time leaves a leaf
+    assert over(8, "ring", "all_gather", **fields).between_s * BETWEEN_Bps == pytest.approx(
+        7 / 8 * max(1, oversubscription / per_leaf)
+    )
+
+
+@pytest.mark.parametrize(("leaf", "pod"), [(1.0, 6.0), (4.0, 1.0), (2.0, 3.0)])
+def test_each_level_of_a_fat_tree_may_limit_an_alltoall(leaf: float, pod: float) -> None:
+    found = over(
+        16, "pairwise", "alltoall", kind="fat_tree", per_leaf=2, leaves_per_pod=4, spines_per_pod=2, cores=2,
+        oversubscription=leaf, pod_oversubscription=pod,
+    )  # fmt: skip
+    assert found.between_s * BETWEEN_Bps == pytest.approx(max(15 / 16, 14 / 16 * leaf, 8 / 16 * leaf * pod))
+
+
+def test_rails_keep_rings_off_the_spines_and_an_alltoall_on_them() -> None:
+    fields = {"kind": "rail_optimised", "nodes_per_group": 2, "oversubscription": 100.0}
+    found = over(2, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
+    assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 1 / 2)  # one group: no spine in the way
+    found = over(4, "hierarchical", "all_reduce", devices=4, cards=4, **fields)
+    assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 3 / 4 * 100 / 2)  # one of two nodes' flows leaves each group
+
+
+@pytest.mark.parametrize("ring", [4, 6, 8])
+def test_a_ring_between_the_nodes_of_a_torus_of_one_dimension_uses_both_ways(ring: int) -> None:
+    found = over(ring, "ring", "all_gather", kind="torus", dimensions=[ring])
+    assert found.between_s * BETWEEN_Bps == pytest.approx((ring - 1) / ring)
+
+
+@pytest.mark.parametrize(("sizes", "dimensions"), [([8], 1), ([4, 4], 2), ([4, 4, 4], 3), ([8, 8], 2)])
+def test_an_alltoall_in_a_torus_is_limited_by_its_links(sizes: list[int], dimensions: int) -> None:
+    """On average a message goes a quarter of the way round each dimension (of even size), over 2 · dimensions links."""
+    nodes, size = math.prod(sizes), sizes[0]
+    found = over(nodes, "pairwise", "alltoall", kind="torus", dimensions=sizes)
+    assert found.between_s * BETWEEN_Bps == pytest.approx((size / 4) / 2 * (2 * dimensions))
+
+
+@pytest.mark.parametrize(
+    ("devices", "fields", "used"),
+    [
+        (4, {"kind": "mesh"}, 1.0),
+        (5, {"kind": "mesh"}, 1.0),
+        (8, {"kind": "mesh"}, 6 / 7),  # Walecki leaves a perfect matching of the pairs unused
+        (8, {"kind": "hybrid_cube_mesh", "links": 4}, 1.0),
+        (8, {"kind": "hybrid_cube_mesh", "links": 6}, 1.0),
+        (16, {"kind": "torus", "dimensions": [4, 4]}, 0.5),
+        (6, {"kind": "torus", "dimensions": [6]}, 1.0),
+    ],
+)
+def test_rings_inside_a_node_use_this_part_of_its_links(devices: int, fields: dict[str, object], used: float) -> None:
+    found = alone(devices, "ring", "all_reduce", **fields)
+    assert found.inside_s * INSIDE_Bps == pytest.approx(2 * (devices - 1) / devices / used)
+    some = alone(devices, "ring", "all_reduce", ranks=2, **fields)
+    assert some.inside_s > 0  # a part of the node has no such rings, but an answer
+
+
+def test_a_node_without_a_switch_has_none_that_could_reduce() -> None:
+    for name in ("nvls", "in_network"):
+        for kind in ("mesh", "hybrid_cube_mesh"):
+            node, network = Node(devices=4, link=link(INSIDE_Bps, kind)), link(BETWEEN_Bps, "torus", dimensions=[2])
+            with pytest.raises(InputError, match="needs a switch that all ranks are attached to; use another"):
+                traffic(name, "all_reduce", Group.of(8, 4) if name == "in_network" else Group.of(4, 4), node, network, False)
+
+
+def test_switches_that_reduce_may_stand_in_a_network_of_several() -> None:
+    fields = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0}
+    found = over(4, "in_network", "all_reduce", devices=2, **fields)
+    assert found.between_s * BETWEEN_Bps == pytest.approx(1)
+
+
+def test_links_beyond_the_shortest_way_add_their_latency_to_each_step() -> None:
+    hop = {"hop_latency": "1 us"}
+    leaves = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2.0, **hop}
+    assert over(2, "ring", "all_gather", **leaves).further_s == 0
+    assert over(4, "ring", "all_gather", **leaves).further_s == pytest.approx(3 * 2 * HOP_S)  # up and down
+    line = {"kind": "torus", "dimensions": [8], **hop}
+    assert over(8, "ring", "all_gather", **line).further_s == 0
+    assert over(8, "pairwise", "sendrecv", **line).further_s == 0
+    # partners at a distance of 1, 2 and 4; there and back
+    assert over(8, "halving_doubling", "all_reduce", **line).further_s == pytest.approx(2 * (0 + 1 + 3) * HOP_S)
+
+
+@pytest.mark.parametrize(
+    ("devices", "fields"), [(16, {"kind": "torus", "dimensions": [4, 4]}), (8, {"kind": "hybrid_cube_mesh"})]
+)
+def test_rings_inside_a_node_go_to_neighbours(devices: int, fields: dict[str, object]) -> None:
+    assert alone(devices, "ring", "all_gather", hop_latency="1 us", **fields).further_s == 0
+
+
+def test_messages_at_once_take_the_longest_way_once() -> None:
+    found = over(8, "pairwise", "alltoall", kind="torus", dimensions=[8], hop_latency="1 us")
+    assert found.further_s == pytest.approx(3 * HOP_S)
+
+
+def test_messages_to_another_rail_change_inside_the_node_first() -> None:
+    """Of the seven messages of an eighth each, three stay in the node, and three of those that leave it take another rail."""
+    found = over(2, "pairwise", "alltoall", devices=4, cards=4, kind="rail_optimised", nodes_per_group=2, oversubscription=2.0)
+    assert found.inside_s * INSIDE_Bps == pytest.approx(6 / 8)
+
+
+def test_all_rings_of_a_node_have_the_same_root() -> None:
+    """The root's seven links of a seventh of the bandwidth each carry one part."""
+    for op in ("gather", "scatter"):
+        assert alone(8, "linear", op, kind="mesh").inside_s * INSIDE_Bps == pytest.approx(7 / 8)
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+@pytest.mark.parametrize("devices", [2, 8])
+def test_a_root_sends_or_gets_all_of_the_data_itself(op: Op, devices: int) -> None:
+    node = Node(devices=devices, link=link(INSIDE_Bps))
+    found = traffic("ring", op, Group.of(devices, devices), node, None, rotate=True)
+    assert found.inside_s * INSIDE_Bps >= 1 - 1e-9
+
+
+kinds = st.sampled_from(
+    [
+        {"kind": "switch"},
+        {"kind": "leaf_spine", "per_leaf": 2, "spines": 2, "oversubscription": 2.0},
+        {"kind": "leaf_spine", "per_leaf": 3, "spines": 2, "routing": "hashed"},
+        {"kind": "fat_tree", "per_leaf": 1, "leaves_per_pod": 2, "oversubscription": 2.0},
+        {"kind": "torus", "dimensions": [2, 6]},
+        {"kind": "torus", "dimensions": [12], "routing": "hashed"},
+        {"kind": "mesh", "duplex": "half"},
+    ]
+)
+
+
+@given(
+    st.sampled_from([pair for pair in PAIRS if pair[0] not in ("nvls", "nvls_tree", "in_network")]), kinds, st.integers(2, 12)
+)
+@settings(max_examples=80, deadline=None)
+def test_the_networks_loads_say_how_long_its_busiest_wire_is_busy(
+    pair: tuple[str, Op], fields: dict[str, object], nodes: int
+) -> None:
+    group, node, network = Group.of(nodes, 1), Node(), link(BETWEEN_Bps, **fields)  # type: ignore[arg-type]
+    loads, wiring = network_loads(*pair, group, node, network, rotate=False), network.wiring(nodes)
+    found = traffic(*pair, group, node, network, rotate=False)
+    assert max(load / wiring.capacity_Bps(channel) for channel, load in loads.items()) == pytest.approx(found.between_s)
+
+
+@given(st.sampled_from([pair for pair in PAIRS if pair[0] != "nvls"]), st.integers(1, 5), st.integers(1, 4))
+@settings(max_examples=80, deadline=None)
+def test_rounds_add_up_to_no_less_than_all_of_it(pair: tuple[str, Op], nodes: int, devices: int) -> None:
+    group, node = Group.of(nodes * devices, devices), Node(devices=devices, link=link(INSIDE_Bps))
+    if group.size == 1:
+        return
+    whole = traffic(*pair, group, node, link(BETWEEN_Bps), rotate=False)
+    rounds = traffic_by_round(*pair, group, node, link(BETWEEN_Bps))
+    assert sum(part.inside_s for part in rounds) >= whole.inside_s * (1 - 1e-9)
+    assert sum(part.between_s for part in rounds) >= whole.between_s * (1 - 1e-9)
+    assert sum(part.further_s for part in rounds) == whole.further_s == 0
+    if not ALGORITHMS[pair[0]].at_once:
+        assert sum(part.inside_steps + part.between_steps for part in rounds) == whole.inside_steps + whole.between_steps

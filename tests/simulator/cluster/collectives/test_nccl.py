@@ -1,0 +1,197 @@
+"""NCCL's model: its published latencies and limits, and what they mean for the choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof import collective_time
+from scaleproof.simulator.cluster import Cluster, Link, Node
+from scaleproof.simulator.cluster.collectives.algorithms import OPS, Group, Op
+from scaleproof.simulator.cluster.collectives.nccl import Curve, GroupLinks, Nccl, candidates, curves, facts_of, rccl_facts_of
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.load import load_cluster
+
+HOPPER, AMPERE = Nccl(generation="hopper"), Nccl(generation="ampere")
+NODE, TWO = Group.of(8, 8), Group.of(16, 8)
+
+
+def wires(group: Group, inside: str, between: str) -> GroupLinks:
+    """Of nodes of eight devices with a card each."""
+    link, network = (Link.model_validate({"bandwidth": bandwidth, "latency": "1 us"}) for bandwidth in (inside, between))
+    return GroupLinks(group, Node(devices=8, cards=8, link=link), network)
+
+
+H100, A100, TWO_A100 = (
+    wires(group, inside, between)
+    for group, inside, between in (
+        (NODE, "450 GB/s", "400 GB/s"),
+        (NODE, "300 GB/s", "200 GB/s"),
+        (TWO, "300 GB/s", "200 GB/s"),
+    )
+)
+
+
+def seconds(size_bytes: float, links: GroupLinks, facts: Nccl, algorithm: str, op: Op = "all_reduce") -> float:
+    return min(curve.seconds(size_bytes)[1] for curve in curves(op, links, facts, algorithm))
+
+
+def cluster(name: str) -> Cluster:
+    return load_cluster(catalog.find_part("cluster", name, Path()))
+
+
+@pytest.mark.parametrize(
+    ("device", "generation", "interconnect"),
+    [
+        ("H100-80GB HBM3", "hopper", "nvlink"),
+        ("NVIDIA GB200", "blackwell", "nvlink"),
+        ("B200 (HGX)", "blackwell", "nvlink"),
+        ("A100-PCIe-40GB", "ampere", "pcie"),
+        ("P100-16GB-SXM2", "volta", "nvlink"),
+        ("K80", "volta", "pcie"),
+    ],
+)
+def test_a_gpus_name_tells_its_generation(device: str, generation: str, interconnect: str) -> None:
+    facts = facts_of(device)
+    assert facts is not None
+    assert (facts.generation, facts.interconnect) == (generation, interconnect)
+
+
+def test_what_is_no_gpu_of_nccls_has_no_facts() -> None:
+    assert facts_of("CPU core") is None
+    assert facts_of("MI300X") is None
+    assert rccl_facts_of("CPU core") is None
+    assert rccl_facts_of("H100") is None
+
+
+@pytest.mark.parametrize(
+    ("device", "interconnect"), [("MI250X-64GB-GCD", "nvlink"), ("AMD Instinct MI355X", "nvlink"), ("MI210", "pcie")]
+)
+def test_an_amd_gpu_has_nccls_algorithms(device: str, interconnect: str) -> None:
+    facts = rccl_facts_of(device)
+    assert facts is not None
+    assert (facts.generation, facts.interconnect) == ("cdna", interconnect)
+    assert candidates("all_reduce", TWO, facts) == ["ring", "tree"]
+    assert candidates("reduce_scatter", TWO, facts) == ["ring"]
+
+
+def test_rccl_has_latencies_and_links_of_its_own() -> None:
+    """LL: base 12 us and 14 steps of 0.8 us in a ring of eight. Infinity Fabric carries 48 of its 64 GB/s."""
+    facts = Nccl(generation="cdna")
+    assert seconds(8, A100, facts, "ring") == pytest.approx(23.2e-6, rel=1e-3)
+    assert 2**36 * 2 * 7 / 8 / seconds(2**36, A100, facts, "ring") == pytest.approx(300e9 * 48 / 64, rel=1e-2)
+
+
+def test_all_cards_of_amd_nodes_carry_a_gather() -> None:
+    """Whose cards, eight of 400 Gbit/s, are those of the H100 nodes."""
+    names = "azure-nd-mi300x-v5", "azure-nd-h100-v5"
+    mi300x_s, h100_s = (collective_time("all_gather", 2**30, 64, cluster(name)) for name in names)
+    assert mi300x_s < 1.5 * h100_s
+
+
+def test_the_smallest_sizes_cost_the_published_latency() -> None:
+    # LL: base 6.6 us and 14 steps of 0.6 us in a ring of eight; a tree to a second node: 6.8, 2·7 steps of 0.6, 2 of 5.0
+    assert seconds(8, A100, AMPERE, "ring") == pytest.approx(15.0e-6, rel=1e-3)
+    assert seconds(8, TWO_A100, AMPERE, "tree") == pytest.approx(25.2e-6, rel=1e-3)
+
+
+def test_messages_to_all_peers_cost_one_step_and_each_remote_one_its_posting() -> None:
+    # Simple: base 8.4 us and a step of 3.4 us inside; between, one of 14 us, and eight peers of the other node at 1 us each
+    assert seconds(8, A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(11.8e-6, rel=1e-3)
+    assert seconds(8, TWO_A100, AMPERE, "pairwise", "all_to_all") == pytest.approx(33.8e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(("network", "reached_Bps"), [("100 Gbit/s", 12e9), ("400 Gbit/s", 19.82e9), ("800 Gbit/s", 19.82e9)])
+def test_one_rank_gets_no_more_than_two_channels_carry(network: str, reached_Bps: float) -> None:
+    """NCCL gets 96 % out of a card, and out of its connection with one other rank what was measured, however fast the card."""
+    pair = wires(Group.of([0, 8], 8), "450 GB/s", network)
+    pair = GroupLinks(pair.group, pair.node.model_copy(update={"cards": 1}), pair.network)
+    assert 2**36 / seconds(2**36, pair, HOPPER, "pairwise", "sendrecv") == pytest.approx(reached_Bps, rel=1e-3)
+
+
+def test_an_alltoall_over_many_nodes_fills_its_cards() -> None:
+    """Of each rank's buffer (nodes − 1) / nodes goes over its card, 1 / nodes to each other node over one connection."""
+    for nodes, each_Bps in ((2, 19.82e9), (8, 0.96 * 50e9)):
+        many = wires(Group.of(8 * nodes, 8), "450 GB/s", "3200 Gbit/s")
+        crossing = 2**36 * (nodes - 1) / nodes
+        assert crossing / seconds(2**36, many, HOPPER, "pairwise", "alltoall") == pytest.approx(each_Bps, rel=1e-2)
+
+
+def test_messages_come_no_sooner_than_the_links_allow() -> None:
+    far = Link.model_validate({"bandwidth": "400 Gbit/s", "latency": "5 ms"})
+    pair = GroupLinks(Group.of([0, 8], 8), H100.node, far)
+    assert seconds(0, pair, HOPPER, "pairwise", "sendrecv") == pytest.approx(5e-3)
+
+
+def test_a_plugins_latency_counts_for_each_step_between_nodes() -> None:
+    slow = AMPERE.model_copy(update={"network_latency_s": 75e-6})
+    more_s = seconds(8, TWO_A100, slow, "tree") - seconds(8, TWO_A100, AMPERE, "tree")
+    assert more_s == pytest.approx(2 * 75e-6)
+
+
+def test_large_rings_reach_what_a_link_carries() -> None:
+    assert 2**36 * 2 * 7 / 8 / seconds(2**36, A100, AMPERE, "ring") == pytest.approx(
+        12 * 20e9, rel=1e-2
+    )  # twelve NVLinks of 20 GB/s
+
+
+def test_a_switch_that_reduces_beats_the_ring_at_large_sizes_and_loses_at_small_ones() -> None:
+    for size, faster in ((2**10, "ring"), (2**33, "nvls")):
+        times = {name: seconds(size, H100, HOPPER, name) for name in ("ring", "nvls")}
+        assert min(times, key=lambda name: times[name]) == faster
+
+
+def test_candidates_follow_the_generation_and_the_collective() -> None:
+    assert candidates("all_reduce", NODE, AMPERE) == ["ring", "tree"]
+    assert candidates("all_reduce", NODE, HOPPER) == ["ring", "tree", "nvls"]
+    assert candidates("all_reduce", TWO, HOPPER) == ["ring", "tree", "nvls_tree"]
+    assert candidates("all_gather", TWO, HOPPER) == ["ring"]
+    assert candidates("alltoall", TWO, HOPPER) == ["pairwise"]
+    assert candidates("all_reduce", NODE, HOPPER.model_copy(update={"nvls": False})) == ["ring", "tree"]
+    assert candidates("all_reduce", NODE, Nccl(generation="hopper", interconnect="pcie")) == ["ring", "tree"]
+
+
+def test_without_ll128_medium_sizes_take_longer() -> None:
+    without = AMPERE.model_copy(update={"ll128": False})
+    assert seconds(2**22, TWO_A100, without, "tree") > seconds(2**22, TWO_A100, AMPERE, "tree")
+
+
+@given(st.sampled_from(OPS), st.integers(0, 2**61), st.sampled_from([2, 5, 8, 16, 24, 512]))
+@settings(max_examples=150, deadline=None)
+def test_a_larger_size_never_takes_less_time(op: Op, size: int, ranks: int) -> None:
+    for name in ("dgx-h100", "aws-p4de", "jean-zay-v100"):
+        known = cluster(name)
+        if ranks <= known.devices:
+            assert 0 < collective_time(op, size, ranks, known) <= collective_time(op, 2 * size + 1, ranks, known) < float("inf")
+
+
+def test_an_algorithm_that_is_not_there_is_refused_and_one_that_nccl_lacks_costs_its_links() -> None:
+    with pytest.raises(InputError, match="nvls does not work on 16 ranks here; use one of ring, tree, nvls_tree"):
+        collective_time("allreduce", 8, 16, cluster("dgx-h100"), "nvls")
+    assert collective_time("allreduce", 2**30, 16, cluster("dgx-h100"), "hierarchical") > 0
+
+
+# of a torus of 4,096 places, which takes a dozen seconds, test_shipped_clusters.py asks nearly the same
+@pytest.mark.parametrize("name", [name for name in catalog.names("clusters") if name != "tpu-v4-pod"])
+def test_every_cluster_that_ships_answers(name: str) -> None:
+    known = cluster(name)
+    assert known.source or known.provenance
+    assert collective_time("allreduce", 2**20, min(2, known.devices), known) > 0
+    assert collective_time("allreduce", 2**63, known.devices, known) > 0
+
+
+def test_from_the_plateau_on_latency_takes_its_factor_longer() -> None:
+    curve = Curve(10e-6, 1e9, plateau=1.4, plateau_bytes=1000)
+    assert curve.seconds(999) == pytest.approx((10e-6, 10e-6 + 999e-9))
+    assert curve.seconds(1000) == pytest.approx((14e-6, 14e-6 + 1000e-9))
+
+
+def test_protocols_spend_their_share_of_a_rings_wires() -> None:
+    """Where nothing else limits them: half of LL's bytes are flags, and NCCL reckons LL128 with 92 % (tuning.cc)."""
+    low_latency, low_latency_128, simple = curves("all_reduce", wires(NODE, "5 GB/s", "400 GB/s"), HOPPER, "ring")
+    assert low_latency.rate_Bps == pytest.approx(simple.rate_Bps / 2)
+    assert low_latency_128.rate_Bps == pytest.approx(0.92 * simple.rate_Bps)

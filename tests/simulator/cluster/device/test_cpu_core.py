@@ -1,0 +1,117 @@
+"""What layers take on a core that hides nothing: calls, arithmetic and bytes, each for itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.device.cpu_core import KINDS, backward_work, forward_work, weights_work
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels import Kernels, Speed, passes_s, weights_s
+from scaleproof.simulator.cluster.quantities import _device
+from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
+
+MLP = Mlp(layers=3, inputs=8, hidden=16, outputs=4)
+GPT = Gpt(layers=2, hidden=32, heads=4, vocabulary=64, sequence=16)
+LAYERS = [*MLP.build_layers(), *GPT.build_layers()]
+FREE = dict.fromkeys(("backward_calls", "memory_calls", "memory_backward_calls", "attention_calls", *KINDS), 0.0)
+
+
+def core(launch: str = "10 us", /, **given: float) -> Kernels:
+    return Kernels.model_validate(
+        {
+            "generation": "cpu", "processors": 1, "tile_share": 0.5, "memory_share": 1.0, "launch": launch,
+            "flash_forward_share": 0.25, "flash_backward_share": 0.125, "serial": FREE | given,
+        }
+    )  # fmt: skip
+
+
+def speed(kernels: Kernels) -> Speed:
+    return Speed(kernels, peak_flops=1e9, memory_Bps=1e9, element_bytes=4)
+
+
+def test_a_product_takes_its_call_its_arithmetic_and_its_bytes() -> None:
+    operators = (Matmul("linear", rows=2, columns=3, inner=5),)
+    forward_s, backward_s = passes_s(speed(core(product=2.0, backward_calls=3.0)), operators, (), 10)
+    elements = 20 * 5 + 5 * 3 + 20 * 3
+    one_s = 2 * 20 * 3 * 5 / 0.5e9 + 2 * 4 * elements / 1e9
+    assert forward_s == pytest.approx(10e-6 + one_s)
+    assert backward_s == pytest.approx(2 * (30e-6 + one_s))
+
+
+def test_what_reads_the_data_has_no_input_gradient() -> None:
+    first, inner, last = (passes_s(speed(core(backward_calls=1.0)), layer.operators, (), 1) for layer in MLP.build_layers())
+    assert first[1] < inner[1]
+    assert last[0] > 0
+
+
+@pytest.mark.parametrize("kind", ["gelu", "relu", "embedding", "loss", "other"])
+def test_each_kind_takes_so_many_times_what_memory_takes(kind: str) -> None:
+    name = kind if kind != "other" else "residual"
+    operators = (MemoryBound(name, read=100, written=50, backward_read=200, backward_written=100),)
+    seconds = passes_s(speed(core("0 s", **{kind: 3.0})), operators, (), 10)
+    assert seconds == pytest.approx((3 * 1500 * 4e-9, 3 * 3000 * 4e-9))
+
+
+def test_flash_attention_skips_what_the_mask_hides_and_makes_the_scores_again() -> None:
+    whole = Attention("attention", 4, 4, 16, 16, 8, 8, seen=1.0, flash=True)
+    half = Attention("attention", 4, 4, 16, 16, 8, 8, seen=0.5, flash=True)
+    forward_s, backward_s = passes_s(speed(core("0 s")), (whole,), (), 1)
+    assert (forward_s, backward_s) == pytest.approx((whole.forward_flops / 0.25e9, 2.5 * whole.forward_flops / 0.125e9))
+    assert passes_s(speed(core("0 s")), (half,), (), 1)[0] == pytest.approx(forward_s / 2)
+
+
+def test_attention_that_writes_its_scores_is_products_and_a_pass_between() -> None:
+    work = forward_work((Attention("attention", 4, 4, 16, 16, 8, 8),), 3)
+    assert work["calls"] == 3
+    assert work["flops"] == 2 * 3 * 4 * 16 * 16 * 16
+    assert work["other"] == 2 * 3 * 4 * 16 * 16
+
+
+def test_a_convolution_reads_a_value_once() -> None:
+    convolution = Convolution("conv", inputs=3, outputs=8, kernel=(3, 3), positions=64, input_elements=192)
+    work = forward_work((convolution,), 2)
+    assert work["product"] == (192 + 64 * 8) * 2 + convolution.weights
+    assert work["flops"] == 2 * convolution.forward_flops
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.signature)
+def test_gradients_of_weights_are_a_part_of_the_backward_pass(layer: Layer) -> None:
+    part, whole = weights_work(layer.operators, 4), backward_work(layer.operators, 4)
+    assert all(part[name] <= whole[name] for name in part)
+    kernels = core(backward_calls=2.0, product=1.0)
+    assert weights_s(speed(kernels), layer.operators, 4) <= passes_s(speed(kernels), layer.operators, layer.kept, 4)[1]
+
+
+@given(st.floats(0.1, 10), st.integers(1, 64))
+def test_a_device_so_many_times_as_slow_takes_so_many_times_as_long(slowness: float, samples: int) -> None:
+    """All that is told of calls and bytes is told in launches and in what memory takes."""
+    given = core("10 us", **dict.fromkeys(FREE, 1.5))
+    device = Device.model_validate(
+        {"name": "core", "peak": {"fp32": "1 GFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 GB/s", "kernels": given}
+    )
+    slower = _device(device, slowness)
+    for layer in LAYERS:
+        seconds = [slowness * one for one in device.layer_s(layer, samples, "fp32")]
+        assert slower.layer_s(layer, samples, "fp32") == pytest.approx(seconds)
+
+
+def test_only_factors_that_are_matrices_are_packed() -> None:
+    many, one = (forward_work((Matmul("linear", rows=1, columns=3, inner=5),), samples) for samples in (4, 1))
+    assert many["packed"] == 4 * 5 + 5 * 3
+    assert one["packed"] == 0
+    assert passes_s(speed(core("0 s", packed=2.0)), (Matmul("linear", 1, 3, 5),), (), 4)[0] == pytest.approx(
+        2 * 4 * 35 / 1e9 + 2 * 60 / 0.5e9
+    )
+
+
+def test_calls_are_told_in_launches_by_what_is_called_and_in_which_pass() -> None:
+    kernels = core(backward_calls=2.0, memory_calls=3.0, memory_backward_calls=4.0, attention_calls=5.0)
+    device = speed(kernels)._replace(peak_flops=1e30, memory_Bps=1e30)
+    operators = (
+        Matmul("linear", 1, 3, 5), MemoryBound("relu", 1, 1, 1, 1), Attention("attention", 1, 1, 4, 4, 2, 2, flash=True),
+    )  # fmt: skip
+    assert passes_s(device, operators, (), 1) == pytest.approx((10e-6 * (1 + 3 + 1 + 5), 10e-6 * (2 * 2 + 4 + 2 + 5)))

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import scaleproof
+from scaleproof.simulator.cluster.device.device import Device
+from scaleproof.simulator.cluster.device.kernels import passes_s
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, Matmul, MemoryBound
+from scaleproof.simulator.scenario.load import load, load_cluster
+from scaleproof.simulator.scenario.schema import Scenario
+
+KERNELS = {"generation": "ampere", "processors": 10, "tile_share": 0.8, "memory_share": 0.8, "launch": "2 us"}
+OWN = {"name": "own", "peak": {"fp32": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "100 GB/s"}
+SCENARIO = """\
+model: {kind: mlp, layers: 2, inputs: 8, hidden: 8, outputs: 8}
+cluster: CLUSTER
+strategy: {kind: data_parallel, workers: 1}
+batch: 4
+"""
+LINEAR = Matmul("linear", 64, 1024, 1024)
+PLAIN = Attention("attention", 8, 8, 128, 128, 64, 64)
+
+
+def block(*operators: Any) -> Layer:
+    return Layer("block", "kind of block", operators, (1024 * 1024,), 1024)
+
+
+def device(**fields: object) -> Device:
+    return Device.model_validate(OWN | fields)
+
+
+def scenario(folder: Path, cluster: str, *overrides: str) -> Scenario:
+    path = folder / "scenario.yaml"
+    path.write_text(SCENARIO.replace("CLUSTER", cluster))
+    return load(path, overrides)
+
+
+def a100() -> Device:
+    return load_cluster(catalog.ROOT / "clusters" / "selene-a100.yaml").device
+
+
+def test_a_device_without_kernels_takes_the_same_share_of_its_peak_in_whatever_it_computes() -> None:
+    flat = device(efficiency=0.5, layer_overhead="1 ms")
+    flops_s = 2 * 64 * 1024 * 1024 * 3 / 0.5e12
+    mixed = block(LINEAR, MemoryBound("norm", 10**6, 10**6, 10**6, 10**6))
+    for layer in (block(LINEAR), mixed):
+        assert flat.layer_s(layer, 3, "fp32") == pytest.approx((1e-3 + flops_s, 1e-3 + 2 * flops_s))
+    assert device().layer_s(mixed, 3, "fp32") == pytest.approx((flops_s / 2, flops_s))
+
+
+def test_kernels_tell_operators_apart() -> None:
+    own, norm = device(kernels=KERNELS), MemoryBound("norm", 10**6, 10**6, 10**6, 10**6)
+    with_norm, without = (own.layer_s(block(*operators), 3, "fp32") for operators in ((LINEAR, norm), (LINEAR,)))
+    took_s = 2e-6 + 4 * 2 * 3e6 / 80e9
+    assert [a - b for a, b in zip(with_norm, without, strict=True)] == pytest.approx([took_s, took_s])
+
+
+def test_an_efficiency_replaces_kernels() -> None:
+    flat, both = device(efficiency=0.5), device(efficiency=0.5, kernels=KERNELS)
+    assert both.layer_s(block(LINEAR), 3, "fp32") == flat.layer_s(block(LINEAR), 3, "fp32")
+
+
+def test_a_measured_layer_is_believed_before_kernels() -> None:
+    line = {"base": "1 ms", "per_sample": "2 ms"}
+    measured = {"signature": "kind of block", "precision": "fp32", "forward": line, "backward": line}
+    own = device(kernels=KERNELS, measured_layers=[measured])
+    assert own.layer_s(block(LINEAR), 10, "fp32") == pytest.approx((21e-3, 21e-3))
+    assert own.layer_s(Layer("a", "another", (LINEAR,), (1,), 1), 10, "fp32") != pytest.approx((21e-3, 21e-3))
+
+
+@pytest.mark.parametrize("fields", [{}, {"kernels": KERNELS}])
+def test_scores_are_a_part_of_the_forward_pass(fields: dict[str, object]) -> None:
+    own, layer = device(**fields), block(LINEAR, PLAIN)
+    forward_s, _ = own.layer_s(layer, 2, "fp32")
+    alone_s, _ = own.layer_s(block(PLAIN), 2, "fp32")
+    assert own.scores_s(layer, 2, "fp32") == pytest.approx(alone_s)
+    assert 0 < alone_s < forward_s
+    assert own.scores_s(block(LINEAR), 2, "fp32") == 0
+
+
+def test_scores_of_a_measured_layer_are_that_part_of_what_was_measured() -> None:
+    line = {"base": "1 s", "per_sample": 0}
+    measured = {"signature": "kind of block", "precision": "fp32", "forward": line, "backward": line}
+    own, layer = device(kernels=KERNELS), block(LINEAR, PLAIN)
+    share = own.scores_s(layer, 2, "fp32") / own.layer_s(layer, 2, "fp32")[0]
+    assert device(kernels=KERNELS, measured_layers=[measured]).scores_s(layer, 2, "fp32") == pytest.approx(share)
+
+
+def test_flash_attention_has_no_scores_to_make_again() -> None:
+    flash = Attention("attention", 8, 8, 128, 128, 64, 64, flash=True)
+    assert device(kernels=KERNELS).scores_s(block(LINEAR, flash), 2, "fp32") == 0
+
+
+def test_equal_layers_are_timed_once() -> None:
+    gpt = Gpt(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
+    layers, own = gpt.build_layers(), a100()
+    passes_s.cache_clear()
+    for layer in layers:
+        own.layer_s(layer, 1, "bf16")
+    assert passes_s.cache_info().misses <= 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"memory_bandwidth": 0}, "the bandwidth is zero"),
+        ({"peak": {"fp32": 0}}, "the compute rate is zero"),
+        ({"kernels": KERNELS, "layer_overhead": "1 ms"}, "layer_overhead: goes with an efficiency"),
+        ({"kernels": KERNELS | {"tile_share": 1.5}}, "tile_share"),
+        ({"kernels": KERNELS | {"generation": "maxwell"}}, "generation"),
+    ],
+)
+def test_devices_by_which_nothing_can_be_timed_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        device(**fields)
+
+
+# Devices as parts of a cluster
+
+
+def test_a_device_is_named_in_a_cluster(tmp_path: Path) -> None:
+    shipped = a100()
+    assert shipped.name == "A100-80GB-SXM"
+    assert scenario(tmp_path, "{node: {}, device: a100-80gb-sxm}").cluster.device == shipped
+    (tmp_path / "cluster.yaml").write_text("node: {}\ndevice: a100-80gb-sxm\n")
+    assert scenario(tmp_path, "./cluster.yaml").cluster.device == shipped
+    assert load_cluster(tmp_path / "cluster.yaml").device == shipped
+
+
+def test_a_device_is_a_file_beside_the_one_that_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    (folder / "own.yaml").write_text(yaml.safe_dump(OWN))
+    (folder / "cluster.yaml").write_text("node: {}\ndevice: ./own.yaml\n")
+    for cluster in ("./parts/cluster.yaml", "{node: {}, device: parts/own.yaml}"):
+        assert scenario(tmp_path, cluster).cluster.device == device()
+
+
+def test_what_stands_beside_a_base_changes_it(tmp_path: Path) -> None:
+    changed = scenario(
+        tmp_path, "{node: {}, device: {base: a100-80gb-sxm, name: mine, memory: 60 GiB, kernels: {launch: 7 us}}}"
+    ).cluster.device
+    base = a100()
+    assert (changed.name, changed.memory_bytes) == ("mine", 60 * 2**30)
+    assert changed.kernels is not None
+    assert base.kernels is not None
+    assert changed.kernels.launch_s == 7e-6
+    assert changed.kernels.model_copy(update={"launch_s": base.kernels.launch_s}) == base.kernels
+    assert changed.peak_flops == base.peak_flops
+    flat = scenario(tmp_path, "{node: {}, device: {base: a100-80gb-sxm, efficiency: 0.6}}").cluster.device
+    assert flat.layer_s(block(LINEAR), 3, "bf16")[0] == pytest.approx(2 * 64 * 1024**2 * 3 / (0.6 * 312e12))
+
+
+def test_overrides_reach_devices(tmp_path: Path) -> None:
+    own = "{node: {}, device: {name: own, peak: {fp32: 1 TFLOP/s}, memory: 1 GiB, memory_bandwidth: 100 GB/s}}"
+    named = scenario(tmp_path, own, "cluster.device=h100-80gb-sxm", "cluster.device.efficiency=0.5").cluster.device
+    assert (named.name, named.efficiency) == ("H100-80GB-SXM", 0.5)
+    based = scenario(tmp_path, own, "cluster.device={base: h100-80gb-sxm, efficiency: 0.4}").cluster.device
+    assert (based.name, based.efficiency) == ("H100-80GB-SXM", 0.4)
+    whole = scenario(tmp_path, own, "cluster=selene-a100", "cluster.device.memory=40 GiB").cluster.device
+    assert (whole.name, whole.memory_bytes) == ("A100-80GB-SXM", 40 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "a100-80gb-smx",
+            "scenario.yaml:2:21: cluster.device: no device is called 'a100-80gb-smx'; did you mean 'a100-80gb-sxm'?",
+        ),
+        ("./none.yaml", "cluster.device: ./none.yaml: no such file"),
+        ("{base: a100}", "cluster.device.base: no device is called 'a100'"),
+        ("{base: 7}", "cluster.device.base: expected the name or path of a device, got '7'"),
+        ("{base: ./based.yaml}", "based.yaml:1:1: base: a device's file says all of it"),
+        ("{base: a100-80gb-sxm, memroy: 1 GiB}", "cluster.device.memroy: unknown key; did you mean 'memory'?"),
+        ("{base: a100-80gb-sxm, memory: 1 GB/s}", "cluster.device.memory: 'GB/s' is not a unit of size"),
+        ("{base: a100-80gb-sxm, kernels: {launch: 3}}", "cluster.device.kernels.launch: 3 has no unit"),
+    ],
+)
+def test_devices_that_are_not_there_are_named_with_their_place(tmp_path: Path, given: str, message: str) -> None:
+    (tmp_path / "based.yaml").write_text("base: a100-80gb-sxm\n")
+    with pytest.raises(ScenarioError) as error:
+        scenario(tmp_path, f"{{node: {{}}, device: {given}}}")
+    assert message in str(error.value)
+
+
+def test_show_knows_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaleproof.main(["show", "a100-80gb-sxm"]) == 0
+    assert "name: A100-80GB-SXM" in capsys.readouterr().out
+
+
+def test_the_schema_knows_devices_by_name_and_base(tmp_path: Path) -> None:
+    import jsonschema
+
+    from scaleproof.simulator.scenario.json_schema import schema
+
+    for given in ("a100-80gb-sxm", {"base": "a100-80gb-sxm", "efficiency": 0.5}, OWN):
+        data = yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": given}}
+        jsonschema.validate(data, schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load(SCENARIO) | {"cluster": {"node": {}, "device": 7}}, schema())

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.device.kernels import TILES, Kernels, Speed, passes_s, products_s
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
+
+FREE = {"processors": 100, "tile_share": 1.0, "memory_share": 1.0, "launch": 0}
+FLOPS, BANDWIDTH_Bps = 100e12, 2e12
+HUGE = 1e30  # a bandwidth that makes bytes free
+
+
+def speed(memory_Bps: float = HUGE, flops: float = FLOPS, size: int = 2, winograd: bool = False, **fields: object) -> Speed:
+    kernels = Kernels.model_validate({"generation": "ampere", **FREE, **fields})
+    return Speed(kernels, flops, memory_Bps, size, winograd)
+
+
+def product_s(on: Speed, m: int, n: int, k: int, batch: int = 1) -> float:
+    size = on.element_bytes * batch
+    return float(products_s(on, m, n, k, batch, size * (m * k + k * n), size * m * n))
+
+
+def forward_s(on: Speed, *operators: Operator, samples: float = 1, kept: tuple[SavedActivation, ...] = ()) -> float:
+    return passes_s(on, operators, kept, samples)[0]
+
+
+def backward_s(on: Speed, *operators: Operator, samples: float = 1, kept: tuple[SavedActivation, ...] = ()) -> float:
+    return passes_s(on, operators, kept, samples)[1]
+
+
+def attention(flash: bool, causal: bool = True, width: int = 128) -> Attention:
+    return Attention("attention", 16, 16, 2048, 2048, width, width, 0.5 if causal else 1.0, flash)
+
+
+SIDES = st.integers(1, 20_000)
+
+
+@given(
+    SIDES,
+    SIDES,
+    SIDES,
+    st.integers(1, 64),
+    st.sampled_from(sorted(TILES)),
+    st.floats(0.1, 1),
+    st.just(0.0) | st.floats(1e-12, 1e-3),
+)
+def test_no_product_is_faster_than_the_peak_or_than_its_bytes(
+    m: int, n: int, k: int, batch: int, generation: str, share: float, burst_s: float
+) -> None:
+    on = speed(BANDWIDTH_Bps, generation=generation, tile_share=share, sustained_share=share, burst=0)
+    moved = 2 * batch * (m * k + k * n + m * n)
+    bound_s = max(2 * m * n * k * batch / (share * FLOPS), moved / BANDWIDTH_Bps)
+    assert product_s(on, m, n, k, batch) >= bound_s * (1 - 1e-9)
+    burst = speed(BANDWIDTH_Bps, generation=generation, tile_share=share, sustained_share=share, burst=f"{burst_s} s")
+    assert product_s(burst, m, n, k, batch) <= product_s(on, m, n, k, batch) * (1 + 1e-9)
+
+
+def test_full_waves_of_the_largest_tiles_reach_what_the_device_can() -> None:
+    on = speed(tile_share=0.8, sustained_share=1.0)
+    busy = 2 * 256 * 128 * 100 * 8192 / FLOPS
+    # where power would sustain the peak, the norm of the two bounds lies little above the tighter one
+    assert product_s(on, 256 * 10, 128 * 10, 8192) == pytest.approx(busy / 0.8, rel=0.05)
+
+
+def test_one_tile_more_than_a_wave_takes_nearly_another_wave() -> None:
+    """Nearly, since smaller tiles, which are slower, fill a second wave better."""
+    sides = [256 * tiles for tiles in (50, 51, 100)]
+    one, more, two = (product_s(speed(processors=50, burst="1 s"), side, 128, 64) for side in sides)
+    assert two == pytest.approx(2 * one)
+    assert 1.8 * one < more < two
+
+
+@given(SIDES, SIDES, SIDES)
+def test_more_processors_at_the_same_peak_never_help_small_products(m: int, n: int, k: int) -> None:
+    """One tile alone runs at its own processor's rate."""
+    few, many = (speed(processors=count, burst="1 s") for count in (1, 64))
+    assert product_s(many, m, n, k) >= product_s(few, m, n, k) * (1 - 1e-9)
+
+
+def test_power_holds_long_products_back_and_short_ones_less() -> None:
+    on, cool = speed(sustained_share=0.5, burst="100 us"), speed()
+    slower = [product_s(on, side, 4096, 4096) / product_s(cool, side, 4096, 4096) for side in (256, 4096, 4 * 65536)]
+    assert all(a < b for a, b in pairwise(slower))
+    assert slower[-1] == pytest.approx(2, rel=0.12)  # the norm of two equal bounds is a little more than either
+
+
+def test_a_power_of_two_is_no_slower_than_a_head_of_108() -> None:
+    """108 elements are padded as 128 are, and their rows do not start where tensor cores read."""
+    assert product_s(speed(), 2048, 2048, 108, 32) > product_s(speed(), 2048, 2048, 128, 32)
+
+
+def test_misaligned_rows_cost_by_steps_on_tensor_cores_alone() -> None:
+    times = [product_s(speed(burst="1 s"), 4096, 4096, 4096 - off) for off in (0, 8, 4, 2, 1)]
+    assert times[0] == pytest.approx(times[1])
+    assert all(a < b for a, b in pairwise(times[1:]))
+    # without copies that do not wait, which rows of an odd length leave none of
+    assert times[4] / times[1] == pytest.approx(2.5, rel=0.05)
+    full, off = (product_s(speed(burst="1 s", size=4), 4096, 4096, 4096 - off) for off in (0, 1))
+    assert off == pytest.approx(full)
+
+
+def test_thin_products_are_bound_by_memory() -> None:
+    on = speed(BANDWIDTH_Bps, flops=1e15, memory_share=0.8)
+    assert product_s(on, 16, 8192, 8192) == pytest.approx(2 * 8192 * (8192 + 32) / (0.8 * BANDWIDTH_Bps), rel=0.01)
+
+
+def test_few_tiles_of_a_long_inner_dimension_are_split() -> None:
+    """Alone, two tiles would leave 98 processors idle."""
+    alone_s = 2 * 256 * 256 * 2**20 / FLOPS * 50
+    assert product_s(speed(), 256, 256, 2**20) < alone_s / 7
+
+
+def test_launches_add_up() -> None:
+    linear = Matmul("linear", 1, 64, 64)
+    plain, launched = (speed(launch=each) for each in (0, "5 us"))
+    assert forward_s(launched, linear, linear) - forward_s(plain, linear, linear) == pytest.approx(10e-6)
+    assert backward_s(launched, linear) - backward_s(plain, linear) == pytest.approx(10e-6)
+
+
+def test_a_host_that_issues_slowly_bounds_small_layers_and_no_large_ones() -> None:
+    on = speed(issue="10 us")
+    small, large = (tuple(Matmul("linear", rows, 256, 256) for _ in range(3)) for rows in (1, 2**22))
+    assert forward_s(on, *small) == pytest.approx(30e-6)
+    assert backward_s(on, *small) == pytest.approx(60e-6)
+    assert forward_s(on, *large) == forward_s(speed(), *large)
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.sampled_from([0.5, 1, 7]))
+def test_what_only_moves_bytes_takes_its_bytes(read: int, written: int, samples: float) -> None:
+    on = speed(BANDWIDTH_Bps, memory_share=0.5)
+    norm = MemoryBound("norm", read, written, 2 * read, written)
+    assert forward_s(on, norm, samples=samples) == pytest.approx(2 * (read + written) * samples / 1e12)
+    assert backward_s(on, norm, samples=samples) == pytest.approx(2 * (2 * read + written) * samples / 1e12)
+
+
+def test_flash_attention_neither_moves_scores_nor_computes_what_is_masked() -> None:
+    on = speed(BANDWIDTH_Bps, flash_forward_share=0.5, flash_backward_share=0.5)
+    flash = forward_s(on, attention(True), samples=8)
+    assert flash == pytest.approx(attention(True).forward_flops * 8 / 2 / (0.5 * FLOPS))
+    assert forward_s(on, attention(True, causal=False), samples=8) == pytest.approx(2 * flash)
+    assert backward_s(on, attention(True), samples=8) == pytest.approx(2.5 * flash)
+    assert forward_s(on, attention(False), samples=8) > flash
+
+
+def test_a_flash_head_of_108_takes_as_long_as_one_of_128() -> None:
+    narrow, wide = (forward_s(speed(BANDWIDTH_Bps), attention(True, width=width), samples=8) for width in (108, 128))
+    assert narrow == wide
+
+
+def test_plain_attention_passes_over_its_scores() -> None:
+    """Beside the two products: softmax reads and writes them, dropout too, with a mask of a byte."""
+    plain, mask = attention(False), (SavedActivation("mask", attention(False).scores, 1, "attention"),)
+    slow = speed(1e9, flops=1e30, memory_share=1.0)
+    score_s = plain.scores / 1e9
+    operands = 2 * 2 * 16 * 2048 * 128 * 2 / 1e9  # queries, keys, values and what comes out
+    assert forward_s(slow, plain) == pytest.approx((2 + 2 + 4) * score_s + operands)
+    assert forward_s(slow, plain, kept=mask) - forward_s(slow, plain) == pytest.approx(5 * score_s)
+    assert backward_s(slow, plain, kept=mask) - backward_s(slow, plain) == pytest.approx(5 * score_s)
+
+
+def conv(side: int, stride: int = 1, kernel: int = 3, groups: int = 1) -> Convolution:
+    positions = (side // stride) ** 2
+    return Convolution("conv", 256, 256, (kernel, kernel), positions, 256 * side * side, groups)
+
+
+def test_a_convolution_reads_each_value_once() -> None:
+    slow = speed(1e9, flops=1e30)
+    elements = 2 * 256 * 56 * 56 * 4 + 256 * 256 * 9
+    assert forward_s(slow, conv(56), samples=4) == pytest.approx(2 * elements / 1e9)
+    assert backward_s(slow, conv(56), samples=4) == pytest.approx(2 * 2 * elements / 1e9)
+    without = replace(conv(56), input_gradient=False)
+    assert backward_s(slow, without, samples=4) == pytest.approx(2 * elements / 1e9)
+
+
+def test_winograd_saves_five_ninths_of_a_dense_3x3_convolution_of_stride_1() -> None:
+    direct, transformed = (speed(size=4, winograd=way) for way in (False, True))
+    for passed in (forward_s, backward_s):
+        ratio = passed(direct, conv(56), samples=64) / passed(transformed, conv(56), samples=64)
+        assert ratio == pytest.approx(2.25, rel=0.1)
+        for other in (conv(56, stride=2), conv(56, kernel=5), conv(56, groups=4)):
+            assert passed(direct, other, samples=64) == passed(transformed, other, samples=64)
+
+
+def test_products_timed_together_take_what_each_takes_alone() -> None:
+    sizes = np.array([[64, 64, 64], [4096, 4096, 4096], [100, 20_000, 16], [16, 16, 100_000]], dtype=np.float64)
+    m, n, k = sizes.T
+    on = speed(BANDWIDTH_Bps)
+    together_s = products_s(on, m, n, k, 1, 2 * (m * k + k * n), 2 * m * n)
+    assert together_s == pytest.approx([product_s(on, *map(int, size)) for size in sizes.tolist()])
+
+
+@given(st.floats(0.01, 64))
+def test_part_of_a_sample_takes_a_finite_time(samples: float) -> None:
+    for seconds in passes_s(speed(BANDWIDTH_Bps), (Matmul("head", 1, 10, 64), attention(True)), (), samples):
+        assert np.isfinite(seconds)
+        assert seconds > 0
+
+
+EXPERTS = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+
+
+def grouped(loads: tuple[float, ...], rows: int, count: int) -> Matmul:
+    return Matmul("expert up", rows, 2048, 1024, count, loads=loads)
+
+
+@given(st.integers(1, 512), st.integers(1, 16), st.sampled_from(["ampere", "hopper", "tpu"]))
+def test_equal_loads_of_a_grouped_product_change_nothing(rows: int, count: int, generation: str) -> None:
+    on, rows = speed(BANDWIDTH_Bps, generation=generation), 8 * rows
+    for seconds in (forward_s, backward_s):
+        assert seconds(on, grouped((1.0,) * count, rows, count)) == pytest.approx(seconds(on, grouped((), rows, count)))
+
+
+@given(EXPERTS)
+def test_a_grouped_product_takes_what_the_tiles_of_its_experts_take(each: list[int]) -> None:
+    """On one processor: as long as all products of whole tiles one after another, forward and for both gradients."""
+    on = speed(processors=1, generation="tpu")
+    rows = [128 * count for count in each]
+    mean = sum(rows) / len(rows)
+    operator = Matmul("expert up", round(mean), 256, 512, len(rows), loads=tuple(one / mean for one in rows))
+    alone = [Matmul("up", one, 256, 512) for one in rows]
+    for seconds in (forward_s, backward_s):
+        assert seconds(on, operator) == pytest.approx(sum(seconds(on, one) for one in alone), rel=0.02)
+
+
+@given(EXPERTS, st.integers(2, 8))
+def test_small_parts_of_a_grouped_product_fill_whole_tiles(each: list[int], rows: int) -> None:
+    """A tile takes as long however few of its rows there are."""
+    on = speed(processors=1, generation="tpu")
+    mean = sum(each) / len(each)
+    loads = tuple(count / mean for count in each)
+    unequal, equal = (forward_s(on, grouped(own, 8 * rows, len(each))) for own in (loads, ()))
+    # expected rows are whole, and so a few more or fewer of them in all
+    assert unequal >= 0.95 * equal
+
+
+def test_what_moves_nothing_backward_has_no_kernel_there() -> None:
+    on = speed(BANDWIDTH_Bps, launch="3 us")
+    index = MemoryBound("sort by expert", 1000, 2000, 0, 0)
+    assert forward_s(on, index) > 3e-6
+    assert backward_s(on, index) == 0

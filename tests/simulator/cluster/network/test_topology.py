@@ -1,0 +1,345 @@
+"""Every kind of topology against what the literature says of it: links, capacities, rings, bisections; and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from pydantic import TypeAdapter
+
+from scaleproof.simulator.cluster.network.topology import AnyTopology, Topology
+from scaleproof.simulator.cluster.network.wiring import Wiring
+from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.scenario.load import load, load_cluster
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.conftest import SMALL
+
+BANDWIDTH = 48e9
+Pair = tuple[Any, Any]
+
+
+def topology(kind: str, **fields: object) -> Topology:
+    known: Topology = TypeAdapter(AnyTopology).validate_python({"kind": kind, **fields})
+    return known
+
+
+def capacities(wiring: Wiring) -> dict[Pair, float]:
+    """Of each direction of each link of the graph."""
+    assert wiring.links is not None
+    return dict(nx.get_edge_attributes(wiring.links, "capacity_Bps"))
+
+
+def closed(ring: list[int]) -> list[Pair]:
+    """The messages of a ring, the last to the first included."""
+    return list(itertools.pairwise([*ring, ring[0]]))
+
+
+def most_Bps(wiring: Wiring, senders: Iterable[int], receivers: Iterable[int]) -> float:
+    """The most that some endpoints can send to others, by maximum flow."""
+    assert wiring.access_Bps is not None
+    flow = nx.DiGraph()
+    for (one, other), Bps in capacities(wiring).items():
+        flow.add_edge(one, other, capacity=Bps)
+    for endpoint in senders:
+        flow.add_edge("all senders", ("sender", endpoint))
+        flow.add_edge(("sender", endpoint), wiring.attached[endpoint], capacity=wiring.access_Bps[endpoint])
+    for endpoint in receivers:
+        flow.add_edge(wiring.attached[endpoint], ("receiver", endpoint), capacity=wiring.access_Bps[endpoint])
+        flow.add_edge(("receiver", endpoint), "all receivers")
+    return float(nx.maximum_flow_value(flow, "all senders", "all receivers"))
+
+
+# How many endpoints fill each topology.
+FULL: list[tuple[Topology, int]] = [
+    (topology("switch"), 5),
+    *((topology("mesh"), n) for n in (2, 3, 4, 5, 8, 9)),
+    (topology("hybrid_cube_mesh", links=4), 8),
+    (topology("hybrid_cube_mesh", links=6), 8),
+    (topology("pcie_tree", between_sockets="20 GB/s"), 8),
+    (topology("leaf_spine", per_leaf=4, spines=2), 16),
+    (topology("fat_tree", per_leaf=2, leaves_per_pod=2, spines_per_pod=2, cores=2), 16),
+    (topology("rail_optimised", nodes_per_group=2), 8),
+    *((topology("torus", dimensions=sizes), n) for sizes, n in (([4], 4), ([2, 3], 6), ([4, 1, 2], 8), ([4, 4, 4], 64))),
+    (topology("dragonfly", per_router=2, routers_per_group=2, groups=3, local="1 GB/s", **{"global": "1 GB/s"}), 12),
+]
+
+
+@pytest.mark.parametrize(("known", "endpoints"), FULL, ids=lambda value: getattr(value, "kind", value))
+def test_the_bandwidth_is_what_each_endpoint_can_send_and_receive(known: Topology, endpoints: int) -> None:
+    wiring = known.wire(endpoints, BANDWIDTH)
+    assert len(wiring) == endpoints
+    for endpoint in range(endpoints):
+        if known.has_own_links:
+            assert wiring.capacity_Bps(wiring.out_of(endpoint)) == wiring.capacity_Bps(wiring.into(endpoint)) == BANDWIDTH
+            continue
+        assert wiring.links is not None
+        ways = (wiring.links.out_edges, wiring.links.in_edges)
+        assert [sum(Bps for *_, Bps in edges(endpoint, data="capacity_Bps")) for edges in ways] == pytest.approx(
+            [BANDWIDTH] * 2
+        )
+
+
+@pytest.mark.parametrize("endpoints", [1, 2, 3, 4, 8, 9])
+def test_a_mesh_joins_every_pair_once(endpoints: int) -> None:
+    found = capacities(topology("mesh").wire(endpoints, BANDWIDTH))
+    assert set(found) == set(itertools.permutations(range(endpoints), 2))
+    assert set(found.values()) <= {BANDWIDTH / max(1, endpoints - 1)}
+
+
+# Of DGX-1, in both generations: the quads, and each GPU's twin (WP-08437, figure 4).
+CUBE = [*itertools.combinations(range(4), 2), *itertools.combinations(range(4, 8), 2), *((i, i + 4) for i in range(4))]
+DOUBLED = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]  # what nvidia-smi shows as NV2 on V100
+
+
+@pytest.mark.parametrize(("links", "doubled"), [(4, []), (6, DOUBLED)])
+def test_a_hybrid_cube_mesh_has_nvidias_links(links: int, doubled: list[Pair]) -> None:
+    found = capacities(topology("hybrid_cube_mesh", links=links).wire(8, BANDWIDTH))
+    expected = Counter(CUBE) + Counter(doubled)
+    assert {pair: Bps / (BANDWIDTH / links) for pair, Bps in found.items() if pair[0] < pair[1]} == pytest.approx(expected)
+    assert all(found[pair] == found[pair[::-1]] for pair in found)
+
+
+def test_half_a_cube_mesh_is_a_quad() -> None:
+    found = capacities(topology("hybrid_cube_mesh").wire(4, BANDWIDTH))
+    assert set(found) == set(itertools.permutations(range(4), 2))
+
+
+@pytest.mark.parametrize(("known", "endpoints"), FULL, ids=lambda value: getattr(value, "kind", value))
+def test_rings_pass_every_endpoint_once(known: Topology, endpoints: int) -> None:
+    for ring in known.rings(endpoints):
+        assert sorted(ring) == list(range(endpoints))
+
+
+@pytest.mark.parametrize("endpoints", range(2, 18))
+def test_rings_of_a_mesh_use_its_links_evenly_or_not_at_all(endpoints: int) -> None:
+    rings = topology("mesh").rings(endpoints)
+    uses = Counter(step for ring in rings for step in closed(ring))
+    assert len(set(uses.values())) == 1
+    if endpoints <= 4:
+        assert len(uses) == endpoints * (endpoints - 1)
+    else:  # Walecki: floor((n − 1) / 2) Hamiltonian cycles share no edge; here each in both directions
+        assert set(uses.values()) == {1}
+        assert len(rings) == (endpoints - 1) // 2 * 2
+
+
+@pytest.mark.parametrize("links", [4, 6])
+def test_rings_of_a_cube_mesh_use_each_link_once_each_way(links: int) -> None:
+    known = topology("hybrid_cube_mesh", links=links)
+    uses = Counter(step for ring in known.rings(8) for step in closed(ring))
+    found = capacities(known.wire(8, BANDWIDTH))
+    assert dict(uses) == {pair: round(Bps / (BANDWIDTH / links)) for pair, Bps in found.items()}
+
+
+@pytest.mark.parametrize("sizes", [[2], [4], [5], [3, 5], [4, 4], [1, 6], [3, 4, 5], [4, 2, 6], [2, 2, 2, 2]])
+def test_a_ring_in_a_torus_goes_to_neighbours(sizes: list[int]) -> None:
+    known, places = topology("torus", dimensions=sizes), list(itertools.product(*map(range, sizes)))
+    found = capacities(known.wire(len(places), BANDWIDTH))
+    for ring in known.rings(len(places)):
+        assert all(step in found for step in itertools.pairwise(ring))
+        if all(size % 2 == 0 or size == 1 for size in sizes) or len(sizes) == 1:
+            assert (ring[-1], ring[0]) in found
+
+
+@pytest.mark.parametrize("sizes", [[4], [5], [2, 3], [4, 4], [3, 1, 4], [4, 4, 4]])
+def test_places_of_a_torus_are_joined_along_each_dimension_modulo_its_size(sizes: list[int]) -> None:
+    places = list(itertools.product(*map(range, sizes)))
+    number = {place: i for i, place in enumerate(places)}  # the last dimension first
+    long = [axis for axis, size in enumerate(sizes) if size > 1]
+    expected: Counter[Pair] = Counter()
+    for place, axis, way in itertools.product(places, long, (1, -1)):
+        there = (*place[:axis], (place[axis] + way) % sizes[axis], *place[axis + 1 :])
+        expected[number[place], number[there]] += BANDWIDTH / (2 * len(long))
+    assert capacities(topology("torus", dimensions=sizes).wire(len(places), BANDWIDTH)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("sizes", [[4], [8], [4, 4], [8, 4], [4, 4, 4]])
+def test_the_bisection_of_a_torus_is_two_links_for_each_row_across_it(sizes: list[int]) -> None:
+    places = list(itertools.product(*map(range, sizes)))
+    rows = len(places) // sizes[0]
+    found = capacities(topology("torus", dimensions=sizes).wire(len(places), BANDWIDTH))
+    half = range(len(places) // 2)
+    across = sum(Bps for (one, other), Bps in found.items() if one in half and other not in half)
+    assert across == pytest.approx(2 * rows * BANDWIDTH / (2 * len(sizes)))
+
+
+@pytest.mark.parametrize("oversubscription", [1.0, 2.0, 3.5])
+@pytest.mark.parametrize("spines", [1, 3])
+def test_half_of_a_leaf_spine_sends_the_other_its_share_of_the_bandwidth(oversubscription: float, spines: int) -> None:
+    wiring = topology("leaf_spine", per_leaf=4, spines=spines, oversubscription=oversubscription).wire(16, BANDWIDTH)
+    assert most_Bps(wiring, range(8), range(8, 16)) == pytest.approx(8 * BANDWIDTH / oversubscription)
+    assert most_Bps(wiring, range(2), range(2, 4)) == pytest.approx(2 * BANDWIDTH)  # the leaf itself never limits
+
+
+@pytest.mark.parametrize(("leaf", "pod"), [(1.0, 1.0), (2.0, 1.0), (1.0, 3.0), (2.0, 4.0)])
+def test_a_fat_tree_is_oversubscribed_level_by_level(leaf: float, pod: float) -> None:
+    known = topology(
+        "fat_tree", per_leaf=2, leaves_per_pod=4, spines_per_pod=2, cores=3, oversubscription=leaf, pod_oversubscription=pod
+    )
+    wiring = known.wire(32, BANDWIDTH)
+    assert most_Bps(wiring, range(4), range(4, 8)) == pytest.approx(4 * BANDWIDTH / leaf)
+    assert most_Bps(wiring, range(16), range(16, 32)) == pytest.approx(16 * BANDWIDTH / leaf / pod)
+
+
+def test_a_rail_stays_on_one_switch_within_its_group_and_passes_a_spine_to_another() -> None:
+    nodes, cards = 4, 3
+    wiring = topology("rail_optimised", nodes_per_group=2, spines=2, oversubscription=2).wire(nodes * cards, BANDWIDTH, cards)
+    for one, other in itertools.permutations(range(nodes * cards), 2):
+        same_group = one // cards // 2 == other // cards // 2
+        same_switch = same_group and one % cards == other % cards
+        assert wiring.route(one, other).further_hops == (0 if same_switch else 2)
+    first, second = range(2 * cards), range(2 * cards, 4 * cards)
+    assert most_Bps(wiring, first, second) == pytest.approx(2 * cards * BANDWIDTH / 2)
+
+
+def test_pcie_goes_up_as_far_as_it_must() -> None:
+    wiring = topology("pcie_tree", per_switch=2, switches_per_socket=2, between_sockets="20 GB/s").wire(8, BANDWIDTH)
+    assert [wiring.route(0, other).further_hops for other in (1, 2, 4)] == [0, 2, 3]
+    assert [wiring.alone_Bps(wiring.route(0, other)) for other in (1, 2, 4)] == [BANDWIDTH, BANDWIDTH, 20e9]
+    assert most_Bps(wiring, range(4), range(4, 8)) == 20e9
+
+
+def dragonfly(routers: int, groups: int) -> Wiring:
+    """One endpoint on each router."""
+    known = topology(
+        "dragonfly", per_router=1, routers_per_group=routers, groups=groups, local="10 GB/s", **{"global": "5 GB/s"}
+    )
+    return known.wire(routers * groups, BANDWIDTH)
+
+
+def group_of(vertex: str) -> str:
+    return vertex.split(" router ")[0]
+
+
+@pytest.mark.parametrize(("routers", "groups"), [(1, 4), (2, 3), (2, 5), (4, 9), (3, 6)])
+def test_a_dragonfly_has_one_link_between_two_groups_and_all_within_one(routers: int, groups: int) -> None:
+    wiring = dragonfly(routers, groups)
+    found = capacities(wiring)
+    local = [pair for pair in found if group_of(pair[0]) == group_of(pair[1])]
+    between = [pair for pair in found if pair not in local]
+    assert Counter((group_of(a), group_of(b)) for a, b in between) == {
+        (f"group {a}", f"group {b}"): 1 for a, b in itertools.permutations(range(groups), 2)
+    }
+    assert len(local) == groups * routers * (routers - 1)
+    assert {found[pair] for pair in local} <= {10e9}
+    assert {found[pair] for pair in between} == {5e9}
+    counts = [sum(a == vertex for a, _ in between) for vertex in wiring.attached]
+    assert max(counts) - min(counts) <= 1  # dealt out in turn
+    assert all(wiring.route(a, b).further_hops <= 3 for a, b in itertools.permutations(range(routers * groups), 2))
+
+
+def test_messages_of_a_dragonfly_pass_one_link_between_groups() -> None:
+    """Minimal routing: within the group, to the other group, within it (Kim et al. 2008, section 4.1)."""
+    wiring = dragonfly(2, 3)
+    for one, other in itertools.permutations(range(6), 2):
+        edges = [edge for edge in wiring.route(one, other).shares if edge[0] not in ("in", "out")]
+        crossed = sum(wiring.route(one, other).shares[a, b] for a, b in edges if group_of(str(a)) != group_of(str(b)))
+        assert crossed == pytest.approx(float(one // 2 != other // 2))
+
+
+def test_too_many_links_are_refused_in_words_and_in_time() -> None:
+    with pytest.raises(InputError, match=r"more than 500000 links between switches; give fewer"):
+        topology("leaf_spine", per_leaf=1, spines=1000, routing="hashed").wire(1000, BANDWIDTH)
+
+
+CLUSTER = """\
+nodes: 8
+node:
+  devices: 4
+  link: {bandwidth: 10 GB/s, latency: 5 us}
+network:
+  bandwidth: 10 Gbit/s
+  latency: 20 us
+  topology: SWITCH
+device: {name: small, peak: {fp32: 1 TFLOP/s}, memory: 8 GiB, memory_bandwidth: 100 GB/s}
+"""
+GRAPH = "{kind: graph, links: [{between: [0, 1], bandwidth: 1 GB/s}]}"
+LINE = ", ".join(f"{{between: [{i}, {i + 1}], bandwidth: 1 GB/s}}" for i in range(7))
+REFUSED = [
+    ("{kind: torus, dimensions: [2, 3]}", "8:3: {}network.topology: torus with 6 places for 8; make it larger"),
+    ("{kind: torus, dimensions: [1]}", "a torus has between 2 and 1000000 places"),
+    ("{kind: torus, dimensions: []}", "{}network.topology.dimensions: "),
+    ("{kind: torus, dimensions: [4, 0]}", "{}network.topology.dimensions.1: must be greater than 0, got 0"),
+    (
+        "{kind: dragonfly, per_router: 1, routers_per_group: 2, groups: 3, local: 1 GB/s, global: 1 GB/s}",
+        "8:3: {}network.topology: dragonfly with 6 places for 8; make it larger",
+    ),
+    (
+        "{kind: dragonfly, per_router: 1, routers_per_group: 4, groups: 3, local: 0 GB/s, global: 1 GB/s}",
+        "8:79: {}network.topology.local: the bandwidth is zero",
+    ),
+    ("{kind: leaf_spine}", "8:3: {}network.topology.per_leaf: missing; add it"),
+    ("{kind: leaf_spine, per_leaf: 4, oversubscription: 0}", "8:45: {}network.topology.oversubscription: must be greater"),
+    ("{kind: hypercube}", "8:14: {}network.topology: unknown kind 'hypercube'"),
+    ("{kind: mesh, routing: hash}", "8:26: {}network.topology.routing: 'hash' is not known; give 'spread' or 'hashed'"),
+    ("{kind: switch, hop_latency: -1 us}", "8:28: {}network.topology.hop_latency: '-1 us' is negative"),
+    (GRAPH, "{}network.topology.links: endpoint 2 has no link; add one"),
+    (f"{{kind: graph, links: [{LINE}], routes: [[0, 2]]}}", "{}network.topology.routes.0: no link joins 0 and 2; add it"),
+    (f"{{kind: graph, links: [{LINE}], routes: [[0, 1, 0]]}}", "routes.0: a route leads from one endpoint, a number, to"),
+    (f"{{kind: graph, links: [{LINE}], routes: [[a, 0]]}}", "routes.0: a route leads from one endpoint, a number, to"),
+    (
+        f"{{kind: graph, links: [{LINE}, {{between: [7, 8], bandwidth: 1 GB/s}}]}}",
+        "{}network.topology.links.7: there is no endpoint 8; they are numbered 0 to 7",
+    ),
+    ("{kind: switch}\n  unlike: [{at: [8], bandwidth: 1 GB/s}]", "9:13: {}network.unlike.0.at: there is no endpoint 8"),
+    (
+        "{kind: torus, dimensions: [8]}\n  unlike: [{at: [0], bandwidth: 1 GB/s}]",
+        "9:3: {}network.unlike: the endpoints of a torus have no link of their own; describe it as kind: graph",
+    ),
+]  # fmt: skip
+
+
+def in_cluster(path: Path) -> object:
+    return load_cluster(path)
+
+
+def in_scenario(path: Path) -> Scenario:
+    scenario = path.with_name("scenario.yaml")
+    scenario.write_text("\n".join([SMALL.splitlines()[0], f"cluster: ./{path.name}", *SMALL.splitlines()[6:]]))
+    return load(scenario)
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+@pytest.mark.parametrize(("read", "prefix"), [(in_cluster, ""), (in_scenario, "cluster.")])
+def test_what_does_not_fit_is_refused_with_its_place(
+    text: str, message: str, read: Callable[[Path], object], prefix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER.replace("SWITCH", text))
+    with pytest.raises(ScenarioError) as caught:
+        read(path)
+    (problem,) = caught.value.problems
+    assert problem.replace(f"{tmp_path}/", "").startswith("cluster.yaml:")
+    assert message.replace("{}", prefix) in problem
+
+
+def test_an_unknown_kind_is_answered_with_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER.replace("SWITCH", "{kind: hypercube}"))
+    with pytest.raises(ScenarioError, match="unknown kind 'hypercube'; give one of switch, mesh"):
+        load_cluster(path)
+
+
+@pytest.mark.parametrize(
+    "text", [GRAPH.replace("1 GB/s", "0 GB/s"), "{kind: switch}\n  unlike: [{at: [-1], bandwidth: 1 GB/s}]"]
+)
+def test_one_wrong_item_of_a_list_is_one_problem(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER.replace("SWITCH", text))
+    with pytest.raises(ScenarioError) as caught:
+        load_cluster(path)
+    assert len(caught.value.problems) == 1
+
+
+def test_a_node_of_nine_is_no_cube_mesh(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    text = CLUSTER.replace("SWITCH", "{kind: switch}").replace("devices: 4", "devices: 9")
+    path.write_text(text.replace("latency: 5 us", "latency: 5 us, topology: {kind: hybrid_cube_mesh}"))
+    with pytest.raises(
+        ScenarioError, match=r":4:45: node\.link\.topology: hybrid_cube_mesh with 8 places for 9; make it larger"
+    ):
+        load_cluster(path)

@@ -1,0 +1,104 @@
+"""Quantities: what a cluster's numbers are worth, and what it is like where one is worse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, format_share, parse_share, slowed, uncertain
+from scaleproof.simulator.common.errors import FieldError, ScaleproofError, UnitError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.load import load
+from tests.simulator.clusters import plain
+
+_LINKED = {"overhead": "2 us"}
+
+
+@pytest.mark.parametrize("name", QUANTITIES)
+@given(slowness=st.floats(0.2, 5))
+def test_what_is_slower_by_a_factor_is_as_fast_again_by_its_inverse(name: str, slowness: float) -> None:
+    cluster = plain(2, 4, link=_LINKED, network=_LINKED)
+    quantity = QUANTITIES[name]
+    worse = quantity.slowed(cluster, slowness)
+    value, changed = quantity.value(cluster), quantity.value(worse)
+    if value not in (None, 1.0):
+        assert changed is not None
+        assert (value / changed if quantity.larger_is_faster else changed / value) == pytest.approx(slowness)
+    again = quantity.value(quantity.slowed(worse, 1 / slowness))
+    assert again == (None if value is None else pytest.approx(value))
+
+
+def test_links_numbers_are_read_where_they_are_and_nowhere_where_there_is_no_link() -> None:
+    cluster, alone = plain(2, 4, link=_LINKED, network=_LINKED), plain(link=None, network=None)
+    values = {"bandwidth": (100e9, 10e9), "latency": (1e-6, 10e-6), "overhead": (2e-6, 2e-6)}
+    for number, (inside, between) in values.items():
+        for name, value in ((f"node.link.{number}", inside), (f"network.{number}", between)):
+            quantity = QUANTITIES[name]
+            assert quantity.value(cluster) == pytest.approx(value)
+            assert quantity.parse(quantity.format(value)) == pytest.approx(value)
+            assert quantity.value(alone) is None
+            assert quantity.slowed(alone, 2.0) == alone
+
+
+@pytest.mark.parametrize(
+    ("scenario", "names"),
+    [
+        ("netlab-ring", ("device", "network.bandwidth", "network.latency")),
+        ("ring-2", ("device", "optimizer", "collectives", "node.link.bandwidth", "node.link.latency")),
+    ],
+)
+def test_where_everything_is_slower_by_a_factor_so_is_the_step(scenario: str, names: tuple[str, ...]) -> None:
+    given = load(scenario)
+    worse = given.model_copy(update={"cluster": slowed(given.cluster, dict.fromkeys(names, 1.5))})
+    assert predict(worse).step_time_s == pytest.approx(1.5 * predict(given).step_time_s, rel=1e-6)
+
+
+def test_a_prior_holds_where_a_cluster_gives_no_interval() -> None:
+    cluster = plain(2)
+    assert uncertain(cluster)["network.bandwidth"] == pytest.approx(QUANTITIES["network.bandwidth"].prior)
+    assert "optimizer" not in uncertain(cluster)  # none was measured
+    assert "network.overhead" not in uncertain(cluster)  # there is none
+
+
+def test_an_interval_is_of_the_number_or_a_share_of_times() -> None:
+    given = {
+        "network.bandwidth": {"low": "5 GB/s", "high": "20 GB/s"},  # around 10 GB/s
+        "network.latency": {"low": "9 us", "high": "12 us"},
+        "device": {"low": "90 %", "high": "120 %"},
+    }
+    cluster = plain(2, uncertainty=given)
+    assert QUANTITIES["network.bandwidth"].slownesses(cluster) == pytest.approx((0.5, 2.0))
+    assert QUANTITIES["network.latency"].slownesses(cluster) == pytest.approx((0.9, 1.2))
+    assert QUANTITIES["device"].slownesses(cluster) == pytest.approx((0.9, 1.2))
+    assert uncertain(cluster)["device"] == pytest.approx(math.log(1.2 / 0.9) / (2 * DEVIATIONS))
+
+
+@pytest.mark.parametrize(
+    ("name", "interval", "message"),
+    [
+        ("bandwidth", {"low": "1 GB/s", "high": "2 GB/s"}, "no such quantity; give one of device"),
+        ("network.bandwidth", {"low": "3 GB/s", "high": "2 GB/s"}, "from 3 GB/s to 2 GB/s is no interval"),
+        ("network.latency", {"low": "-1 us", "high": "2 us"}, "'-1 us' is negative"),
+        ("device", {"low": "a lot", "high": "120 %"}, "cannot read 'a lot' as a share; write it like '104 %'"),
+        ("optimizer", {"low": "90 %", "high": "120 %"}, "the cluster has no such number; leave the interval out"),
+    ],
+)
+def test_nonsense_is_refused_where_it_stands(name: str, interval: dict[str, object], message: str) -> None:
+    with pytest.raises(FieldError, match=message.replace("(", r"\(")) as caught:
+        plain(2, uncertainty={name: interval})
+    assert caught.value.field[:2] == ("uncertainty", name)
+    assert isinstance(caught.value, ScaleproofError)
+
+
+@given(st.floats(1e-3, 1e3))
+def test_shares_are_read_as_they_are_written(share: float) -> None:
+    assert parse_share(format_share(share)) == pytest.approx(share, abs=6e-4)
+
+
+@pytest.mark.parametrize("text", ["", "0 %", "-4 %", "nan", "inf", True, None])
+def test_what_is_no_share_is_refused(text: object) -> None:
+    with pytest.raises(UnitError):
+        parse_share(text)

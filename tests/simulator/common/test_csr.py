@@ -1,0 +1,36 @@
+"""Ragged: lists of different lengths in two arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.csr import Ragged
+
+_LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=6)
+
+
+@given(_LISTS, st.data())
+def test_lists_are_taken_in_any_order(lists: list[list[int]], data: st.DataObject) -> None:
+    which = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8))
+
+    assert Ragged.of(lists).take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
+
+
+@given(st.lists(st.integers(0, 9), max_size=8), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=6))
+def test_slices_are_those_of_lists(values: list[int], bounds: list[tuple[int, int]]) -> None:
+    cut = [(min(a, len(values)), min(b, len(values))) for a, b in bounds]
+    begins, stops = np.array(cut, dtype=np.int64).reshape(-1, 2).T
+
+    found = Ragged.slices(np.array(values, dtype=np.int64), begins, stops)
+
+    assert found.lists() == [values[a:b] for a, b in cut]
+
+
+@given(_LISTS)
+def test_keys_tell_which_list_a_value_is_in(lists: list[list[int]]) -> None:
+    found = Ragged.of(lists)
+
+    assert found.keys().tolist() == [i for i, one in enumerate(lists) for _ in one]
+    assert Ragged.grouped(found.keys(), found.values, len(lists)).lists() == lists

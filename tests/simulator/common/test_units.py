@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common import units
+from scaleproof.simulator.common.errors import UnitError
+
+
+@pytest.mark.parametrize(
+    ("text", "Bps"),
+    [
+        ("25 Gbit/s", 3.125e9),
+        ("25Gb/s", 3.125e9),
+        ("25 Gbps", 3.125e9),
+        ("3 GB/s", 3e9),
+        ("3 GiB/s", 3 * 2**30),
+        ("1_600 Gbit/s", 2e11),
+        ("1e3 MB/s", 1e9),
+        (0, 0.0),
+    ],
+)
+def test_bandwidth(text: object, Bps: float) -> None:
+    assert units.parse_Bps(text) == pytest.approx(Bps)
+
+
+@pytest.mark.parametrize(("text", "size_bytes"), [("25 MiB", 25 * 2**20), ("25 MB", 25e6), ("8 Mbit", 1e6), ("7 bytes", 7)])
+def test_size(text: str, size_bytes: float) -> None:
+    assert units.parse_bytes(text) == pytest.approx(size_bytes)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("3 us", 3e-6), ("3 µs", 3e-6), ("2 min", 120.0), (".5 ms", 5e-4)])
+def test_time(text: str, seconds: float) -> None:
+    assert units.parse_time_s(text) == pytest.approx(seconds)
+
+
+def test_compute_rate() -> None:
+    assert units.parse_flops("312 TFLOP/s") == 312e12
+    assert units.parse_flops("312 TFLOPS") == 312e12
+
+
+@pytest.mark.parametrize(
+    "text", ["25", 25, 2.5, "25 gbit/s", "25 Gbit", "25 GB", "fast", "", None, True, "-1 Gbit/s", "1e999 GB/s"]
+)
+def test_what_is_not_a_bandwidth(text: object) -> None:
+    with pytest.raises(UnitError):
+        units.parse_Bps(text)
+
+
+def test_ambiguous_case_offers_bits_and_bytes() -> None:
+    with pytest.raises(UnitError, match="GB/s or Gb/s"):
+        units.parse_Bps("25 gb/s")
+
+
+def test_bits_are_an_eighth_of_bytes() -> None:
+    for prefix in ("", "k", "M", "G", "T", "Ki", "Mi"):
+        assert units.parse_Bps(f"8 {prefix}bit/s") == pytest.approx(units.parse_Bps(f"1 {prefix}B/s"))
+
+
+@given(st.floats(min_value=1e-9, max_value=8e5))
+def test_times_survive_being_written_for_people(seconds: float) -> None:
+    assert units.parse_time_s(units.format_time_s(seconds)) == pytest.approx(seconds, rel=6e-3)
+
+
+@given(st.floats(min_value=1, max_value=1e15))
+def test_sizes_and_rates_survive_being_written_for_people(value: float) -> None:
+    assert units.parse_bytes(units.format_bytes(value)) == pytest.approx(value, rel=6e-3)
+    assert units.parse_Bps(units.format_Bps(value)) == pytest.approx(value, rel=6e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0123, "12.3 ms"), (0.9996, "1.00 s"), (59.99, "1.00 min"), (0.0, "0 ns"), (99.96e-6, "100 us")]
+)
+def test_three_significant_digits(seconds: float, text: str) -> None:
+    assert units.format_time_s(seconds) == text
+
+
+def test_count() -> None:
+    assert units.format_count(175.2e9) == "175 G"
+    assert units.format_count(12) == "12.0"
+
+
+@pytest.mark.parametrize("text", ["1e-31 s", "1e300 s"])
+def test_what_no_machine_has_is_refused(text: str) -> None:
+    """Products and quotients of such are soon no numbers."""
+    with pytest.raises(UnitError, match="is no time that can be reckoned with"):
+        units.parse_time_s(text)

@@ -1,0 +1,143 @@
+"""Orders: one for all programs that differ in numbers alone, whatever hints say, and as good for one sample as for many."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.engine import levels as orders
+from scaleproof.simulator.engine import replay
+from scaleproof.simulator.engine.durations import durations_s
+from scaleproof.simulator.engine.jitter import Variation
+from scaleproof.simulator.engine.levels import LevelOrder, order_of
+from scaleproof.simulator.program import Path, Program, ProgramBuilder
+from scaleproof.simulator.program.speed_profile import Cycle
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.engine.test_replay import programs, server_programs
+
+Make = Callable[..., Scenario]
+
+HYBRID = "strategy={kind: hybrid, workers: 2, stages: 2, tensor: 2, microbatches: 4, overlap: true}"
+
+
+def fan(leaves: int) -> Program:
+    """Ranks that work, and then one thing each that follows the work before it, but for the last, which follows all."""
+    builder = ProgramBuilder()
+    work = [builder.compute(builder.rank(f"rank {i}"), Phase.FORWARD, 1.0 + i) for i in range(leaves)]
+    for i in range(leaves):
+        after = work if i == leaves - 1 else work[i : i + 1]
+        builder.beside(i, 1.0, Path(0.0, 1.0), Phase.SEND, after)
+    return builder.build()
+
+
+def test_programs_that_differ_in_numbers_alone_share_an_order(small: Make) -> None:
+    scenario = small(HYBRID)
+    program = scenario.strategy.compile(scenario.job())
+    order = order_of(program)
+    assert order_of(replace(program, latency_s=program.latency_s + 1.0)) is order
+    slower = small(HYBRID, "cluster.network.bandwidth=1Gbit/s")
+    assert order_of(slower.strategy.compile(slower.job())) is order
+    assert order_of(replace(program, carried=program.carried.extended(np.arange(len(program))))) is not order
+
+
+@pytest.mark.parametrize("part", ["update_s", "latency_s"])
+@given(server_programs())
+def test_what_servers_take_is_part_of_theirs(part: str, program: Program) -> None:
+    order = order_of(program)
+    assert order_of(replace(program)) is order
+    assert order_of(replace(program, **{part: getattr(program, part) + 1.0})) is not order
+
+
+def test_so_is_what_comes_before_the_work_of_ranks_that_are_not_steady() -> None:
+    builder = ProgramBuilder()
+    builder.compute(builder.rank("slow", paces=((Cycle(2.0, 1.0, 0.0, 0.5),),)), Phase.FORWARD, 1.0)
+    program = builder.build()
+    order = order_of(program)
+    assert order_of(replace(program, latency_s=program.latency_s + 1.0)) is not order
+    assert order_of(replace(program, amount=program.amount + 1.0)) is order_of(program)
+
+
+def test_orders_go_with_their_programs() -> None:
+    program = fan(3)
+    order_of(program)
+    key = id(program.dependencies)
+    assert key in orders._ORDERS
+    del program
+    gc.collect()
+    assert key not in orders._ORDERS
+
+
+@given(programs(capacity=1e9))
+def test_hints_that_tie_are_told_apart_and_no_search_is_needed(program: Program) -> None:
+    before = program.predecessors()
+    longest = orders._levels(before, np.full(len(program), -1))
+    mended = orders._mended(before, longest // 2)
+    assert mended is not None
+    assert (mended[before.values] < mended[before.keys()]).all()
+
+
+def test_hints_that_are_the_wrong_way_round_or_tie_for_ever_are_given_up() -> None:
+    builder = ProgramBuilder()
+    rank = builder.rank("a")
+    for _ in range(100):
+        builder.compute(rank, Phase.FORWARD, 1.0)
+    before = builder.build().predecessors()
+    assert orders._mended(before, np.arange(100)[::-1]) is None
+    assert orders._mended(before, np.zeros(100, dtype=np.int64)) is None
+    assert orders._levels(before, np.zeros(100, dtype=np.int64)).tolist() == list(range(100))
+
+
+def test_what_follows_unlike_numbers_of_tasks_fills_no_table() -> None:
+    order = order_of(fan(1000))
+    follows = sum(map(len, order.before))
+    assert sum(level.before.size for level in order.levels) < 1.1 * follows
+    assert sum(level.tasks.stop - level.tasks.start for level in order.levels) == len(order.rows)
+    # the slowest works a thousand seconds a step
+    assert ends_s(fan(1000), 1)[-1] == ends_s(fan(1000), 2)[-1] == 3001.0
+
+
+def ends_s(program: Program, samples: int, seconds: np.ndarray | None = None) -> np.ndarray:
+    """When each task of the last of three steps ends, in the first sample."""
+    each = durations_s(program) if seconds is None else seconds
+    *_, (_, last_s) = replay.replay(program, 3, each, Variation(samples=samples))
+    return last_s[:, 0]
+
+
+@given(programs(capacity=1e9) | server_programs())
+def test_a_sample_alone_is_what_it_is_among_others_to_the_last_bit(program: Program) -> None:
+    assert ends_s(program, 1).tolist() == ends_s(program, 2).tolist()
+
+
+@pytest.mark.parametrize("plainly", [0, 10**9])
+@given(program=programs(capacity=1e9))
+def test_so_however_it_is_timed(plainly: int, program: Program) -> None:
+    before = orders._PLAINLY
+    try:
+        orders._PLAINLY = plainly  # type: ignore[misc]
+        order = LevelOrder(program)
+        assert order.is_plain == (plainly > 0)
+        orders._ORDERS.pop(id(program.dependencies), None)
+        one = ends_s(program, 1)
+    finally:
+        orders._PLAINLY = before  # type: ignore[misc]
+    assert one.tolist() == ends_s(program, 2).tolist()
+
+
+@given(programs(capacity=1e9), st.data())
+def test_no_path_is_longer_than_what_is_said(program: Program, data: st.DataObject) -> None:
+    longer: Sequence[float] = data.draw(st.lists(st.floats(0.0, 10.0), min_size=len(program), max_size=len(program)))
+    longer_s = np.array(longer)
+    later_s = ends_s(program, 1, durations_s(program) + longer_s) - ends_s(program, 1)
+    assert later_s.max() <= order_of(program).along_s(np.tile(longer_s, (3, 1))) * (1 + 1e-9) + 1e-9
+
+
+@given(server_programs())
+def test_nothing_is_said_of_paths_where_tasks_queue(program: Program) -> None:
+    assert order_of(program).along_s(np.zeros((1, len(program)))) == np.inf

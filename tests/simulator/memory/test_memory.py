@@ -1,0 +1,237 @@
+"""What theory and papers say of memory, on models where theory is simple."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.memory import HOLDERS, kept, memory, segments, size_bytes, states
+from scaleproof.simulator.memory.in_flight import flights
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Attention, Matmul, Module, SavedActivation
+from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.schema import Scenario, Training
+from scaleproof.simulator.strategy.job import Job
+
+Make = Callable[..., Scenario]
+
+# stages of equal layers whose activations are large and whose parameters are few
+TALL = "model={kind: mlp, layers: 8, inputs: 64, hidden: 64, outputs: 64}"
+BATCH = "batch=65536"
+WIDE = "model={kind: mlp, layers: 8, inputs: 512, hidden: 512, outputs: 512}"
+
+
+def pipeline(stages: int, microbatches: int, schedule: str) -> str:
+    return f"strategy={{kind: pipeline, stages: {stages}, microbatches: {microbatches}, schedule: {schedule}}}"
+
+
+def layer(name: str = "layer", parameters: int = 0, *activations: SavedActivation, glued: bool = False) -> Layer:
+    return Layer(name, name, (Matmul("product", 1, 10, 10),), (parameters,) if parameters else (), 10, glued, activations)
+
+
+BLOCK = replace(
+    layer(
+        "block",
+        100,
+        SavedActivation("input", 10, group="input"),
+        SavedActivation("hidden", 70),
+        SavedActivation("scores", 500, 1, "attention"),
+    ),
+    modules=(Module("core_attn", (), (2,)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "zero", "expected"),
+    [
+        # parameters, gradients, master copies, states of 1,000 parameters on 4 workers: arXiv 1910.02054, figure 1
+        ("bf16", "adam", 0, (2000, 2000, 4000, 8000)),
+        ("bf16", "adam", 1, (2000, 2000, 1000, 2000)),
+        ("bf16", "adam", 2, (2000, 500, 1000, 2000)),
+        ("bf16", "adam", 3, (500, 500, 1000, 2000)),
+        ("fp32", "adam", 0, (4000, 4000, 0, 8000)),
+        ("fp32", "lamb", 0, (4000, 4000, 0, 8000)),
+        ("fp32", "momentum", 1, (4000, 4000, 0, 1000)),
+        ("fp64", "sgd", 0, (8000, 8000, 0, 0)),
+        # one number for each row and each column
+        ("fp32", "adafactor", 0, (4000, 4000, 0, 4 * 2 * 1000**0.5)),
+    ],
+)
+def test_states_of_parameters(precision: str, optimizer: str, zero: int, expected: tuple[float, ...]) -> None:
+    training = Training.model_validate({"precision": precision, "optimizer": optimizer, "zero": zero})
+    assert states([layer("one", 1000)], training, replicas=4) == pytest.approx(expected)
+
+
+def test_what_recomputation_keeps() -> None:
+    def bytes_of(recompute: Recompute, first: bool = True) -> int:
+        return size_bytes(kept(BLOCK, recompute, first), 2)
+
+    every = Recompute.model_validate({"group": 3})
+    assert bytes_of(NO_RECOMPUTE) == 2 * 80 + 500
+    assert bytes_of(Recompute(kind="selective")) == 2 * 80
+    assert bytes_of(Recompute(kind="full")) == bytes_of(every) == 2 * 10
+    assert bytes_of(every, first=False) == 0
+
+
+def test_the_input_counts_also_where_a_layer_does_not_say_so() -> None:
+    own = layer("plain", 0, SavedActivation("hidden", 70))
+    assert size_bytes(kept(own, Recompute(kind="full"), entry_elements=30), 2) == 60
+
+
+def test_what_is_glued_is_not_made_again() -> None:
+    head = layer("head", 0, SavedActivation("logits", 50), glued=True)
+    assert kept(head, Recompute(kind="full")) == head.kept
+
+
+@given(st.integers(1, 9), st.integers(1, 20))
+def test_layers_are_made_again_in_groups_between_glued_ones(every: int, blocks: int) -> None:
+    layers = [layer(glued=True), *[BLOCK] * blocks, layer(glued=True)]
+    numbers = segments(layers, Recompute(kind="full", group=every)).tolist()
+    groups = [numbers.count(number) for number in sorted(set(numbers))]
+    assert numbers == sorted(numbers)
+    assert groups[0] == groups[-1] == 1
+    assert max(groups) <= every
+    assert len(groups) == 2 + -(-blocks // every)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "share"),
+    [(NO_RECOMPUTE, 0), (Recompute(kind="selective"), 0.2), (Recompute(kind="full"), 1), (Recompute(kind="full", group=3), 1)],
+)
+def test_what_is_made_again_takes_its_forward_time_again(small: Make, recompute: Recompute, share: float) -> None:
+    attention, product = Attention("attention", 2, 2, 8, 8, 4, 4), Matmul("product", 8, 16, 16)
+    assert attention.forward_flops == product.forward_flops / 2
+    layers = [
+        Layer("block", "block", (attention, product, product), (), 10, modules=(Module("core_attn", (0,)),)),
+        Layer("head", "head", (product,), (), 10, glued=True),
+    ]
+    costs = Job(layers, small().cluster, 4, "fp32", "sgd", recompute=recompute).costs()
+    assert costs.backward_s == pytest.approx(costs.forward_s * [2 + share, 2])
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (4, 4), (4, 16), (8, 8)])
+def test_microbatches_in_flight(stages: int, microbatches: int) -> None:
+    assert flights("gpipe", stages, microbatches).most == [[microbatches]] * stages
+    # arXiv 2006.09503: as many as there are stages from this one on
+    assert flights("1f1b", stages, microbatches).most == [[min(stages - stage, microbatches)] for stage in range(stages)]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_activations_by_schedule(small: Make, schedule: str) -> None:
+    """Of stages of two equal layers: what one microbatch keeps, times those in flight; what the model reads is all there."""
+    held = memory(small(TALL, pipeline(4, 8, schedule), BATCH))
+    input_bytes = 65536 / 8 * 64 * 4
+    flights = [8] * 4 if schedule == "gpipe" else [4, 3, 2, 1]
+    activations = [rank.holders_bytes["activations"] / input_bytes for rank in held.ranks[:3]]
+    # the fullest moment may come when one of the two layers is through
+    assert activations == pytest.approx([8 + flights[0], 2 * flights[1], 2 * flights[2]], abs=1)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "per_layer"), [("none", 34 + 5 * 16 * 512 / 1024), ("selective", 34), ("full", 2), ("{group: 2}", 1)]
+)
+def test_stages_hold_what_the_published_formulae_say(small: Make, recompute: str, per_layer: float) -> None:
+    """arXiv 2205.05198, equations 1, 5 and 6 and table 2: bytes of a layer in units of s·b·h; the first of p stages holds p
+    microbatches of its layers, so as much as all layers hold for one, and a mask for the embedding's dropout of each."""
+    model = "{kind: gpt, layers: 16, hidden: 1024, heads: 16, vocabulary: 64, sequence: 512, dropout: true, flash: false}"
+    training = f"training={{precision: fp16, recompute: {recompute}}}"
+    held = memory(small(f"model={model}", "cluster=selene-a100", pipeline(4, 8, "1f1b"), "batch=16", training))
+    sbh = 512 * (16 / 8) * 1024
+    layers = [rank.holders_bytes["activations"] / sbh for rank in held.ranks]
+    assert layers[0] == pytest.approx(16 * per_layer + 4)
+    assert layers[1:3] == pytest.approx([3 * 4 * per_layer, 2 * 4 * per_layer])
+
+
+def test_1f1b_holds_no_more_than_gpipe(small: Make) -> None:
+    gpipe, ours = (memory(small(TALL, pipeline(4, 8, schedule), BATCH)) for schedule in ("gpipe", "1f1b"))
+    for a, b in zip(gpipe.ranks, ours.ranks, strict=True):
+        assert a.holders_bytes["activations"] >= b.holders_bytes["activations"]
+    assert ours.worst.total_bytes < gpipe.worst.total_bytes
+
+
+def test_gradients_and_activations_are_not_at_their_most_together(small: Make) -> None:
+    """Layers are let go while the gradients of the next come: with one microbatch the peak is below their sum."""
+    scenario = small(WIDE, "strategy.workers=1", "batch=512")
+    parameters_bytes, activations_bytes = 4 * scenario.model.parameters(), 4 * 512 * 9 * 512
+    holders = memory(scenario).worst.holders_bytes
+    came_bytes = sum(holders[name] for name in ("gradients", "activations", "logits", "working"))
+    assert max(parameters_bytes, activations_bytes) < came_bytes < 0.75 * (parameters_bytes + activations_bytes)
+
+
+@pytest.mark.parametrize(
+    "remedy",
+    ["recompute: {group: 2}", "zero: 1", "zero: 2", "zero: 3", "offload: [optimizer]"],
+)
+def test_every_remedy_saves_memory(small: Make, remedy: str) -> None:
+    base = (WIDE, "strategy.workers=4", "batch=8192" if "recompute" in remedy else "batch=64")
+    plain, saved = (memory(small(*base, f"training={{optimizer: adam, {more}}}")) for more in ("", remedy))
+    assert saved.worst.total_bytes < plain.worst.total_bytes
+
+
+def test_what_is_offloaded_is_on_the_host(small: Make) -> None:
+    scenario = small("strategy.workers=4", "training={optimizer: adam, zero: 3, offload: [optimizer, parameters]}")
+    parameters = scenario.model.parameters()
+    worst = memory(scenario).worst
+    assert worst.holders_bytes["optimizer_states"] == worst.holders_bytes["parameters"] == 0
+    assert worst.host_bytes == pytest.approx(3 * 4 * parameters / 4)
+
+
+def test_servers_hold_the_optimizer_states_of_their_workers(small: Make) -> None:
+    scenario = small("strategy={kind: parameter_server, workers: 4, servers: 2}", "training.optimizer=adam")
+    held = memory(scenario)
+    assert held.servers is not None
+    assert held.servers.holders_bytes["optimizer_states"] == 4 * 2 * scenario.model.parameters() / 2
+    assert held.worst.holders_bytes["optimizer_states"] == 0
+
+
+def test_a_gpu_holds_more_than_tensors(small: Make) -> None:
+    plain, gpu = (memory(small(f"cluster.device.name={name}")).worst.holders_bytes for name in ("small", "A100-80GB-SXM"))
+    tensors = ("parameters", "gradients", "optimizer_states", "activations", "logits")
+    assert {name: plain[name] for name in tensors} == {name: gpu[name] for name in tensors}
+    for name in ("workspace", "context", "fragmentation"):
+        assert plain[name] == 0 < gpu[name]
+    assert gpu["library"] > plain["library"] == 0
+
+
+def test_processes_share_the_memory_of_their_machine(small: Make) -> None:
+    alone, four = (memory(small("cluster.node.cores=4", f"strategy.workers={workers}")) for workers in (1, 4))
+    assert four.capacity_bytes == alone.capacity_bytes / 4 == 2 * 2**30
+
+
+def test_holders_add_up_and_none_is_negative(small: Make) -> None:
+    for overrides in (("training.recompute=full",), (pipeline(3, 6, "gpipe"), "training.recompute={group: 2}")):
+        run = predict(small(*overrides))
+        assert run.memory_bytes is not None
+        assert set(run.memory_bytes) == set(HOLDERS)
+        assert min(run.memory_bytes.values()) >= 0
+        assert run.memory_bytes_per_rank == pytest.approx(sum(run.memory_bytes.values()))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            (TALL, "training.recompute=selective"),
+            "training.recompute: this mlp has no attention to recompute; give full, or {group: n}",
+        ),
+        (("training.recompute=half",), "'half' is not known; give 'none', 'selective' or 'full'"),
+        (("training.recompute={group: 0}",), "must be greater than 0"),
+        (("training.zero=4",), "training.zero: must be at most 3"),
+        (
+            ("strategy={kind: parameter_server, workers: 2, servers: 1}", "training.zero=1"),
+            "training.zero: servers hold the optimizer states of a parameter_server",
+        ),
+        (("training.offload=[parameters]",), "training.offload: only parameters that workers share out are offloaded"),
+        (("training.offload=[weights]",), "'weights' is not known; give 'optimizer' or 'parameters'"),
+    ],
+)
+def test_what_cannot_be_is_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small(*overrides)
+    assert message in str(caught.value)

@@ -1,0 +1,62 @@
+"""Usable memory: what programs can allocate of a device's memory, and what plans leave free of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.analysis.planner import plan
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.scenario.load import load_device
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+GIB = 2**30
+HYBRID = "strategy={kind: hybrid, workers: 4}"
+
+
+def test_capacity_is_what_is_usable(small: Make) -> None:
+    assert memory(small()).capacity_bytes == 8 * GIB
+    scenario = small("cluster.device.usable_memory=7.5 GiB")
+    assert memory(scenario).capacity_bytes == 7.5 * GIB
+    assert memory(small("cluster.device.usable_memory=7.5 GiB", "cluster.node.cores=2")).capacity_bytes == 7.5 * GIB / 4
+
+
+def test_what_fits_into_the_nominal_memory_alone_does_not_fit(small: Make) -> None:
+    held_bytes = memory(small()).worst.total_bytes
+    fields = f"cluster.device.memory={held_bytes * 1.01} B", f"cluster.device.usable_memory={held_bytes * 0.99} B"
+    assert memory(small(fields[0])).fits
+    assert not memory(small(*fields)).fits
+
+
+@pytest.mark.parametrize(
+    "overrides", [("cluster.device.memory=96 GiB",), ("cluster.device={base: h100-80gb-sxm, memory: 96 GiB}",)]
+)
+def test_another_memory_is_usable_as_a_whole(small: Make, overrides: tuple[str, ...]) -> None:
+    on = "cluster.device=h100-80gb-sxm"
+    assert memory(small(on)).capacity_bytes == pytest.approx(79.1 * GIB)
+    assert memory(small(on, *overrides)).capacity_bytes == 96 * GIB
+
+
+def test_no_more_is_usable_than_there_is(small: Make) -> None:
+    with pytest.raises(ScenarioError, match="usable_memory: more than memory; give at most that"):
+        small("cluster.device.usable_memory=9 GiB")
+
+
+def test_devices_that_ship_offer_nearly_all_of_their_memory() -> None:
+    devices = [load_device(catalog.find_part("device", name, Path())) for name in catalog.names("devices")]
+    assert sum(device.usable_memory_bytes is not None for device in devices) >= 15
+    assert all(0.9 < device.capacity_bytes / device.memory_bytes <= 1 for device in devices)
+
+
+def test_plans_leave_headroom(small: Make) -> None:
+    planned = plan(small(HYBRID, "cluster.device.usable_memory=7 GiB"), top=1)
+    assert planned.capacity_bytes == pytest.approx(0.96 * 7 * GIB)
+    assert plan(small(HYBRID), top=1, headroom=0.0).capacity_bytes == 8 * GIB
+    assert plan(small(HYBRID), top=1, memory=6.0 * GIB).capacity_bytes == 6 * GIB
+    with pytest.raises(InputError, match="--headroom 1: a share of the device's memory"):
+        plan(small(HYBRID), headroom=1.0)

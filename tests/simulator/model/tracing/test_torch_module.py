@@ -1,0 +1,341 @@
+"""Modules written in plain torch, traced without weights, come to what the built-in models say and what torch itself counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from scaleproof.simulator.common.errors import FieldError, MissingDependencyError, ScenarioError
+from scaleproof.simulator.model import Gpt, Layer, ModelSpec, ResNet, cut_into_stages
+from scaleproof.simulator.model.convolutional.image_steps import (
+    Block,
+    average_pool,
+    chain,
+    concatenation,
+    layers_of,
+    max_pool,
+    unit,
+)
+from scaleproof.simulator.model.graph import crossing_elements
+from scaleproof.simulator.model.layers import Shard
+from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
+from scaleproof.simulator.model.tracing import torch_module
+from scaleproof.simulator.model.tracing.torch_module import Traced, trace
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator import torch_models
+
+MODELS = "python:tests.simulator.torch_models"
+BUILT_IN: dict[str, ModelSpec] = {"resnet50": ResNet(), "gpt": Gpt(**torch_models.GPT)}
+
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a user's module into the working folder and gives its name, which no other test uses."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(text: str) -> str:
+        name = f"users_{abs(hash((text, str(tmp_path))))}"
+        (tmp_path / f"{name}.py").write_text("import torch\nfrom torch import nn\n" + text)
+        return name
+
+    return written
+
+
+def total(layers: list[Layer], which: str) -> float:
+    return sum(getattr(layer, which) for layer in layers)
+
+
+def kept_bytes(layers: list[Layer]) -> int:
+    """Of a sample in single precision."""
+    return sum(kept.elements * (kept.element_bytes or 4) for layer in layers for kept in layer.kept)
+
+
+def torch_keeps(module: torch.nn.Module, x: torch.Tensor) -> int:
+    """Bytes of distinct storages that autograd keeps for `module(x)`, without the module's own."""
+    own = [tensor.untyped_storage() for tensor in (*module.parameters(), *module.buffers())]
+    found: dict[int, Any] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        found[id(storage)] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = module(x)
+    del result
+    return sum(storage.nbytes() for key, storage in found.items() if key not in map(id, own))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_built_in_model_has_the_same_parameters_and_flops(name: str) -> None:
+    traced, built_in = trace(f"{MODELS}:{name}").build_layers(), BUILT_IN[name].build_layers()
+    assert [layer.parameters for layer in traced] == [layer.parameters for layer in built_in]
+    assert [layer.output_elements for layer in traced] == [layer.output_elements for layer in built_in]
+    for which in ("forward_flops", "backward_flops"):
+        assert total(traced, which) == pytest.approx(total(built_in, which), rel=0.01)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_it_is_cut_into_the_same_stages(name: str) -> None:
+    traced, built_in = trace(f"{MODELS}:{name}").build_layers(), BUILT_IN[name].build_layers()
+    assert cut_into_stages(traced, 3) == cut_into_stages(built_in, 3)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "gpt", "scores_gpt", "tied_gpt"])
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    with torch.device("meta"):
+        module, x = getattr(torch_models, name)()
+        with FlopCounterMode(display=False) as counter:
+            output = module(x)
+            forward = counter.get_total_flops()
+            output.sum().backward()
+    layers = trace(f"{MODELS}:{name}").build_layers()
+    assert total(layers, "forward_flops") * torch_models.BATCH == pytest.approx(forward)
+    assert total(layers, "backward_flops") * torch_models.BATCH == pytest.approx(counter.get_total_flops() - forward)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "scores_gpt"])
+def test_what_is_kept_is_what_autograd_keeps(name: str) -> None:
+    with torch.device("meta"):
+        kept = torch_keeps(*getattr(torch_models, name)()) / torch_models.BATCH
+    assert kept_bytes(trace(f"{MODELS}:{name}").build_layers()) == pytest.approx(kept, rel=1e-3)
+
+
+def test_the_built_in_resnet_keeps_what_autograd_keeps() -> None:
+    with torch.device("meta"):
+        kept = torch_keeps(*torch_models.resnet50()) / torch_models.BATCH
+    assert kept_bytes(ResNet().build_layers()) == pytest.approx(kept, rel=0.01)
+
+
+def test_parallel_branches_keep_what_autograd_keeps() -> None:
+    block = concatenation(unit(16, 1), chain(unit(8, 1), unit(16, (1, 3))), chain(average_pool(3, 1, 1), unit(4, 1)))
+    layers = layers_of([Block("a", "a", chain(block, max_pool(3, 2), unit(8, 3)))], channels=12, side=17)
+    with torch.device("meta"):
+        kept = torch_keeps(torch_models.Branches(), torch.randn(64, 12, 17, 17)) / 64
+    # what the last ReLU wrote is kept by the layer that reads it; of the rest, batch norms' statistics are few
+    assert kept_bytes(layers) + 4 * layers[-1].output_elements == pytest.approx(kept, rel=1e-4)
+
+
+def test_fused_attention_keeps_no_scores() -> None:
+    fused, products = (trace(f"{MODELS}:{name}").build_layers() for name in ("gpt", "scores_gpt"))
+    heads, sequence = torch_models.GPT["heads"], torch_models.GPT["sequence"]
+    scores, mask = heads * sequence * sequence, sequence * sequence / torch_models.BATCH
+    difference = torch_models.GPT["layers"] * (4 * scores + mask - 4 * heads * sequence)
+    assert kept_bytes(products) - kept_bytes(fused) == difference, "scores and mask instead of a statistic of each row"
+    assert total(products, "forward_flops") == total(fused, "forward_flops")
+    [attention] = [operator for operator in fused[1].operators if isinstance(operator, Attention)]
+    assert attention == Attention("attention", heads, heads, sequence, sequence, 16, 16, seen=0.5, flash=True)
+
+
+def test_kernels_that_the_meta_device_takes_apart_are_one(write: Write) -> None:
+    text = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 4, batch_first=True, dropout=0.1)
+        self.dropout, self.norm = nn.Dropout(0.1), nn.RMSNorm(64)
+    def forward(self, x):
+        return self.norm(self.dropout(self.attention(x, x, x, need_weights=False)[0]))
+def build(): return nn.Sequential(nn.Linear(64, 64), Net()), torch.randn(2, 16, 64)
+"""
+    layer = trace(f"python:{write(text)}:build").build_layers()[1]
+    [attention] = [operator for operator in layer.operators if isinstance(operator, Attention)]
+    assert (attention.heads, attention.queries, attention.width, attention.flash) == (4, 16, 16, True)
+    assert [operator.name for operator in layer.operators[-2:]] == ["dropout", "rms_norm"]
+    assert [kept.elements for kept in layer.kept if kept.element_bytes == 1] == [16 * 64], "dropout's mask"
+
+
+def test_parameters_that_are_frozen_count_as_trained(write: Write) -> None:
+    text = """
+def free(): return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(2, 8)
+def frozen():
+    model, x = free()
+    return model.requires_grad_(False), x
+"""
+    name = write(text)
+    free, frozen = (trace(f"python:{name}:{which}").build_layers() for which in ("free", "frozen"))
+    assert free == frozen
+
+
+def test_operators_have_the_shapes_of_the_modules_that_run() -> None:
+    block = trace(f"{MODELS}:gpt").build_layers()[1]
+    hidden, sequence = torch_models.GPT["hidden"], torch_models.GPT["sequence"]
+    products = [operator for operator in block.operators if isinstance(operator, Matmul)]
+    assert products == [
+        Matmul("qkv", sequence, 3 * hidden, hidden),
+        Matmul("projection", sequence, hidden, hidden),
+        Matmul("up", sequence, 4 * hidden, hidden),
+        Matmul("down", sequence, hidden, 4 * hidden),
+    ]
+    names = [operator.name for operator in block.operators if isinstance(operator, MemoryBound)]
+    assert names.count("native_layer_norm") == names.count("add") == 2
+
+
+def test_the_convolution_that_reads_the_data_has_no_gradient_of_it() -> None:
+    layers = trace(f"{MODELS}:resnet50").build_layers()
+    convolutions = [operator for layer in layers for operator in layer.operators if isinstance(operator, Convolution)]
+    assert [operator.input_gradient for operator in convolutions] == [False] + [True] * 52
+
+
+def test_weights_that_are_tied_are_counted_once() -> None:
+    free, tied = (trace(f"{MODELS}:{name}").parameters() for name in ("gpt", "tied_gpt"))
+    assert free - tied == torch_models.GPT["vocabulary"] * torch_models.GPT["hidden"]
+
+
+def test_a_value_read_by_a_later_layer_crosses_each_cut_between() -> None:
+    layers = trace(f"{MODELS}:skipping").build_layers()
+    assert [layer.inputs for layer in layers] == [None, None, ("parts.0", "parts.1"), None]
+    assert [crossing_elements(layers, cut) for cut in range(1, 4)] == [8, 16, 8]
+
+
+def test_blocks_alike_have_one_signature() -> None:
+    layers = trace(f"{MODELS}:gpt").build_layers()
+    assert len({layer.signature for layer in layers}) == 3
+    assert len({layer.name for layer in layers}) == len(layers) == 5
+
+
+def test_nothing_depends_on_the_batch_of_the_example(write: Write) -> None:
+    text = """
+def build(batch):
+    widened = nn.ConvTranspose2d(8, 4, 2, stride=2, groups=2)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), widened, nn.Flatten(), nn.Linear(4 * 12 * 12, 5))
+    return model, torch.randn(batch, 3, 8, 8)
+def one(): return build(1)
+def eight(): return build(8)
+"""
+    name = write(text)
+    one, eight = (trace(f"python:{name}:{which}").build_layers() for which in ("one", "eight"))
+    assert one == eight
+    # an output of the transposed convolution for each of 6×6 inputs, kernel elements and channels of a group
+    assert one[1].forward_flops == 2 * 36 * 4 * 8 * 4 / 2
+    assert [layer.tensors for layer in one] == [(216, 8), (64, 4), (2880, 5)]
+
+
+def test_weights_are_never_allocated(write: Write) -> None:
+    name = write(
+        "def build(): return nn.Sequential(*[nn.Linear(100_000, 100_000) for _ in range(20)]), torch.randn(2, 100_000)\n"
+    )
+    assert trace(f"python:{name}:build").parameters() == 20 * (10**10 + 10**5)
+
+
+def test_a_module_of_one_piece_and_what_stands_in_the_model_itself(write: Write) -> None:
+    text = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(1, 7))
+        self.layers = nn.ModuleList([nn.Linear(7, 7), nn.Linear(7, 7)])
+        self.unused = nn.Linear(3, 3)
+    def forward(self, x):
+        x = x * 2 + self.start
+        for layer in self.layers:
+            x = layer(x)
+        return x
+def one(): return nn.Linear(3, 4), torch.randn(5, 3)
+def net(): return Net().to("cpu"), torch.randn(5, 7, device="cpu")
+"""
+    name = write(text)
+    [layer] = trace(f"python:{name}:one").build_layers()
+    assert (layer.tensors, layer.forward_flops, layer.glued) == ((12, 4), 24, False)
+    first, last = trace(f"python:{name}:net").build_layers()
+    assert (first.tensors, last.tensors) == ((7, 49, 7), (49, 7, 9, 3))
+    assert [operator.name for operator in first.operators] == ["mul", "add", "addmm"]
+
+
+def test_an_operator_whose_cost_is_not_known(write: Write) -> None:
+    name = write("""
+class Net(nn.Linear):
+    def forward(self, x):
+        return torch.linalg.inv(super().forward(x))
+def build(): return Net(8, 8), torch.randn(2, 8, 8)
+""")
+    reference = f"python:{name}:build"
+    with pytest.warns(UserWarning, match="no cost is known for aten::linalg_inv_ex; counted by the bytes"):
+        counted = trace(reference).build_layers()[0].operators[-1]
+    assert isinstance(counted, MemoryBound)
+    assert counted.read >= 64
+    with pytest.raises(FieldError, match=r"model.source: .*no cost is known for aten::linalg_inv_ex; leave strict out"):
+        trace(reference, strict=True)
+
+
+WRONG = {
+    "def build(): return nn.Linear(1, 1)": "returns a module alone; return an example of its inputs too, such as",
+    "def build(): return 3": "returns a int; return a module and its example inputs",
+    "def build(): return nn.Linear(1, 1), [1]": "example input 1 is a list; give tensors",
+    "def build(): return nn.Linear(1, 1), torch.tensor(1.0)": "example input 1 has no dimensions; the first dimension",
+    "def build(): return nn.Linear(1, 1), torch.zeros(2, 1), torch.zeros(3, 1)": "example input 2 has 3×1; the first dimension",
+    "def build(): return nn.Linear(4, 1), torch.zeros(2, 3)": "forward pass on the example inputs raised RuntimeError",
+    "def build():\n    raise KeyError('weights')": r"its function raised KeyError: 'weights' \(users_\d+.py:4\)",
+    "def build(size): return size": "its function raised TypeError: .*missing 1 required positional argument",
+    "def build(): raise SystemExit(3)": r"its function raised SystemExit: 3",
+    "def build(): return nn.Linear(1, 1).cuda(), torch.zeros(1)": r"its function needs a GPU: .*\(users_\d+.py:3\); leave",
+    "def build(): return nn.Linear(1, 1, device='cuda'), torch.zeros(1)": "its function needs a GPU: asks for device cuda",
+    "def build(): return nn.Linear(1, 1).to('cuda'), torch.zeros(1)": "its function needs a GPU",
+    "def build(): return nn.Linear(torch.cuda.current_device(), 1), torch.zeros(1)": "its function needs a GPU",
+    "def build(): return nn.Linear(int(torch.ones(1).item()), 1), 1": r"\(users_\d+.py:3\); while tracing, tensors",
+    "def built(): pass": r"module users_\d+ has no function build; did you mean 'built'\?",
+    "build = 3": r"module users_\d+ has no function build",
+    "def build(:": r"module users_\d+ raised SyntaxError: .* \(users_\d+.py:3\)",
+    "import no_such_package": r"module users_\d+ raised ModuleNotFoundError: .*'no_such_package' \(users_\d+.py:3\)",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_with_a_users_function_is_said_in_one_line(text: str, write: Write) -> None:
+    with pytest.raises(FieldError, match=WRONG[text]) as caught:
+        trace(f"python:{write(text)}:build")
+    assert str(caught.value).startswith("model.source: python:users_")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", ["python:a", "a:b", "python::b", "python:a:"])
+def test_a_reference_of_another_form(reference: str) -> None:
+    with pytest.raises(FieldError, match="not of the form python:module:function"):
+        trace(reference)
+
+
+def test_a_module_that_is_not_there() -> None:
+    with pytest.raises(FieldError, match="there is no module no_such_module in "):
+        trace("python:no_such_module.inner:build")
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    torch_module._trace.cache_clear()
+    with pytest.raises(MissingDependencyError, match="tracing needs it; pip install"):
+        trace(f"{MODELS}:gpt")
+
+
+def test_a_traced_model_is_not_divided() -> None:
+    with pytest.raises(FieldError, match="a traced is not divided"):
+        trace(f"{MODELS}:gpt").build_layers(Shard(tensor=2))
+
+
+def test_a_module_is_traced_once(write: Write, tmp_path: Path) -> None:
+    text = "def build():\n    with open('runs', 'a') as runs: runs.write('x')\n    return nn.Linear(2, 2), torch.randn(1, 2)\n"
+    model = trace(f"python:{write(text)}:build")
+    assert model.build_layers() == model.build_layers()
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_a_failure_leaves_no_hooks_and_modes_behind(write: Write) -> None:
+    with pytest.raises(FieldError):
+        trace(f"python:{write('def build(): return nn.Linear(4, 1), torch.zeros(2, 3)')}:build")
+    assert torch.zeros(1).device.type == "cpu"
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    assert str(Path.cwd()) not in sys.path
+
+
+def test_a_scenario_names_a_traced_model(small: Callable[..., Scenario]) -> None:
+    scenario = small(f"model={{kind: traced, source: '{MODELS}:gpt'}}", "strategy={kind: pipeline, stages: 3, microbatches: 4}")
+    assert isinstance(scenario.model, Traced)
+    with pytest.raises(ScenarioError, match=r"model.source: python:missing:build: there is no module missing"):
+        small("model={kind: traced, source: 'python:missing:build'}")

@@ -1,0 +1,142 @@
+"""How many tokens the fullest rank's experts get, by the distribution of tokens over experts, and what that costs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.model.transformer.expert_imbalance import Dirichlet, Distribution, Multinomial, Zipf, fullest_loads
+from scaleproof.simulator.model.transformer.experts import Experts
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+UNEVEN: tuple[tuple[Distribution, ...], ...] = (
+    tuple(Zipf(exponent=exponent) for exponent in (0, 0.1, 0.3, 0.6, 1, 2)),
+    tuple(Dirichlet(concentration=concentration) for concentration in (1e5, 100, 10, 2, 0.5, 0.1)),
+    tuple(Multinomial(tokens=tokens) for tokens in (10**8, 10**6, 10**5, 10**4, 10**3)),
+)
+
+
+def room(distribution: Distribution, count: int, active: int, ranks: int) -> float:
+    loads = fullest_loads(distribution, count, active, ranks)
+    return sum(loads) / len(loads)
+
+
+@pytest.mark.parametrize("kinds", UNEVEN, ids=lambda kinds: kinds[0].kind)
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_more_unequal_tokens_fill_the_fullest_rank_more(kinds: tuple[Distribution, ...], ranks: int) -> None:
+    rooms = [room(kind, 64, 4, ranks) for kind in kinds]
+    assert rooms[0] == pytest.approx(1, abs=0.02)
+    assert rooms == sorted(rooms)
+    assert rooms[-1] > 1.01
+    assert rooms[-1] <= 64 / 4
+
+
+@given(st.floats(0.05, 100), st.sampled_from([1, 2, 4]))
+@settings(deadline=None, max_examples=20)
+def test_one_rank_has_all_tokens(concentration: float, active: int) -> None:
+    """However its experts share them, the fullest first."""
+    loads = fullest_loads(Dirichlet(concentration=concentration), 16, active, 1)
+    assert sum(loads) == pytest.approx(16)
+    assert list(loads) == sorted(loads, reverse=True)
+    assert max(loads) <= 16 / active + 1e-9, "a token goes to an expert once"
+
+
+@pytest.mark.parametrize("concentration", [0.7, 2, 8, 50])
+@pytest.mark.parametrize("ranks", [2, 8, 32])
+def test_dirichlet_shares_are_those_of_gamma_variates(concentration: float, ranks: int) -> None:
+    """The largest of n gamma variates of shape a over their mean: ∫ (1 − F(x)ⁿ) dx / a, whatever they add up to."""
+    shape = concentration * 32 / ranks
+    # x = e^u, in which the density has no pole
+    u = np.linspace(-60, np.log(shape + 60 * np.sqrt(shape) + 60), 400_001)
+    density = np.exp(shape * u - np.exp(u) - math.lgamma(shape))
+    below = np.cumsum(density) * (u[1] - u[0])
+    largest = np.trapezoid((1 - np.minimum(1, below) ** ranks) * np.exp(u), u)
+    assert room(Dirichlet(concentration=concentration), 32, 1, ranks) == pytest.approx(largest / shape, rel=0.02)
+
+
+@pytest.mark.parametrize("tokens", [1000, 10_000, 100_000])
+def test_chance_alone_leaves_one_of_two_ranks_fuller(tokens: int) -> None:
+    """Of n choices the fuller half has n / 2 + E|B − n/2|, and the mean deviation of a binomial is √(n / 2π)."""
+    n = 2 * tokens
+    assert room(Multinomial(tokens=tokens), 8, 2, 2) - 1 == pytest.approx(2 / n * math.sqrt(n / (2 * math.pi)), rel=0.05)
+
+
+def test_zipf_gives_each_expert_of_a_rank_of_its_own_its_popularity() -> None:
+    """The most popular of 16 experts is alone on the fullest of 16 ranks: 16 / H(16)."""
+    harmonic = sum(1 / number for number in range(1, 17))
+    assert room(Zipf(exponent=1), 16, 1, 16) == pytest.approx(16 / harmonic)
+    # a token of three experts is sent to the most popular once
+    assert room(Zipf(exponent=10), 16, 3, 16) == pytest.approx(16 / 3)
+
+
+def test_loads_are_the_same_whenever_they_are_drawn() -> None:
+    asked = Dirichlet(concentration=3), 64, 4, 8
+    first = fullest_loads(*asked)
+    fullest_loads.cache_clear()
+    assert fullest_loads(*asked) == first
+
+
+def test_equal_tokens_cost_what_no_imbalance_costs() -> None:
+    name = "mixtral-8x7b-experts-h100"
+    even, drawn = (predict(load(name, more)) for more in ((), ("model.experts.imbalance={kind: zipf, exponent: 0}",)))
+    assert drawn.step_time_s == pytest.approx(even.step_time_s, rel=1e-3)
+    assert drawn.model_flops == even.model_flops
+
+
+def unequal(expert: int) -> list[Run]:
+    kinds = [f"{{kind: zipf, exponent: {exponent}}}" for exponent in (0, 0.2, 0.5, 1)]
+    more = [(f"strategy.expert={expert}", f"model.experts.imbalance={kind}") for kind in kinds]
+    return [predict(load("mixtral-8x7b-experts-h100", overrides)) for overrides in more]
+
+
+@pytest.mark.parametrize("expert", [4, 8])
+def test_steps_take_longer_the_more_unequal_tokens_are(expert: int) -> None:
+    for less, worse in itertools.pairwise(unequal(expert)):
+        assert less.step_time_s < worse.step_time_s
+        assert worse.model_flops == less.model_flops
+
+
+def test_unequal_tokens_of_a_rank_with_all_experts_leave_its_work_as_it_is() -> None:
+    """But for tiles that are full or not."""
+    even, *others = unequal(1)
+    for other in others:
+        assert other.step_time_s == pytest.approx(even.step_time_s, rel=0.05)
+
+
+def test_a_number_says_how_full_the_fullest_rank_is() -> None:
+    experts = Experts.model_validate({"count": 8, "active": 2, "feedforward": 8, "imbalance": 1.5})
+    assert (experts.room(4), experts.loads(4), experts.filled.room(4)) == (1.5, (), 1)
+
+
+REFUSED = {
+    "0.5": "imbalance: must be at least 1.0, got 0.5",
+    "{kind: pareto}": "imbalance: unknown kind 'pareto'; give one of zipf, dirichlet, multinomial",
+    "{exponent: 1}": "imbalance: missing 'kind'; give one of zipf, dirichlet, multinomial",
+    "{kind: zipf}": "imbalance.exponent: missing; add it",
+    "{kind: dirichlet, concentration: 0}": "imbalance.concentration: must be greater than 0.0, got 0",
+    "{kind: multinomial, tokens: 0}": "imbalance.tokens: must be at least 1, got 0",
+}
+
+
+@pytest.mark.parametrize("imbalance", REFUSED)
+def test_distributions_that_are_none_are_refused(imbalance: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(f"model.experts.{REFUSED[imbalance]}")):
+        load("mixtral-8x7b-experts-h100", (f"model.experts.imbalance={imbalance}",))
+
+
+def test_a_capacity_leaves_no_imbalance() -> None:
+    overrides = ("model.experts.capacity=1.25", "model.experts.imbalance={kind: zipf, exponent: 1}")
+    with pytest.raises(ScenarioError, match="imbalance: beside a capacity"):
+        load("mixtral-8x7b-experts-h100", overrides)

@@ -1,0 +1,364 @@
+"""Expert parallelism: folding into tensor-parallel ranks, and what the all-to-alls send."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof import collective_time
+from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
+from scaleproof.simulator.analysis.planner.space import space
+from scaleproof.simulator.cluster.collectives.cost import direct_costing, processors_taken
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.model.layers import Layer, Shard
+from scaleproof.simulator.model.operators import MemoryBound
+from scaleproof.simulator.model.transformer.decoder import Llama
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh
+from scaleproof.simulator.strategy.model_parallel.expert_dispatch import expected_visited
+from tests.simulator.programs import compiled, held_up_s
+
+Make = Callable[..., Scenario]
+FIELDS = "kind: llama, layers: 4, hidden: 64, heads: 8, vocabulary: 256, sequence: 32"
+MIXTURE = f"model={{{FIELDS}, experts: {{count: 8, active: 2, feedforward: 128}}}}"
+SHARING = f"model={{{FIELDS}, experts: {{count: 8, active: 2, feedforward: 128, shared: 1}}}}"
+LINKS = ("cluster.node.link={bandwidth: 10 GB/s, latency: 0}", "cluster.node.devices=8", "cluster.nodes=8")
+FOLDED = "tensor: 4, sequence_parallel: true"
+
+
+def hybrid(small: Make, numbers: str, *more: str, model: str = MIXTURE) -> Scenario:
+    return small(model, f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", *LINKS, *more)
+
+
+def mixtures(scenario: Scenario) -> list[Layer]:
+    return [layer for layer in scenario.job().layers if layer.expert_parameters]
+
+
+def held_s(scenario: Scenario) -> tuple[float, float]:
+    """For which all-to-alls and other exchanges hold up the forward and the backward pass."""
+    program = compiled(scenario)
+    return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
+
+
+@pytest.mark.parametrize("model", [MIXTURE, SHARING])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("more", ["tensor: 4", FOLDED, f"{FOLDED}, stages: 2, microbatches: 2"])
+@pytest.mark.parametrize("expert", [1, 2, 4])
+def test_as_many_ranks_for_experts_as_for_all_else_is_the_default(
+    small: Make, model: str, zero: int, more: str, expert: int
+) -> None:
+    numbers, training = f"workers: 4, expert: {expert}, {more}", f"training={{zero: {zero}}}"
+    left_out, given_ = (hybrid(small, f"{numbers}{given_}", training, model=model) for given_ in ("", ", expert_tensor: 4"))
+    assert predict(given_).step_time_s == predict(left_out).step_time_s
+    assert memory(given_).worst.holders_bytes == memory(left_out).worst.holders_bytes
+
+
+@pytest.mark.parametrize(("expert", "expert_tensor"), [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (4, 4), (2, 2)])
+def test_all_ranks_together_have_every_expert_as_often(small: Make, expert: int, expert_tensor: int) -> None:
+    """Parameters of a rank × ranks = all parameters × replicas of each part."""
+    scenario = hybrid(small, f"workers: 4, {FOLDED}, expert: {expert}, expert_tensor: {expert_tensor}")
+    plan = scenario.strategy.plan
+    whole = sum(layer.expert_parameters for layer in small(MIXTURE).model.build_layers())
+    own = sum(layer.expert_parameters for layer in mixtures(scenario))
+    assert own * plan.ranks == whole * plan.expert_replicas(plan.workers)
+    assert own * expert * expert_tensor == whole
+    rest = sum(layer.parameters for layer in scenario.job().layers) - own
+    unfolded = hybrid(small, f"workers: 4, {FOLDED}")
+    assert rest == sum(layer.parameters - layer.expert_parameters for layer in unfolded.job().layers)
+
+
+@pytest.mark.parametrize("expert_tensor", [1, 2, 4])
+def test_folded_ranks_compute_what_unfolded_ranks_compute(small: Make, expert_tensor: int) -> None:
+    """Experts' FLOPs of a rank stay: fewer tokens, as many times wider matrices."""
+    unfolded, folded = (
+        hybrid(small, f"workers: 4, expert: 4, {FOLDED}{more}") for more in ("", f", expert_tensor: {expert_tensor}")
+    )
+    for one, other in zip(mixtures(unfolded), mixtures(folded), strict=True):
+        flops = [sum(o.forward_flops for o in layer.operators if o.name.startswith("expert")) for layer in (one, other)]
+        assert flops[0] == flops[1]
+
+
+def test_folding_gathers_tokens_among_fewer_ranks(small: Make) -> None:
+    """Each rank sends its own tokens in any case; with a rank for each expert's matrices none are gathered around experts."""
+    tokens, hidden, active = 32, 64, 2
+    for expert_tensor in (1, 2, 4):
+        (layer, *_) = mixtures(hybrid(small, f"{FOLDED}, workers: 2, expert: 2, expert_tensor: {expert_tensor}"))
+        sent = [one.elements for one in layer.exchanges if one.axis == "expert"]
+        assert sent == [tokens * active * hidden // 4] * 4
+        gathered = [one.elements for one in layer.exchanges if one.axis in ("tensor", "expert_tensor")]
+        around_attention, around_experts = gathered[:5], gathered[5:]
+        assert around_attention == [tokens * hidden] * 5
+        assert around_experts == ([tokens * hidden * expert_tensor // 4] * 5 if expert_tensor > 1 else [])
+
+
+def test_shared_experts_gather_tokens_among_all_tensor_parallel_ranks(small: Make) -> None:
+    (layer, *_) = mixtures(hybrid(small, f"{FOLDED}, workers: 2, expert: 8, expert_tensor: 1", model=SHARING))
+    assert len([one for one in layer.exchanges if one.axis == "tensor"]) == 10
+    assert next(o for o in layer.operators if o.name == "up").columns == 2 * 128 // 4  # type: ignore[union-attr]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.sampled_from([1, 2, 4]), st.permutations(ORDER), st.data())
+def test_ranks_of_a_stage_are_divided_into_expert_groups(
+    tensor: int, context: int, workers: int, order: list[Axis], data: st.DataObject
+) -> None:
+    """Every rank of a stage has one place; those that share an expert's matrices have the same tokens: they differ in nothing
+    but their place on the tensor axis; expert groups follow the ranks' numbers."""
+    grid = DeviceMesh(workers, 2, tensor, context, 8, tuple(order))
+    expert_tensor = data.draw(st.sampled_from([ranks for ranks in (1, 2, 4) if tensor % ranks == 0]))
+    others = tensor // expert_tensor * context * workers
+    expert = data.draw(st.sampled_from([ranks for ranks in range(1, others + 1) if others % ranks == 0]))
+    found = grid.experts(expert, expert_tensor)
+    assert found.shape == (2, expert_tensor, others // expert, expert)
+    assert sorted(found.ravel().tolist()) == list(range(2 * tensor * context * workers))
+    assert (np.diff(found, axis=3) > 0).all()
+    assert (np.diff(found, axis=1) == grid.stride("tensor")).all()
+    assert (found // grid.stride("stages") % 2 == np.arange(2)[:, None, None, None]).all()
+
+
+def test_folded_expert_groups_stay_inside_a_node(small: Make) -> None:
+    """Eight experts on the eight ranks of a node, where they would be spread over the workers of four nodes otherwise."""
+    numbers = "workers: 8, tensor: 4, sequence_parallel: true, expert: 8"
+    slow = "cluster.network.bandwidth=100 Mbit/s"
+    apart, folded = (hybrid(small, f"{numbers}{more}", slow) for more in ("", ", expert_tensor: 1"))
+    assert held_s(folded)[0] < held_s(apart)[0] / 10
+    assert folded.strategy.plan.exchanging(folded.job()).exchange.group("expert").nodes == 1  # type: ignore[union-attr]
+    assert apart.strategy.plan.exchanging(apart.job()).exchange.group("expert").nodes == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(("workers", "expert", "expert_tensor"), [(4, 8, 1), (4, 4, 2), (2, 1, 1), (1, 2, 1), (1, 4, 1)])
+def test_folded_gradients_are_summed_over_the_remaining_ranks(
+    small: Make, zero: int, workers: int, expert: int, expert_tensor: int
+) -> None:
+    """tensor · context · workers / (expert · expert_tensor) ranks have the same experts, `workers` the same of all else."""
+    scenario = hybrid(
+        small, f"workers: {workers}, {FOLDED}, expert: {expert}, expert_tensor: {expert_tensor}",
+        f"training={{zero: {zero}}}", "cluster.collectives.library=gloo",
+    )  # fmt: skip
+    layers, program = scenario.job().layers, compiled(scenario)
+    expert_bytes = 4 * sum(layer.expert_parameters for layer in layers)
+    dense_bytes = 4 * sum(layer.parameters for layer in layers) - expert_bytes
+    replicas = 4 * workers // (expert * expert_tensor)
+    ways = 3 if zero == 3 else 2
+    theory = ways * ((workers - 1) / workers * dense_bytes + (replicas - 1) / replicas * expert_bytes)
+    collectives = program.phase == Phase.SYNCHRONISE
+    assert program.amount[collectives].sum() == pytest.approx(theory)
+
+
+def test_memory_of_folded_experts_is_shared_among_their_replicas(small: Make) -> None:
+    for (expert, expert_tensor), zero in itertools.product([(8, 1), (2, 1), (4, 2), (4, 4)], [0, 1]):
+        scenario = hybrid(
+            small, f"workers: 4, {FOLDED}, expert: {expert}, expert_tensor: {expert_tensor}",
+            f"training={{zero: {zero}, optimizer: adam}}",
+        )  # fmt: skip
+        own = scenario.job().layers
+        experts = sum(layer.expert_parameters for layer in own)
+        dense = sum(layer.parameters for layer in own) - experts
+        held = memory(scenario).worst.holders_bytes
+        assert held["parameters"] == 4 * (dense + experts)
+        assert held["gradients"] == pytest.approx(4 * (dense + experts))
+        replicas = 16 // (expert * expert_tensor)
+        states = dense / 4 + experts / replicas if zero else dense + experts
+        assert held["optimizer_states"] == pytest.approx(8 * states)
+
+
+REFUSED = {
+    "tensor: 4, expert_tensor: 1, workers: 4, expert: 4": (
+        "expert_tensor: 1 of 4 tensor-parallel ranks, which all have the same tokens; set strategy.sequence_parallel=true"
+    ),
+    f"{FOLDED}, expert_tensor: 3, workers: 4, expert: 4": "expert_tensor: 3 ranks do not divide tensor 4; give a divisor",
+    f"{FOLDED}, expert_tensor: 8, workers: 4, expert: 4": "expert_tensor: 8 ranks do not divide tensor 4; give a divisor",
+    f"{FOLDED}, expert_tensor: 2, workers: 2, expert: 8": (
+        "expert: 8 does not divide 4 ranks (tensor · context · workers / expert_tensor); give 4"
+    ),
+    "workers: 4, node_limit: 2": "node_limit: no ranks send one another tokens of a mixture; set strategy.expert",
+    "workers: 4, expert: 4, node_limit: 2": "node_limit: all 4 ranks are on one node; set more ranks",
+    "workers: 4, deduplicated: true": "deduplicated: no ranks send one another tokens of a mixture; set strategy.expert",
+    "workers: 4, dispatch_precision: fp8": "dispatch_precision: no ranks send one another tokens of a mixture",
+    "workers: 4, expert: 4, combine_precision: fp4": "combine_precision: 'fp4' is not known; give 'fp8', 'bf16'",
+    "workers: 4, overlap_experts: true": "overlap_experts: no ranks send one another tokens of a mixture",
+    "workers: 4, expert: 4, overlap_experts: true": (
+        "overlap_experts: there is no other microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
+    ),
+}
+
+
+@pytest.mark.parametrize("numbers", REFUSED)
+def test_what_does_not_go_together_is_refused(small: Make, numbers: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(f"strategy.{REFUSED[numbers]}")):
+        hybrid(small, numbers)
+
+
+def test_matrices_that_expert_tensor_ranks_cannot_share_are_refused(small: Make) -> None:
+    narrow = f"model={{{FIELDS}, experts: {{count: 8, active: 2, feedforward: 66}}}}"
+    message = "strategy.expert_tensor: 4 ranks do not divide experts.feedforward 66; give a divisor of it, such as 3"
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        hybrid(small, "tensor: 8, sequence_parallel: true, expert_tensor: 4, workers: 4, expert: 4", model=narrow)
+    with pytest.raises(ScenarioError, match=re.escape("strategy.expert_tensor: there are no experts to divide; leave")):
+        hybrid(small, f"{FOLDED}, expert_tensor: 1", model=f"model={{{FIELDS}}}")
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 12), st.integers(0, 10_000))
+def test_a_token_visits_as_many_nodes_as_draws_say(bins: int, each: int, active: int, seed: int) -> None:
+    """Of `bins` nodes with `each` experts, `active` different experts drawn evenly."""
+    active = min(active, bins * each)
+    expected = expected_visited(bins, bins * each, active)
+    drawn = np.random.default_rng(seed).permuted(np.tile(np.arange(bins * each), (4000, 1)), axis=1)[:, :active] // each
+    visited = np.mean([len(set(row)) for row in drawn.tolist()])
+    assert expected == pytest.approx(visited, abs=0.08)
+    assert 1 - 1e-9 <= expected <= min(bins, active) + 1e-9
+
+
+def test_deepseek_v3_sends_a_token_to_less_than_four_of_eight_nodes() -> None:
+    """8 of 256 experts, on at most 4 of 8 nodes: 4 · (1 − C(96, 8) / C(128, 8)); without the limit 8 · (1 − C(224, 8) / …)."""
+    assert expected_visited(4, 128, 8) == pytest.approx(3.6290, abs=1e-4)
+    assert expected_visited(8, 256, 8) == pytest.approx(5.2947, abs=1e-4)
+
+
+MANY = "workers: 16, expert: 8, order: [tensor, context, workers, stages]"
+SPREAD = ("cluster.node.devices=2", "cluster.nodes=16", "cluster.network={bandwidth: 1 GB/s, latency: 0}")
+
+
+def test_deduplicated_tokens_cross_the_network_once_to_each_node(small: Make) -> None:
+    """Bytes between nodes: tokens · hidden · expected nodes other than its own, which forwarding inside nodes hides."""
+    plain, once, limited = (
+        hybrid(small, f"{MANY}{more}", *SPREAD) for more in ("", ", deduplicated: true", ", deduplicated: true, node_limit: 2")
+    )
+    # four samples of 32 tokens, 64 elements of four bytes; four nodes of two experts' ranks, and so of four experts
+    token_bytes, layers = 4 * 32 * 64 * 4, 4
+    for scenario, limit in ((once, 4), (limited, 2)):
+        nodes = expected_visited(limit, 2 * limit, 2)
+        # both ranks of a node send at the same time
+        assert held_s(scenario)[0] == pytest.approx(2 * layers * 2 * token_bytes * nodes * 3 / 4 / 1e9)
+    assert expected_visited(4, 8, 2) == pytest.approx(4 * (1 - 6 * 5 / (8 * 7)))
+    assert held_s(limited)[0] < held_s(once)[0] < held_s(plain)[0]
+
+
+def test_deduplicated_tokens_are_sent_once_to_each_rank_of_a_node(small: Make) -> None:
+    """Inside one node: eight ranks of an expert each, or four of two, where a token's two experts may be on the same."""
+    for expert in (4, 8):
+        scenario = hybrid(small, f"workers: 8, expert: {expert}, deduplicated: true")
+        ranks = expected_visited(expert, 8, 2)
+        cost = direct_costing("alltoall", scenario.strategy.plan.grid(8).expert_group(expert, None), scenario.cluster)
+        assert held_s(scenario)[0] == pytest.approx(2 * 4 * cost(4 * 32 * 64 * 4 * ranks).seconds)
+
+
+def test_precisions_say_how_many_bytes_are_sent(small: Make) -> None:
+    """In fp32 training: 8 bits to the experts and 16 back take 1/4 and 1/2 of the time."""
+    plain = held_s(hybrid(small, "workers: 8, expert: 8"))[0]
+    narrow = held_s(hybrid(small, "workers: 8, expert: 8, dispatch_precision: fp8, combine_precision: bf16"))
+    assert narrow == pytest.approx((plain * 3 / 8, plain * 3 / 8))
+    assert held_s(hybrid(small, "workers: 8, expert: 8, dispatch_precision: fp32"))[0] == plain
+
+
+GPU = ("cluster=dgx-h100", "cluster.nodes=8", "training.precision=bf16", "batch={per_worker: 8}")
+WIDE = (
+    "model={kind: llama, layers: 4, hidden: 1024, heads: 8, vocabulary: 256, sequence: 1024, "
+    "experts: {count: 8, active: 2, feedforward: 4096}}"
+)
+
+
+def test_only_what_exceeds_the_compute_of_another_microbatch_is_exposed(small: Make) -> None:
+    """While it is hidden it takes the processors that move it."""
+    numbers = "workers: 8, expert: 8, microbatches: 4"
+    overlaps = ("", ", overlap_experts: true")
+    plain, hidden = (small(WIDE, f"strategy={{kind: hybrid, {numbers}{more}}}", *GPU) for more in overlaps)
+    share = processors_taken(hidden.cluster)
+    assert 0 < share < 1
+    for one, other in zip(held_s(hidden), held_s(plain), strict=True):
+        assert one == pytest.approx(share * other)
+    slow = ("cluster.node.link={bandwidth: 1 GB/s, latency: 0}",)
+    plain, hidden = (small(WIDE, f"strategy={{kind: hybrid, {numbers}{more}}}", *GPU, *slow) for more in overlaps)
+    layer = mixtures(hidden)[0]
+    compute_s = 4 * sum(hidden.job().operators_s(layer, layer.operators, 2))
+    for one, other in zip(held_s(hidden), held_s(plain), strict=True):
+        assert one == pytest.approx(other - 4 * compute_s / 2, rel=1e-6)
+
+
+def test_all_to_alls_cost_what_collectives_cost(small: Make) -> None:
+    scenario = hybrid(small, f"{FOLDED}, workers: 2, expert: 8, expert_tensor: 1")
+    own_bytes = 4 * 32 // 4 * 2 * 64 * 4
+    attention_s = 2 * collective_time("all_gather", 4 * 32 * 64 * 4, 4, scenario.cluster)
+    ends_s = held_s(hybrid(small, f"{FOLDED}, workers: 2", model=f"model={{{FIELDS}}}"))[0] - 4 * 2 * attention_s
+    assert held_s(scenario)[0] == pytest.approx(
+        4 * (2 * collective_time("alltoall", own_bytes, 8, scenario.cluster) + attention_s) + ends_s
+    )
+
+
+def test_estimates_of_folded_experts_agree_with_replay_and_memory() -> None:
+    overrides = ("batch=256", "framework=ideal", "strategy.deduplicated=true", "strategy.node_limit=4")
+    scenario = load("mixtral-8x7b-experts-h100", overrides)
+    found = every(
+        Space(scenario, (64,), tensor=(2, 4, 8), expert=(1, 4, 8), expert_tensor=(None, 1, 2), stages=(1, 2, 4),
+              sequence_parallel=(False, True), zero=(0, 1, 3), samples=(1, 2), buckets_bytes=(25 * 2.0**20,))
+    )  # fmt: skip
+    folded = np.flatnonzero(
+        (found.expert_tensor > 0) & (found.stages * found.microbatches * np.where(found.zero == 3, 60, 1) < 6000)
+    )
+    rows = np.random.default_rng(7).choice(folded, 16, replace=False)
+    times, held = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    for row, expected_s, least_s, bytes_ in zip(rows.tolist(), times.expected_s, times.least_s, held, strict=True):
+        own = found.scenario(row)
+        replayed_s = predict(own).step_time_s
+        assert least_s <= replayed_s * (1 + 1e-9)
+        assert expected_s == pytest.approx(replayed_s, rel=0.10)
+        assert bytes_ == pytest.approx(memory(own).worst.total_bytes)
+
+
+def test_plans_search_ranks_for_experts_matrices() -> None:
+    found = every(space(load("mixtral-8x7b-experts-h100", ("batch=512",)), 64))
+    assert set(found.expert_tensor.tolist()) == {0, 1}
+    folded = found.take(found.expert_tensor == 1)
+    assert (folded.sequence_parallel == 1).all()
+    assert (folded.tensor > 1).all()
+    # more expert ranks than workers
+    assert (folded.expert > folded.workers).any()
+    dense = every(space(load("llama-2-7b-fsdp-a100"), 16))
+    assert set(dense.expert_tensor.tolist()) == {0}
+
+
+def test_layers_that_are_not_divided_by_experts_stay_as_they_are() -> None:
+    model = Llama.model_validate(
+        {
+            **{"layers": 2, "hidden": 64, "heads": 8, "vocabulary": 80, "sequence": 32, "feedforward": 96},
+            "experts": {"count": 8, "active": 2, "feedforward": 32, "dense_layers": 1},
+        }
+    )
+    plain, folded = (model.build_layers(Shard(4, True, 8, expert_tensor=ranks)) for ranks in (None, 1))
+    for one, other in zip(plain, folded, strict=True):
+        if not one.expert_parameters:
+            assert (one.operators, one.exchanges, one.tensors, one.kept) == (
+                other.operators, other.exchanges, other.tensors, other.kept,
+            )  # fmt: skip
+
+
+def test_a_mixture_has_the_small_kernels_of_routing_once(small: Make) -> None:
+    """Scores, the largest of them, weights, their order and the copies; moved thrice where ranks have several experts each."""
+    names = ["router", "router scores", "top-k", "route weights", "sort by expert", "permute"]
+    tokens, hidden, active, count = 32, 64, 2, 8
+    for expert, chunks in ((1, False), (2, True), (8, False)):
+        (layer, *_) = mixtures(hybrid(small, f"workers: 8, expert: {expert}"))
+        own = [operator.name for operator in layer.operators]
+        begin = own.index("router")
+        assert own.count("router") == 1
+        assert own[begin : begin + 6] == names
+        assert ("sort chunks" in own, "unsort chunks" in own) == (chunks, chunks)
+        moved = {o.name: (o.read, o.written) for o in layer.operators if isinstance(o, MemoryBound)}
+        assert moved["top-k"] == (tokens * count, 2 * tokens * active)
+        assert moved["permute"] == (tokens * hidden, tokens * active * hidden)
+        copies = [read + written for name, (read, written) in moved.items() if name in ("permute", "sort chunks")]
+        # the copies of all tokens are written, and read and written again
+        assert sum(copies) == tokens * hidden + (3 if chunks else 1) * tokens * active * hidden
+    assert not any(o.name == "router" for layer in small(f"model={{{FIELDS}}}").job().layers for o in layer.operators)

@@ -1,0 +1,153 @@
+"""Stragglers, late starts and jitter: what they touch is unfolded, what they do not touch keeps its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator import engine
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.engine import Variation
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Kind
+from scaleproof.simulator.program.perturbations import Perturbations
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.layout.placement import place
+
+Make = Callable[..., Scenario]
+STRATEGIES = {
+    "ring": "strategy={kind: data_parallel, workers: 10}",
+    "ring over two nodes": "strategy={kind: data_parallel, workers: 8, overlap: false}",
+    "servers": "strategy={kind: parameter_server, workers: 10, servers: 3}",
+    "colocated servers": "strategy={kind: parameter_server, workers: 12, servers: 3, placement: colocated}",
+    "pipeline": "strategy={kind: pipeline, stages: 3, microbatches: 6}",
+    "hybrid": "strategy={kind: hybrid, workers: 8, stages: 2, microbatches: 4}",
+}
+EVERYONE = "unevenness={{stragglers: [{{ranks: {ranks}, slowdown: {slowdown}}}]}}"
+
+
+def with_slowdown(scenario: Scenario, slowdown: float) -> str:
+    return EVERYONE.format(ranks=list(range(scenario.strategy.ranks)), slowdown=slowdown)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_unfolding_a_folded_program_changes_nothing(small: Make, strategy: str) -> None:
+    """Ranks that are named, and as fast as the others, are classes of their own."""
+    folded = small(STRATEGIES[strategy], "batch=960")
+    unfolded = small(STRATEGIES[strategy], "batch=960", with_slowdown(folded, 1.0))
+    classes = [len(s.strategy.compile(s.job(s.samples_per_worker, s.unevenness)).ranks.names) for s in (folded, unfolded)]
+    assert classes[1] == folded.strategy.ranks >= classes[0]
+    one, other = predict(folded), predict(unfolded)
+    assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
+    for cause, seconds in one.breakdown_s.items():
+        assert other.breakdown_s[cause] == pytest.approx(seconds, rel=1e-6, abs=1e-9 * one.step_time_s)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_one_straggler_holds_up_all_and_by_no_more_than_its_own_delay(small: Make, strategy: str) -> None:
+    even = small(STRATEGIES[strategy], "batch=960")
+    uneven = small(STRATEGIES[strategy], "batch=960", EVERYONE.format(ranks=[1], slowdown=2))
+    all_slow = small(STRATEGIES[strategy], "batch=960", with_slowdown(even, 2))
+    times = [predict(scenario).step_time_s for scenario in (even, uneven, all_slow)]
+    # servers on the workers' nodes that are done early answer while the straggler pushes, over the same card
+    margin = 0.05 if "colocated" in strategy else 1e-9
+    assert times[0] < times[1] <= times[2] * (1 + margin)
+
+
+def test_a_data_parallel_step_without_overlap_waits_for_the_slowest(small: Make) -> None:
+    ring = "strategy={kind: data_parallel, workers: 8, overlap: false}"
+    even, uneven = predict(small(ring)), predict(small(ring, EVERYONE.format(ranks=[5], slowdown=1.5)))
+    compute_s = even.breakdown_s["compute"]
+    assert uneven.step_time_s - even.step_time_s == pytest.approx(0.5 * compute_s, rel=1e-9)
+    # seven of eight ranks wait
+    assert uneven.breakdown_s["waiting_for_ranks"] == pytest.approx(7 / 8 * 0.5 * compute_s, rel=1e-6)
+    assert even.efficiency
+    assert uneven.efficiency
+    assert uneven.efficiency["weak"] == pytest.approx(even.efficiency["weak"] * even.step_time_s / uneven.step_time_s)
+
+
+def test_only_what_is_touched_is_unfolded() -> None:
+    assert [(p.node, p.nodes, p.each, p.rank) for p in place(10, 4, ())] == [(0, 2, 4, 0), (2, 1, 2, 8)]
+    assert [(p.node, p.nodes, p.each, p.rank) for p in place(12, 4, {5})] == [(0, 2, 4, 0), (1, 1, 3, 4), (1, 1, 1, 5)]
+    assert [(p.node, p.nodes, p.each, p.rank) for p in place(8, 4, {0})] == [(0, 1, 1, 0), (0, 1, 3, 1), (1, 1, 4, 4)]
+    assert sum(p.ranks for p in place(1003, 8, range(17, 40))) == 1003
+
+
+def test_jitter_costs_more_the_more_ranks_wait_for_one_another(small: Make) -> None:
+    """The expected maximum of more draws is larger."""
+    jitter = "unevenness={compute_jitter: 0.2, seed: 1}"
+    excess = []
+    for workers in (2, 8, 32):
+        ring = f"strategy={{kind: data_parallel, workers: {workers}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
+        even, uneven = (predict(small(ring, "batch={per_worker: 6}", "steps=100", *more)) for more in ((), (jitter,)))
+        excess.append((uneven.step_time_s - even.step_time_s) / even.breakdown_s["compute"])
+    assert 0 < excess[0] < excess[1] < excess[2]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(small: Make) -> None:
+    ring = "strategy={kind: data_parallel, workers: 8}"
+    times = [
+        predict(small(ring, f"unevenness={{compute_jitter: 0.1, message_jitter: 0.1, seed: {seed}}}")).step_times_s
+        for seed in (1, 1, 2)
+    ]
+    assert times[0] == times[1] != times[2]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_both_engines_take_the_same_unevenness(small: Make, strategy: str) -> None:
+    """Late starts, stragglers and jitter: where nothing is shared by more than it can carry, replay is events."""
+    uneven = "unevenness={stragglers: [{ranks: [1], slowdown: 1.3}], late: [{ranks: [0], delay: 5 ms}], compute_jitter: 0.1}"
+    scenario = small(STRATEGIES[strategy], "batch=960", uneven)
+    program = scenario.strategy.compile(scenario.job(scenario.samples_per_worker, scenario.unevenness))
+    variation = Variation(program.ranks.late_s, compute_jitter=0.1, message_jitter=0.05, seed=3, samples=3)
+    for sample in range(3):
+        replayed = engine.replay.simulate(program, 3, variation, sample)
+        simulated = engine.events.simulate(program, 3, variation, sample)
+        first = simulated.start_s[0][(program.rank == 0) & (program.kind == Kind.COMPUTE)].min()
+        assert first == pytest.approx(5e-3)
+        if not engine.is_contended(replayed):
+            np.testing.assert_allclose(replayed.end_s, simulated.end_s, rtol=1e-9)
+
+
+def test_a_rank_that_is_not_there_is_refused_with_its_place(small: Make) -> None:
+    with pytest.raises(ScenarioError, match=r"unevenness\.stragglers\.0\.ranks: there is no rank 4"):
+        small("strategy={kind: data_parallel, workers: 4}", EVERYONE.format(ranks=[4], slowdown=2))
+
+
+def test_slowdowns_multiply_and_delays_add() -> None:
+    uneven = Perturbations.model_validate(
+        {
+            "stragglers": [{"ranks": [1, 2], "slowdown": 2}, {"ranks": [2], "slowdown": 3}],
+            "late": [{"ranks": [2], "delay": "1 s"}, {"ranks": [2], "delay": "2 s"}],
+        }
+    )
+    assert [uneven.slowdown(rank) for rank in range(3)] == [1, 2, 6]
+    assert uneven.late_s(2) == 3
+    assert uneven.named == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "change", ["cluster.network.duplex=half", "cluster.network.incast=0.2", "cluster.network.overhead=10 us"]
+)
+def test_unfolding_changes_nothing_on_links_of_every_kind(small: Make, change: str) -> None:
+    servers = "strategy={kind: parameter_server, workers: 16, servers: 4, placement: colocated}"
+    one, other = (
+        predict(small(servers, "batch=960", change, *more)) for more in ((), (EVERYONE.format(ranks=[0], slowdown=1),))
+    )
+    assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-9)
+
+
+def test_a_node_may_have_more_servers_than_devices(small: Make) -> None:
+    servers = "strategy={kind: parameter_server, workers: 4, servers: 8, placement: colocated}"
+    times = [predict(small(servers, "batch=960", *more)).step_time_s for more in ((), (EVERYONE.format(ranks=11, slowdown=1),))]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+def test_a_changed_copy_knows_nothing_of_what_was_found_for_the_first() -> None:
+    """Of what is worked out once and kept."""
+    first = Perturbations.model_validate({"stragglers": [{"ranks": 1, "slowdown": 2.0}]})
+    assert first.slowdown(1) == 2.0
+    changed = Perturbations.model_validate({"stragglers": [{"ranks": 1, "slowdown": 3.0}]})
+    assert first.model_copy(update={"stragglers": changed.stragglers}).slowdown(1) == 3.0

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.csr import Ragged
+from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder, Use, followers
+from scaleproof.simulator.run.run import Phase
+
+
+def test_ragged_gives_back_its_lists() -> None:
+    lists = [[3, 1], [], [2]]
+    assert Ragged.of(lists).lists() == lists
+    assert Ragged.of([]).lists() == []
+
+
+LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
+
+
+@given(LISTS, st.data())
+def test_ragged_takes_and_extends_lists(lists: list[list[int]], data: st.DataObject) -> None:
+    ragged = Ragged.of(lists)
+    which = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9)) if lists else []
+    assert ragged.take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
+    more = data.draw(st.lists(st.integers(-1, 9), min_size=len(lists), max_size=len(lists)))
+    extended = ragged.extended(np.array(more, dtype=np.int64)).lists()
+    assert extended == [[*one, *([value] if value >= 0 else [])] for one, value in zip(lists, more, strict=True)]
+    assert ragged.keys().tolist() == [i for i, one in enumerate(lists) for _ in one]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=20))
+def test_ragged_groups_values_by_their_keys_and_keeps_their_order(pairs: list[tuple[int, int]]) -> None:
+    keys, values = (np.array(side, dtype=np.int64) for side in ([key for key, _ in pairs], [value for _, value in pairs]))
+    assert Ragged.grouped(keys, values, 6).lists() == [[value for key, value in pairs if key == one] for one in range(6)]
+
+
+def columns(program: Program) -> list[object]:
+    """All that a program says of its tasks, as plain values."""
+    names = ("kind", "rank", "peer", "lane", "phase", "stage", "microbatch", "latency_s", "amount", "max_rate", "slot")
+    lists = program.dependencies.lists(), program.carried.lists(), program.members.lists(), program.uses()
+    return [*(getattr(program, name).tolist() for name in names), *map(list, lists)]
+
+
+def test_a_block_is_its_tasks_one_by_one() -> None:
+    def builder() -> tuple[ProgramBuilder, Path]:
+        result = ProgramBuilder()
+        cores, link = result.resource("cores", 1.0), result.resource("link", 5.0)
+        for name in ("a", "b"):
+            result.rank(name, uses=(Use(cores, 2.0),))
+        return result, Path(0.5, 5.0, (Use(link),))
+
+    blocks, path = builder()
+    rows = blocks.computes(
+        np.array([[0], [1]]), Phase.FORWARD, np.array([0.0, 1.0, 2.0]), stage=np.array([[0], [1]]), microbatch=np.arange(3)
+    )
+    sent = blocks.transfers(
+        0, 1, [10.0], [path], np.zeros(3, dtype=np.int64), Phase.SEND, (rows[0], np.array([-1, 3, 4])), microbatch=np.arange(3)
+    )
+    blocks.follow(rows[1], sent)
+    moved = [(3.0, path), (0.0, path)]
+    summed = blocks.collectives([0, 1], moved, np.array([0, 1, 0]), Phase.SYNCHRONISE, np.array([[0, 3], [1, 4], [2, 5]]), 7)
+    assert rows.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert sent.tolist() == [6, 7, 8]
+    assert summed.tolist() == [9, 10, 11]
+
+    singles, path = builder()
+    for rank in (0, 1):
+        for microbatch, work_s in enumerate((0.0, 1.0, 2.0)):
+            after = () if rank == 0 else (6 + microbatch,)
+            singles.compute(rank, Phase.FORWARD, work_s, after, rank, microbatch)
+    for microbatch, after in enumerate(((0,), (1, 3), (2, 4))):
+        singles.transfer(0, 1, 10.0, path, Phase.SEND, after, microbatch=microbatch)
+    for microbatch, size_bytes in enumerate((3.0, 0.0, 3.0)):
+        singles.collective([0, 1], size_bytes, path, Phase.SYNCHRONISE, (microbatch, 3 + microbatch), 7)
+    assert columns(blocks.build()) == columns(singles.build())
+
+
+def test_each_task_of_a_lane_follows_the_one_before_and_the_first_the_last_of_the_step_before() -> None:
+    builder = ProgramBuilder()
+    a, b = builder.rank("a"), builder.rank("b")
+    for rank in (a, b, a, b, a):
+        builder.compute(rank, Phase.FORWARD, 1.0)
+    message = builder.transfer(a, b, 1.0, Path(0.0, 1.0), Phase.SEND, (2,))
+    builder.carry(message, (4,))
+    builder.collective((a, b), 1.0, Path(0.0, 1.0), Phase.SYNCHRONISE, (4,))
+    program = builder.build()
+    assert program.follows() == [[], [], [0], [1], [2], [2], [4]]
+    assert program.carried_with_lanes() == [[4], [3], [], [], [], [4], [6]]
+    assert followers(program.follows()) == [[2], [3], [4, 5], [], [6], [], []]
+
+
+def test_columns_follow_the_order_of_adding() -> None:
+    builder = ProgramBuilder()
+    link = builder.resource("link", 5.0)
+    a, b = builder.rank("a", multiplicity=3), builder.rank("b", is_server=True)
+    work = builder.compute(a, Phase.FORWARD, 2.0, stage=1, microbatch=4)
+    sent = builder.transfer(a, b, 10.0, Path(0.5, 5.0, (Use(link, 3.0),)), Phase.SEND, (work,))
+    program = builder.build()
+    assert len(program) == 2
+    assert program.kind.tolist() == [Kind.COMPUTE, Kind.TRANSFER]
+    assert program.peer.tolist() == [-1, b]
+    assert program.latency_s.tolist() == [0.0, 0.5]
+    assert program.dependencies.lists() == [[], [work]]
+    assert program.uses() == [[], [Use(link, 3.0)]]
+    assert program.ranks.multiplicity.tolist() == [3, 1]
+    assert program.ranks.is_server.tolist() == [False, True]
+    assert sent == 1
+
+
+def test_nothing_is_used_by_what_takes_no_time() -> None:
+    builder = ProgramBuilder()
+    cores = builder.resource("cores", 1.0)
+    rank = builder.rank("a", uses=(Use(cores),))
+    builder.wait(rank, Phase.WAIT, ())
+    builder.compute(rank, Phase.FORWARD, 1.0)
+    assert builder.build().uses() == [[], [Use(cores)]]
+
+
+def test_programs_are_columns_of_fixed_types() -> None:
+    builder = ProgramBuilder()
+    builder.compute(builder.rank("a"), Phase.FORWARD, 1.0)
+    program = builder.build()
+    assert program.kind.dtype == np.int8
+    assert program.amount.dtype == np.float64

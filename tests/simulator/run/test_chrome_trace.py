@@ -1,0 +1,88 @@
+"""Timelines as traces: every rank has its lanes, everything in them has a name, and nothing in a lane overlaps."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run import chrome_trace
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+FAMILIES = (
+    "{kind: data_parallel, workers: 8, bucket: 100 KiB, first_bucket: 10 KiB}",
+    "{kind: parameter_server, workers: 8, servers: 3}",
+    "{kind: model_parallel, stages: 2}",
+    "{kind: pipeline, stages: 3, microbatches: 4}",
+    "{kind: pipeline, stages: 3, microbatches: 4, schedule: gpipe}",
+    "{kind: hybrid, workers: 2, stages: 3, microbatches: 6, bucket: 100 KiB}",
+)
+
+
+def written(scenario: Scenario, path: Path) -> list[dict[str, Any]]:
+    chrome_trace.write(predict(scenario), path)
+    found: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return found
+
+
+@pytest.mark.parametrize("strategy", FAMILIES)
+def test_lanes_are_named_and_nothing_in_them_overlaps(small: Make, strategy: str, tmp_path: Path) -> None:
+    events = written(small(f"strategy={strategy}"), tmp_path / "trace.json")
+    processes = {e["pid"] for e in events if e["name"] == "process_name"}
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["pid"] for e in spans} <= processes
+    assert {name.split()[0] for name in threads.values()} <= {"main", "sends", "receives", "collectives"}
+    for lane in threads:
+        mine = sorted((e for e in spans if (e["pid"], e["tid"]) == lane), key=lambda e: (e["ts"], e["ts"] + e["dur"]))
+        assert mine
+        for before, after in itertools.pairwise(mine):
+            assert before["ts"] + before["dur"] <= after["ts"] + 1e-6
+    assert all(e["name"] and e["dur"] > 0 for e in spans)
+
+
+def test_metadata_name_the_framework(small: Make, tmp_path: Path) -> None:
+    chrome_trace.write(predict(small()), tmp_path / "trace.json")
+    about = json.loads((tmp_path / "trace.json").read_text())["otherData"]
+    assert about["framework"] == "pytorch-ddp"
+    assert about["framework_is_default"] is True
+    assert (about["strategy"], about["origin"]) == ("data_parallel", "predicted")
+
+
+def test_spans_tell_microbatch_and_stage(small: Make, tmp_path: Path) -> None:
+    events = written(small("strategy={kind: pipeline, stages: 3, microbatches: 4}"), tmp_path / "trace.json")
+    assert {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"} == {
+        0: "stage 0", 1: "stage 1", 2: "stage 2",
+    }  # fmt: skip
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["args"]["stage"] for e in spans if e["name"] == "forward 3"} == {0, 1, 2}
+    # activations go from stage to stage, gradients come back
+    assert sorted(e["pid"] for e in spans if names[e["pid"], e["tid"]] == "sends" and e["name"] == "send 3") == [0, 1, 1, 2]
+    assert all(e["args"]["size_bytes"] > 0 for e in spans if names[e["pid"], e["tid"]] == "receives")
+
+
+def test_exposed_exchanges_and_waits_are_in_the_main_lane(small: Make, tmp_path: Path) -> None:
+    events = written(small("strategy.workers=8"), tmp_path / "trace.json")
+    mains = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and e["args"]["name"] == "main"}
+    in_main = {e["cat"] for e in events if (e["pid"], e.get("tid")) in mains and e["ph"] == "X"}
+    assert {"forward", "backward", "optimizer", "synchronise"} <= in_main
+
+
+def test_a_run_without_spans_has_no_timeline(small: Make, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="without spans"):
+        chrome_trace.write(replace(predict(small()), spans=None), tmp_path / "trace.json")
+
+
+def test_a_folder_that_cannot_be_written(small: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="choose another file"):
+        chrome_trace.write(predict(small()), tmp_path / "file" / "trace.json")

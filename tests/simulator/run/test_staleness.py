@@ -1,0 +1,100 @@
+"""What is told of servers, against what a look at every instant says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.engine import Timeline, simulate
+from scaleproof.simulator.engine.jitter import Variation
+from scaleproof.simulator.program import Path, Program, ProgramBuilder
+from scaleproof.simulator.program.consistency import Asp, Bsp, Gate, Ssp, WorkQuota
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.run.staleness import summary, window_of
+
+gates = st.sampled_from([Bsp(), Bsp(1), Ssp(0), Ssp(2), Asp()])
+
+
+def program(work_s: list[float], gate: Gate, units: WorkQuota | None = None, requests: int = 1) -> Program:
+    """Workers that compute for so long, push for a tenth, are served for two tenths each, and go on when answered."""
+    builder = ProgramBuilder(gate, units)
+    server = builder.rank("server", is_server=True)
+    for number, seconds in enumerate(work_s):
+        rank = builder.rank(f"worker {number}", multiplicity=requests)
+        work = builder.compute(rank, Phase.FORWARD, seconds)
+        push = builder.transfer(rank, server, 1.0, Path(0.0, 10.0), Phase.SEND, (work,))
+        served = builder.serve(server, rank, Phase.OPTIMIZER, requests, 0.2, 0.3 * isinstance(gate, Bsp), (push,))
+        builder.wait(rank, Phase.WAIT, (served,))
+    return builder.build()
+
+
+def told(timeline: Timeline) -> dict[str, object]:
+    result = summary(timeline)
+    assert result is not None
+    return result
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), gates, st.integers(0, 99))
+def test_queues_are_what_a_look_at_every_instant_finds(work_s: list[float], gate: Gate, seed: int) -> None:
+    timeline = simulate(program(work_s, gate), 8, Variation(compute_jitter=0.3, seed=seed))
+    window = window_of(timeline)
+    arrived_s, began_s = timeline.end_s[:, 1::4].ravel(), timeline.start_s[:, 2::4].ravel()
+    instants_s = np.sort(np.concatenate([arrived_s, began_s, [window.begin_s, window.end_s]]))
+    instants_s = instants_s[(instants_s >= window.begin_s) & (instants_s <= window.end_s)]
+    middle_s = (instants_s[1:] + instants_s[:-1]) / 2
+    waiting = ((arrived_s[:, None] <= middle_s) & (middle_s < began_s[:, None])).sum(axis=0)
+    found = told(timeline)["queue_length"]
+    assert found["mean"] == pytest.approx((waiting * np.diff(instants_s)).sum() / window.length_s, abs=1e-9)
+    assert found["max"] == max(waiting[np.diff(instants_s) > 1e-9], default=0)
+
+
+def test_alike_requests_wait_for_one_another() -> None:
+    """Of four that come together three wait, for two tenths, four tenths and six."""
+    timeline = simulate(program([1.0], Bsp(), requests=4), 3)
+    step_s = 1 + 0.1 + 4 * 0.2 + 0.3
+    assert np.diff(timeline.step_ends_s()) == pytest.approx(step_s)
+    assert told(timeline)["queue_length"] == pytest.approx({"mean": 1.2 / step_s, "max": 3})
+    assert told(timeline)["utilisation"]["max"] == pytest.approx(1.1 / step_s)
+
+
+def test_percentiles_are_of_all_that_counts() -> None:
+    timeline = simulate(program([1.0, 1.0, 10.0], Asp()), 40)
+    gap = told(timeline)["clock_gap"]
+    values = np.repeat(*np.array([(int(value), count) for value, count in gap["histogram"].items()]).T)
+    assert gap["mean"] == pytest.approx(values.mean())
+    assert (gap["p50"], gap["p95"]) == tuple(np.percentile(values, [50, 95], method="inverted_cdf"))
+    assert gap["max"] == values.max() > 10
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), gates)
+def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: Gate) -> None:
+    timeline = simulate(program(work_s, gate), 9)
+    run = timeline.run(scenario="", strategy="", samples=7 * len(work_s))
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    backups = gate.backups if isinstance(gate, Bsp) else 0
+    assert run.samples == 7 * (len(work_s) - backups)
+    assert run.ranks == len(work_s) + 1
+    per_step = 1 if isinstance(gate, Bsp) else len(work_s)
+    assert told(timeline)["updates_per_s"] == pytest.approx(per_step / run.step_time_s)
+    assert run.servers == told(timeline)
+
+
+@pytest.mark.parametrize("gate", [Ssp(0), Bsp()])
+def test_what_keeps_all_in_step_takes_as_long_as_the_slowest(gate: Gate) -> None:
+    timeline = simulate(program([1.0, 2.0, 4.0], gate), 12)
+    update_s = 0.3 * isinstance(gate, Bsp)
+    run = timeline.run(scenario="", strategy="", samples=3)
+    assert run.step_time_s == pytest.approx(4.0 + 0.1 + 0.2 + update_s)
+
+
+def test_a_run_of_units_is_told_from_its_first_instant_to_its_last() -> None:
+    timeline = simulate(program([1.0, 3.0], Asp(), WorkQuota(4, shared=False)), 1)
+    run = timeline.run(scenario="", strategy="", samples=2)
+    assert window_of(timeline) == pytest.approx((0.0, 2 * 3.3, 2.0))
+    assert run.step_time_s == pytest.approx(3.3)
+    # the fast one has ended after 2.6 of 6.6 seconds
+    assert run.breakdown_s["waiting_for_ranks"] == pytest.approx((6.6 - 2.6) / 2 / 2)

@@ -1,0 +1,267 @@
+"""Steps to a target: the model's limits and trade-off, what it makes of runs, and that time to target ranks where it is given.
+
+Theory: (S / S_min − 1) · (E / E_min − 1) = 1 of steps and samples; a batch of the critical size takes twice the fewest of both;
+staleness adds in proportion, and the less the more gradients' noise rules.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import scaleproof
+from scaleproof.commands.text.compare import describe as compared_text
+from scaleproof.commands.text.crossover import describe as crossover_text
+from scaleproof.commands.text.run import describe
+from scaleproof.simulator.analysis.compare import TO_TARGET, compare
+from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossover
+from scaleproof.simulator.analysis.study import sweep
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.scenario.convergence import Convergence, to_target
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.conftest import SMALL
+
+Make = Callable[..., Scenario]
+STEPS, CRITICAL, PENALTY = 1000.0, 96.0, 0.3
+GIVEN = f"convergence={{minimum_steps: {STEPS}, critical_batch: {CRITICAL}, staleness_penalty: {PENALTY}}}"
+SERVERS = "strategy={kind: parameter_server, workers: 4, servers: 2}"
+ASYNCHRONOUS = "strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}"
+numbers = st.floats(1.0, 1e6)
+
+
+@given(minimum=numbers, critical=numbers, batch=numbers)
+def test_steps_and_samples_trade_off_as_they_should(minimum: float, critical: float, batch: float) -> None:
+    model = Convergence(minimum_steps=minimum, critical_batch=critical)
+    steps = model.steps(batch)
+    more_steps, more_samples = steps / minimum - 1, steps * batch / model.minimum_samples - 1
+    assert more_steps == pytest.approx(critical / batch, rel=1e-6, abs=1e-9)
+    assert more_samples == pytest.approx(batch / critical, rel=1e-6, abs=1e-9)
+
+
+def test_the_critical_batch_takes_twice_the_fewest_of_both() -> None:
+    model = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL)
+    assert model.steps(CRITICAL) == 2 * STEPS
+    assert model.steps(CRITICAL) * CRITICAL == 2 * model.minimum_samples
+    assert model.steps(1e12) == pytest.approx(STEPS)
+
+
+@given(batch=numbers, larger=st.floats(1.1, 100), staleness=st.floats(0, 100), more=st.floats(0.1, 100))
+def test_larger_batches_take_fewer_steps_and_staler_gradients_more(
+    batch: float, larger: float, staleness: float, more: float
+) -> None:
+    model = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL, staleness_penalty=PENALTY)
+    steps = model.steps(batch, staleness)
+    assert model.steps(batch * larger, staleness) < steps
+    assert model.steps(batch * larger, staleness) * batch * larger > steps * batch
+    assert model.steps(batch, staleness + more) > steps
+    # where noise rules, delay costs a smaller share
+    shares = [model.steps(size, staleness + more) / model.steps(size, staleness) for size in (batch, batch * larger)]
+    assert shares[0] < shares[1]
+
+
+def test_without_staleness_there_is_no_penalty() -> None:
+    with_penalty = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL, staleness_penalty=5.0)
+    assert with_penalty.steps(64, 0) == Convergence(minimum_steps=STEPS, critical_batch=CRITICAL).steps(64)
+
+
+@given(batch=numbers, workers=st.integers(1, 1000))
+def test_gradients_in_step_that_are_applied_one_by_one_are_one_of_a_larger_batch(batch: float, workers: int) -> None:
+    """n updates, the last of which is n − 1 behind, come to what one of n times the batch does: the penalty is 1 then."""
+    model = Convergence(minimum_steps=STEPS, critical_batch=CRITICAL, staleness_penalty=1.0)
+    assert model.steps(batch, workers - 1) / workers == pytest.approx(model.steps(workers * batch))
+
+
+def test_a_run_in_step_updates_once_a_step_by_all_samples(small: Make) -> None:
+    for strategy in ("strategy.workers=4", SERVERS, "strategy={kind: hybrid, workers: 2, stages: 3, microbatches: 6}"):
+        run = predict(small(strategy, GIVEN))
+        assert run.to_target is not None
+        assert run.to_target["batch"] == pytest.approx(48)
+        assert run.to_target["staleness"] == pytest.approx(0, abs=1e-9)
+        assert run.to_target["steps"] == pytest.approx(STEPS * (1 + CRITICAL / 48))
+        assert run.time_to_target_s == pytest.approx(run.to_target["steps"] * run.step_time_s)
+        assert run.to_target["steps_over_fewest"] == pytest.approx(3)
+        assert run.to_target["samples_over_fewest"] == pytest.approx(1.5)
+
+
+def test_servers_that_wait_for_nobody_update_by_each_push(small: Make) -> None:
+    run = predict(small(ASYNCHRONOUS, GIVEN))
+    assert run.to_target is not None
+    assert run.servers is not None
+    # who waits for nobody is behind by what the others do meanwhile
+    behind = run.to_target["staleness"]
+    assert behind == pytest.approx(3)
+    assert run.servers["version_staleness"]["mean"] == pytest.approx(behind, abs=0.2)
+    assert run.to_target["batch"] == pytest.approx(12)
+    assert run.to_target["steps"] == pytest.approx(STEPS * (1 + PENALTY * behind + CRITICAL / 12))
+    assert run.time_to_target_s == pytest.approx(run.to_target["steps"] / run.servers["updates_per_s"])
+
+
+def test_backup_workers_batch_is_of_those_that_are_waited_for(small: Make) -> None:
+    strategy = "strategy={kind: parameter_server, workers: 4, servers: 2, backups: 1}"
+    run = predict(small(strategy, GIVEN, "unevenness={compute_jitter: 0.1}"))
+    assert run.to_target is not None
+    assert run.to_target["batch"] == pytest.approx(36)
+    assert run.to_target["staleness"] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_batch_that_is_soonest_lies_between_the_fastest_step_and_the_fewest(small: Make) -> None:
+    """Where steps take longer by t per sample beside a fixed c, S(B) · (c + t B) is least at B = √(B_crit · c / t)."""
+    base = predict(small(GIVEN), interval=False)
+    fixed_s, sample_s = 2.0, 0.01
+    best = math.sqrt(CRITICAL * fixed_s / sample_s)
+
+    def time_s(batch: float) -> float:
+        run = replace(base, samples=round(batch), step_time_s=fixed_s + sample_s * round(batch))
+        told = replace(run, to_target=to_target(Convergence(minimum_steps=STEPS, critical_batch=CRITICAL), run))
+        return told.time_to_target_s or 0.0
+
+    assert time_s(best) < time_s(best / 1.5)
+    assert time_s(best) < time_s(best * 1.5)
+
+
+def test_the_interval_is_of_steps_and_of_their_time(small: Make) -> None:
+    exact = predict(small(GIVEN))
+    assert exact.prediction_interval_s is not None
+    assert exact.time_to_target_s is not None
+    ratio = exact.time_to_target_s / exact.step_time_s
+    assert exact.time_to_target_interval_s == pytest.approx(tuple(edge * ratio for edge in exact.prediction_interval_s))
+    unsure = predict(small(GIVEN, "convergence.uncertainty=0.2"))
+    low, high = unsure.time_to_target_interval_s or (0.0, 0.0)
+    reach = math.hypot(math.log(exact.prediction_interval_s[1] / exact.step_time_s), 1.6449 * 0.2)
+    assert math.log(high / exact.time_to_target_s) == pytest.approx(reach)
+    assert low < (exact.time_to_target_interval_s or (0.0, 0.0))[0]
+    # of a step time that is known, steps alone are uncertain; where nothing is, there is no interval
+    alone = replace(unsure, prediction_interval_s=None).time_to_target_interval_s or (0.0, 0.0)
+    assert math.log(alone[1] / alone[0]) == pytest.approx(2 * 1.6449 * 0.2)
+    assert replace(exact, prediction_interval_s=None).time_to_target_interval_s is None
+
+
+def test_what_is_not_given_is_not_told(small: Make) -> None:
+    run = predict(small())
+    assert run.to_target is None
+    assert run.time_to_target_s is None
+    assert run.time_to_target_interval_s is None
+    assert "to target" not in describe(run)
+
+
+def test_it_is_told_as_a_model_and_kept(small: Make, tmp_path: Path) -> None:
+    run = predict(small(ASYNCHRONOUS, GIVEN, "convergence.uncertainty=0.1", "cluster.node.price=36 USD/h"))
+    text = describe(run)
+    assert "to target      modelled: " in text
+    assert "updates of 12 samples, 3 by others in a worker's step" in " ".join(text.split())
+    assert "as good as the model's calibration" in " ".join(text.split())
+    save(run, tmp_path)
+    again = load_run(tmp_path)
+    assert again.time_to_target_s == run.time_to_target_s
+    assert again.time_to_target_interval_s == pytest.approx(run.time_to_target_interval_s)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ((ASYNCHRONOUS, "convergence={minimum_steps: 5, critical_batch: 8}"), "convergence.staleness_penalty: missing"),
+        (("strategy={kind: local_sgd, workers: 4, period: 4}", GIVEN), "take steps alone, as in local_sgd"),
+        (("strategy={kind: local_sgd, workers: 4}", GIVEN), "take steps alone, as in local_sgd"),
+        (
+            ("strategy={kind: data_parallel, workers: 4, compression: {kind: fp16}}", GIVEN),
+            "compressed gradients",
+        ),
+        (("convergence={minimum_steps: 0, critical_batch: 8}",), "convergence.minimum_steps: must be greater than 0"),
+        (("convergence={minimum_steps: 5, critical_batch: .inf}",), "convergence.critical_batch: "),
+        (("convergence={minimum_steps: 5}",), "convergence.critical_batch: missing"),
+    ],
+)
+def test_what_it_does_not_tell_of_is_refused(overrides: tuple[str, ...], told: str, small: Make) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small(*overrides)
+    assert told in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_comparing_tells_both_the_pace_and_the_target(small: Make) -> None:
+    told = compare(small(SERVERS, GIVEN), small(ASYNCHRONOUS, GIVEN))
+    (effect,) = [one for one in told.effects if one.name == TO_TARGET]
+    assert effect.a == pytest.approx(told.a.time_to_target_s)
+    assert effect.b == pytest.approx(told.b.time_to_target_s)
+    assert f"to its target B takes {1 + (effect.change or 0.0):.3g} times as long as A" in " ".join(compared_text(told).split())
+    without = compare(small(SERVERS), small(ASYNCHRONOUS))
+    assert TO_TARGET not in [one.name for one in without.effects]
+
+
+def _soonest_batch(path: Path) -> int:
+    axes = {"batch": [8, 64, 512, 4096]}
+    found = sweep({"scenario": str(path), "axes": axes}, overrides=[GIVEN])
+    runs = [predict(scaleproof.load(path, [GIVEN, f"batch={batch}"])) for batch in axes["batch"]]
+    assert found["time_to_target_s"].tolist() == pytest.approx([run.time_to_target_s for run in runs])
+    return int(found.loc[found["time_to_target_s"].idxmin(), "batch"])
+
+
+def test_a_sweep_has_a_column_for_it_where_it_is_modelled(small: Make, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    # steps pay for themselves up to a batch, and samples cost beyond it
+    assert _soonest_batch(path) in (64, 512)
+    plain = sweep({"scenario": str(path), "axes": {"batch": [8, 64]}})
+    assert "time_to_target_s" not in plain
+    axis = {"convergence": [{"minimum_steps": 5, "critical_batch": 8}, {"minimum_steps": 10, "critical_batch": 8}]}
+    first, second = sweep({"scenario": str(path), "axes": axis})["time_to_target_s"].tolist()
+    assert second == pytest.approx(2 * first)
+
+
+def test_points_that_are_timed_together_say_the_same(small: Make, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    axis = {"cluster.network.bandwidth": ["1 Gbit/s", "5 Gbit/s", "10 Gbit/s"]}
+    found = sweep({"scenario": str(path), "axes": axis}, overrides=["strategy.workers=8", GIVEN])
+    assert found["time_to_target_s"].tolist() == pytest.approx((found["step_time_s"] * STEPS * 3).tolist())
+
+
+def test_a_map_is_of_who_is_soonest_where_that_is_modelled(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+
+    def found(*overrides: str) -> Crossover:
+        bandwidth = "cluster.network.bandwidth=1 Gbit/s..100 Gbit/s"
+        return crossover(path, bandwidth, "workers=4", ["ring", "scenario"], 2, [ASYNCHRONOUS, *overrides])
+
+    # where noise rules all take as many samples, and the fastest is the soonest; where delay does, it is whoever waits
+    plain, noisy = found(), found(GIVEN, "convergence.critical_batch=1e6")
+    stale = found(GIVEN, "convergence.staleness_penalty=1e4")
+    assert noisy.winners == plain.winners
+    assert "scenario" in plain.winners.values()
+    assert set(stale.winners.values()) == {"ring"}
+    assert "the soonest at the target loss, as modelled" in " ".join(crossover_text(stale).split())
+    assert plain.best == "the fastest strategy"
+    assert {point.time_to_target_s for point in plain.points} == {None}
+    for point in stale.points:
+        if point.strategy == "ring":
+            assert point.time_to_target_s == pytest.approx((point.step_time_s or 0.0) * 3 * STEPS)
+    assert stale.plain()["points"][0]["time_to_target_s"] is not None
+
+
+def test_the_commands_tell_it(small: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "small.yaml")
+    assert scaleproof.main(["predict", path, "--set", GIVEN, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["to_target"]["steps"] == pytest.approx(3 * STEPS)
+    assert told["time_to_target_s"] == pytest.approx(3 * STEPS * told["step_time_s"])
+    study = tmp_path / "study.yaml"
+    study.write_text(f"scenario: {path}\naxes: {{batch: [8, 64]}}\n")
+    assert scaleproof.main(["sweep", str(study), "--out", str(tmp_path / "out"), "--set", GIVEN]) == 0
+    assert "soonest at its target, as modelled: " in capsys.readouterr().out
+
+
+def test_measured_runs_are_told_of_alike(small: Make) -> None:
+    """The same accounting is of both sides."""
+    from scaleproof.simulator.run.accounting import accounted
+
+    scenario = small(GIVEN)
+    measured: Run = replace(predict(scenario), origin="measured", compute="paced", to_target=None)
+    assert accounted(measured, scenario).time_to_target_s == pytest.approx(3 * STEPS * measured.step_time_s)

@@ -1,0 +1,130 @@
+"""Fields of scenarios by path, and in which two scenarios differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.fields import FieldUnit, differences, field_at, value_at
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text", "column"),
+    [
+        ("cluster.network.bandwidth", 1.25e9, "10.0 Gbit/s", "cluster.network.bandwidth_Bps"),
+        ("cluster.network.latency", 20e-6, "20.0 us", "cluster.network.latency_s"),
+        ("cluster.device.memory_bandwidth", 100e9, "100 GB/s", "cluster.device.memory_bandwidth_Bps"),
+        ("cluster.device.peak.fp32", 1e12, "1.00 TFLOP/s", "cluster.device.peak_flops.fp32"),
+        ("cluster.device.memory", 8 * 2**30, "8.00 GiB", "cluster.device.memory_bytes"),
+        ("strategy.workers", 4, "4", "strategy.workers"),
+        ("strategy.overlap", True, "true", "strategy.overlap"),
+        ("batch.total", 48, "48", "batch.total"),
+        ("batch.per_worker", None, "–", "batch.per_worker"),
+        ("model.hidden", 64, "64", "model.hidden"),
+    ],
+)
+def test_fields_are_found_by_the_path_that_set_takes(small: Make, path: str, value: object, text: str, column: str) -> None:
+    found = value_at(small(), path)
+    assert found.value == pytest.approx(value) if isinstance(value, float) else found.value == value
+    assert str(found) == text
+    assert field_at(path).column == column
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("cluster.network.bandwith", "did you mean 'bandwidth'"),
+        ("cluster.network.bandwidth.low", "cluster.network.bandwidth has no field 'low'; known there: nothing"),
+        ("nothing", "scenario has no field 'nothing'"),
+        ("", "scenario has no field ''"),
+    ],
+)
+def test_a_field_that_there_is_not_is_told_in_one_line(small: Make, path: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        value_at(small(), path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def unit(path: str) -> FieldUnit:
+    """That of a field of any scenario that has it."""
+    found = value_at(load("resnet50-servers-p100", ["cluster.node.power=2 kW", "cluster.node.price=1 USD/h"]), path).unit
+    assert found is not None
+    return found
+
+
+RATE, MEMORY = unit("cluster.network.bandwidth"), unit("cluster.device.memory_bandwidth")
+SIZE, TIME, PRICE = unit("cluster.device.memory"), unit("cluster.network.latency"), unit("cluster.node.price")
+
+
+@given(value=st.floats(1e-9, 1e18))
+def test_numbers_are_written_so_that_they_are_read_as_they_were(value: float) -> None:
+    assert PRICE.parse(PRICE.exactly(value)) == pytest.approx(value, rel=1e-12)
+    for one in (RATE, MEMORY, SIZE, TIME):
+        assert one.parse(one.exactly(value)) == value
+
+
+@given(number=st.decimals(0, 10**6, allow_nan=False), name=st.sampled_from(TIME.names + RATE.names + SIZE.names + PRICE.names))
+def test_what_was_read_is_written_to_its_last_bit(number: Decimal, name: str) -> None:
+    one = next(one for one in (TIME, RATE, SIZE, PRICE) if name in one.names)
+    value = one.parse(f"{number} {name}")
+    assert one.parse(one.exactly(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (RATE, "25 Gbit/s"), (RATE, "400 Gbit/s"), (RATE, "300 GB/s"), (RATE, "33.3 Gbit/s"), (RATE, "500 Mbit/s"),
+        (MEMORY, "3.35 TB/s"), (MEMORY, "10 GB/s"), (MEMORY, "60 GB/s"), (SIZE, "64 MiB"), (SIZE, "25 MiB"), (SIZE, "1 GB"),
+        (SIZE, "80 GiB"), (TIME, "3 us"), (TIME, "41.64 us"), (TIME, "90 s"), (TIME, "0.5069 ns"), (TIME, "2087 us"),
+        (PRICE, "32.77 USD/h"), (TIME, "0 s"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_people_write_them(one: FieldUnit, text: str) -> None:
+    assert one.exactly(one.parse(text)) == text
+
+
+def test_alike_scenarios_differ_in_nothing(small: Make) -> None:
+    assert differences(small(), small("name=another")) == ()
+
+
+def test_differences_are_told_with_units_and_both_ways(small: Make) -> None:
+    a, b = small(), small("cluster.network.bandwidth=20 Gbit/s", "strategy.workers=8")
+    told = {change.field: (change.a, change.b) for change in differences(a, b)}
+    assert told == {"cluster.network.bandwidth": ("10.0 Gbit/s", "20.0 Gbit/s"), "strategy.workers": ("4", "8")}
+    assert {change.field: (change.b, change.a) for change in differences(b, a)} == told
+
+
+def test_of_another_kind_only_what_is_unusual_is_told(small: Make) -> None:
+    told = {c.field: (c.a, c.b) for c in differences(small(), small("strategy={kind: pipeline, stages: 3}"))}
+    assert told["strategy.kind"] == ("data_parallel", "pipeline")
+    assert told["strategy.stages"] == ("–", "3")
+    assert "strategy.schedule" not in told
+
+
+def test_numbers_that_look_alike_are_told_with_all_digits(small: Make) -> None:
+    (change,) = differences(small(), small("cluster.network.bandwidth=10.0001 Gbit/s"))
+    assert (change.a, change.b) == ("10 Gbit/s", "10.0001 Gbit/s")
+
+
+def test_tables_are_told_by_how_much_of_them_differs(small: Make) -> None:
+    a = small("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}]")
+    b = small("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}, {at: [2], bandwidth: 1 Gbit/s}]")
+    (change,) = differences(a, b)
+    assert (change.a, change.b) == ("1 entry", "2 entries, 1 of them the same")
+    (change,) = differences(small(), a)
+    assert (change.a, change.b) == ("–", "1 entry")
+
+
+def test_a_part_that_only_one_has_is_told_field_by_field() -> None:
+    a, b = load("resnet50-pipeline-dgx1"), load("resnet50-ring-p100")
+    told = {change.field: change.b for change in differences(a, b)}
+    assert told["cluster.network.bandwidth"] == "25.0 Gbit/s"

@@ -1,0 +1,204 @@
+"""Precision of gradients: bytes and times of accumulating and reducing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.engine import replay
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.job import GradientSizes
+
+Make = Callable[..., Scenario]
+
+MODEL = "model={kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, sequence: 256}"
+# a framework that says nothing of gradients
+PLAIN = "framework=ideal"
+ON = (MODEL, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam", PLAIN)
+WIDE = "training.accumulate_precision=fp32"
+
+
+def hybrid(**fields: object) -> str:
+    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ((), (2, 2, 0)),
+        (("training.reduce_precision=fp32",), (4, 4, 0)),
+        # 2 bytes of a gradient and 4 of a buffer are read, 4 are written
+        ((WIDE,), (4, 2, 10)),
+        # 4 are read, and 4 are written in place of 2
+        ((WIDE, "training.fused_accumulation=true"), (4, 2, 6)),
+        (("training.accumulate_precision=bf16",), (2, 2, 6)),
+        (("training.fused_accumulation=true",), (2, 2, 2)),
+        ((WIDE, "training.reduce_precision=bf16"), (4, 2, 10)),
+    ],
+)
+def test_bytes_of_gradients(small: Make, fields: tuple[str, ...], expected: tuple[int, int, int]) -> None:
+    scenario = small(*ON, *fields)
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
+
+
+@pytest.mark.parametrize(("fused", "added"), [("false", 10), ("true", 6)])
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_every_microbatch_moves_the_buffer(small: Make, fused: str, added: int, microbatches: int) -> None:
+    strategy = hybrid(microbatches=microbatches)
+    plain, adding = (small(*ON, strategy, *more) for more in ((), (WIDE, f"training.fused_accumulation={fused}")))
+    device = plain.cluster.device
+    assert device.kernels is not None
+    moved_s = added * plain.model.parameters() / (device.memory_bandwidth_Bps * device.kernels.memory_share)
+    assert timed(adding).step_time_s - timed(plain).step_time_s == pytest.approx(microbatches * moved_s)
+
+
+def test_additions_are_of_gradients_of_weights(small: Make) -> None:
+    """A zero-bubble schedule makes them apart from gradients of activations."""
+    plain, adding = (small(*ON, *more).job() for more in ((), (WIDE,)))
+    assert adding.weights_s() - plain.weights_s() == pytest.approx(adding.costs().backward_s - plain.costs().backward_s)
+
+
+@pytest.mark.parametrize(("zero", "adds"), [(0, True), (1, True), (2, False), (3, False)])
+def test_whole_gradients_alone_are_added_to(small: Make, zero: int, adds: bool) -> None:
+    plain, adding = (timed(small(*ON, f"training.zero={zero}", *more)).step_time_s for more in ((), (WIDE,)))
+    assert (adding > plain) == adds
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_ranks_sum_as_many_bytes_as_the_precision_says(small: Make, zero: int) -> None:
+    narrow, wide = (
+        timed(small(*ON, f"training.zero={zero}", f"training.reduce_precision={name}")).breakdown_s for name in ("bf16", "fp32")
+    )
+    assert sum(wide.values()) > sum(narrow.values())
+    assert wide["compute"] == pytest.approx(narrow["compute"])
+
+
+@pytest.mark.parametrize(
+    ("framework", "fields", "expected"),
+    [
+        # summed and accumulated in 32 bits by products that add to the buffer themselves, one read more than a 16-bit write
+        ("megatron-core-0.12", (), (4, 4, 6)),
+        ("nemo", (), (2, 2, 2)),
+        # accumulated in 32 bits by a kernel: 2 bytes of a gradient and 4 of the buffer are read, 4 are written
+        ("nanotron", (), (4, 4, 10)),
+        # converted where they are scattered
+        ("pytorch-fsdp2", (), (4, 4, 0)),
+        ("pytorch-ddp", (), (2, 2, 0)),
+        # what a scenario says comes first
+        ("megatron-core-0.12", ("training.reduce_precision=bf16",), (4, 2, 6)),
+        ("megatron-core-0.12", ("training.fused_accumulation=false",), (4, 4, 10)),
+        ("nemo", (WIDE,), (4, 2, 6)),
+    ],
+)
+def test_frameworks_decide_what_is_not_said(
+    small: Make, framework: str, fields: tuple[str, ...], expected: tuple[int, int, int]
+) -> None:
+    scenario = small(*ON, f"framework={framework}", *fields)
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
+
+
+@pytest.mark.parametrize(
+    ("framework", "precision", "expected"),
+    [
+        # Megatron-LM has 32-bit buffers for bf16 alone, and for products in 8 bits, whose gradients are bf16
+        ("megatron-core-0.12", "bf16", (4, 4, 6)),
+        ("megatron-core-0.12", "fp16", (2, 2, 2)),
+        ("megatron-lm-2022", "fp16", (2, 2, 2)),
+        ("megatron-lm-2022", "bf16", (4, 4, 6)),
+        ("megatron-core-0.12", "fp32", (4, 4, 4)),
+        # one precision for all, which is never below the training's
+        ("{base: ideal, gradients: {accumulate: fp32}}", "fp16", (4, 2, 0)),
+        ("{base: ideal, gradients: {reduce: bf16}}", "fp32", (4, 4, 0)),
+        # one for all others
+        ("{base: ideal, gradients: {accumulate: {any: fp32, fp16: fp16}}}", "fp16", (2, 2, 0)),
+        ("{base: ideal, gradients: {accumulate: {any: fp32, fp16: fp16}}}", "bf16", (4, 2, 0)),
+    ],
+)
+def test_frameworks_decide_by_training_precision(
+    small: Make, framework: str, precision: str, expected: tuple[int, int, int]
+) -> None:
+    scenario = small(*ON, "model.flash=false", f"framework={framework}", f"training.precision={precision}")
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
+
+
+def test_products_in_8_bits_have_the_gradients_of_bf16(small: Make) -> None:
+    on = (*ON, "cluster=eos-h100", "training.precision=fp8")
+    for own, expected in (("", (4, 4)), (", fp8: bf16", (2, 2))):
+        framework = f"framework={{base: ideal, gradients: {{reduce: {{bf16: fp32{own}}}}}}}"
+        scenario = small(*on, framework)
+        assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(*expected)
+
+
+def test_what_a_scenario_gives_wins_over_the_framework(small: Make) -> None:
+    fields = ("training.precision=fp16", "framework=megatron-core-0.12", WIDE, "training.reduce_precision=fp32")
+    scenario = small(*ON, *fields)
+    assert gradient_sizes(scenario.training, scenario.strategy, scenario.framework) == GradientSizes(4, 4, 6)
+
+
+def test_fp16_buffers_have_half_the_bytes_of_bf16_ones(small: Make) -> None:
+    held = {
+        precision: memory(small(*ON, "framework=megatron-core-0.12", f"training.precision={precision}")).worst.holders_bytes
+        for precision in ("bf16", "fp16")
+    }
+    assert held["fp16"]["gradients"] == pytest.approx(held["bf16"]["gradients"] / 2, rel=0.01)
+
+
+def test_memory_of_gradients(small: Make) -> None:
+    def held(framework: str, *fields: str) -> dict[str, float]:
+        scenario = small(*ON, f"framework={framework}", hybrid(workers=4, overlap="true", bucket="25 MiB"), *fields)
+        return dict(memory(scenario).worst.holders_bytes)
+
+    parameters = small(*ON).model.parameters()
+    buffers = "{base: ideal, memory: {gradients: buffers, copies_buckets: false}}"
+    assert held(buffers)["gradients"] == pytest.approx(2 * parameters)
+    assert held(buffers, WIDE)["gradients"] == pytest.approx(4 * parameters)
+    # a bucket is summed while another is filled, in 16 bits
+    buckets = held(buffers, WIDE)["communication"] - held(buffers, "training.reduce_precision=fp32")["communication"]
+    assert buckets == pytest.approx(2 * 25 * 2**20)
+    # DistributedDataParallel has buckets of its own for all gradients
+    more = held("pytorch-ddp", "training.reduce_precision=fp32")["communication"] - held("pytorch-ddp")["communication"]
+    assert more == pytest.approx(2 * parameters)
+
+
+def test_estimates_count_additions(small: Make) -> None:
+    base = small(*ON, "framework=torchtitan", hybrid(workers=4, overlap="true"), WIDE, "training.fused_accumulation=true")
+    found = every(
+        Space(base, (8, 16), tensor=(1, 2), stages=(1, 2, 4), samples=(1, 2), zero=(0, 1, 2, 3), schedules=("1f1b", "zb_h1"))
+    )
+    rows = np.random.default_rng(3).choice(len(found), 40, replace=False)
+    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
+    assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
+    errors = np.abs(times.expected_s / replayed_s - 1)
+    assert np.median(errors) <= 0.03
+    assert errors.max() <= 0.10
+    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("training.accumulate_precision=fp16",), "gradients are bf16, not fp16; give fp32 or bf16"),
+        (("training.reduce_precision=fp64",), "gradients are bf16, not fp64; give fp32 or bf16"),
+        (("training.reduce_precision=half",), "'half' is not known"),
+        (
+            ("strategy={kind: parameter_server, workers: 4, servers: 1}", WIDE),
+            "training.accumulate_precision: workers of a parameter_server exchange gradients as they are",
+        ),
+        (
+            ("strategy={kind: local_sgd, workers: 4, period: 4}", "training.fused_accumulation=true"),
+            "training.fused_accumulation: workers of a local_sgd exchange gradients as they are",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small(*ON, *overrides)
+    assert message in str(caught.value)

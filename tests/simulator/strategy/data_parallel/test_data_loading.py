@@ -1,0 +1,160 @@
+"""A step takes as long as training or loading, whichever is longer, and says which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.commands.predicting.predict import describe
+from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.engine import events, replay
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.preflight.checks import check_trainable
+
+Make = Callable[..., Scenario]
+
+STRATEGIES = (
+    "{kind: data_parallel, workers: 8}",
+    "{kind: parameter_server, workers: 8, servers: 2}",
+    "{kind: pipeline, stages: 4, microbatches: 8}",
+    "{kind: hybrid, workers: 4, stages: 2, microbatches: 4}",
+)
+
+
+def run(small: Make, strategy: str, *overrides: str) -> Run:
+    return predict(small(f"strategy={strategy}", *overrides))
+
+
+def decoding(seconds_a_batch: float, samples: int, prefetch: int = 1) -> str:
+    """An input whose batches of so many samples take so long."""
+    return f"input={{decode: {seconds_a_batch / samples!r} s, cores: 1, prefetch: {prefetch}}}"
+
+
+def reading(seconds_a_step: float) -> str:
+    """A file system that takes so long for the 48 samples of a step, whoever reads them."""
+    return f"input={{storage: {{sample: 1 MB, bandwidth: {48e6 / seconds_a_step!r} B/s, shared_by: cluster}}}}"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_step_takes_the_longer_of_training_and_loading(small: Make, strategy: str) -> None:
+    alone = run(small, strategy)
+    for longer in (0.3, 0.999, 1.5, 4.0):
+        loading_s = longer * alone.step_time_s
+        fed = run(small, strategy, reading(loading_s))
+        assert fed.step_time_s == pytest.approx(max(loading_s, alone.step_time_s), rel=1e-6)
+        assert sum(fed.breakdown_s.values()) == pytest.approx(fed.step_time_s)
+        assert ("bound by its input" in describe(fed)) == (longer > 1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2])
+def test_waiting_for_input_is_a_part_of_its_own(small: Make, strategy: str) -> None:
+    alone = run(small, strategy)
+    fed = run(small, strategy, reading(2 * alone.step_time_s))
+    assert fed.breakdown_s["waiting_for_input"] == pytest.approx(alone.step_time_s)
+    for cause, seconds in alone.breakdown_s.items():
+        if cause != "waiting_for_input":
+            assert fed.breakdown_s[cause] == pytest.approx(seconds, abs=1e-12)
+
+
+def test_without_prefetching_training_waits_for_every_batch(small: Make) -> None:
+    alone = run(small, "{kind: data_parallel, workers: 1}")
+    for share in (0.5, 2.0):
+        loading_s = share * alone.step_time_s
+        fed = run(small, "{kind: data_parallel, workers: 1}", decoding(loading_s, 48, prefetch=0))
+        assert fed.step_time_s == pytest.approx(alone.step_time_s + loading_s)
+
+
+def test_where_steps_are_alike_one_batch_ahead_does_as_much_as_several(small: Make) -> None:
+    times = [
+        run(small, "{kind: data_parallel, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
+    ]
+    assert times == pytest.approx([times[0]] * 3)
+
+
+def test_where_steps_vary_more_batches_ahead_do_more(small: Make) -> None:
+    alone = run(small, "{kind: data_parallel, workers: 1}")
+    vary = ("unevenness={compute_jitter: 0.8, seed: 3}", "steps=400")
+    one, four = (
+        run(small, "{kind: data_parallel, workers: 1}", decoding(alone.step_time_s, 48, prefetch), *vary) for prefetch in (1, 4)
+    )
+    assert sum(four.step_times_s) < 0.97 * sum(one.step_times_s)
+
+
+def test_what_is_read_and_what_is_decoded_go_on_together(small: Make) -> None:
+    strategy = "{kind: data_parallel, workers: 1}"
+    for read_s, decode_s in ((0.02, 0.05), (0.05, 0.02)):
+        parts = f"storage: {{sample: 1 MB, bandwidth: {48e6 / read_s!r} B/s}}, decode: {4 * decode_s / 48!r} s, cores: 4"
+        assert run(small, strategy, f"input={{{parts}}}").step_time_s == pytest.approx(0.05)
+
+
+def test_disks_of_nodes_add_up_and_a_shared_file_system_does_not(small: Make) -> None:
+    """Eight workers on two nodes of four: each node's disk serves four of them, the file system eight."""
+    strategy = "{kind: data_parallel, workers: 8}"
+    by = {
+        shared: run(small, strategy, f"input={{storage: {{sample: 1 MB, bandwidth: 100 MB/s, shared_by: {shared}}}}}")
+        for shared in ("node", "cluster")
+    }
+    assert by["cluster"].step_time_s == pytest.approx(48e6 / 100e6)
+    assert by["node"].step_time_s == pytest.approx(24e6 / 100e6)
+
+
+def test_ranks_of_a_node_share_its_decoding_cores(small: Make) -> None:
+    for workers, per_core in ((1, 48), (4, 48), (8, 24)):
+        fed = run(small, f"{{kind: data_parallel, workers: {workers}}}", "input={decode: 10 ms, cores: 2}")
+        assert fed.step_time_s == pytest.approx(0.01 * per_core / 2)
+
+
+def test_a_straggler_that_is_told_apart_shares_the_storage_with_the_rest(small: Make) -> None:
+    slow = "unevenness={stragglers: [{ranks: [3], slowdown: 1.5}]}"
+    storage = "input={storage: {sample: 1 MB, bandwidth: 100 MB/s, shared_by: cluster}}"
+    fed = run(small, "{kind: data_parallel, workers: 8}", slow, storage)
+    assert fed.step_time_s == pytest.approx(48e6 / 100e6)
+
+
+@given(st.sampled_from(STRATEGIES[:3]), st.floats(1e-5, 1e-1), st.integers(0, 3))
+def test_both_engines_agree_where_nothing_is_shared_by_unlike_ranks(strategy: str, decode_s: float, prefetch: int) -> None:
+    fields = {
+        "model": {"kind": "mlp", "layers": 6, "inputs": 32, "hidden": 32, "outputs": 32},
+        "cluster": {
+            "nodes": 8,
+            "node": {"devices": 4, "link": {"bandwidth": "10 GB/s", "latency": "5 us"}},
+            "network": {"bandwidth": "10 Gbit/s", "latency": "20 us"},
+            "device": {"name": "d", "peak": {"fp32": "1 TFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "100 GB/s"},
+        },
+        "batch": {"total": 48},
+        "input": {"decode": f"{decode_s!r} s", "cores": 1, "prefetch": prefetch},
+        "strategy": yaml.safe_load(strategy),
+    }
+    scenario = Scenario.model_validate(fields)
+    program = scenario.strategy.compile(scenario.job(scenario.samples_per_worker))
+    ends = [engine.simulate(program, 4).step_ends_s() for engine in (replay, events)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+
+
+def test_input_cannot_be_measured(small: Make) -> None:
+    scenario = small("input={decode: 1 ms}")
+    with pytest.raises(InputError, match=r"input is predicted but not measured: .*; leave it out to measure"):
+        check_trainable(scenario)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("{cores: 4}", "input: neither read nor decoded; give storage, decode or both, or leave input out"),
+        ("{decode: 1 ms, cores: 0}", "input.cores: must be greater than 0"),
+        ("{decode: 1 ms, prefetch: -1}", "input.prefetch: must be at least 0"),
+        ("{storage: {bandwidth: 1 GB/s}}", "input.storage.sample: missing; add it"),
+        ("{storage: {sample: 1 MB, bandwidth: 1 GB/s, shared_by: rack}}", "'rack' is not known; give 'node' or 'cluster'"),
+        ("{storage: {speed: 1 GB/s}}", "input.storage.speed: unknown key"),
+    ],
+)
+def test_what_cannot_be_is_refused(small: Make, given: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small(f"input={given}")
+    assert message in str(caught.value)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import FieldError, ScenarioError
+from scaleproof.simulator.engine import Variation, simulate
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.scenario.schema import Scenario
+
+Make = Callable[..., Scenario]
+ONE_BUCKET = "strategy={{kind: data_parallel, workers: {}, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}}"
+INPUT = "input={{storage: {{sample: 3 KB, bandwidth: {} MB/s}}, prefetch: {}}}"
+
+
+def compiled(scenario: Scenario) -> Program:
+    return scenario.strategy.compile(scenario.job(scenario.samples_per_worker, scenario.unevenness))
+
+
+def period_s(scenario: Scenario, periods: int = 3) -> float:
+    ends_s = simulate(compiled(scenario), periods).step_ends_s()
+    return float(ends_s[-1] - ends_s[-2])
+
+
+def moved_bytes(scenario: Scenario) -> float:
+    """Through each worker, in one step of the Program."""
+    program = compiled(scenario)
+    return float(program.amount[program.kind == Kind.COLLECTIVE].sum())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8, 10])
+def test_a_period_of_one_averages_as_often_and_as_much_as_data_parallelism(small: Make, workers: int) -> None:
+    """What is averaged after the optimizer's step is as large as the gradients before it."""
+    batch = "batch={per_worker: 2}"
+    local = small(f"strategy={{kind: local_sgd, workers: {workers}}}", batch)
+    averaged = small(ONE_BUCKET.format(workers), batch)
+    assert moved_bytes(local) == moved_bytes(averaged)
+    assert period_s(local) == pytest.approx(period_s(averaged), rel=1e-9)
+
+
+@given(period=st.integers(1, 200), outer=st.sampled_from(["none", "nesterov"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+def test_it_communicates_once_in_a_period(small: Make, period: int, outer: str) -> None:
+    """DiLoCo's traffic is 1/H of data parallelism's (arXiv 2311.08105, section 2)."""
+    batch = "batch={per_worker: 2}"
+    local = small(f"strategy={{kind: local_sgd, workers: 8, period: {period}, outer: {outer}}}", batch)
+    every_step = small(ONE_BUCKET.format(8), batch)
+    assert moved_bytes(local) == moved_bytes(every_step)
+    once = small("strategy={kind: local_sgd, workers: 8}", batch)
+    alone = small("strategy={kind: local_sgd, workers: 1}", batch)
+    communication_s = period_s(once) - period_s(alone)
+    outer_s = 0.0 if outer == "none" else 8 * 4 * once.model.parameters() / 100e9
+    assert period_s(local) == pytest.approx(period * period_s(alone) + communication_s + outer_s)
+
+
+def test_the_outer_step_moves_what_momentum_and_the_change_of_a_period_do(small: Make) -> None:
+    """Two reads and a write for the change; with momentum three reads and two writes for the step."""
+    times_s = [period_s(small(f"strategy={{kind: local_sgd, workers: 8, outer: {outer}}}")) for outer in ("none", "nesterov")]
+    size_bytes = 4 * small().model.parameters()
+    assert times_s[1] - times_s[0] == pytest.approx(8 * size_bytes / 100e9)
+
+
+@pytest.mark.parametrize("period", [1, 4, 40, 400])
+def test_with_overlap_the_slower_of_the_two_counts(small: Make, period: int) -> None:
+    strategy = "strategy={{kind: local_sgd, workers: 8, period: {}, overlap: {}}}"
+    apart, together = (period_s(small(strategy.format(period, flag), "batch={per_worker: 2}")) for flag in ("false", "true"))
+    alone = period * period_s(small("strategy={kind: local_sgd, workers: 1}", "batch={per_worker: 2}"))
+    assert together == pytest.approx(max(alone, apart - alone), rel=1e-9)
+
+
+def test_a_longer_period_never_makes_a_step_slower(small: Make) -> None:
+    steps_s = [
+        period_s(small(f"strategy={{kind: local_sgd, workers: 8, period: {period}}}")) / period for period in (1, 2, 5, 50, 500)
+    ]
+    assert steps_s == sorted(steps_s, reverse=True)
+
+
+def test_workers_wait_for_one_another_once_in_a_period(small: Make) -> None:
+    """Mean of sums against sum of maxima: steps that vary cost less where workers meet less often."""
+    jitter, steps = "unevenness={compute_jitter: 0.5, seed: 3}", 200
+
+    def mean_step_s(period: int) -> float:
+        scenario = small(f"strategy={{kind: local_sgd, workers: 8, period: {period}}}", "batch={per_worker: 2}", jitter)
+        timeline = simulate(compiled(scenario), 1 + steps // period, Variation(np.zeros(8), compute_jitter=0.5, seed=3))
+        ends_s = timeline.step_ends_s()
+        return float(ends_s[-1] - ends_s[0]) / (period * (len(ends_s) - 1))
+
+    even = small("strategy={kind: local_sgd, workers: 1}", "batch={per_worker: 2}")
+    assert mean_step_s(1) > mean_step_s(20) > period_s(even)
+
+
+def test_a_straggler_holds_up_every_period(small: Make) -> None:
+    strategy = "strategy={kind: local_sgd, workers: 8, period: 10}"
+    even, slow = small(strategy), small(strategy, "unevenness={stragglers: [{ranks: 3, slowdown: 2}]}")
+    alone = 10 * period_s(small("strategy={kind: local_sgd, workers: 1}", "batch=6"))
+    assert period_s(slow) == pytest.approx(period_s(even) + alone)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize("MBps", [1, 1000])
+def test_input_is_as_slow_for_a_period_as_for_as_many_steps(small: Make, MBps: int, prefetch: int) -> None:
+    given = INPUT.format(MBps, prefetch)
+    one, ten = (period_s(small(f"strategy={{kind: local_sgd, workers: 4, period: {n}}}", given)) for n in (1, 10))
+    size_s = moved_bytes(small("strategy={kind: local_sgd, workers: 4}")) / 10e9
+    assert 10 * one - 9 * (size_s + 60e-6) <= ten * (1 + 1e-6)
+    assert ten <= 10 * one
+
+
+def test_alike_workers_are_folded_and_unfolding_them_changes_nothing(small: Make) -> None:
+    strategy, apart = "strategy={kind: local_sgd, workers: 32, period: 5}", "unevenness={stragglers: [{ranks: 9, slowdown: 1}]}"
+    folded, unfolded = small(strategy, "batch=64"), small(strategy, "batch=64", apart)
+    assert len(compiled(folded).ranks.names) == 1
+    assert len(compiled(unfolded).ranks.names) == 3
+    assert period_s(folded) == pytest.approx(period_s(unfolded), rel=1e-9)
+
+
+def test_what_cannot_be_is_refused(small: Make) -> None:
+    with pytest.raises(ScenarioError, match=r"strategy.period: must be greater than 0"):
+        small("strategy={kind: local_sgd, period: 0}")
+    with pytest.raises(ScenarioError, match=r"strategy.outer: 'adam' is not known; give 'none' or 'nesterov'"):
+        small("strategy={kind: local_sgd, outer: adam}")
+    with pytest.raises(FieldError, match=r"strategy.period: 100000 steps of 32 unlike workers are too many .* at most 10416"):
+        compiled(small("strategy={kind: local_sgd, workers: 32, period: 100000}", "batch=32", "unevenness={compute_jitter: 1}"))
+
+
+def test_a_runs_step_is_one_of_a_worker(small: Make) -> None:
+    """The mean over a period; samples are those that all workers train on in one such step."""
+    local, alone = (small(f"strategy={{kind: local_sgd, workers: {n}, period: 20}}", "batch={per_worker: 2}") for n in (8, 1))
+    run = predict(local)
+    assert run.samples == 16
+    assert run.step_time_s == pytest.approx(period_s(local) / 20)
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    assert run.breakdown_s["compute"] == pytest.approx(predict(alone).step_time_s)
+    assert run.efficiency is not None
+    assert run.efficiency["weak"] == pytest.approx(run.breakdown_s["compute"] / run.step_time_s)

@@ -1,0 +1,131 @@
+"""When ZeRO's stages 2 and 3 scatter gradients, and how long pipelines keep what stage 3 gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.analysis.planner.estimate import Space, every, memory_bytes, step_times
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.engine import replay
+from scaleproof.simulator.memory import memory
+from scaleproof.simulator.predict import timed
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.programs import compiled, moved_bytes
+
+Make = Callable[..., Scenario]
+LLAMA = "model={kind: llama, layers: 8, hidden: 512, heads: 8, vocabulary: 8192, sequence: 256}"
+ON = (LLAMA, "cluster=selene-a100", "batch=64", "training.precision=bf16", "training.optimizer=adam")
+
+
+def hybrid(**fields: object) -> str:
+    return f"strategy={{kind: hybrid, {', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
+
+
+def ring_bytes(ranks: int, size_bytes: float) -> float:
+    return (ranks - 1) / ranks * size_bytes
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("zero", "scatter", "ways"),
+    [
+        # a gather after the step, or before both passes of each microbatch; a scatter for each microbatch, or one
+        (2, "microbatch", lambda m: 1 + m),
+        (2, "step", lambda m: 2),
+        (3, "microbatch", lambda m: 3 * m),
+        (3, "step", lambda m: 2 * m + 1),
+    ],
+)
+def test_gradients_are_scattered_once_a_step(
+    small: Make, microbatches: int, zero: int, scatter: str, ways: Callable[[int], int]
+) -> None:
+    scenario = small(
+        hybrid(workers=4, microbatches=microbatches, scatter=scatter), "batch={per_worker: 12}", f"training={{zero: {zero}}}"
+    )
+    size_bytes = 4 * scenario.model.parameters()
+    assert moved_bytes(compiled(scenario)) == pytest.approx(ways(microbatches) * ring_bytes(4, size_bytes))
+
+
+@pytest.mark.parametrize("kind", ["data_parallel", "hybrid"])
+@pytest.mark.parametrize("zero", [2, 3])
+def test_whole_gradients_are_kept_until_then(small: Make, zero: int, kind: str) -> None:
+    def gradients_bytes(scatter: str, microbatches: int) -> float:
+        strategy = f"strategy={{kind: {kind}, workers: 4, microbatches: {microbatches}, scatter: {scatter}}}"
+        scenario = small(*ON, strategy, f"training.zero={zero}", "training.offload=[]", "framework=ideal")
+        return memory(scenario).worst.holders_bytes["gradients"]
+
+    whole_bytes = 2 * small(*ON).model.parameters()
+    assert gradients_bytes("step", 4) == pytest.approx(whole_bytes)
+    assert gradients_bytes("microbatch", 4) == pytest.approx(whole_bytes / 4)
+    # of one microbatch they are scattered as they are made
+    assert gradients_bytes("step", 1) == pytest.approx(gradients_bytes("microbatch", 1))
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_scattering_once_takes_no_longer(small: Make, zero: int) -> None:
+    each_s, once_s = (
+        timed(small(*ON, hybrid(workers=8, microbatches=4, scatter=scatter), f"training.zero={zero}")).step_time_s
+        for scatter in ("microbatch", "step")
+    )
+    assert once_s <= each_s
+
+
+def test_whole_gradients_are_added_to_by_each_microbatch(small: Make) -> None:
+    def step_s(*fields: str) -> float:
+        return timed(small(*ON, hybrid(workers=4, microbatches=4, scatter="step"), "training.zero=3", *fields)).step_time_s
+
+    assert step_s("training.accumulate_precision=fp32") > step_s()
+
+
+@pytest.mark.parametrize(
+    ("stages", "reshard", "gathers"),
+    [
+        # torch.distributed.pipelining keeps what FSDP gathers until the last backward pass, if the forward pass leaves it there
+        (1, "true", 2 * 8), (1, "false", 8), (2, "true", 2 * 8), (2, "false", 1), (4, "false", 1),
+    ],
+)  # fmt: skip
+def test_pipelines_keep_what_they_gather(small: Make, stages: int, reshard: str, gathers: int) -> None:
+    """Parameters go round the ring for every gather, and gradients for every microbatch."""
+    fields = {"workers": 4, "stages": stages, "microbatches": 8, "reshard": reshard}
+    program = compiled(small(hybrid(**fields), "batch=96", "training={zero: 3}"))
+    none = compiled(small(hybrid(**fields | {"reshard": "true"}), "batch=96"))
+    size_bytes = 4 * small().model.parameters()
+    shared = moved_bytes(program) - (moved_bytes(none) - 2 * ring_bytes(4, size_bytes))
+    assert shared == pytest.approx((gathers + 8) * ring_bytes(4, size_bytes))
+
+
+def test_what_is_kept_is_whole_in_memory(small: Make) -> None:
+    kept, dropped = (
+        memory(small(*ON, hybrid(workers=4, stages=2, microbatches=4, reshard=reshard), "training.zero=3")).ranks[0]
+        for reshard in ("false", "true")
+    )
+    block = next(layer for layer in small(*ON).job().layers if not layer.glued)
+    # four blocks of a stage, in place of one that computes and one that is gathered ahead
+    more_bytes = kept.holders_bytes["communication"] - dropped.holders_bytes["communication"]
+    assert more_bytes == pytest.approx(2 * (4 - 2) * block.parameters)
+
+
+@pytest.mark.parametrize("batch", [64, 16])
+def test_estimates_of_what_is_kept(small: Make, batch: int) -> None:
+    base = small(*ON, f"batch={batch}", hybrid(workers=4, reshard="false", overlap="true"), "training.zero=3")
+    schedules = ("1f1b", "gpipe", "interleaved_1f1b", "zb_h1")
+    space = Space(base, (8, 16), tensor=(1, 2), stages=(2, 4), chunks=(1, 2), samples=(1, 2), zero=(3,), schedules=schedules)
+    found = every(space)
+    rows = np.random.default_rng(2).choice(len(found), min(40, len(found)), replace=False)
+    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
+    errors = times.expected_s / replayed_s - 1
+    assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
+    assert np.median(np.abs(errors)) <= 0.03
+    assert np.abs(errors).max() <= 0.10
+    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_what_is_not_scattered_is_not_scattered_once(small: Make, zero: int) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        small(hybrid(workers=4, scatter="step"), f"training={{zero: {zero}}}")
+    assert "strategy.scatter: gradients are not scattered; set training.zero to 2 or 3" in str(caught.value)

@@ -1,0 +1,206 @@
+"""Workers that train on different samples: what their averages move, when, and who waits for whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaleproof import collective_time
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Kind
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.programs import compiled, moved_bytes, step_s, work_s
+
+Make = Callable[..., Scenario]
+few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+ONE_BUCKET = "bucket: 1 GiB, first_bucket: 1 GiB, overlap: false"
+
+
+def averaged(small: Make, numbers: str, *more: str) -> Scenario:
+    return small(f"strategy={{kind: data_parallel, {numbers}}}", *more)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 8])
+def test_a_ring_moves_its_theory_each_way_through_every_card(small: Make, workers: int) -> None:
+    """2 (n − 1) / n of the gradients out of each rank and as much into it: Patarasuk & Yuan 2009."""
+    program = compiled(
+        averaged(small, f"workers: {workers}, algorithm: ring", "cluster.node.devices=1", "batch={per_worker: 1}")
+    )
+    theory = 2 * (workers - 1) / workers * 4 * small().model.parameters()
+    passed: dict[str, float] = {}
+    for uses, amount in zip(program.uses(), program.amount.tolist(), strict=True):
+        for use in uses:
+            name = program.resources.names[use.resource]
+            passed[name] = passed.get(name, 0.0) + use.per_unit * amount
+    assert passed["network 0 out"] == pytest.approx(theory)
+    assert passed["network 0 in"] == pytest.approx(theory)
+    assert moved_bytes(program) == pytest.approx(theory)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "halving_doubling", "hierarchical"])
+@pytest.mark.parametrize("network", ["{bandwidth: 1 Gbit/s, latency: 0}", "{bandwidth: 1 Tbit/s, latency: 5 ms}"])
+def test_an_average_takes_as_long_as_its_algorithm(small: Make, algorithm: str, network: str) -> None:
+    scenario = averaged(small, f"workers: 32, {ONE_BUCKET}, algorithm: {algorithm}", f"cluster.network={network}", "batch=32")
+    run = predict(scenario)
+    size_bytes = 4 * scenario.model.parameters()
+    took_s = collective_time("all_reduce", size_bytes, 32, scenario.cluster, algorithm)
+    assert run.breakdown_s["exposed_communication"] == pytest.approx(took_s)
+
+
+def test_a_tree_saves_latency_and_a_ring_bytes(small: Make) -> None:
+    """2 log n messages one after another, each of all data, against 2 (n − 1) of an n-th."""
+
+    def took_s(algorithm: str, network: str) -> float:
+        scenario = averaged(
+            small, f"workers: 32, {ONE_BUCKET}, algorithm: {algorithm}", f"cluster.network={network}", "cluster.nodes=32",
+            "cluster.node.devices=1", "batch=32",
+        )  # fmt: skip
+        return predict(scenario).step_time_s
+
+    far, thin = "{bandwidth: 1 Tbit/s, latency: 5 ms}", "{bandwidth: 10 Mbit/s, latency: 0}"
+    assert took_s("tree", far) < took_s("ring", far) / 3
+    assert took_s("ring", thin) < took_s("binary_tree", thin)
+
+
+@pytest.mark.parametrize("overlap", ["false", "true"])
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
+def test_gradients_of_all_microbatches_are_averaged_once(small: Make, overlap: str, microbatches: int) -> None:
+    """The same bytes and the same arithmetic, however many passes it takes."""
+    numbers = f"workers: 8, bucket: 50 KiB, overlap: {overlap}"
+    once, often = (compiled(averaged(small, f"{numbers}, microbatches: {count}", "batch=64")) for count in (1, microbatches))
+    assert moved_bytes(often) == pytest.approx(moved_bytes(once))
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+        assert work_s(often, phase) == pytest.approx(work_s(once, phase))
+    assert (often.kind == Kind.COLLECTIVE).sum() == (once.kind == Kind.COLLECTIVE).sum()
+    # a backward pass that has less beside it to hide a sum
+    assert step_s(often) >= step_s(once) * (1 - 1e-9)
+
+
+def test_sums_follow_the_last_microbatch_alone(small: Make) -> None:
+    program = compiled(averaged(small, "workers: 8, bucket: 50 KiB, microbatches: 4", "batch=64"))
+    before = program.dependencies.lists()
+    for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist():
+        assert [program.microbatch[made] for made in before[row]] == [3]
+
+
+@pytest.mark.parametrize(("bucket", "first"), [("100 KiB", "10 KiB"), ("1 MiB", "1 MiB"), ("30 KiB", "300 KiB"), ("0", "0")])
+def test_buckets_close_at_their_size_from_the_last_layer_on(small: Make, bucket: str, first: str) -> None:
+    scenario = averaged(small, f"workers: 8, bucket: {bucket}, first_bucket: {first}", "batch=64")
+    program = compiled(scenario)
+    sizes_bytes = program.amount[program.kind == Kind.COLLECTIVE] / (2 * 7 / 8)
+    tensors = [4 * tensor for layer in scenario.model.build_layers() for tensor in layer.tensors][::-1]
+    limits = (scenario.strategy.plan.first_bucket_bytes, scenario.strategy.plan.bucket_bytes)
+    filled: list[int] = [0]
+    for tensor in tensors:
+        if filled[-1] >= limits[len(filled) > 1] and filled[-1] > 0:
+            filled.append(0)
+        filled[-1] += tensor
+    assert sizes_bytes == pytest.approx(filled)
+    before = program.dependencies.lists()
+    made = [max(before[row]) for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist()]
+    assert made == sorted(made)
+
+
+@few
+@given(
+    st.integers(2, 12), st.sampled_from([1, 2, 4]), st.sampled_from(["0", "20 KiB", "200 KiB", "1 GiB"]),
+    st.sampled_from(["100 Mbit/s", "10 Gbit/s", "1 Tbit/s"]), st.integers(0, 3),
+)  # fmt: skip
+def test_overlap_never_slows_a_step_and_never_hides_more_than_there_is(
+    small: Make, workers: int, microbatches: int, bucket: str, network: str, zero: int
+) -> None:
+    buckets = f"bucket: {bucket}, first_bucket: {bucket}"
+    apart, beside = (
+        predict(
+            averaged(
+                small, f"workers: {workers}, microbatches: {microbatches}, overlap: {flag}, {buckets}",
+                f"training={{zero: {zero}}}", f"cluster.network={{bandwidth: {network}, latency: 0}}", "batch={per_worker: 4}",
+            )
+        )
+        for flag in ("false", "true")
+    )  # fmt: skip
+    assert beside.step_time_s <= apart.step_time_s * (1 + 1e-9)
+    assert beside.step_time_s >= max(apart.breakdown_s["compute"], apart.breakdown_s["exposed_communication"]) * (1 - 1e-9)
+
+
+def test_workers_with_more_samples_are_waited_for(small: Make) -> None:
+    """A step takes as long as the largest share; of the samples none is lost."""
+    even = predict(averaged(small, f"workers: 4, {ONE_BUCKET}", "batch=48"))
+    uneven = predict(averaged(small, f"workers: 4, {ONE_BUCKET}, shares: [24, 8, 8, 8]", "batch=48"))
+    most = predict(averaged(small, f"workers: 4, {ONE_BUCKET}", "batch=96"))
+    assert uneven.samples == even.samples == 48
+    assert uneven.step_time_s == pytest.approx(most.step_time_s)
+    passes_s = {name: even.phase_s[name] for name in ("forward", "backward")}
+    assert {name: uneven.phase_s[name] for name in passes_s} == pytest.approx(passes_s)
+    waited_s = (24 - 12) / 12 * sum(passes_s.values())
+    assert uneven.breakdown_s["waiting_for_ranks"] == pytest.approx(waited_s)
+
+
+def test_shares_are_split_into_microbatches_worker_by_worker(small: Make) -> None:
+    run = predict(averaged(small, f"workers: 4, {ONE_BUCKET}, shares: [24, 8, 8, 8], microbatches: 4", "batch=48"))
+    whole = predict(averaged(small, f"workers: 4, {ONE_BUCKET}, shares: [24, 8, 8, 8]", "batch=48"))
+    assert run.step_time_s == pytest.approx(whole.step_time_s)
+    with pytest.raises(ScenarioError, match=r"strategy\.microbatches: 4 microbatches do not divide 6 samples; give 3"):
+        averaged(small, "workers: 4, shares: [24, 6, 10, 8], microbatches: 4", "batch=48")
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ("[24, 24]", "2 shares for 4 workers; give one for each worker, or set strategy.workers=2"),
+        ("[12, 12, 12, 13]", "they add up to 49 samples, the batch has 48; set batch.total=49"),
+    ],
+)
+def test_shares_that_do_not_fit_are_refused(small: Make, shares: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message.replace(".", r"\.")):
+        averaged(small, f"workers: 4, shares: {shares}", "batch=48")
+
+
+@pytest.mark.parametrize("rank", [0, 5, 7])
+def test_all_wait_for_the_slowest_worker(small: Make, rank: int) -> None:
+    numbers = f"workers: 8, {ONE_BUCKET}"
+    even = predict(averaged(small, numbers, "batch=64"))
+    slow = predict(averaged(small, numbers, "batch=64", f"unevenness={{stragglers: [{{ranks: [{rank}], slowdown: 3}}]}}"))
+    compute_s = even.breakdown_s["compute"]
+    assert slow.step_time_s == pytest.approx(even.step_time_s + 2 * compute_s, rel=1e-2)
+    # seven of eight wait for twice as long as computing takes
+    assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(7 / 8 * 2 * compute_s, rel=1e-2)
+
+
+def test_queueing_behind_own_gathers_is_no_waiting_for_others(small: Make) -> None:
+    """All are alike, and gathers take much longer than computing: each waits for one that waits for those before it."""
+    run = predict(averaged(small, "workers: 4, prefetch: 1", "training.zero=3", "cluster.node.devices=1", "batch=4"))
+
+    assert run.breakdown_s["exposed_communication"] > 0.5 * run.step_time_s
+    assert run.breakdown_s["waiting_for_ranks"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_weak_scaling_of_one_bucket_follows_the_formula(small: Make) -> None:
+    """Compute and an average that grows like (n − 1) / n."""
+    for workers in (1, 2, 4, 8):
+        scenario = averaged(
+            small, f"workers: {workers}, {ONE_BUCKET}, algorithm: ring", "cluster.node.devices=1", "batch={per_worker: 4}",
+            "cluster.network.latency=0",
+        )  # fmt: skip
+        run = predict(scenario)
+        ring_s = 2 * (workers - 1) / workers * 4 * scenario.model.parameters() / 1.25e9
+        assert run.step_time_s == pytest.approx(run.breakdown_s["compute"] + ring_s)
+        assert math.isclose(run.breakdown_s["exposed_communication"], ring_s, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def test_a_worker_with_more_samples_loads_for_longer(small: Make) -> None:
+    """The batch of a share of twice the samples takes twice as long to decode."""
+    source = "input={decode: 1 ms, cores: 1, prefetch: 1}"
+    even, uneven = (
+        predict(averaged(small, f"workers: 2, {ONE_BUCKET}{more}", source, "batch=48", "cluster.node.devices=1"))
+        for more in ("", ", shares: [32, 16]")
+    )
+    assert even.step_time_s == pytest.approx(24e-3, rel=1e-3)
+    assert uneven.step_time_s == pytest.approx(32e-3, rel=1e-3)

@@ -1,0 +1,136 @@
+"""Strategies on networks of every shape: what trees, tori and odd links do to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scaleproof.simulator.engine import events
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.schema import Scenario
+from tests.simulator.programs import ONLY_COMPUTE, compiled
+
+Make = Callable[..., Scenario]
+STRATEGIES = {
+    "ring": "strategy={kind: data_parallel, workers: 16}",
+    "servers": "strategy={kind: parameter_server, workers: 16, servers: 4}",
+    "colocated": "strategy={kind: parameter_server, workers: 16, servers: 4, placement: colocated}",
+    "pipeline": "strategy={kind: pipeline, stages: 6, microbatches: 12}",
+    "hybrid": "strategy={kind: hybrid, workers: 8, stages: 4, microbatches: 4}",
+}
+NETWORKS = {
+    "leaf_spine": "{kind: leaf_spine, per_leaf: 2, spines: 2, oversubscription: 1.0001}",
+    "fat_tree": "{kind: fat_tree, per_leaf: 2, leaves_per_pod: 2, spines_per_pod: 2, cores: 2, oversubscription: 1.0001}",
+    "rails": "{kind: rail_optimised, nodes_per_group: 2, spines: 2, oversubscription: 1.0001}",
+    "torus": "{kind: torus, dimensions: [2, 4]}",
+    "dragonfly": "{kind: dragonfly, per_router: 2, routers_per_group: 2, groups: 2, local: 10 Gbit/s, global: 10 Gbit/s}",
+}
+INSIDE = {
+    "mesh": "{kind: mesh}",
+    "pcie_tree": "{kind: pcie_tree, per_switch: 2, switches_per_socket: 1, between_sockets: 5 GB/s}",
+}
+
+
+def on(small: Make, strategy: str, *overrides: str) -> float:
+    cards = "cluster.node.cards=4"
+    return predict(small(STRATEGIES[strategy], "batch=960", cards, *overrides)).step_time_s
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("network", ["leaf_spine", "fat_tree", "rails"])
+def test_a_tree_that_never_limits_is_one_switch(small: Make, strategy: str, network: str) -> None:
+    """Every link and every rank on its own, against alike ones folded on one switch.
+
+    Where cards are told apart a rank's messages cannot use the others' cards while they are free.
+    """
+    one_switch_s = on(small, strategy)
+    rel = 0.1 if network == "rails" else 2e-4
+    assert on(small, strategy, f"cluster.network.topology={NETWORKS[network]}") == pytest.approx(one_switch_s, rel=rel)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("network", [*NETWORKS, *INSIDE])
+def test_every_strategy_runs_on_every_topology_and_none_beats_one_switch(small: Make, strategy: str, network: str) -> None:
+    inside = network in INSIDE
+    link, topology = ("node.link", INSIDE[network]) if inside else ("network", NETWORKS[network])
+    assert on(small, strategy, f"cluster.{link}.topology={topology}") >= on(small, strategy) * 0.999
+
+
+@pytest.mark.parametrize("strategy", ["ring", "servers", "colocated", "hybrid"])
+def test_oversubscription_slows_what_crosses_leaves(small: Make, strategy: str) -> None:
+    tree = "cluster.network.topology={{kind: leaf_spine, per_leaf: 1, spines: 1, oversubscription: {}}}"
+    times = [on(small, strategy, tree.format(factor)) for factor in (1, 2, 4)]
+    assert times[0] < times[1] < times[2]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_half_duplex_incast_overhead_and_odd_links_only_ever_slow(small: Make, strategy: str) -> None:
+    plain_s = on(small, strategy)
+    for change in ("duplex=half", "incast=0.1", "overhead=1 ms", "unlike=[{at: [1], bandwidth: 1 Gbit/s}]"):
+        assert on(small, strategy, f"cluster.network.{change}") >= plain_s * (1 - 1e-9), change
+
+
+def test_half_duplex_halves_what_goes_both_ways(small: Make) -> None:
+    """A ring sends and receives all the time."""
+    ring = "strategy={kind: data_parallel, workers: 8, overlap: false, bucket: 1 GiB, first_bucket: 1 GiB}"
+    fixed = (
+        ring,
+        "cluster.node.devices=1",
+        "batch={per_worker: 1}",
+        "cluster.network.latency=0",
+        "cluster.collectives.library=gloo",
+    )
+    full, half = (predict(small(*fixed, f"cluster.network.duplex={way}")) for way in ("full", "half"))
+    ratio = half.breakdown_s["exposed_communication"] / full.breakdown_s["exposed_communication"]
+    assert ratio == pytest.approx(2, rel=1e-6)
+
+
+def test_a_server_that_many_push_to_suffers_from_incast(small: Make) -> None:
+    servers = "strategy={kind: parameter_server, workers: 4, servers: 1}"
+    one_device = "cluster.node.devices=1"
+    plain, incast = (predict(small(servers, one_device, f"cluster.network.incast={i}")) for i in (0, 0.5))
+    push_s = [run.phase_s["send"] for run in (plain, incast)]
+    # four senders: the server's link carries 1 / (1 + 0.5 · 3) of what it could
+    assert push_s[1] / push_s[0] == pytest.approx(2.5, rel=0.02)
+
+
+def test_a_host_that_is_slow_to_handle_messages_bounds_small_ones(small: Make) -> None:
+    """Twelve microbatches' activations of 6 kB leave a stage in a step: at a millisecond each they take twelve."""
+    fixed = ("strategy={kind: pipeline, stages: 2, microbatches: 12}", "cluster.node.devices=1", "batch=12")
+    fast, slow = (predict(small(*fixed, f"cluster.network.overhead={overhead}")) for overhead in ("0", "1 ms"))
+    assert slow.step_time_s > 12e-3 > fast.step_time_s
+
+
+def test_alike_nodes_stay_folded_where_the_network_is_one_switch_in_effect(small: Make) -> None:
+    def classes(*overrides: str) -> int:
+        scenario = small(STRATEGIES["colocated"], "batch=960", *overrides)
+        return len(scenario.strategy.compile(scenario.job(scenario.samples_per_worker)).ranks.names)
+
+    assert classes() == classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2}") == 2
+    assert classes("cluster.network.topology={kind: leaf_spine, per_leaf: 2, oversubscription: 2}") == 20
+    assert classes("cluster.network.unlike=[{at: [1], bandwidth: 1 Gbit/s}]") == 20
+
+
+@pytest.mark.parametrize(("nodes", "each"), [(8, 1), (4, 2), (2, 1)])
+@pytest.mark.parametrize("told_apart", [False, True])
+def test_nodes_that_are_parts_of_one_machine_share_its_cores(small: Make, nodes: int, each: int, told_apart: bool) -> None:
+    """n ranks on c cores take n / c times as long, folded or not."""
+    workers = nodes * each
+    odd = ["unevenness={stragglers: [{ranks: [1], slowdown: 1.0}]}"] if told_apart else []
+    fixed = (
+        f"strategy={{kind: data_parallel, workers: {workers}, overlap: false}}", "batch={per_worker: 1}",
+        f"cluster.nodes={nodes}", f"cluster.node.devices={each}", *ONLY_COMPUTE,
+    )  # fmt: skip
+    alone, shared = (small(*fixed, *odd, *more) for more in ((), ["cluster.shared_cores=1.5"]))
+    assert predict(shared).step_time_s == pytest.approx(workers / 1.5 * predict(alone).step_time_s, rel=1e-3)
+    ends_s = events.simulate(compiled(shared), 3).step_ends_s()
+    assert float(ends_s[-1] - ends_s[-2]) == pytest.approx(predict(shared).step_time_s, rel=1e-6)
+
+
+def test_messages_keep_shared_cores_busy_at_both_ends(small: Make) -> None:
+    """Two stages on nodes that share half a core: one that moves at full bandwidth would keep a whole one busy."""
+    fixed = ("strategy={kind: pipeline, stages: 2}", "cluster.node.devices=1", "cluster.network.cores_busy=1")
+    links = ("cluster.device.memory_bandwidth=1 EB/s", "cluster.network.bandwidth=1 Mbit/s")
+    free, shared = (predict(small(*fixed, *links, *more)).step_time_s for more in ((), ("cluster.shared_cores=0.5",)))
+    assert shared == pytest.approx(2 * free, rel=0.05)

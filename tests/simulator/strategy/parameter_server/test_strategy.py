@@ -1,0 +1,480 @@
+"""What theory says of parameter servers of every kind, on clusters where theory is simple."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import ScenarioError
+from scaleproof.simulator.engine import simulate
+from scaleproof.simulator.engine.events import simulate as by_events
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.run.run import Phase, Run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.parameter_server.shards import Sparse, buckets
+
+Make = Callable[..., Scenario]
+
+# nothing but the network and compute takes time
+PLAIN = ("cluster.network.latency=0", "cluster.node.memory_bandwidth=1 EB/s", "batch={per_worker: 64}")
+ALONE: Final = ("cluster.nodes=64", "cluster.node.devices=1")
+NIC_BPS = 1.25e9
+# nothing but compute takes time
+FREE = ("cluster.network={bandwidth: 1 EB/s, latency: 0}", "cluster.node.link={bandwidth: 1 EB/s, latency: 0}")
+MODES: Final = ({"mode": "asynchronous"}, {"mode": "stale_synchronous", "bound": 2}, {"mode": "asynchronous", "units": 30})
+ONE_SLOW = "unevenness={stragglers: [{ranks: 0, slowdown: 3}]}"
+function_scoped = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+
+
+def servers(workers: int, servers: int = 1, **fields: object) -> str:
+    """A strategy as an override."""
+    given = {"kind": "parameter_server", "workers": workers, "servers": servers} | fields
+    yaml = {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
+    return "strategy={" + ", ".join(f"{name}: {value}" for name, value in yaml.items()) + "}"
+
+
+def compiled(scenario: Scenario) -> Program:
+    return scenario.strategy.compile(scenario.job())
+
+
+def told(run: Run) -> Mapping[str, Any]:
+    assert run.servers is not None
+    return run.servers
+
+
+def size_bytes(scenario: Scenario) -> float:
+    return 4.0 * scenario.model.parameters()
+
+
+def leaving_bytes(program: Program, node: int) -> float:
+    """Bytes that leave a node over its card in a step."""
+    card = program.resources.names.index(f"network {node} out")
+    uses = zip(program.uses(), program.amount.tolist(), program.kind.tolist(), strict=True)
+    return sum(amount * use.per_unit for route, amount, kind in uses for use in route if use.resource == card)
+
+
+# --- synchronous ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "count"), [(4, 1), (4, 4), (8, 2), (6, 8)])
+def test_dedicated_servers_move_what_the_busier_side_must(small: Make, workers: int, count: int) -> None:
+    """Per direction n·S/k bytes pass the card of a server, S that of a worker; overlap hides them but moves no fewer."""
+    scenario = small(servers(workers, count), *ALONE, *PLAIN)
+    least_s = max(workers / count, 1) * size_bytes(scenario) / NIC_BPS
+    run = predict(scenario)
+    assert run.breakdown_s["exposed_communication"] == pytest.approx(2 * least_s, rel=1e-6)
+    overlapped = predict(small(servers(workers, count, overlap=True, bucket="100 KB"), *ALONE, *PLAIN))
+    assert overlapped.step_time_s >= least_s
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 8])
+def test_colocated_servers_on_all_nodes_equal_the_ring(small: Make, nodes: int) -> None:
+    """(n − 1)·S/k bytes pass each card in each phase, which with k = n is the ring's bound."""
+    colocated = servers(nodes, nodes, placement="colocated")
+    scenario = small(colocated, *ALONE, *PLAIN)
+    each_s = (nodes - 1) / nodes * size_bytes(scenario) / NIC_BPS
+    run = predict(scenario)
+    assert run.breakdown_s["exposed_communication"] == pytest.approx(2 * each_s, rel=1e-6)
+    ring = predict(small(f"strategy={{kind: data_parallel, workers: {nodes}, overlap: false}}", *ALONE, *PLAIN))
+    assert ring.breakdown_s["exposed_communication"] == pytest.approx(2 * each_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(("workers", "placement"), [(6, "dedicated"), (13, "dedicated"), (8, "colocated")])
+def test_overlapped_servers_are_steady_from_the_second_step_on(small: Make, workers: int, placement: str) -> None:
+    scenario = small(servers(workers, 2, overlap=True, bucket="100 KB", placement=placement), "batch={per_worker: 64}")
+    steps_s = np.diff(simulate(compiled(scenario), 5).step_ends_s())
+    assert steps_s == pytest.approx(steps_s[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("bucket", ["20 KB", "100 KB", "300 KB"])
+@pytest.mark.parametrize(("workers", "count"), [(1, 1), (4, 2), (6, 3)])
+def test_overlap_is_never_slower(small: Make, mode: str, bucket: str, workers: int, count: int) -> None:
+    after, beside = (
+        predict(small(servers(workers, count, mode=mode, **fields), *ALONE, *PLAIN))
+        for fields in ({}, {"overlap": True, "bucket": bucket})
+    )
+    assert beside.step_time_s <= after.step_time_s * (1 + 1e-9)
+    assert beside.breakdown_s["compute"] == pytest.approx(after.breakdown_s["compute"], rel=0.01)
+
+
+def test_overlap_in_one_bucket_hides_nothing(small: Make) -> None:
+    after, beside = (
+        predict(small(servers(4, 2, **fields), *ALONE, *PLAIN)) for fields in ({}, {"overlap": True, "bucket": "1 GB"})
+    )
+    assert beside.step_time_s == pytest.approx(after.step_time_s, rel=1e-6)
+
+
+@function_scoped
+@given(
+    st.integers(1, 3), st.integers(1, 3), st.sampled_from([20, 60, 200]), st.sampled_from(["bytes", "tensor", "round_robin"])
+)
+def test_whichever_engine_is_chosen_gives_the_reference(small: Make, workers: int, count: int, kilo: int, shard: str) -> None:
+    fields = {"overlap": True, "bucket": f"{kilo} KB", "shard": shard, "two_level": True}
+    program = compiled(small(servers(workers * 3, count, **fields), "batch={per_worker: 64}", "cluster.node.devices=3"))
+    chosen, reference = simulate(program, 3), by_events(program, 3)
+    assert chosen.end_s == pytest.approx(reference.end_s, rel=1e-9, abs=1e-12)
+
+
+# --- clocks and staleness ------------------------------------------------------------------------------------------------
+
+
+@function_scoped
+@given(st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6), st.integers(0, 4), st.booleans())
+def test_the_clock_gap_is_never_above_the_bound(small: Make, slowdowns: list[float], bound: int, overlap: bool) -> None:
+    stragglers = ", ".join(f"{{ranks: {rank}, slowdown: {slowdown}}}" for rank, slowdown in enumerate(slowdowns))
+    scenario = small(
+        servers(len(slowdowns), 2, mode="stale_synchronous", bound=bound, overlap=overlap, bucket="100 KB"),
+        *ALONE, "batch={per_worker: 16}", "steps=8", f"unevenness={{stragglers: [{stragglers}]}}",
+    )  # fmt: skip
+    gap = told(predict(scenario))["clock_gap"]
+    assert 0 <= gap["mean"] <= gap["max"] <= bound
+    assert sum(gap["histogram"].values()) > 0
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+def test_workers_use_the_bound_where_one_is_slow(small: Make, bound: int) -> None:
+    run = predict(small(servers(4, 1, mode="stale_synchronous", bound=bound), *ALONE, ONE_SLOW, "batch={per_worker: 16}"))
+    assert told(run)["clock_gap"]["max"] == bound
+
+
+@pytest.mark.parametrize("unevenness", ["unevenness={}", ONE_SLOW])
+def test_a_bound_of_zero_is_synchronous(small: Make, unevenness: str) -> None:
+    synchronous, stale = (
+        predict(small(servers(4, 2, **fields), *ALONE, *PLAIN, unevenness, "steps=12"))
+        for fields in ({}, {"mode": "stale_synchronous", "bound": 0})
+    )
+    assert stale.step_time_s == pytest.approx(synchronous.step_time_s, rel=1e-6)
+    assert stale.breakdown_s["compute"] == pytest.approx(synchronous.breakdown_s["compute"], rel=1e-6)
+    assert told(stale)["clock_gap"]["max"] == told(synchronous)["clock_gap"]["max"] == 0
+
+
+def test_a_looser_bound_is_never_slower_and_ends_in_none_at_all(small: Make) -> None:
+    jitter = "unevenness={compute_jitter: 0.4}"
+    modes = [*({"mode": "stale_synchronous", "bound": bound} for bound in (0, 1, 3, 50)), {"mode": "asynchronous"}]
+    runs = [predict(small(servers(8, 1, **mode), *ALONE, *PLAIN, *FREE, jitter, "steps=100")) for mode in modes]
+    times_s = [run.step_time_s for run in runs]
+    assert times_s[:4] == sorted(times_s[:4], reverse=True)
+    assert times_s[0] > 1.2 * times_s[3]
+    assert times_s[3] == pytest.approx(times_s[4])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 12])
+def test_staleness_is_that_of_the_others_where_all_are_alike(small: Make, workers: int) -> None:
+    """Between two updates of its own every other worker has one: n − 1 (arXiv 1312.0786)."""
+    run = predict(small(servers(workers, 2, mode="asynchronous"), *ALONE, *PLAIN))
+    assert told(run)["version_staleness"]["mean"] == pytest.approx(workers - 1)
+
+
+def test_a_slow_worker_is_the_stalest(small: Make) -> None:
+    """While it takes one step, the others take three each; in their eyes it comes every third time."""
+    run = predict(small(servers(5, 1, mode="asynchronous"), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=100"))
+    staleness = told(run)["version_staleness"]
+    assert staleness["max"] == 4 * 3
+    others = 3 + 1 / 3
+    assert staleness["mean"] == pytest.approx((12 * others + 1 * 12) / 13, rel=0.02)
+
+
+# --- throughput ----------------------------------------------------------------------------------------------------------
+
+
+def test_asynchronous_workers_do_not_wait_for_a_slow_one(small: Make) -> None:
+    """Throughput is the sum of all workers' own, in place of n times the slowest's."""
+    synchronous, asynchronous = (
+        predict(small(servers(4, 1, mode=mode), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=200"))
+        for mode in ("synchronous", "asynchronous")
+    )
+    even_s = predict(small(servers(4, 1), *ALONE, *PLAIN, *FREE)).step_time_s
+    assert synchronous.step_time_s == pytest.approx(3 * even_s)
+    assert asynchronous.samples_per_s == pytest.approx((3 + 1 / 3) * 64 / even_s, rel=0.01)
+    assert asynchronous.samples_per_s > synchronous.samples_per_s
+
+
+@pytest.mark.parametrize("workers", [1, 3, 16, 40])
+def test_asynchronous_steps_are_bound_by_the_server_s_card_or_a_worker_alone(small: Make, workers: int) -> None:
+    """n·S/k bytes pass a server's card in each direction at the same time; a worker's own step is passes, push and pull."""
+    scenario = small(servers(workers, 2, mode="asynchronous"), *ALONE, *PLAIN)
+    run = predict(scenario)
+    card_s = workers / 2 * size_bytes(scenario) / NIC_BPS
+    alone_s = run.breakdown_s["compute"] + 2 * size_bytes(scenario) / NIC_BPS
+    assert run.step_time_s >= max(card_s, alone_s) * (1 - 1e-6)
+    assert run.step_time_s < 1.25 * max(card_s, alone_s)
+    assert told(run)["busy"]["server NIC"] == pytest.approx(card_s / run.step_time_s, rel=0.02)
+    assert told(run)["bottleneck"] == ("server NIC" if card_s > alone_s else "compute")
+
+
+@function_scoped
+@given(
+    st.integers(1, 6), st.integers(1, 3), st.sampled_from(["dedicated", "colocated"]), st.integers(1, 3), st.floats(0, 0.5),
+    st.sampled_from(MODES),
+)  # fmt: skip
+def test_the_parts_of_a_step_add_up(
+    small: Make, workers: int, count: int, placement: str, devices: int, jitter: float, mode: Mapping[str, object]
+) -> None:
+    run = predict(
+        small(
+            servers(workers, count, placement=placement, **mode), "batch={per_worker: 16}",
+            "cluster.nodes=64", f"cluster.node.devices={devices}",
+            f"unevenness={{compute_jitter: {jitter}}}", "steps=6",
+        )
+    )  # fmt: skip
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    assert run.breakdown_s["other"] == pytest.approx(0.0, abs=1e-6 * run.step_time_s)
+    assert told(run)["updates_per_s"] == pytest.approx(workers / run.step_time_s)
+
+
+def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
+    scenario = small(servers(6, 2, mode="asynchronous"), "unevenness={compute_jitter: 0.2}", "batch={per_worker: 16}")
+    first, second = predict(scenario), predict(scenario)
+    assert first.summary() == second.summary()
+
+
+def test_alike_servers_are_folded_and_equal_what_is_not(small: Make) -> None:
+    """A late start of no time tells servers apart, and changes nothing else."""
+    scenarios = [
+        small(servers(6, 3, mode="asynchronous"), *ALONE, *PLAIN, f"unevenness={{late: {late}}}")
+        for late in ("[]", "[{ranks: [6, 7, 8], delay: 0 s}]")
+    ]
+    programs = [one.strategy.compile(one.job(unevenness=one.unevenness)) for one in scenarios]
+    assert [int(program.ranks.is_server.sum()) for program in programs] == [1, 3]
+    folded, each = (simulate(program, 8).run(scenario="", strategy="", samples=6) for program in programs)
+    assert each.step_time_s == pytest.approx(folded.step_time_s, rel=1e-9)
+    assert told(each)["queue_length"] == pytest.approx(told(folded)["queue_length"])
+    assert told(each)["version_staleness"]["mean"] == pytest.approx(told(folded)["version_staleness"]["mean"])
+
+
+# --- backups -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_backup_cuts_the_wait_for_a_slow_worker(small: Make) -> None:
+    """A step takes what the slowest of those waited for takes, and trains on their samples alone."""
+    runs = [
+        predict(small(servers(4, 1, backups=backups), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=30")) for backups in (0, 1, 2)
+    ]
+    even_s = predict(small(servers(4, 1), *ALONE, *PLAIN, *FREE)).step_time_s
+    assert [run.step_time_s / even_s for run in runs] == pytest.approx([3, 1, 1])
+    assert [run.samples for run in runs] == [256, 192, 128]
+    # the slow one pushes once where the others push three times, each time too late
+    assert told(runs[1])["dropped"] == pytest.approx(1 / 10, abs=0.01)
+
+
+def test_no_backups_are_synchronous(small: Make) -> None:
+    default, none = (predict(small(servers(4, 2, **fields), *PLAIN)) for fields in ({}, {"backups": 0}))
+    assert none.summary() == default.summary()
+
+
+def test_backups_cut_the_tail_of_random_times(small: Make) -> None:
+    times_s = [
+        predict(
+            small(servers(8, 1, backups=backups), *ALONE, *PLAIN, *FREE, "unevenness={compute_jitter: 0.5}", "steps=60")
+        ).step_time_s
+        for backups in (0, 1, 3)
+    ]
+    assert times_s[0] > 1.1 * times_s[1] > 1.1 * times_s[2]
+
+
+# --- units ---------------------------------------------------------------------------------------------------------------
+
+
+def of_units(small: Make, assignment: str, *more: str, units: int = 48) -> Run:
+    fields = {"mode": "asynchronous", "units": units, "assignment": assignment}
+    return predict(small(servers(4, 1, **fields), *ALONE, *PLAIN, *FREE, *more))
+
+
+def test_who_takes_units_does_not_matter_where_workers_are_even(small: Make) -> None:
+    fixed, dynamic = (of_units(small, assignment) for assignment in ("fixed", "dynamic"))
+    assert dynamic.step_time_s == pytest.approx(fixed.step_time_s)
+    endless = predict(small(servers(4, 1, mode="asynchronous"), *ALONE, *PLAIN, *FREE))
+    assert fixed.step_time_s == pytest.approx(endless.step_time_s)
+
+
+def test_taking_units_beats_equal_parts_where_workers_are_uneven(small: Make) -> None:
+    """Equal parts end with the slowest worker's; taken ones end together, but for one unit."""
+    fixed, dynamic = (of_units(small, assignment, ONE_SLOW, units=100) for assignment in ("fixed", "dynamic"))
+    even_s = predict(small(servers(4, 1), *ALONE, *PLAIN, *FREE)).step_time_s
+    assert fixed.step_time_s == pytest.approx(3 * even_s)
+    assert dynamic.step_time_s == pytest.approx(4 / (3 + 1 / 3) * even_s, rel=0.1)
+    # those that are done wait for the slow one
+    assert fixed.breakdown_s["waiting_for_ranks"] == pytest.approx(3 / 4 * 2 * even_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
+@pytest.mark.parametrize("units", [4, 7, 10])
+def test_as_many_units_are_taken_as_there_are(small: Make, assignment: str, units: int) -> None:
+    fields = {"mode": "asynchronous", "units": units, "assignment": assignment}
+    program = compiled(small(servers(4, 2, **fields), ONE_SLOW, "batch={per_worker: 16}"))
+    timeline = simulate(program, 5)
+    serves = np.flatnonzero(program.kind == Kind.SERVE)
+    for server in np.unique(program.rank[serves]):
+        assert np.isfinite(timeline.end_s[:, serves[program.rank[serves] == server]]).sum() == units
+
+
+# --- shards, sparse parameters, levels, rollouts ---------------------------------------------------------------------------
+
+
+LAYERS = [Layer(str(i), str(i), (), tensors, 1) for i, tensors in enumerate([(90,), (20, 10), (10, 10)])]
+
+
+def pushed(sharding: Any, count: int, limit_bytes: float = np.inf, sparse: Sparse | None = None) -> list[list[float]]:
+    return [bucket.sent_bytes.tolist() for bucket in buckets(LAYERS, count, sharding, 4, limit_bytes, sparse, 2)]
+
+
+def test_shards_are_equal_bytes_or_whole_tensors() -> None:
+    assert pushed("bytes", 2) == [[280.0, 280.0]]
+    # 90 | 20, 10, 10, 10
+    assert pushed("tensor", 2) == [[360.0, 200.0]]
+    # 90, 10, 10 | 20, 10
+    assert pushed("round_robin", 2) == [[440.0, 120.0]]
+
+
+def test_buckets_close_at_their_size_from_the_last_tensor_on_and_come_first_layers_first() -> None:
+    found = buckets(LAYERS, 1, "bytes", 4, 100.0, None, 1)
+    assert [(bucket.layer, bucket.sent_bytes.tolist()) for bucket in found] == [(0, [440.0]), (1, [120.0])]
+
+
+@given(st.integers(1, 9), st.sampled_from(["bytes", "tensor", "round_robin"]), st.floats(1, 600))
+def test_all_parameters_are_on_some_server_and_in_some_bucket(count: int, sharding: Any, limit_bytes: float) -> None:
+    assert np.sum(pushed(sharding, count, limit_bytes)) == pytest.approx(560)
+
+
+def test_one_huge_tensor_is_one_server_s_load(small: Make) -> None:
+    model = "model={kind: gpt, layers: 1, hidden: 8, heads: 1, vocabulary: 100000, sequence: 8, tied: true}"
+    scenario = small(servers(4, 4, shard="tensor"), *ALONE, model, *PLAIN)
+    by_tensor, by_bytes = predict(scenario), predict(small(servers(4, 4), *ALONE, model, *PLAIN))
+    table_bytes = 4.0 * 8 * 100000
+    moved_s = by_tensor.breakdown_s["exposed_communication"]
+    assert moved_s == pytest.approx(2 * 4 * table_bytes / NIC_BPS, rel=1e-6)
+    assert by_bytes.breakdown_s["exposed_communication"] == pytest.approx(2 * size_bytes(scenario) / NIC_BPS, rel=1e-6)
+    assert told(by_tensor)["utilisation"]["max"] > 3 * told(by_tensor)["utilisation"]["mean"]
+
+
+@pytest.mark.parametrize("rows", [0.01, 0.1, 1.0])
+def test_sparse_parameters_move_as_many_rows_as_are_touched(small: Make, rows: float) -> None:
+    """Of the word table's V·h elements; each row has 8 bytes more. Positions are dense."""
+    words, hidden = 256, 64
+    dense = small(servers(4, 2), *ALONE)
+    sparse = small(servers(4, 2, sparse=f"{{rows: {rows}}}"), *ALONE)
+    each_bytes = size_bytes(dense) - 4 * words * hidden + rows * words * (4 * hidden + 8)
+    # a worker pushes to both servers, a server is pulled from by all workers
+    assert leaving_bytes(compiled(sparse), 0) == pytest.approx(each_bytes)
+    assert leaving_bytes(compiled(sparse), 4) == pytest.approx(4 * each_bytes / 2)
+    assert leaving_bytes(compiled(dense), 0) == pytest.approx(size_bytes(dense))
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("fields", [{}, {"overlap": True, "bucket": "100 KB"}, {"mode": "asynchronous"}])
+def test_two_levels_move_one_worker_s_bytes_from_each_node(small: Make, devices: int, fields: Mapping[str, object]) -> None:
+    one, two = (
+        compiled(small(servers(8, 2, two_level=two_level, **fields), f"cluster.node.devices={devices}", "batch=512"))
+        for two_level in (False, True)
+    )
+    for node in (0, 8 // devices):
+        assert leaving_bytes(two, node) == pytest.approx(leaving_bytes(one, node) / devices)
+
+
+def test_two_levels_pay_where_the_network_is_slow(small: Make) -> None:
+    flat, levels = (predict(small(servers(16, 2, two_level=two_level), *PLAIN)) for two_level in (False, True))
+    assert levels.step_time_s < flat.step_time_s
+    assert levels.breakdown_s["waiting_for_ranks"] >= 0
+
+
+def test_a_node_of_two_levels_goes_as_one(small: Make) -> None:
+    run = predict(small(servers(8, 1, mode="asynchronous", two_level=True), *PLAIN))
+    assert told(run)["version_staleness"]["mean"] == pytest.approx(2 - 1)
+
+
+def test_actors_spend_their_rollout_before_each_step(small: Make) -> None:
+    without, acting = (predict(small(servers(4, 1, rollout=rollout), *ALONE, *PLAIN)) for rollout in ("0 s", "50 ms"))
+    assert acting.step_time_s == pytest.approx(without.step_time_s + 0.05)
+    assert acting.breakdown_s["waiting_for_input"] == pytest.approx(0.05)
+    assert told(acting)["bottleneck"] == "input"
+
+
+def test_actors_act_with_all_parameters(small: Make) -> None:
+    """Nothing of a pull is hidden behind a rollout or the passes after it, but behind the backward pass before it."""
+    fields = {"overlap": True, "bucket": "100 KB", "rollout": "50 ms"}
+    scenario = small(servers(4, 1, **fields), *ALONE, *PLAIN)
+    program = compiled(scenario)
+    rollouts = (program.phase == Phase.INPUT) & (program.amount > 0)
+    timeline = simulate(program, 3)
+    pulls = (program.kind == Kind.TRANSFER) & program.ranks.is_server[program.rank]
+    assert (timeline.start_s[1:, rollouts] >= timeline.end_s[:-1, pulls].max(axis=1, keepdims=True)).all()
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------------
+
+
+def test_synchronous_workers_keep_in_step(small: Make) -> None:
+    synchronous = told(predict(small(servers(6, 2), *ALONE, *PLAIN)))
+    assert synchronous["clock_gap"]["histogram"] == {"0": 6}
+    assert set(synchronous["version_staleness"]["histogram"]) == {"0"}
+    assert synchronous["dropped"] == 0
+
+
+def test_the_queue_of_a_synchronous_server_is_known(small: Make) -> None:
+    """n pushes come at once: the last of them waits for n − 1 services, and a mean one for half of that."""
+    scenario = small(servers(5, 1), *ALONE, "batch={per_worker: 1}")
+    run, cluster = predict(scenario), scenario.cluster
+    sum_s = cluster.sum_s(size_bytes(scenario))
+    assert told(run)["queue_length"]["max"] == 4
+    assert told(run)["queue_length"]["mean"] == pytest.approx(sum_s * 5 * 4 / 2 / run.step_time_s)
+    update_s = cluster.update_s(scenario.model.parameters(), "sgd", "fp32")
+    assert told(run)["utilisation"]["max"] == pytest.approx((5 * sum_s + update_s) / run.step_time_s)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bottleneck"),
+    [
+        (("cluster.node.memory_bandwidth=1 GB/s",), "server CPU"),
+        (("cluster.network.bandwidth=10 Mbit/s",), "server NIC"),
+        (("strategy.servers=16", "cluster.network.bandwidth=10 Mbit/s"), "worker NIC"),
+        (("cluster.device.peak.fp32=1 GFLOP/s",), "compute"),
+        (("input={storage: {bandwidth: 1 KB/s, sample: 1 KB, shared_by: cluster}}",), "input"),
+    ],
+)
+def test_the_bottleneck_is_what_is_busiest(small: Make, overrides: tuple[str, ...], bottleneck: str) -> None:
+    run = predict(small(servers(8, 1, mode="asynchronous"), *ALONE, "batch={per_worker: 8}", *overrides))
+    assert told(run)["bottleneck"] == bottleneck
+
+
+def test_what_has_no_servers_tells_of_none(small: Make) -> None:
+    assert predict(small()).servers is None
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mode": "stale_synchronous"}, "strategy.bound: missing: .* give 0, which keeps all in step, or more"),
+        ({"mode": "stale_synchronous", "bound": -1}, "strategy.bound: -1 is below zero; give 0, .* or more"),
+        ({"mode": "asynchronous", "bound": 1}, "strategy.bound: asynchronous servers keep no clock; set mode"),
+        ({"backups": 4}, "strategy.backups: 4 of 4 workers .* give 0 to 3"),
+        ({"backups": -1}, "strategy.backups: -1 of 4 workers .* give 0 to 3"),
+        ({"mode": "asynchronous", "backups": 1}, "strategy.backups: asynchronous servers wait for no push; set mode"),
+        ({"two_level": True, "backups": 1}, "strategy.backups: with two_level"),
+        ({"assignment": "dynamic", "mode": "asynchronous"}, "strategy.units: missing: .* such as 80"),
+        ({"units": 8}, "strategy.units: synchronous workers .* set mode: asynchronous"),
+        ({"units": 3, "mode": "asynchronous"}, "strategy.units: 3 units .* give 4 or more"),
+        ({"units": 8, "mode": "asynchronous", "two_level": True}, "strategy.units: with two_level"),
+        ({"servers": 200, "shard": "tensor", "placement": "colocated"}, "200 servers for 77 whole tensors; give at most 77"),
+        ({"sparse": "{rows: 0}"}, "strategy.sparse.rows: must be greater than 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(small: Make, fields: Mapping[str, object], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        small(servers(4, **fields))
+
+
+def test_a_model_without_embedding_is_not_sparse(small: Make) -> None:
+    mlp = "model={kind: mlp, inputs: 8, layers: 2, hidden: 8, outputs: 2}"
+    with pytest.raises(ScenarioError, match=r"strategy\.sparse: the model has no layer called embedding.*leave sparse out"):
+        small(servers(4, sparse="{rows: 0.1}"), mlp)

@@ -1,0 +1,240 @@
+"""What the ranks of a replica do in turn: bubbles, gathers before passes, pieces of passes, messages between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.engine import simulate
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import COLLECTIVE_LANE, Kind
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, lanes
+from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
+from scaleproof.simulator.strategy.plan import Plan
+from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, held_up_s, step_s, work_s
+
+Make = Callable[..., Scenario]
+SCHEDULES: tuple[tuple[ScheduleName, int], ...] = (
+    ("gpipe", 1), ("1f1b", 1), ("zb_h1", 1), ("interleaved_1f1b", 2), ("looped_bfs", 3), ("zb_v", 2), ("dualpipe_v", 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chunks", "stages", "microbatches"),
+    [(1, 2, 2), (2, 2, 2), (3, 2, 8), (4, 2, 8), (6, 2, 8), (2, 3, 6), (4, 3, 6), (8, 3, 6), (2, 4, 8), (3, 4, 8), (6, 4, 12)],
+)
+def test_the_bubble_falls_with_the_chunks(small: Make, chunks: int, stages: int, microbatches: int) -> None:
+    """(p − 1) / v of the passes of a rank's m microbatches, of v chunks each: arXiv 2104.04473, section 2.2."""
+    schedule = "interleaved_1f1b" if chunks > 1 else "1f1b"
+    numbers = f"stages: {stages}, chunks: {chunks}, microbatches: {microbatches}, schedule: {schedule}"
+    run = predict(small(EVEN, f"strategy={{kind: pipeline, {numbers}}}", *ONLY_COMPUTE, f"batch={microbatches}"))
+    theory = (stages - 1) / (chunks * microbatches + stages - 1)
+    assert run.bubble_fraction == pytest.approx(theory, rel=1e-4)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 1), (3, 2), (4, 16), (6, 6)])
+def test_the_bubble_of_one_chunk(small: Make, schedule: str, stages: int, microbatches: int) -> None:
+    """(p − 1) / (m + p − 1) of a step, in whatever order: arXiv 1811.06965, section 2.3."""
+    numbers = f"stages: {stages}, microbatches: {microbatches}, schedule: {schedule}"
+    run = predict(small(EVEN, f"strategy={{kind: pipeline, {numbers}}}", *ONLY_COMPUTE, f"batch={microbatches}"))
+    assert run.bubble_fraction == pytest.approx((stages - 1) / (microbatches + stages - 1), rel=1e-4)
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(2, 3), st.integers(1, 3), st.booleans(), st.integers(1, 4))
+def test_lanes_are_the_passes_of_the_schedule_in_pieces(
+    schedule: tuple[ScheduleName, int], stages: int, rounds: int, all_cut: bool, pieces: int
+) -> None:
+    """Every pass over every layer once, backward passes from the last layer on; what waits passes nothing."""
+    name, chunks = schedule
+    microbatches = 2 * stages * rounds
+    plan = Plan(stages=stages, chunks=chunks, microbatches=microbatches, schedule=name)
+    each, total = 2 * pieces, stages * chunks
+    cuts = [[range(each * s + 2 * i, each * s + 2 * i + 2) for i in range(pieces)] for s in range(total)]
+    tasks = lanes(plan, cuts, all_cut, PassTimes())
+    works = tasks.kind >= 0
+    assert set(tasks.kind[~works]) == ({BEGIN, TURN} if name == "gpipe" else {BEGIN})
+    assert (tasks.begin[~works] == tasks.end[~works]).all()
+    for rank in range(stages):
+        own = tasks.rank == rank
+        assert (np.diff(tasks.slot[own]) > 0).all()
+        firsts, lasts = np.flatnonzero(own & tasks.first), np.flatnonzero(own & tasks.last)
+        passes = order(name, stages, microbatches, chunks)
+        assert tasks.kind[firsts].tolist() == passes.kind[rank][passes.slot[rank] >= 0].tolist()
+        assert tasks.microbatch[firsts].tolist() == passes.microbatch[rank][passes.slot[rank] >= 0].tolist()
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            forward, stage = tasks.kind[first] == Pass.FORWARD, int(tasks.stage[first])
+            begins, ends = tasks.begin[first : last + 1].tolist(), tasks.end[first : last + 1].tolist()
+            if not forward:
+                begins, ends = begins[::-1], ends[::-1]
+            assert begins == [each * stage, *ends[:-1]]
+            assert ends[-1] == each * (stage + 1)
+    cut = tasks.cut & works
+    assert (tasks.kind[cut] != Pass.WEIGHT).all()
+    if not all_cut and pieces > 1:
+        assert (tasks.kind[cut] == Pass.BACKWARD).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_a_hint_of_an_order_is_above_all_that_a_task_follows(small: Make, schedule: tuple[str, int], zero: int) -> None:
+    """It saves engines the search for one. Where layers' gradients are all made at the end of a pass there is none."""
+    name, chunks = schedule
+    if zero == 3 and name in ("zb_h1", "zb_v", "dualpipe_v"):
+        return
+    scenario = small(
+        f"strategy={{kind: hybrid, workers: 2, stages: 2, chunks: {chunks}, schedule: {name}, microbatches: 4, overlap: true}}",
+        f"training={{zero: {zero}}}", "batch=8",
+    )  # fmt: skip
+    program = compiled(scenario)
+    before = program.predecessors()
+    hinted = program.slot[before.keys()] >= 0
+    task, previous = before.keys()[hinted], before.values[hinted]
+    assert (program.slot[previous] >= 0).all()
+    assert (program.slot[previous] < program.slot[task]).all()
+
+
+SHARDED = "strategy={{kind: data_parallel, workers: 8, prefetch: {prefetch}, microbatches: {microbatches}}}"
+# layers of 2 ms each, gathered in half of that, and parameters updated for nothing
+LAYERS = (
+    "model={kind: mlp, layers: 8, inputs: 512, hidden: 512, outputs: 512}",
+    "cluster.node={devices: 8, link: {bandwidth: 1 GB/s, latency: 0}}",
+    "cluster.device.memory_bandwidth=1 EB/s",
+    "cluster.device.layer_overhead=2 ms",
+    "batch={per_worker: 4}",
+)
+
+
+def sharded_s(small: Make, prefetch: int, *more: str, microbatches: int = 1) -> float:
+    sharded = SHARDED.format(prefetch=prefetch, microbatches=microbatches)
+    return step_s(compiled(small(*LAYERS, sharded, "training={zero: 3}", *more)))
+
+
+def test_gathers_ahead_are_hidden_and_others_are_not(small: Make) -> None:
+    """All gathers show when each waits for the pass before it; one ahead hides all but the first of the step."""
+    gather_s = 7 / 8 * (512 * 512 + 512) * 4 / 1e9
+    passes_s = 2 * 8 * 2e-3 + 6 * 4 * 8 * 512 * 512 / 1e12 - 2 * 4 * 512 * 512 / 1e12
+    # the sum of the first layer's gradients is all that is left behind the last pass
+    assert sharded_s(small, 1) == pytest.approx(passes_s + gather_s + gather_s, rel=1e-2)
+    # of the backward pass sums are under way when the next gather begins, which goes first
+    assert sharded_s(small, 0) == pytest.approx(passes_s + 16 * gather_s + gather_s, rel=0.2)
+
+
+@pytest.mark.parametrize("overhead", ["0", "200 us", "1 ms", "20 ms"])
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_gathering_further_ahead_is_never_slower(small: Make, overhead: str, microbatches: int) -> None:
+    more = f"cluster.device.layer_overhead={overhead}"
+    times = [sharded_s(small, prefetch, more, microbatches=microbatches) for prefetch in (0, 1, 2, 3, 8)]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] < times[0]
+
+
+@pytest.mark.parametrize("overhead", ["0", "200 us", "20 ms"])
+def test_keeping_parameters_between_the_passes_is_never_slower(small: Make, overhead: str) -> None:
+    kept, dropped = (
+        step_s(
+            compiled(
+                small(
+                    *LAYERS, f"strategy={{kind: data_parallel, workers: 8, reshard: {reshard}}}", "training={zero: 3}",
+                    f"cluster.device.layer_overhead={overhead}",
+                )
+            )
+        )
+        for reshard in ("false", "true")
+    )  # fmt: skip
+    assert kept <= dropped
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "stages: 4, microbatches: 8, schedule: 1f1b",
+        "stages: 4, microbatches: 8, schedule: gpipe",
+        "stages: 2, chunks: 3, microbatches: 8, schedule: interleaved_1f1b",
+        "stages: 2, chunks: 2, microbatches: 4, schedule: zb_v",
+        "stages: 3, microbatches: 6, schedule: zb_h1",
+    ],
+)
+@pytest.mark.parametrize("network", ["10 Gbit/s", "100 Gbit/s"])
+def test_sending_beside_passes_is_never_slower(small: Make, numbers: str, network: str) -> None:
+    apart_s, beside_s = (
+        predict(
+            small(
+                f"strategy={{kind: pipeline, {numbers}, overlap_sends: {flag}}}",
+                "cluster.node.devices=1", f"cluster.network.bandwidth={network}",
+            )
+        ).step_time_s
+        for flag in ("false", "true")
+    )  # fmt: skip
+    assert beside_s <= apart_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "stages: 3, microbatches: 6, schedule: 1f1b",
+        "stages: 2, chunks: 2, microbatches: 4, schedule: interleaved_1f1b",
+        "stages: 3, chunks: 2, microbatches: 6, schedule: zb_v",
+    ],
+)
+@pytest.mark.parametrize("overlap_sends", ["false", "true"])
+def test_what_goes_to_one_rank_goes_message_by_message(small: Make, numbers: str, overlap_sends: str) -> None:
+    """However slow the network, the first to be sent is the first to arrive."""
+    strategy = f"strategy={{kind: pipeline, {numbers}, overlap_sends: {overlap_sends}}}"
+    program = compiled(small(strategy, "cluster.node.devices=1", "cluster.network.bandwidth=10 Mbit/s"))
+    timeline = simulate(program, 2)
+    rows = np.flatnonzero(program.kind == Kind.TRANSFER)
+    for pair in {(program.rank[row], program.peer[row]) for row in rows.tolist()}:
+        own = rows[(program.rank[rows] == pair[0]) & (program.peer[rows] == pair[1])]
+        own = own[np.argsort(timeline.end_s[0, own])]
+        start_s, end_s = timeline.start_s[0, own], timeline.end_s[0, own]
+        assert (start_s[1:] >= end_s[:-1]).all()
+
+
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_tensor_parallel_ranks_send_a_part_each_and_gather_it_again(small: Make, tensor: int) -> None:
+    """Between nodes each message has a t-th of the bytes; inside the node they gather what has come, doubling it each step."""
+    whole, parts = (
+        compiled(small(f"strategy={{kind: hybrid, stages: 2, tensor: {tensor}, microbatches: 2, order: "
+                       f"[tensor, context, workers, stages], split_sends: {flag}}}", f"cluster.node.devices={tensor}"))
+        for flag in ("false", "true")
+    )  # fmt: skip
+    sent = [program.amount[program.kind == Kind.TRANSFER] for program in (whole, parts)]
+    assert sent[1] == pytest.approx(sent[0] / tensor)
+    late = [program.latency_s[program.kind == Kind.TRANSFER] for program in (whole, parts)]
+    gather_s = 5e-6 * math.log2(tensor) + (tensor - 1) / tensor * sent[0][0] / 10e9
+    assert late[1] - late[0] == pytest.approx(gather_s)
+
+
+def test_ranks_on_different_nodes_gather_what_they_have_got_between_them(small: Make) -> None:
+    """Two tensor-parallel ranks with a worker each beside them."""
+    numbers = "workers: 2, stages: 2, tensor: 2, order: [workers, stages, tensor, context]"
+    whole, parts = (
+        compiled(small(f"strategy={{kind: hybrid, {numbers}, split_sends: {flag}}}", "cluster.network.latency=0"))
+        for flag in ("false", "true")
+    )
+    (late_s,) = {
+        float(b - a)
+        for a, b in zip(*(program.latency_s[program.kind == Kind.TRANSFER] for program in (whole, parts)), strict=True)
+    }
+    size_bytes = whole.amount[whole.kind == Kind.TRANSFER][0]
+    # half of it each way, four ranks of a node at a time
+    assert late_s == pytest.approx(4 * size_bytes / 2 / 1.25e9)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
+def test_halves_of_backward_passes_are_the_whole(small: Make, schedule: str, chunks: int) -> None:
+    numbers = f"tensor: 2, stages: 2, chunks: {chunks}, microbatches: 4"
+    halves = compiled(small(f"strategy={{kind: hybrid, {numbers}, schedule: {schedule}}}", "batch=4"))
+    whole = compiled(small("strategy={kind: hybrid, tensor: 2, stages: 2, microbatches: 4}", "batch=4"))
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        assert work_s(halves, phase).sum() == pytest.approx(work_s(whole, phase).sum())
+        assert held_up_s(halves, phase).sum() == pytest.approx(held_up_s(whole, phase).sum())
+    assert (halves.lane == COLLECTIVE_LANE).sum() == 0

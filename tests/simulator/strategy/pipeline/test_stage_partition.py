@@ -1,0 +1,150 @@
+"""Where models are cut: no other cut has a lighter heaviest stage."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.model.layers import Layer, glued_ends
+from scaleproof.simulator.model.operators import Matmul, SavedActivation
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Kind
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.job import Job
+from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, most_held
+from scaleproof.simulator.strategy.pipeline.stage_partition import cut
+from scaleproof.simulator.strategy.plan import Plan
+from tests.simulator.clusters import plain
+from tests.simulator.programs import compiled, held_up_s, work_s
+
+Make = Callable[..., Scenario]
+HEAVY_HEAD = "model={kind: gpt, layers: 12, hidden: 64, heads: 4, vocabulary: 20000, sequence: 32}"
+ONE_CHUNK: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
+weights = st.integers(0, 30)
+
+
+def model(sizes: Sequence[int], lead: int, trail: int, kept: Sequence[int] = ()) -> list[Layer]:
+    """Layers of so many multiplications, the first and the last few glued to what is between."""
+    last = len(sizes) - trail
+    kept = kept or [0] * len(sizes)
+    return [
+        Layer(
+            f"layer{i}", f"layer{i}", (Matmul("product", 1, size, 10),), (), 1,
+            glued=not lead <= i < last, kept=(SavedActivation("input", kept[i]),),
+        )
+        for i, size in enumerate(sizes)
+    ]  # fmt: skip
+
+
+def job(layers: Sequence[Layer]) -> Job:
+    return Job(layers, plain(devices=8), 12, "fp32", "sgd")
+
+
+def cuts(layers: Sequence[Layer], stages: int) -> Iterator[list[range]]:
+    """All ways to give every stage a block, the glued layers to the first and the last."""
+    first, last = glued_ends(layers)
+    for inner in itertools.combinations(range(first + 1, last), stages - 1):
+        yield [range(a, b) for a, b in itertools.pairwise([0, *inner, len(layers)])]
+
+
+@given(
+    st.lists(weights, min_size=4, max_size=9), st.integers(0, 1), st.integers(0, 1), st.integers(1, 4), st.sampled_from([1, 2])
+)
+def test_no_cut_has_a_faster_slowest_stage(sizes: list[int], lead: int, trail: int, stages: int, chunks: int) -> None:
+    layers = model(sizes, lead, trail)
+    total = stages * chunks
+    if total > len(sizes) - lead - trail:
+        return
+    schedule: ScheduleName = "1f1b" if chunks == 1 else "looped_bfs"
+    found = cut(job(layers), Plan(stages=stages, chunks=chunks, schedule=schedule), "time")
+
+    def slowest(ranges: Sequence[range]) -> int:
+        return max(sum(sizes[i] for i in part) for part in ranges)
+
+    assert found in list(cuts(layers, total))
+    assert slowest(found) == min(map(slowest, cuts(layers, total)))
+
+
+@given(st.lists(weights, min_size=4, max_size=9), st.integers(2, 4), st.sampled_from(ONE_CHUNK))
+def test_no_cut_has_a_lighter_heaviest_stage(kept: list[int], stages: int, schedule: ScheduleName) -> None:
+    """A stage of 1F1B holds the activations of as many microbatches as there are stages behind it and itself."""
+    layers = model([1] * len(kept), 0, 0, kept)
+    plan = Plan(stages=stages, microbatches=12, schedule=schedule)
+    found = cut(job(layers), plan, "memory")
+    held = most_held(plan.schedule, stages, 12)
+
+    def heaviest(ranges: Sequence[range]) -> float:
+        return max(float(held[stage]) * sum(kept[i] for i in part) for stage, part in enumerate(ranges))
+
+    assert found in list(cuts(layers, stages))
+    assert heaviest(found) == pytest.approx(min(map(heaviest, cuts(layers, stages))))
+
+
+@pytest.mark.parametrize("blocks", [[4, 1, 1], [1, 1, 4], [2, 2, 2], [1, 4, 1]])
+def test_stages_have_as_many_blocks_as_they_are_given(small: Make, blocks: list[int]) -> None:
+    scenario = small(f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {blocks}}}")
+    parts = scenario.strategy.parts(scenario.job())
+    assert [sum(not layer.glued for layer in part) for part in parts] == blocks
+    assert parts[0][0].glued
+    assert parts[-1][-1].glued
+
+
+def test_chunks_take_stages_in_turn_from_a_list_too(small: Make) -> None:
+    scenario = small(
+        "strategy={kind: pipeline, stages: 2, chunks: 2, microbatches: 2, schedule: interleaved_1f1b, balance: [1, 2, 1, 2]}"
+    )
+    assert [len(part) for part in scenario.strategy.parts(scenario.job())] == [1 + 1 + 1, 2 + 2 + 1]
+
+
+@pytest.mark.parametrize("balance", ["time", "memory"])
+def test_beside_a_heavy_head_are_fewer_blocks(small: Make, balance: str) -> None:
+    scenario = small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {balance}}}", "batch=6")
+    counts = [sum(not layer.glued for layer in part) for part in scenario.strategy.parts(scenario.job())]
+    assert counts[-1] < min(counts[:-1])
+
+
+def test_balance_by_time_is_faster_and_by_memory_is_smaller(small: Make) -> None:
+    by_layers, by_time, by_memory = (
+        predict(small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 12, balance: {balance}}}", "batch=12"))
+        for balance in ("layers", "time", "memory")
+    )
+    assert by_time.step_time_s < by_layers.step_time_s
+    assert by_memory.memory_bytes_per_rank is not None
+    assert by_layers.memory_bytes_per_rank is not None
+    assert by_memory.memory_bytes_per_rank < by_layers.memory_bytes_per_rank
+
+
+def test_messages_are_as_large_as_what_the_layer_before_the_cut_hands_on(small: Make) -> None:
+    model = "model={kind: mlp, layers: 4, inputs: 8, hidden: 100, outputs: 5}"
+    for blocks in ([1, 3], [2, 2], [3, 1]):
+        scenario = small(model, f"strategy={{kind: pipeline, stages: 2, microbatches: 2, balance: {blocks}}}", "batch=6")
+        program = compiled(scenario)
+        sent = program.amount[program.kind == Kind.TRANSFER]
+        assert sent.tolist() == [3 * 100 * 4] * 4
+        assert (program.phase[program.kind == Kind.TRANSFER] == Phase.SEND).all()
+
+
+def test_what_ranks_exchange_within_passes_weighs_too(small: Make) -> None:
+    """Of layers that compute alike those that send tokens to experts take longer, and other cuts are no faster."""
+    model = (
+        "model={kind: llama, layers: 8, hidden: 64, heads: 4, vocabulary: 8, sequence: 32, feedforward: 64, "
+        "experts: {count: 8, active: 1, feedforward: 64, dense_layers: 4}}"
+    )
+
+    def slowest_s(balance: str) -> float:
+        numbers = f"workers: 4, expert: 4, stages: 2, balance: {balance}"
+        program = compiled(
+            small(model, f"strategy={{kind: hybrid, {numbers}}}", "cluster.node.link.bandwidth=100 MB/s", "batch=8")
+        )
+        forward_s, backward_s = (
+            work_s(program, phase) + held_up_s(program, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)
+        )
+        return float((forward_s + backward_s).max())
+
+    assert slowest_s("time") == pytest.approx(min(slowest_s(f"[{first}, {8 - first}]") for first in range(1, 8)))
+    assert slowest_s("time") < 0.9 * slowest_s("layers")

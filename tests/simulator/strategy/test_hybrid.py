@@ -1,0 +1,310 @@
+"""Replicas of pipelines of ranks that share layers: where they are, what they share, and who waits for whom."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import InputError, ScenarioError
+from scaleproof.simulator.engine import events, is_contended, replay
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.layout.mesh import ORDER
+from scaleproof.simulator.strategy.layout.placement import Placed
+from scaleproof.simulator.strategy.plan import Plan
+from tests.simulator.programs import compiled, sent_bytes, step_s
+
+Make = Callable[..., Scenario]
+few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+FREE_LINKS = (
+    "cluster.network={bandwidth: 1 EB/s, latency: 0}",
+    "cluster.node.link={bandwidth: 1 EB/s, latency: 0}",
+)
+CHUNKED = ("interleaved_1f1b", "looped_bfs", "zb_v", "dualpipe_v")
+flags = st.booleans()
+
+
+def hybrid(small: Make, numbers: dict[str, Any] | str, *more: str) -> Scenario:
+    fields = numbers if isinstance(numbers, str) else json.dumps(numbers)[1:-1]
+    return small(f"strategy={{kind: hybrid, {fields}}}", *more)
+
+
+degrees = st.fixed_dictionaries(
+    {
+        "workers": st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]),
+        "stages": st.integers(1, 4),
+        "tensor": st.sampled_from([1, 1, 2, 4]),
+        "context": st.sampled_from([1, 1, 2]),
+        "microbatches": st.sampled_from([1, 2, 4]),
+        "order": st.one_of(st.just(list(ORDER)), st.permutations(ORDER)),
+        "schedule": st.sampled_from(["gpipe", "1f1b", "zb_h1"]),
+        "overlap": flags,
+        "overlap_gather": flags,
+        "overlap_sends": flags,
+        "split_sends": flags,
+        "bucket": st.sampled_from(["25 MiB", "50 KiB"]),
+        # loads every node of a group alike
+        "algorithm": st.just("ring"),
+    }
+).map(lambda one: one | {"split_sends": one["split_sends"] and one["tensor"] > 1 and one["stages"] > 1})
+
+
+def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]:
+    """Of what depends on what is shared out, what `zero` allows."""
+    shared = {"overlap_gather": numbers["overlap_gather"] and zero in (1, 2)}
+    return numbers | shared | (more if zero else {})
+
+
+def each_alone(plan: Plan, job: Any) -> list[Placed]:
+    return plan._each_alone(plan.grid(job.cluster.node.devices))
+
+
+@few
+@given(
+    degrees, st.integers(0, 3), st.sampled_from([None, 1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([None, 0, 1, 5])
+)
+def test_alike_workers_modelled_once_take_as_long_as_each_on_its_own(
+    small: Make, numbers: dict[str, Any], zero: int, sharing: int | None, cards: int, slow: int | None
+) -> None:
+    """With one of all ranks slower than the rest too."""
+    ranks = numbers["workers"] * numbers["stages"] * numbers["tensor"] * numbers["context"]
+    assume(sharing is None or numbers["workers"] % sharing == 0)
+    stragglers = [{"ranks": [slow], "slowdown": 1.5}] if slow is not None and slow < ranks else []
+    scenario = hybrid(
+        small, with_zero(numbers, zero, shard_over=sharing), f"training={{zero: {zero}}}", f"cluster.node.cards={cards}",
+        f"unevenness={json.dumps({'stragglers': stragglers})}", "cluster.nodes=128", "batch={per_worker: 4}",
+    )  # fmt: skip
+    folded = compiled(scenario)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Plan, "classes", each_alone)
+        alone = compiled(scenario)
+    assert folded.ranks.multiplicity.sum() == alone.ranks.multiplicity.sum() == scenario.strategy.ranks
+    assert step_s(folded) == pytest.approx(step_s(alone), rel=1e-9)
+
+
+@few
+@given(degrees, st.integers(0, 3), st.sampled_from([None, *CHUNKED]), st.integers(0, 2), flags)
+def test_replay_equals_events_where_nothing_is_short(
+    small: Make, numbers: dict[str, Any], zero: int, chunked: str | None, prefetch: int, reshard: bool
+) -> None:
+    """And where something is, sharing slows the last of the steps."""
+    gathers = {"prefetch": prefetch, "reshard": reshard} if zero == 3 else {}
+    more = gathers | ({"schedule": chunked, "chunks": 2} if chunked else {})
+    try:
+        scenario = hybrid(
+            small,
+            with_zero(numbers, zero) | more,
+            f"training={{zero: {zero}}}",
+            "cluster.nodes=128",
+            "batch={per_worker: 4}",
+            "model.layers=8",
+        )
+    except ScenarioError:
+        assume(False)
+    program = compiled(scenario)
+    alone, shared = replay.simulate(program, 3), events.simulate(program, 3)
+    if is_contended(alone):
+        assert shared.step_ends_s()[-1] >= alone.step_ends_s()[-1] * (1 - 1e-9)
+    else:
+        assert shared.end_s == pytest.approx(alone.end_s, rel=1e-9)
+        assert shared.start_s == pytest.approx(alone.start_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("innermost", "sums", "sends"), [("workers", False, True), ("stages", True, False), ("tensor", True, True)]
+)
+def test_what_is_innermost_stays_inside_nodes(small: Make, innermost: str, sums: bool, sends: bool) -> None:
+    order = [innermost, *(axis for axis in ORDER if axis != innermost)]
+    program = compiled(
+        hybrid(small, {"workers": 4, "stages": 4, "tensor": 4, "microbatches": 4, "order": order}, "cluster.nodes=16")
+    )
+    assert bool(sent_bytes(program, Kind.COLLECTIVE)) == sums
+    assert bool(sent_bytes(program, Kind.TRANSFER)) == sends
+
+
+@pytest.mark.parametrize("innermost", ["workers", "stages"])
+def test_a_slow_network_hurts_what_crosses_it(small: Make, innermost: str) -> None:
+    order = [innermost, *(axis for axis in ORDER if axis != innermost)]
+
+    def took(kind: Kind, network: str) -> float:
+        scenario = hybrid(small, {"workers": 4, "stages": 4, "microbatches": 4, "order": order}, network)
+        program = compiled(scenario)
+        timeline = replay.simulate(program, 2)
+        return float((timeline.end_s - timeline.start_s)[1, program.kind == kind].sum())
+
+    inside, across = (Kind.COLLECTIVE, Kind.TRANSFER) if innermost == "workers" else (Kind.TRANSFER, Kind.COLLECTIVE)
+    slow, fast = "cluster.network.bandwidth=100 Mbit/s", "cluster.network.bandwidth=10 Gbit/s"
+    assert took(inside, slow) == pytest.approx(took(inside, fast))
+    assert took(across, slow) > 10 * took(across, fast)
+
+
+# each worker's first two stages are on one node and its last two on the next; sums and sends leave the second by one card
+TWO_BY_TWO = {
+    "workers": 4, "stages": 4, "microbatches": 4, "order": ["stages", "tensor", "context", "workers"], "overlap": True,
+    "bucket": "1 GiB",
+}  # fmt: skip
+
+
+def test_sends_share_a_card_with_sums_of_another_stage(small: Make) -> None:
+    """The last stage sums its gradients while the one before it still sends the last of its own; both wait for the card."""
+    scenario = hybrid(
+        small, TWO_BY_TWO, "cluster.node.devices=2", "cluster.network={bandwidth: 1 Gbit/s, latency: 0}", "batch=64"
+    )
+    program = compiled(scenario)
+    alone, shared = replay.simulate(program, 3), events.simulate(program, 3)
+    assert is_contended(alone)
+    took = [timeline.end_s[1] - timeline.start_s[1] for timeline in (alone, shared)]
+    sums = (program.kind == Kind.COLLECTIVE) & (program.stage == 3)
+    assert (took[1][sums] > 1.05 * took[0][sums]).all()
+    assert np.diff(shared.step_ends_s())[0] > np.diff(alone.step_ends_s())[0]
+    run = predict(scenario)
+    assert run.step_time_s == pytest.approx(float(np.diff(events.simulate(program, 2).step_ends_s())[0]))
+
+
+def test_one_slow_rank_slows_all_that_share_its_layers(small: Make) -> None:
+    """Whichever of a worker's four tensor-parallel ranks it is: of two workers one takes twice as long, and the other waits."""
+    numbers = {"workers": 2, "tensor": 4}
+    even = predict(hybrid(small, numbers, *FREE_LINKS))
+    for rank in range(8):
+        slow = predict(hybrid(small, numbers, *FREE_LINKS, f"unevenness={{stragglers: [{{ranks: [{rank}], slowdown: 2}}]}}"))
+        assert slow.step_time_s == pytest.approx(2 * even.step_time_s)
+        assert slow.breakdown_s["compute"] == pytest.approx(1.5 * even.breakdown_s["compute"])
+        assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(0.5 * even.breakdown_s["compute"])
+
+
+def test_of_more_ranks_in_lockstep_the_slowest_is_slower(small: Make) -> None:
+    """Times that vary cost the more the more ranks draw one: the mean of the most of n draws grows with n."""
+    losses = []
+    for numbers in ("tensor: 1", "tensor: 2", "tensor: 4", "tensor: 4, context: 2"):
+        even, uneven = (
+            predict(hybrid(small, numbers, *FREE_LINKS, "steps=60", "batch=8", f"unevenness={{compute_jitter: {jitter}}}"))
+            for jitter in (0.0, 0.2)
+        )
+        losses.append(uneven.step_time_s / even.step_time_s)
+    assert losses[0] == pytest.approx(1.0, abs=0.05)
+    assert losses == sorted(losses)
+    # of the most of four normal draws the mean is 1.03 standard deviations
+    assert losses[2] == pytest.approx(1 + 1.03 * 0.2, abs=0.08)
+
+
+@pytest.mark.parametrize("framework", ["ideal", "pytorch-ddp", "megatron-core-0.12"])
+def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make, framework: str) -> None:
+    on = ("batch=48", f"framework={framework}")
+    strategy = "strategy={kind: data_parallel, workers: 8, bucket: 50 KiB, first_bucket: 50 KiB, overlap: true}"
+    alone = predict(small(strategy, *on))
+    workers = predict(hybrid(small, "workers: 8, bucket: 50 KiB, overlap: true", *on))
+    assert workers.step_time_s == pytest.approx(alone.step_time_s)
+    for numbers in ("stages: 3, microbatches: 6", "stages: 3, chunks: 2, microbatches: 6, schedule: interleaved_1f1b"):
+        pipeline = predict(small(f"strategy={{kind: pipeline, {numbers}}}", *on))
+        assert predict(hybrid(small, numbers, *on)).step_time_s == pytest.approx(pipeline.step_time_s)
+
+
+def test_with_links_for_nothing_ranks_of_every_kind_share_the_work(small: Make) -> None:
+    """A step of as many samples takes a t-th, a c-th and a w-th of the time; of a pipeline more by its bubble."""
+    alone = step_s(compiled(hybrid(small, "workers: 1", "batch=64")))
+    for workers, tensor, context in itertools.product((1, 2, 4), (1, 2, 4), (1, 2)):
+        numbers = {"workers": workers, "tensor": tensor, "context": context, "overlap": True}
+        program = compiled(hybrid(small, numbers, *FREE_LINKS, "cluster.device.memory_bandwidth=1 EB/s", "batch=64"))
+        assert step_s(program) == pytest.approx(alone / (workers * tensor * context), rel=0.02)
+
+
+@st.composite
+def any_strategy(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of any replica strategy, drawn from ranges that are often right and sometimes not."""
+    kind = draw(st.sampled_from(["data_parallel", "pipeline", "hybrid"]))
+    count = st.integers(1, 6)
+    averages: dict[str, st.SearchStrategy[Any]] = {
+        "bucket": st.sampled_from(["0", "50 KiB", "25 MiB"]),
+        "overlap": flags,
+        "algorithm": st.sampled_from(["ring", "tree", "hierarchical", "pairwise", "fast"]),
+        "compression": st.sampled_from([{"kind": "fp16"}, {"kind": "top_k", "share": 0.01}, {"kind": "power_sgd", "rank": 2}]),
+        "prefetch": st.integers(-1, 3),
+        "reshard": flags,
+        "shard_over": count,
+    }
+    staged: dict[str, st.SearchStrategy[Any]] = {
+        "chunks": st.integers(1, 3),
+        "schedule": st.sampled_from(["gpipe", "1f1b", "zb_h2", "interleaved_zero_bubble", *CHUNKED]),
+        "balance": st.sampled_from(["layers", "time", "memory", [2, 4], [1, 2, 3], [3, 3, 3]]),
+        "overlap_sends": flags,
+    }
+    shared: dict[str, st.SearchStrategy[Any]] = {
+        "tensor": st.integers(1, 4),
+        "sequence_parallel": flags,
+        "overlap_tensor": flags,
+        "context": st.integers(1, 4),
+        "context_by": st.sampled_from(["ring", "all_gather"]),
+        "expert": count,
+        "expert_tensor": st.integers(1, 4),
+        "overlap_experts": flags,
+        "node_limit": st.integers(1, 3),
+        "deduplicated": flags,
+        "dispatch_precision": st.sampled_from(["fp8", "bf16", "fp32"]),
+        "order": st.lists(st.sampled_from(ORDER), min_size=3, max_size=4),
+        "split_sends": flags,
+        "overlap_gather": flags,
+        "gradient_bytes": st.sampled_from([2, 4, 8]),
+    }
+    fields: dict[str, st.SearchStrategy[Any]] = {}
+    if kind != "pipeline":
+        fields |= averages
+    if kind != "data_parallel":
+        fields |= staged
+    if kind == "hybrid":
+        fields |= shared
+    some = draw(st.lists(st.sampled_from(sorted(fields)), max_size=5, unique=True))
+    result: dict[str, Any] = {"kind": kind} | {name: draw(fields[name]) for name in some}
+    result |= {"workers": draw(count)} if kind != "pipeline" else {}
+    result |= {"stages": draw(st.integers(1, 3))} if kind != "data_parallel" else {}
+    return result | {"microbatches": draw(st.sampled_from([1, 2, 4, 6]))}
+
+
+MODELS = (
+    "{kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32}",
+    "{kind: llama, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, "
+    "experts: {count: 4, active: 2, feedforward: 64}}",
+    "{kind: mlp, layers: 6, inputs: 64, hidden: 64, outputs: 8}",
+)
+
+
+@settings(few, max_examples=150)
+@given(any_strategy(), st.integers(0, 3), st.sampled_from(MODELS), st.sampled_from(["none", "full"]))
+def test_any_strategy_is_predicted_or_refused(
+    small: Make, strategy: dict[str, Any], zero: int, model: str, recompute: str
+) -> None:
+    """With a step time that its causes add up to, or with where and what and what to do."""
+    training, run, refused = f"training={{zero: {zero}, recompute: {recompute}}}", None, ""
+    try:
+        scenario = small(f"strategy={json.dumps(strategy)}", f"model={model}", training, "batch=48", "cluster.nodes=48")
+        run = predict(scenario)
+    except ScenarioError as error:
+        refused = str(error)
+    except InputError as error:
+        # what only the ranks' places tell
+        refused = f"strategy.algorithm: {error}; use another"
+    if run is None:
+        assert re.search(r"(strategy|batch|training)(\.\w+)*: .+[;,] ", refused)
+        return
+    assert 0 < run.step_time_s < 60
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    assert run.ranks == scenario.strategy.ranks
+
+
+@pytest.mark.parametrize("experts", [2, 4])
+def test_expert_parallel_workers_wait_for_tokens_of_one_another_within_their_passes(small: Make, experts: int) -> None:
+    scenario = hybrid(small, f"workers: 4, expert: {experts}", f"model={MODELS[1]}", "batch=16")
+    program: Program = compiled(scenario)
+    passes = np.isin(program.phase, (Phase.FORWARD, Phase.BACKWARD))
+    assert program.latency_s[passes & (program.kind == Kind.COMPUTE)].sum() > 0
+    run = predict(scenario)
+    assert run.breakdown_s["exposed_communication"] > 0

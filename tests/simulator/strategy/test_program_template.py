@@ -1,0 +1,131 @@
+"""What is filled into a sketch is what drawing it anew would come to, whatever the cluster's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.quantities import slowed
+from scaleproof.simulator.common.batched import BatchedPoints
+from scaleproof.simulator.common.csr import Ragged
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.program import Program
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import program_template
+from scaleproof.simulator.strategy.compile import _sketched
+from scaleproof.simulator.strategy.replica_strategy import Replicated
+
+Make = Callable[..., Scenario]
+
+STRATEGIES = {
+    "a ring": ("strategy={kind: data_parallel, workers: 8}",),
+    "an algorithm": ("strategy={kind: data_parallel, workers: 8, overlap: false, algorithm: halving_doubling}",),
+    "compressed": ("strategy={kind: data_parallel, workers: 8, compression: {kind: top_k, share: 0.01}}",),
+    "sharded": ("strategy={kind: data_parallel, workers: 8}", "training.zero=3"),
+    "unequal": ("strategy={kind: data_parallel, workers: 4, shares: [4, 8, 8, 12]}", "batch.total=32"),
+    "a pipeline": ("strategy={kind: pipeline, stages: 6, microbatches: 6}",),
+    "searched for": ("strategy={kind: pipeline, stages: 2, microbatches: 4, schedule: zb_1p}",),
+    "all axes": (
+        "strategy={kind: hybrid, workers: 2, stages: 2, tensor: 2, sequence_parallel: true, microbatches: 4}",
+        "training.zero=1",
+    ),
+    "in parts": ("strategy={kind: hybrid, workers: 2, stages: 2, tensor: 2, split_sends: true, microbatches: 2}",),
+    "a straggler": ("strategy={kind: data_parallel, workers: 8}", "unevenness.stragglers=[{ranks: 3, slowdown: 1.5}]"),
+}  # fmt: skip
+QUANTITIES = ("device", "node.link.bandwidth", "node.link.latency", "network.bandwidth", "network.latency")
+
+
+def differences(one: Any, other: Any, at: str = "") -> list[str]:
+    """Names of all parts in which two programs are not the same to the last bit."""
+    found = []
+    for field in fields(one):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        name = f"{at}{field.name}"
+        if isinstance(mine, np.ndarray):
+            found += [] if mine.dtype == theirs.dtype and np.array_equal(mine, theirs) else [name]
+        elif field.name in ("ranks", "resources", "routes") or isinstance(mine, Ragged):
+            found += differences(mine, theirs, f"{name}.")
+        else:
+            found += [] if mine == theirs else [name]
+    return found
+
+
+def drawn_and_filled(scenario: Scenario, slownesses: Mapping[str, float]) -> tuple[Program, Program]:
+    strategy, job = scenario.strategy, scenario.job(unevenness=scenario.unevenness)
+    assert isinstance(strategy, Replicated)
+    other = replace(job, cluster=slowed(job.cluster, slownesses))
+    jobs = [strategy.plan.exchanging(one) for one in (job, other)]
+    first = _sketched(strategy.plan, jobs[0], strategy.ranges(job))
+    anew = _sketched(strategy.plan, jobs[1], strategy.ranges(job))
+    return anew.program, first.filled(jobs[1])
+
+
+@pytest.mark.parametrize("overrides", STRATEGIES.values(), ids=STRATEGIES)
+@given(slownesses=st.dictionaries(st.sampled_from(QUANTITIES), st.floats(0.01, 100)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+def test_filled_in_is_drawn_anew(small: Make, overrides: tuple[str, ...], slownesses: Mapping[str, float]) -> None:
+    assert differences(*drawn_and_filled(small(*overrides), slownesses)) == []
+
+
+@pytest.mark.parametrize("network", ["rail_optimised, nodes_per_group: 2", "torus, dimensions: [2, 2, 2]"])
+def test_so_where_no_two_nodes_are_joined_alike(small: Make, network: str) -> None:
+    scenario = small("cluster.nodes=8", f"cluster.network.topology={{kind: {network}}}", *STRATEGIES["all axes"])
+    assert differences(*drawn_and_filled(scenario, {"network.bandwidth": 3.0, "device": 0.5})) == []
+
+
+def test_what_ranks_do_is_drawn_once(small: Make) -> None:
+    scenario = small(*STRATEGIES["all axes"])
+    again = scenario.model_copy(update={"cluster": slowed(scenario.cluster, {"network.latency": 2.0})})
+    one, other = (each.strategy.compile(each.job()) for each in (scenario, again))
+    assert one.dependencies is other.dependencies
+    assert one.slot is other.slot
+    assert not np.array_equal(one.latency_s, other.latency_s)
+
+
+def test_another_batch_plan_or_model_is_drawn_anew(small: Make) -> None:
+    scenario = small(*STRATEGIES["all axes"])
+    first = scenario.strategy.compile(scenario.job())
+    for change in ("batch.total=64", "strategy.microbatches=2", "model.layers=8", "training.zero=2"):
+        other = small(*STRATEGIES["all axes"], change)
+        assert other.strategy.compile(other.job()).dependencies is not first.dependencies
+
+
+def test_an_optimizer_and_recomputation_are_numbers_alone(small: Make) -> None:
+    scenario, other = (small(*STRATEGIES["all axes"], *more) for more in ((), ("training.recompute=full",)))
+    one, two = (each.strategy.compile(each.job()) for each in (scenario, other))
+    assert one.dependencies is two.dependencies
+    assert two.amount.sum() > one.amount.sum()
+
+
+def test_what_was_drawn_for_numbers_that_vary_is_not_kept(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_template, "_SKETCHES", kept := type(program_template._SKETCHES)())
+    scenario = small(*STRATEGIES["a pipeline"])
+    assert scenario.cluster.network is not None
+    varying = BatchedPoints(2).number(np.array([1e9, 2e9]))
+    network = scenario.cluster.network.model_copy(update={"bandwidth_Bps": varying})
+    job = replace(scenario.job(), cluster=scenario.cluster.model_copy(update={"network": network}))
+    assert scenario.strategy.compile(job).max_rate.ndim == 2
+    assert not kept
+    assert scenario.strategy.compile(scenario.job()).max_rate.ndim == 1
+    assert len(kept) == 1
+    assert scenario.strategy.compile(job).max_rate.ndim == 2
+
+
+def test_few_are_kept(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_template, "_SKETCHES", kept := type(program_template._SKETCHES)())
+    for workers in range(1, 13):
+        scenario = small(f"strategy={{kind: data_parallel, workers: {workers}}}", "batch={per_worker: 2}", "cluster.nodes=16")
+        scenario.strategy.compile(scenario.job())
+    assert [shape.plan.workers for shape in kept] == list(range(5, 13))
+
+
+def test_layers_of_equal_models_are_the_same_objects(small: Make) -> None:
+    one, other = (small(*STRATEGIES["a ring"]).job().layers for _ in range(2))
+    assert one is other
+    assert all(isinstance(layer, Layer) for layer in one)

@@ -1,0 +1,151 @@
+"""Strategies of other packages: read by their kind like ours, imported when asked for, refused in one line if broken."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import scaleproof
+from scaleproof.simulator.common.errors import PluginError, ScenarioError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.scenario.json_schema import schema
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import KINDS
+from tests.conftest import SMALL
+
+Install = Callable[..., None]
+
+ALONE = """\
+from typing import Literal
+
+from scaleproof.simulator.program import ProgramBuilder
+from scaleproof.simulator.strategy.base import Strategy
+
+
+class Alone(Strategy):
+    kind: Literal["alone"] = "alone"
+    passes: int = 1
+
+    def compile(self, job):
+        builder = ProgramBuilder()
+        rank = builder.rank("worker 0")
+        builder.compute(rank, 0, self.passes * float(job.costs().forward_s.sum()))
+        return builder.build()
+"""
+ENTRY = "alone = alone_strategy:Alone"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a package of one module: `install(module, entry, name)`."""
+    monkeypatch.delitem(vars(KINDS), "_installed", raising=False)
+
+    def add(text: str = ALONE, entries: str = ENTRY, name: str = "alone-strategy") -> None:
+        folder = tmp_path / name
+        info = folder / f"{name.replace('-', '_')}-1.2.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text(f"[scaleproof.strategies]\n{entries}\n")
+        (folder / f"{name.replace('-', '_')}.py").write_text(text)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, "alone_strategy", raising=False)
+
+    yield add
+    vars(KINDS).pop("_installed", None)
+
+
+def refused(small: Callable[..., Scenario], *overrides: str) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        small(*overrides)
+    return str(caught.value)
+
+
+def test_an_installed_strategy_is_read_and_predicted_like_ours(install: Install, small: Callable[..., Scenario]) -> None:
+    install()
+    once, thrice = (predict(small("strategy.kind=alone", f"strategy={{kind: alone, passes: {n}}}")) for n in (1, 3))
+    assert once.strategy == "alone"
+    assert thrice.step_time_s == pytest.approx(3 * once.step_time_s)
+    assert small("strategy=alone").strategy == small("strategy={kind: alone}").strategy
+
+
+def test_its_fields_are_refused_with_their_place(install: Install, small: Callable[..., Scenario]) -> None:
+    install()
+    assert "strategy.passes: expected a whole number, got 'x'" in refused(small, "strategy={kind: alone, passes: x}")
+    assert "strategy.pases: unknown key; did you mean 'passes'?" in refused(small, "strategy={kind: alone, pases: 3}")
+
+
+def test_kinds_are_listed_without_importing_them(install: Install, small: Callable[..., Scenario]) -> None:
+    install("raise ImportError('imported')")
+    told = refused(small, "strategy=alone_")
+    assert "unknown kind 'alone_'; give one of parameter_server" in told
+    assert told.endswith(", alone")
+    assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
+
+
+def test_the_schema_has_them(install: Install) -> None:
+    plain = {"model": "gpt-mini", "cluster": "dgx1", "batch": 8, "strategy": {"kind": "alone", "passes": 2}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(plain, schema())
+    vars(KINDS).pop("_installed")
+    install()
+    jsonschema.validate(plain, schema())
+    jsonschema.validate(plain | {"strategy": "alone"}, schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(plain | {"strategy": {"kind": "alone", "passes": "x"}}, schema())
+
+
+def test_a_scenario_with_one_is_dumped_whole(install: Install, small: Callable[..., Scenario]) -> None:
+    install()
+    assert small("strategy={kind: alone, passes: 7}").model_dump()["strategy"] == {"kind": "alone", "passes": 7}
+
+
+SAYS = "alone-strategy 1.2: the strategy 'alone', alone_strategy:Alone, "
+
+
+@pytest.mark.parametrize(
+    ("text", "entries", "message"),
+    [
+        ("import no_such_module", ENTRY, "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); mend"),
+        ("class Alone(", ENTRY, "cannot be imported (SyntaxError: "),
+        ("raise ValueError('one\\ntwo')", ENTRY, "cannot be imported (ValueError: one two); mend the package, or uninstall it"),
+        ("Other = 1", ENTRY, "cannot be imported (AttributeError: "),
+        ("Alone = 3", ENTRY, "is no subclass of scaleproof.simulator.strategy.Strategy; make it one"),
+        ("class Alone: ...", ENTRY, "is no subclass of scaleproof.simulator.strategy.Strategy; make it one"),
+        (ALONE.replace("def compile", "def compiles"), ENTRY, "lacks compile; define it"),
+        (ALONE.replace('Literal["alone"]', "str"), ENTRY, "is of another kind; give it the field kind: Literal['alone']"),
+        (ALONE.replace('"alone"', '"lone"'), ENTRY, "is of another kind; give it the field kind: Literal['alone'] = 'alone'"),
+    ],
+)  # fmt: skip
+def test_a_broken_one_is_told_in_one_line(
+    text: str, entries: str, message: str, install: Install, tmp_path: Path, capsys: Any
+) -> None:
+    install(text, entries)
+    path = tmp_path / "s.yaml"
+    path.write_text(SMALL)
+    for command in (["predict", str(path), "--set", "strategy=alone"], ["schema"]):
+        assert scaleproof.main(command) == 1
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.startswith(SAYS + message)
+        assert told.err.count("\n") == 1
+
+
+def test_a_kind_that_is_taken_is_refused(install: Install, small: Callable[..., Scenario]) -> None:
+    install(entries="pipeline = alone_strategy:Alone")
+    with pytest.raises(PluginError, match=r"^alone-strategy 1\.2: scaleproof has a strategy 'pipeline' as well; uninstall one"):
+        schema()
+    assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
+
+
+def test_two_packages_of_one_kind_are_refused(install: Install) -> None:
+    install()
+    install(name="other-strategy", entries="alone = other_strategy:Alone")
+    path = "strategy=alone"
+    with pytest.raises(PluginError, match=r"(alone|other)-strategy 1\.2: (alone|other)-strategy 1\.2 has a strategy 'alone'"):
+        load("resnet50-ring-p100", [path])

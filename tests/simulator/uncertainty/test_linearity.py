@@ -1,0 +1,60 @@
+"""Where convex functions are linear: against the functions themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.uncertainty.linearity import LinearBox, Values, straight
+
+numbers = st.floats(-5, 5).map(lambda number: round(number, 3))
+
+
+def longest(paths: Values, places: Values) -> Values:
+    """The longest of paths; each has a length at zero, and how much longer it is along each axis."""
+    return np.asarray((paths[:, :1] + paths[:, 1:] @ places).max(axis=0))[None]
+
+
+@given(
+    st.integers(1, 3).flatmap(
+        lambda axes: st.lists(st.lists(numbers, min_size=1 + axes, max_size=1 + axes), min_size=1, max_size=4).map(np.array)
+    ),
+    st.integers(0, 100),
+)
+def test_where_it_is_straight_it_is_what_it_is_everywhere(paths: Values, seed: int) -> None:
+    paths[:, 0] += 20
+    low, high = -np.ones(paths.shape[1] - 1), np.ones(paths.shape[1] - 1) * 0.5
+    found = straight(lambda places: longest(paths, places), low, high)
+    places = np.random.default_rng(seed).uniform(low[:, None], high[:, None], (len(low), 20))
+    if found is not None:
+        assert found.at(places) == pytest.approx(longest(paths, places), rel=1e-9)
+        assert not found.outside(places).any()
+    else:
+        # so it bends: no path is the longest at all corners
+        assert len(paths) > 1
+
+
+def test_one_path_is_straight_and_two_that_cross_are_not() -> None:
+    low, high = np.array([-1.0]), np.array([1.0])
+    line = straight(lambda places: longest(np.array([[3.0, 2.0]]), places), low, high)
+    assert line is not None
+    assert (line.values.tolist(), line.slopes.tolist()) == ([3.0], [[2.0]])
+    assert straight(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), low, high) is None
+    # what crosses elsewhere does not matter
+    assert straight(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), np.zeros(1), high) is not None
+
+
+def test_of_several_functions_all_are_straight() -> None:
+    both = np.array([[3.0, 2.0], [3.0, 1.0]])
+
+    def functions(places: Values) -> Values:
+        return np.concatenate([longest(both[:1], places), longest(both, places)])
+
+    assert straight(functions, np.array([-1.0]), np.array([1.0])) is None
+
+
+def test_what_is_outside_is_told() -> None:
+    line = LinearBox(np.array([0.0, 0.0]), np.array([1.0, 1.0]), np.array([1.0]), np.array([[1.0, 1.0]]))
+    assert line.outside(np.array([[0.5, 2.0, 1.0], [0.5, 0.5, -0.1]])).tolist() == [False, True, True]

@@ -1,0 +1,91 @@
+"""Whether two scenarios can be told apart: what they share cancels, what they do not adds up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.quantities import QUANTITIES
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.pairwise import JointDraws, SpeedupInterval, apart, common, of_log_ratios
+from tests.simulator.programs import ONLY_COMPUTE
+
+Make = Callable[..., Scenario]
+SERVERS = "strategy={kind: parameter_server, workers: 4, servers: 2}"
+
+
+def test_one_and_the_same_cannot_be_told_apart(small: Make) -> None:
+    told = apart(small(), small(), 1.0)
+    assert (told.low, told.high, told.faster) == (pytest.approx(1), pytest.approx(1), 0.5)
+    assert not told.told
+
+
+def test_what_both_clusters_say_alike_is_shared_and_what_they_do_not_is_not(small: Make) -> None:
+    a, b = small(), small("cluster.network.bandwidth=20 Gbit/s")
+    assert common("network.bandwidth", a, b) == 0
+    assert common("network.latency", a, b) == 1
+    assert common("device", a, b) == 1
+    assert common("device", a, small("cluster.device.memory_bandwidth=50 GB/s")) == 0
+    assert common("device", a, small("cluster.device.memory=1 GiB")) == 1
+    assert common("network.latency", a, small("cluster.uncertainty={network.latency: {low: 19us, high: 21us}}")) == 0
+
+
+def test_what_is_left_out_is_shared_by_the_same_training_and_in_part_by_the_same_kind(small: Make) -> None:
+    assert common("model", small(), small("cluster.network.bandwidth=20 Gbit/s")) == 1
+    assert 0 < common("model", small(), small("strategy.bucket=1 MiB")) < 1
+    assert common("model", small(), small(SERVERS)) == 0
+    assert common("model", small(), small("model.layers=7")) == 0
+
+
+def test_drawn_slownesses_have_the_deviation_that_the_cluster_says(small: Make) -> None:
+    """Of each of two scenarios, whatever share of it they have in common; correlation is that share."""
+    a, b = small(), small("strategy.bucket=1 MiB")
+    together = JointDraws(a, b, (("device", "model"), ("device", "model")))
+    normal = np.random.default_rng(1).standard_normal((len(together), 20_000))
+    first, second = together.slownesses(normal)
+    for name in ("device", "model"):
+        for drawn in (first[name], second[name]):
+            assert np.log(drawn).std() == pytest.approx(QUANTITIES[name].prior, rel=0.03)
+    assert np.array_equal(first["device"], second["device"])
+    correlation = np.corrcoef(np.log(first["model"]), np.log(second["model"]))[0, 1]
+    assert correlation == pytest.approx(common("model", a, b), abs=0.03)
+
+
+def test_only_compute_on_one_device_is_told_apart_whatever_the_device_is_like(small: Make) -> None:
+    """The device's error moves both alike; a device of twice the peak is another one, whose error is its own."""
+    a = small(*ONLY_COMPUTE)
+    same = apart(a, small(*ONLY_COMPUTE, "batch=96"), 1.0)
+    assert math.log(same.high / same.low) < 1e-3
+    other = apart(a, small(*ONLY_COMPUTE, "cluster.device.peak={fp32: 1.1 TFLOP/s}"), 1.1)
+    width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["device"].prior] * 2)
+    assert math.log(other.high / other.low) == pytest.approx(width, rel=0.05)
+    assert other.faster == pytest.approx(NormalDist().cdf(math.log(1.1) / math.hypot(0.1, 0.1)), abs=0.03)
+    assert not other.told
+
+
+def test_two_kinds_of_strategy_are_off_each_by_itself(small: Make) -> None:
+    exact = "cluster.uncertainty={device: {low: 100%, high: 100%}}"
+    told = apart(small(*ONLY_COMPUTE, exact), small(*ONLY_COMPUTE, SERVERS, exact), 1.0)
+    width = 2 * NormalDist().inv_cdf(0.95) * math.hypot(*[QUANTITIES["model"].prior] * 2)
+    assert math.log(told.high / told.low) == pytest.approx(width, rel=0.05)
+
+
+@given(mean=st.floats(-0.3, 0.3), deviation=st.floats(0.01, 0.3))
+def test_the_probability_is_that_of_a_normal_logarithm(mean: float, deviation: float) -> None:
+    drawn = mean + deviation * np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])
+    told = of_log_ratios(drawn)
+    assert told.faster == pytest.approx(NormalDist(mean, deviation).cdf(0.0) * -1 + 1, abs=0.01)
+    assert math.log(told.low) == pytest.approx(mean - 1.645 * deviation, abs=0.02 * deviation)
+    assert 1 - told.faster == pytest.approx(of_log_ratios(-drawn).faster, abs=1e-9)
+
+
+def test_words_name_the_faster_one_or_that_it_cannot_be_told() -> None:
+    assert SpeedupInterval(0.9, 1.2, 0.6).words() == "the two cannot be told apart: B is faster with a probability of 60 %"
+    assert SpeedupInterval(1.1, 1.2, 1.0).words() == "B is faster with a probability of over 98 %"
+    assert SpeedupInterval(0.8, 0.99, 0.04).words() == "A is faster with a probability of 96 %"

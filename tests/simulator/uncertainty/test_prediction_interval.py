@@ -1,0 +1,219 @@
+"""How far predictions may be off: against closed forms, against predictions on slower clusters, and what must hold of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.commands.text.run import describe
+from scaleproof.simulator.cluster.quantities import QUANTITIES, slowed
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, load_run, save
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.prediction_interval import (
+    PredictionInterval,
+    Response,
+    drawn,
+    normal_draws,
+    of_closed_form,
+    response,
+    spread,
+)
+from tests.simulator.clusters import plain
+from tests.simulator.programs import ONLY_COMPUTE
+
+Make = Callable[..., Scenario]
+
+# the links' latencies and bandwidths, and what computes
+NAMES = ("device", "node.link.bandwidth", "node.link.latency", "network.bandwidth", "network.latency")
+STATIC = (
+    "strategy={kind: data_parallel, workers: 8}",
+    "strategy={kind: data_parallel, workers: 8, overlap: false}",
+    "strategy={kind: pipeline, stages: 6, microbatches: 6}",
+    "strategy={kind: hybrid, workers: 2, stages: 2, tensor: 4, sequence_parallel: true, microbatches: 4}",
+    "strategy={kind: parameter_server, workers: 4, servers: 2}",
+)
+ASYNCHRONOUS = "strategy={kind: parameter_server, workers: 4, servers: 2, mode: asynchronous}"
+
+
+def exactly(**intervals: str) -> str:
+    """Intervals of the small cluster's shares, such as `model='95 % 105 %'`; those not named are exact."""
+    as_given = {
+        "device": "100 % 100 %", "model": "100 % 100 %",
+        "network.bandwidth": "10Gbit/s 10Gbit/s", "network.latency": "20us 20us",
+        "node.link.bandwidth": "10GB/s 10GB/s", "node.link.latency": "5us 5us",
+    } | intervals  # fmt: skip
+    parts = (f"{name}: {{low: {low}, high: {high}}}" for name, (low, high) in ((n, _two(t)) for n, t in as_given.items()))
+    return f"cluster.uncertainty={{{', '.join(parts)}}}"
+
+
+def _two(text: str) -> tuple[str, str]:
+    low, _, high = text.replace(" %", "%").partition(" ")
+    return low, high
+
+
+def around(deviation: float) -> str:
+    """The 90 % interval of a share, of which the logarithm deviates so much."""
+    half = deviation * NormalDist().inv_cdf(0.95)
+    return f"{100 * math.exp(-half)}% {100 * math.exp(half)}%"
+
+
+def log_width(found: PredictionInterval) -> float:
+    return math.log(found.high / found.low)
+
+
+@pytest.mark.parametrize("strategy", [*STATIC, ASYNCHRONOUS])
+def test_the_interval_contains_the_prediction(small: Make, strategy: str) -> None:
+    run = predict(small(strategy))
+    assert run.prediction_interval_s is not None
+    low_s, high_s = run.prediction_interval_s
+    assert low_s < run.step_time_s < high_s
+    assert sum(run.spread.values()) == pytest.approx(1)
+    assert list(run.spread.values()) == sorted(run.spread.values(), reverse=True)
+
+
+@pytest.mark.parametrize("strategy", [*STATIC, ASYNCHRONOUS])
+def test_without_uncertainty_there_is_no_width(small: Make, strategy: str) -> None:
+    found = spread(small(strategy, exactly()))
+    assert (found.low, found.high, found.shares) == (1, 1, {})
+
+
+def test_where_only_compute_takes_time_the_device_and_the_model_alone_matter(small: Make) -> None:
+    """Two independent lognormal factors: the deviations of their logarithms add up in squares."""
+    found = spread(small(*ONLY_COMPUTE))
+    device, model = (QUANTITIES[name].prior for name in ("device", "model"))
+    assert found.shares["device"] == pytest.approx(device**2 / (device**2 + model**2), rel=0.01)
+    assert found.shares["device"] + found.shares["model"] == pytest.approx(1, abs=1e-6)
+    half = NormalDist().inv_cdf(0.95) * math.hypot(device, model)
+    # draws are few, and a device that is slower by a tenth takes a tenth longer, not exp(a tenth)
+    assert math.log(found.low) == pytest.approx(-half, rel=0.01)
+    assert math.log(found.high) == pytest.approx(half, rel=0.01)
+
+
+@given(deviation=st.floats(0.001, 0.1), share=st.sampled_from(["device", "model"]))
+def test_twice_the_deviation_is_twice_the_width(deviation: float, share: str) -> None:
+    cluster = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(deviation)), strict=True))})
+    twice = plain(uncertainty={share: dict(zip(("low", "high"), _two(around(2 * deviation)), strict=True))})
+
+    def widths(of: str) -> list[float]:
+        return [log_width(drawn(lambda slownesses: slownesses[of], (of,), each)) for each in (cluster, twice)]
+
+    one, two = widths(share)
+    assert two == pytest.approx(2 * one, rel=1e-6)
+    assert one == pytest.approx(2 * NormalDist().inv_cdf(0.95) * deviation, rel=0.01)
+
+
+@pytest.mark.parametrize("strategy", STATIC)
+@pytest.mark.parametrize("name", ["device", "model"])
+def test_more_uncertainty_is_a_wider_interval(small: Make, strategy: str, name: str) -> None:
+    widths = [log_width(spread(small(strategy, exactly(**{name: around(deviation)})))) for deviation in (0.02, 0.05, 0.1)]
+    assert 0 < widths[0] < widths[1] < widths[2]
+    assert widths[2] == pytest.approx(2 * widths[1], rel=0.05)
+
+
+def test_an_interval_that_lies_beside_what_the_file_says_moves_the_step_time(small: Make) -> None:
+    found = spread(small(exactly(model="110 % 120 %")))
+    assert (found.low, found.high) == pytest.approx((1.1, 1.2), rel=2e-3)
+
+
+@pytest.mark.parametrize("strategy", STATIC)
+def test_it_responds_as_a_prediction_on_a_slower_cluster(small: Make, strategy: str) -> None:
+    """Within 1 %, all quantities slower or faster at once."""
+    scenario = small(strategy)
+    job = scenario.job()
+    answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 2, least=0)
+    random = np.random.default_rng(0)
+    draws = {name: np.exp(0.1 * random.standard_normal(4)) for name in NAMES}
+    found = answer.step_times({name: draws[name] for name in answer.names})
+    first_s = predict(scenario, interval=False).step_time_s
+    for draw, times in enumerate(found):
+        cluster = slowed(scenario.cluster, {name: float(values[draw]) for name, values in draws.items()})
+        again_s = predict(scenario.model_copy(update={"cluster": cluster}), interval=False).step_time_s
+        assert first_s * times == pytest.approx(again_s, rel=0.01)
+
+
+@pytest.mark.parametrize("strategy", [STATIC[0], ASYNCHRONOUS])
+def test_all_quantities_slower_by_a_tenth_take_a_tenth_longer(small: Make, strategy: str) -> None:
+    """Nothing in these scenarios takes time but by one of them."""
+    scenario = small(strategy)
+    job = scenario.job()
+    answer = response(scenario.strategy, job, scenario.strategy.compile(job), dict.fromkeys(NAMES, 0.1), 20, least=0)
+    times = answer.step_times({name: np.array([1.1]) for name in answer.names})
+    assert times[0] == pytest.approx(1.1, rel=0.02)
+
+
+def test_paced_runs_do_not_depend_on_how_fast_the_device_is(small: Make) -> None:
+    assert "device" in spread(small()).shares
+    assert "device" not in spread(small("compute=paced")).shares
+
+
+def test_random_unevenness_is_no_part_of_it(small: Make) -> None:
+    even, uneven = (spread(small(f"unevenness={{compute_jitter: {jitter}}}")) for jitter in (0, 0.1))
+    assert uneven.low == pytest.approx(even.low)
+    assert uneven.high == pytest.approx(even.high)
+
+
+def test_of_two_that_run_beside_each_other_the_longer_counts() -> None:
+    """The larger of two alike lognormals is below t with the square of the probability that one is."""
+    cluster = plain(network={}, uncertainty={name: {"low": "80 %", "high": "125 %"} for name in ("device", "model")})
+    found = drawn(lambda slownesses: np.maximum(*slownesses.values()), ("device", "model"), cluster, 512)
+    deviation = math.log(1.25) / NormalDist().inv_cdf(0.95)
+    for probability, bound in ((0.05, found.low), (0.95, found.high)):
+        expected = NormalDist(sigma=deviation).inv_cdf(math.sqrt(probability))
+        assert math.log(bound) == pytest.approx(expected, abs=0.02)
+
+
+@given(count=st.integers(8, 100), along=st.lists(st.floats(-1, 1), min_size=1, max_size=6))
+def test_draws_spread_evenly_along_the_direction(count: int, along: list[float]) -> None:
+    direction = np.array(along)
+    length = float(np.linalg.norm(direction))
+    draws = normal_draws(count, direction)
+    assert draws.shape == (len(along), count)
+    if length > 1e-3:
+        midpoints = [NormalDist().inv_cdf((part + 0.5) / count) for part in range(count)]
+        assert np.sort(direction @ draws / length) == pytest.approx(midpoints, abs=1e-6)
+
+
+def test_draws_are_standard_normal_and_independent() -> None:
+    draws = normal_draws(256, np.array([1.0, 2.0, -1.0, 0.5]))
+    assert draws.mean(axis=1) == pytest.approx(np.zeros(4), abs=1e-9)
+    assert np.cov(draws) == pytest.approx(np.eye(4), abs=0.01)
+    assert np.cov(draws**2) == pytest.approx(2 * np.eye(4), abs=0.4)
+
+
+def test_a_closed_form_responds_to_what_it_is_made_of() -> None:
+    cluster = plain(2, 2, uncertainty={"model": {"low": "100 %", "high": "100 %"}})
+    assert cluster.network is not None
+    found = of_closed_form(lambda on: 1e9 / on.network.bandwidth_Bps if on.network else 0.0, cluster)
+    assert found.shares["network.bandwidth"] == pytest.approx(1)
+    half = QUANTITIES["network.bandwidth"].prior * NormalDist().inv_cdf(0.95)
+    assert (found.low, found.high) == pytest.approx((math.exp(-half), math.exp(half)), rel=0.01)
+
+
+def test_nothing_that_matters_is_no_spread(small: Make) -> None:
+    scenario = small()
+    program = scenario.strategy.compile(scenario.job())
+    nothing = Response(program, np.zeros(len(program)), {}, {}, {})
+    assert drawn(nothing.step_times, nothing.names, scenario.cluster) == PredictionInterval(1.0, 1.0, {})
+
+
+def test_the_summary_tells_the_interval_and_what_matters_most(small: Make) -> None:
+    run = predict(small("cluster.node.price=1 USD/h"))
+    line = next(line for line in describe(run).splitlines() if "90 % between" in line)
+    assert "samples/s" in line
+    assert "mostly device" in line
+    assert "90 % between" not in describe(predict(small(), interval=False))
+
+
+def test_a_saved_run_keeps_its_interval(small: Make, tmp_path_factory: pytest.TempPathFactory) -> None:
+    run: Run = predict(small())
+    folder = tmp_path_factory.mktemp("run")
+    save(run, folder)
+    again = load_run(folder)
+    assert (again.prediction_interval_s, again.spread) == (run.prediction_interval_s, dict(run.spread))

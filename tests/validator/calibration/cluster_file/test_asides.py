@@ -1,0 +1,49 @@
+"""What probes tell beside what predictions are made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.commands.text.calibration import table
+from scaleproof.validator.calibration.cluster_file.asides import NAMES, asides
+from scaleproof.validator.probe.points import Point
+
+
+def _point(probe: str, what: str, size: float, seconds: float, **numbers: float) -> Point:
+    return Point(probe, what, "rank 0", (0, 1), "", size, "", (seconds,), "narrow", numbers=numbers)
+
+
+POINTS = [
+    _point("overlap", "compute", 1e6, 0.0, alone_s=0.01, together_s=0.012),
+    _point("overlap", "communication", 1e6, 0.0, alone_s=0.01, together_s=0.03),
+    _point("update", "sgd of 4 gradients", 1000, 1e-3, workers=4),
+    _point("update", "sgd of 4 gradients", 1e6, 2e-3, workers=4),
+    _point("loading", "gpt, random", 8, 3e-3),
+]
+
+
+def test_each_probe_is_told_in_its_unit() -> None:
+    told = asides(POINTS)
+    assert tuple(told) == NAMES
+    slower = "matrix products take 1.20 times as long beside an all_reduce, which takes 3.00 times as long beside them"
+    assert told["overlap"] == slower
+    assert told["update"] == "a parameter by sgd of 4 gradients 2 ns"  # of the largest alone
+    assert told["loading"] == "8 samples (gpt, random) 3.00 ms"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_did_not_run_or_failed_is_not_told(name: str) -> None:
+    assert name not in asides([point for point in POINTS if point.probe != name])
+    assert name not in asides([Point(name, "anything", "", (), "", 0, "", (), "failed: it timed out")])
+
+
+def test_the_table_prints_them_from_the_file() -> None:
+    cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": asides(POINTS)}
+    assert "  update: a parameter by sgd of 4 gradients 2 ns" in table(cluster).splitlines()
+
+
+def test_updates_are_told_of_a_size_that_all_have_in_one_order() -> None:
+    sgd = [_point("update", "sgd of 1 gradient", size, size * 1e-9, workers=1) for size in (1000, 1e6)]
+    adam = [_point("update", "adam of 1 gradient", 1000, 4e-6, workers=1)]
+    told = "a parameter by adam of 1 gradient 4 ns, by sgd of 1 gradient 1 ns"
+    assert asides([*sgd, *adam])["update"] == asides([*adam, *sgd])["update"] == told

@@ -1,0 +1,153 @@
+"""The cluster file: it loads, it says what was measured beside what was nominal, and what could not be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.quantities import QUANTITIES
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.validator.calibration.cluster_file.cluster_file import described
+from scaleproof.validator.calibration.cluster_file.writing import points_path, write
+from scaleproof.validator.probe import points as tables
+from scaleproof.validator.probe.points import Point
+from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, all_pairs, facts, sends, sums, times
+
+POINTS = [*sends(all_pairs(4)), *sums(4, 4, 1e-3, 30e6)]
+
+
+def test_what_is_written_is_a_cluster_with_what_was_measured(tmp_path: Path) -> None:
+    cluster, told = described(POINTS, facts())
+    assert not told
+    path = tmp_path / "lab.yaml"
+    write(cluster, path, POINTS)
+    read = load_cluster(path)
+    assert read.network is not None
+    assert read.network.bandwidth_Bps == pytest.approx(BANDWIDTH_BPS, rel=0.02)
+    assert read.collectives.exactly("all_reduce", 4, 4) is not None
+    assert read.collectives.library == "gloo"
+    assert read.uncertainty["network.bandwidth"].nominal == "500 Mbit/s"
+    low, high = QUANTITIES["network.bandwidth"].slownesses(read)
+    assert 0.9 < low <= 1.01
+    assert 0.99 < high < 1.1
+    assert read.provenance["host"] == "here"
+    assert "message 72 narrow and 0 by time" in read.provenance["stopped"]
+    assert tables.read(points_path(path)) == POINTS
+
+
+def test_ranks_on_cores_train_with_pytorch_over_gloo_by_default() -> None:
+    assert described(POINTS, facts())[0]["framework"] == "gloo-cpu"
+    assert described(POINTS, facts(BASE | {"framework": "pytorch-ddp"}))[0]["framework"] == "pytorch-ddp", "as described"
+    assert "framework" not in described(POINTS, facts(on="cluster"))[0], "a GPU each"
+
+
+def test_the_file_tells_people_what_its_parts_are(tmp_path: Path) -> None:
+    write(described(POINTS, facts())[0], tmp_path / "lab.yaml")
+    text = (tmp_path / "lab.yaml").read_text()
+    assert text.startswith("# Measured by `scaleproof calibrate`")
+    assert text.index("\nnetwork:") < text.index("\nuncertainty:") < text.index("\nprovenance:")
+    assert not points_path(tmp_path / "lab.yaml").exists()
+
+
+def test_what_was_not_probed_stays_as_described() -> None:
+    cluster, _ = described(sums(4, 4, 1e-3, 30e6), facts())
+    assert cluster["network"] == BASE["network"]
+    assert cluster["device"] == BASE["device"]
+    assert set(cluster["uncertainty"]) == {"collectives"}
+
+
+def test_nominal_numbers_survive_a_second_calibration() -> None:
+    once, _ = described(POINTS, facts())
+    again, _ = described(POINTS, facts(once))
+    assert again["uncertainty"]["network.bandwidth"]["nominal"] == "500 Mbit/s"
+    Cluster.model_validate(again)
+
+
+def test_what_a_topology_says_is_kept() -> None:
+    topology = {"kind": "leaf_spine", "per_leaf": 2, "oversubscription": 2}
+    base = BASE | {"network": BASE["network"] | {"topology": topology}}
+    points = [*sends([(0, 1), (2, 3)]), *sends([(0, 2), (1, 3)], "across")]
+    found = described(points, facts(base))[0]["network"]["topology"]
+    assert topology.items() <= found.items()
+
+
+def test_too_few_sizes_and_failed_probes_are_told_and_the_rest_is_used() -> None:
+    few = [point for point in sends(all_pairs(4)) if point.size < 64]
+    failed = Point("overlap", "computation beside communication", "", (), "", 0, "", (), "failed: rank 2 made no progress")
+    cluster, told = described([*few, *sums(4, 4, 1e-3, 30e6), failed], facts())
+    assert cluster["network"] == BASE["network"]
+    assert cluster["collectives"]["measured"]
+    assert any("messages between nodes: 2 sizes are too few to fit; give 3" in line for line in told)
+    assert any("failed: rank 2 made no progress" in line for line in told)
+    assert "too few" in cluster["provenance"]["odd"]
+    assert not any("\n" in line for line in told)
+
+
+def test_what_takes_either_of_two_times_is_told() -> None:
+    points = sends(all_pairs(2))
+    points[0] = replace(points[0], seconds=(1e-4,) * 8 + (9e-4,) * 8)
+    _, told = described(points, facts(nodes=range(2)))
+    assert any(line.startswith("send rank 0 to rank 1, 4 B: two modes") for line in told)
+
+
+def test_a_rank_that_computes_slower_is_named() -> None:
+    layers = [
+        Point(
+            "layer", "block forward", f"rank {rank}", (rank,), "", size, "samples",
+            times((2.0 if rank == 2 else 1.0) * size * 1e-3, seed=rank), "narrow", 1.0, {"ranks": 4.0},
+        )
+        for rank in range(4)
+        for size in (1, 8)
+    ]  # fmt: skip
+    _, told = described([*POINTS, *layers], facts())
+    assert any(line.startswith("rank 2 computes at 50 % of the others") for line in told)
+
+
+def test_a_machine_needs_probes_of_its_device() -> None:
+    with pytest.raises(InputError, match="what a rank computes on"):
+        described(sends(all_pairs(4), "same node"), facts(None, nodes=[0] * 4, on="local"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("network", "latency"), "-60 us", "negative"),
+        (("uncertainty", "network.bandwidth", "low"), "0 Mbit/s", "is no interval"),
+        (("uncertainty", "network.bandwidth", "high"), "1 Mbit/s", "is no interval"),
+        (("uncertainty", "network.latency", "low"), "3 GB", "not a unit of time"),
+        (("uncertainty", "network.bandwith"), {"low": "1 us", "high": "2 us"}, "no such quantity"),
+        (("uncertainty", "optimizer"), {"low": "96 %", "high": "104 %"}, "no such number"),
+        (("uncertainty", "device"), {"low": "-4 %", "high": "104 %"}, "cannot read '-4 %'"),
+    ],
+)
+def test_a_hand_edited_number_that_makes_no_sense_is_told_with_its_place(
+    tmp_path: Path, path: tuple[str, ...], value: Any, told: str
+) -> None:
+    cluster, _ = described(POINTS, facts())
+    parent = cluster
+    for name in path[:-1]:
+        parent = parent[name]
+    parent[path[-1]] = value
+    file = tmp_path / "edited.yaml"
+    file.write_text(yaml.safe_dump(cluster, sort_keys=False))
+    with pytest.raises(InputError) as caught:
+        load_cluster(file)
+    line, column = str(caught.value).removeprefix(f"{file}:").split(":")[:2]
+    assert (
+        file.read_text()
+        .splitlines()[int(line) - 1][int(column) - 1 :]
+        .startswith(path[1] if path[0] == "uncertainty" else path[-1])
+    )
+    assert told in str(caught.value)
+
+
+def test_points_of_what_is_no_cluster_are_refused() -> None:
+    odd = {**BASE, "device": {**BASE["device"], "peak": {"fp02": "1 TFLOP/s"}}}
+    with pytest.raises(InputError, match="points of a cluster whose description does not hold; measure again"):
+        described(POINTS, facts(odd))

@@ -1,0 +1,111 @@
+"""A cluster file is changed where its numbers change, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.cluster.quantities import Interval, slowed, uncertain
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.validator.calibration.cluster_file.rewrite import rewritten
+
+TEXT = """\
+# measured in the cellar
+name: cellar
+nodes: 4          # of which one is loud
+node: {devices: 1}
+network:
+  bandwidth: 500 Mbit/s
+  latency: 60 us
+# what computes
+device: cpu-core
+source: >
+  By a person
+  with a watch.
+
+provenance:
+  host: cellar
+collectives: {library: gloo}
+"""
+
+
+def changed(path: Path, slownesses: dict[str, float]) -> str:
+    before = load_cluster(path)
+    after = slowed(before, slownesses).model_copy(
+        update={
+            "uncertainty": {"network.latency": Interval(low="50 us", high="70 us", measurements=3)},
+            "provenance": {**before.provenance, "updated": "today"},
+        }
+    )
+    text = rewritten(path, before, after)
+    path.write_text(text)
+    again = load_cluster(path)
+    assert again.uncertainty == after.uncertainty
+    assert again.provenance == after.provenance
+    for name in slownesses:
+        assert slowed(before, {name: 2.0}) != before
+    return text
+
+
+def test_only_sections_whose_numbers_change_are_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "cellar.yaml"
+    path.write_text(TEXT)
+    text = changed(path, {"network.bandwidth": 1.25})
+
+    assert "bandwidth: 400 Mbit/s" in text
+    kept = [line for line in TEXT.splitlines() if "500 Mbit/s" not in line]
+    assert [line for line in text.splitlines() if line in kept] == kept
+
+
+def test_a_device_by_its_name_becomes_that_device_with_changes(tmp_path: Path) -> None:
+    path = tmp_path / "cellar.yaml"
+    path.write_text(TEXT)
+    before = load_cluster(path).device
+    text = changed(path, {"device": 1.6})
+    after = load_cluster(path).device
+
+    assert "base: cpu-core" in text
+    assert after.peak_flops["fp32"] == pytest.approx(before.peak_flops["fp32"] / 1.6, rel=1e-3)
+    assert before.kernels is not None
+    assert after.kernels is not None
+    assert after.kernels.launch_s == pytest.approx(before.kernels.launch_s * 1.6, rel=1e-3)
+    assert after.kernels.host_slowdown == pytest.approx(before.kernels.host_slowdown * 1.6, rel=1e-3)
+    assert after.kernels.tile_share == before.kernels.tile_share
+    assert after.memory_bytes == before.memory_bytes
+
+
+@pytest.mark.parametrize("name", ["cpu-2core", "netlab-500mbit", "netlab-tree", "p100-25gbe", "dgx-h100", "aws-p4d"])
+def test_files_that_ship_can_be_updated(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(catalog.find_part("cluster", name, Path()).read_text())
+    before = load_cluster(path)
+    slownesses = {quantity: 1.1 for quantity in uncertain(before) if quantity != "model"}
+    after = slowed(before, slownesses)
+    path.write_text(rewritten(path, before, after))
+
+    assert uncertain(load_cluster(path)) == pytest.approx(uncertain(after))
+
+
+def test_a_file_in_one_pair_of_braces_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "cellar.yaml"
+    device = "{name: cpu, peak: {fp32: 1 GFLOP/s}, memory: 1 GiB, memory_bandwidth: 1 GB/s}"
+    path.write_text("{nodes: 2, node: {devices: 1}, network: {bandwidth: 1 Gbit/s, latency: 1 us}, device: " + device + "}\n")
+
+    assert "800 Mbit/s" in changed(path, {"network.bandwidth": 1.25}) or "0.8 Gbit/s" in path.read_text()
+
+
+def test_numbers_that_are_another_files_lists_are_refused(tmp_path: Path) -> None:
+    device = tmp_path / "mine.yaml"
+    layer = "{signature: a, precision: fp32, forward: {base: 1 us, per_sample: 1 us}, backward: {base: 1 us, per_sample: 1 us}}"
+    device.write_text(
+        f"name: cpu\npeak: {{fp32: 1 GFLOP/s}}\nmemory: 1 GiB\nmemory_bandwidth: 1 GB/s\nmeasured_layers: [{layer}]\n"
+    )
+    path = tmp_path / "cellar.yaml"
+    path.write_text("nodes: 1\nnode: {devices: 1}\ndevice: ./mine.yaml\n")
+    before = load_cluster(path)
+
+    with pytest.raises(InputError, match=r"measured_layers.0.* is not in this file; write the whole device into it"):
+        rewritten(path, before, slowed(before, {"device": 1.1}))

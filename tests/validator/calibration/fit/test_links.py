@@ -1,0 +1,116 @@
+"""Links: what was planted in messages is found in the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.units import parse_Bps, parse_time_s
+from scaleproof.validator.calibration.cluster_file.section import Section
+from scaleproof.validator.calibration.fit import links
+from scaleproof.validator.probe.points import Point
+from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, LATENCY_S, SIZES, all_pairs, sends, times
+
+CLUSTER = Cluster.model_validate(BASE)
+TREE = Cluster.model_validate(
+    BASE | {"network": BASE["network"] | {"topology": {"kind": "leaf_spine", "per_leaf": 2, "hop_latency": "1 us"}}}
+)
+
+
+def between(points: list[Point], cluster: Cluster = CLUSTER, nodes: range = range(4)) -> Section:
+    return links.between(points, nodes, cluster)
+
+
+def test_the_network_is_what_messages_took() -> None:
+    section = between(sends(all_pairs(4)))
+    assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(BANDWIDTH_BPS, rel=0.02)
+    assert parse_time_s(section.fields["latency"]) == pytest.approx(LATENCY_S, rel=0.03)
+    assert section.fields["cores_busy"] == 0.8
+    assert not section.told
+    for name, value in (("network.bandwidth", BANDWIDTH_BPS), ("network.latency", LATENCY_S)):
+        found = section.intervals[name]
+        parse = parse_Bps if name.endswith("width") else parse_time_s
+        assert parse(found["low"]) <= value * 1.02
+        assert parse(found["high"]) >= value * 0.98
+        assert found["measurements"] == 6 * len(SIZES) * 9
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(1e6, 1e10), st.floats(1e-6, 1e-2))
+def test_any_network_is_found(bandwidth_Bps: float, latency_s: float) -> None:
+    section = between(sends(all_pairs(3), rate=lambda one, other: bandwidth_Bps, latency_s=latency_s))
+    assert parse_time_s(section.fields["latency"]) == pytest.approx(latency_s, rel=0.05)
+    # where latency hides the rate of the largest messages, nothing tells it
+    if SIZES[-1] / bandwidth_Bps > latency_s:
+        assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(bandwidth_Bps, rel=0.1)
+
+
+def test_a_slow_host_is_named_and_left_out_of_the_others_rate() -> None:
+    section = between(sends(all_pairs(4), rate=lambda one, other: BANDWIDTH_BPS / (2 if 3 in (one, other) else 1)))
+    assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(BANDWIDTH_BPS, rel=0.02)
+    (unlike,) = section.fields["unlike"]
+    assert unlike["at"] == [3]
+    assert parse_Bps(unlike["bandwidth"]) == pytest.approx(BANDWIDTH_BPS / 2, rel=0.03)
+    assert any("host 3" in line for line in section.told)
+
+
+def test_one_slow_link_is_named_by_its_hosts() -> None:
+    section = between(sends(all_pairs(4), rate=lambda *pair: BANDWIDTH_BPS * (0.6 if pair == (0, 2) else 1)))
+    assert any("host 0 ↔ host 2 runs at 60 % of the others" in line for line in section.told)
+    assert section.fields["unlike"] == []
+
+
+def test_hops_beyond_the_nearest_are_told_apart() -> None:
+    near = sends([(0, 1), (2, 3)])
+    far = sends([(0, 2), (1, 3)], "across", latency_s=LATENCY_S + 40e-6)
+    section = between([*near, *far], TREE)
+    hops = TREE.network.wiring(4).route(0, 2).further_hops if TREE.network else 0
+    assert parse_time_s(section.fields["latency"]) == pytest.approx(LATENCY_S, rel=0.03)
+    assert parse_time_s(section.fields["topology"]["hop_latency"]) * hops == pytest.approx(40e-6, rel=0.1)
+
+
+def test_messages_in_a_row_tell_the_rate_where_the_first_bytes_are_let_through_faster() -> None:
+    bucket_bytes = 100_000
+
+    def median_s(size: int) -> float:
+        return LATENCY_S + max(0, size - bucket_bytes) / BANDWIDTH_BPS
+
+    points = [replace(point, seconds=times(median_s(round(point.size)))) for point in sends(all_pairs(4))]
+    gaps = sends([(0, 1)], latency_s=0.0, what="stream", sizes=(4, 4096, 2**16, 2**18))
+    gaps = [replace(point, seconds=tuple(max(one, 15e-6) for one in point.seconds)) for point in gaps]
+    assert parse_Bps(between([*points, *gaps]).fields["bandwidth"]) == pytest.approx(BANDWIDTH_BPS, rel=0.03)
+
+
+def exchanges(factor: float) -> list[Point]:
+    seconds = times(factor * (LATENCY_S + 2**20 / BANDWIDTH_BPS))
+    return [Point("message", "exchange", "rank 0 to rank 1", (0, 1), "same leaf", 2**20, "bytes", seconds, "narrow", 0.8)]
+
+
+@pytest.mark.parametrize(("factor", "duplex"), [(1.05, None), (2.0, "half")])
+def test_messages_that_pass_one_another_tell_the_duplex(factor: float, duplex: str | None) -> None:
+    assert between([*sends(all_pairs(4)), *exchanges(factor)]).fields.get("duplex") == duplex
+
+
+@pytest.mark.parametrize(("planted", "found"), [(0.0, None), (0.1, 0.1)])
+def test_what_a_crowd_loses_is_measured(planted: float, found: float | None) -> None:
+    moving_s = 3 * 2**20 / (BANDWIDTH_BPS / (1 + planted * 2))
+    crowd = Point(
+        "message", "incast", "ranks 1-3 to rank 0", (0, 1, 2, 3), "", 2**20, "bytes",
+        times(2 * LATENCY_S + moving_s, noise=0.001), "narrow", 0.8, {"senders": 3.0},
+    )  # fmt: skip
+    incast: Any = between([*sends(all_pairs(4)), crowd]).fields.get("incast")
+    assert incast == (None if found is None else pytest.approx(found, abs=0.03))
+
+
+def test_ranks_of_one_node_tell_of_its_link_alone() -> None:
+    points = sends(all_pairs(4), "same socket", rate=lambda one, other: 5e9)
+    assert between(points) == Section()
+    section = links.inside(points)
+    assert section.fields["bandwidth"].endswith("GB/s")
+    assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(5e9, rel=0.1)
+    assert links.inside(sends(all_pairs(4))) == Section()

@@ -1,0 +1,60 @@
+"""The ledger keeps every part from the first on, and neither a failure nor the end of time ends the rest."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.calibration.gpu_check.ledger import Ledger, NotRunError
+
+
+def ledger(folder: Path, limit_s: float = 60.0) -> tuple[Ledger, list[str]]:
+    told: list[str] = []
+    return Ledger(folder, "a label", time.monotonic() + limit_s, told.append), told
+
+
+def kept(folder: Path) -> Any:
+    return json.loads((folder / "results.json").read_text())
+
+
+def fail() -> None:
+    raise ValueError("no\nmore of it")
+
+
+def test_a_part_is_told_and_kept_as_it_is_done(tmp_path: Path) -> None:
+    own, told = ledger(tmp_path)
+
+    assert own.part("first", lambda: [1, 2], lambda found: f"{len(found)} numbers", sum) == [1, 2]
+
+    [part] = kept(tmp_path)["parts"]
+    assert kept(tmp_path)["label"] == "a label"
+    assert (part["part"], part["state"], part["words"], part["result"]) == ("first", "done", "2 numbers", 3)
+    assert told[0].endswith("2 numbers")
+
+
+def test_a_part_that_fails_is_one_line_and_the_next_one_runs(tmp_path: Path) -> None:
+    own, told = ledger(tmp_path)
+
+    assert own.attempt("first", fail, str) is None
+    assert own.attempt("second", lambda: 2, str) == 2
+
+    assert [part["state"] for part in kept(tmp_path)["parts"]] == ["failed", "done"]
+    assert told[0].endswith("failed: ValueError: no")
+    assert (own.failed(), own.not_run()) == (["first"], [])
+    with pytest.raises(RunError, match="ValueError: no"):
+        own.part("third", fail, str)
+
+
+def test_no_part_is_begun_when_time_is_out(tmp_path: Path) -> None:
+    own, told = ledger(tmp_path, limit_s=0.0)
+
+    with pytest.raises(NotRunError):
+        own.part("late", fail, str)
+
+    assert told[0].endswith("not run: out of time")
+    assert (own.failed(), own.not_run()) == ([], ["late"])

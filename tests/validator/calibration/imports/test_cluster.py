@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
+from scaleproof.simulator.cluster.collectives.cost import collective_cost
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.validator.calibration.imports import cluster, nccl_tests, topo
+from scaleproof.validator.calibration.imports.found import ImportResult
+from scaleproof.validator.probe import points
+from tests.validator.calibration.imports.logs import FILES, SIZES, nccl_log
+
+NODE = ["one"] * 8
+TWO = ["one"] * 8 + ["two"] * 8
+
+
+def _found(folder: Path, *logs: str) -> ImportResult:
+    paths = [folder / f"{number}.log" for number in range(len(logs))]
+    for path, log in zip(paths, logs, strict=True):
+        path.write_text(log)
+    return nccl_tests.read(paths)
+
+
+def _written(folder: Path, found: ImportResult, base: str | None = None, node: dict[str, Any] | None = None) -> Cluster:
+    measured = cluster.measured_collectives(found.points, found.notes)
+    data = cluster.describe(found, cluster.read_base(base) if base else None, measured, node)
+    cluster.write(data, found, folder / "made.yaml")
+    return load_cluster(folder / "made.yaml")
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv"])
+def test_what_is_predicted_is_what_the_log_says(op: Op, tmp_path: Path) -> None:
+    made = _written(tmp_path, _found(tmp_path, nccl_log(op, NODE, 30e-6, 200e9)))
+    for size in SIZES:
+        predicted = collective_cost(op, size, Group.of(8, 8), made)
+        assert predicted.algorithm == "measured"
+        # in place takes 2 % longer
+        assert predicted.seconds == pytest.approx(1.01 * (30e-6 + size / 200e9), rel=0.03)
+
+
+def test_groups_between_nodes_are_kept_apart(tmp_path: Path) -> None:
+    logs = nccl_log("all_reduce", NODE, 20e-6, 250e9), nccl_log("all_reduce", TWO, 50e-6, 100e9)
+    made = _written(tmp_path, _found(tmp_path, *logs))
+    assert (made.nodes, made.node.devices, made.device.name) == (2, 8, "H100-80GB-SXM")
+    for ranks, rate_Bps in ((8, 250e9), (16, 100e9)):
+        assert collective_cost("all_reduce", 2**30, Group.of(ranks, 8), made).seconds == pytest.approx(
+            2**30 / rate_Bps, rel=0.03
+        )
+
+
+def test_without_a_base_links_are_those_of_data_sheets_and_rings(tmp_path: Path) -> None:
+    made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", TWO, 50e-6, 100e9)))
+    assert made.node.link is not None
+    assert made.network is not None
+    assert made.node.link.bandwidth_Bps == pytest.approx(450e9)
+    assert made.network.bandwidth_Bps == pytest.approx(2 * 15 / 16 * 100e9, rel=0.03)
+    assert "latency is assumed" in made.provenance["network"]
+
+
+def test_messages_tell_of_links_with_intervals_beside_the_nominal(tmp_path: Path) -> None:
+    made = _written(tmp_path, _found(tmp_path, nccl_log("sendrecv", ["one", "two"], 12e-6, 40e9)), base="dgx-h100")
+    assert made.network is not None
+    assert made.network.bandwidth_Bps == pytest.approx(8 * 40e9, rel=0.03)
+    assert made.network.topology.kind == "rail_optimised"
+    assert made.network.latency_s == pytest.approx(12e-6, rel=0.05)
+    assert made.uncertainty["network.bandwidth"].nominal == "3200 Gbit/s"
+    assert made.provenance["network"].endswith("times 8 cards")
+    assert made.node.link is not None
+    assert made.node.link.bandwidth_Bps == pytest.approx(450e9)
+
+
+def test_the_interval_of_collectives_holds_the_log(tmp_path: Path) -> None:
+    made = _written(tmp_path, _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9)))
+    interval = made.uncertainty["collectives"]
+    assert interval.measurements == 2 * len(SIZES)
+    assert float(interval.low.split()[0]) < 100 < float(interval.high.split()[0]) < 106
+
+
+def test_points_lie_beside_the_file(tmp_path: Path) -> None:
+    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9))
+    _written(tmp_path, found)
+    assert points.read(tmp_path / "made.points.parquet") == found.points
+
+
+def test_a_base_keeps_what_was_not_measured_again(tmp_path: Path) -> None:
+    base = yaml.safe_load(catalog.find_part("cluster", "dgx-h100", Path()).read_text())
+    old = [{"op": op, "ranks": 8, "latency": "1 ms", "bandwidth": "1 GB/s"} for op in ("all_reduce", "broadcast")]
+    base["collectives"] = {"measured": old}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9))
+    made = _written(tmp_path, found, base=str(tmp_path / "base.yaml"))
+    assert [one.op for one in made.collectives.measured] == ["broadcast", "all_reduce"]
+    assert made.nodes == 32
+
+
+def test_a_base_of_other_machines_is_told(tmp_path: Path) -> None:
+    found = _found(tmp_path, nccl_log("all_reduce", TWO, 30e-6, 200e9))
+    _written(tmp_path, found, base="dgx1")
+    lines = found.notes.lines()
+    assert any("measured on NVIDIA H100 80GB HBM3, and dgx1 has P100" in line for line in lines)
+    assert any("measured on 2 nodes, and dgx1 has 1" in line for line in lines)
+
+
+def test_a_gpu_that_does_not_ship_needs_a_base(tmp_path: Path) -> None:
+    log = nccl_log("all_reduce", NODE, 30e-6, 200e9, gpu="GPU of tomorrow")
+    with pytest.raises(InputError, match="'GPU of tomorrow' is no device that ships; give --cluster"):
+        _written(tmp_path, _found(tmp_path, log))
+
+
+def test_few_sizes_are_used_and_told(tmp_path: Path) -> None:
+    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[2**10, 2**28]))
+    made = _written(tmp_path, found)
+    assert made.collectives.measured[0].bandwidth_Bps == pytest.approx(200e9, rel=0.05)
+    assert "2 sizes, too few for an interval" in found.notes.lines()[0]
+
+
+def test_sizes_that_show_no_bandwidth_are_left_out_and_told(tmp_path: Path) -> None:
+    found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[8, 64, 512, 1024]))
+    assert not cluster.measured_collectives(found.points, found.notes)
+    assert "latency alone counts, so that no bandwidth shows" in found.notes.lines()[-1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(5e-6, 1e-4), st.floats(1e9, 5e11), st.integers(0, 5))
+def test_lines_are_found_whatever_their_slope(latency_s: float, Bps: float, first: int) -> None:
+    medians = [(float(2**i), latency_s + 2**i / Bps) for i in range(3 + first, 34)]
+    chosen = cluster.telling(medians)
+    assert len(chosen) >= 3
+    assert chosen == sorted(set(chosen))
+    # the ends stay
+    assert {0, len(medians) - 1} <= set(chosen)
+
+
+def test_a_matrix_makes_a_node(tmp_path: Path) -> None:
+    found, matrix = topo.read(FILES / "dgx-1.txt")
+    made = _written(tmp_path, found, node=topo.node(matrix, found))
+    assert (made.device.name, made.node.devices, made.node.cards) == ("V100-32GB-SXM2", 8, 2)
+    assert collective_cost("all_reduce", 2**28, Group.of(8, 8), made).seconds > 0
+    assert not (tmp_path / "made.points.parquet").exists()
+
+
+def test_a_matrix_leaves_what_was_measured(tmp_path: Path) -> None:
+    sent = _found(tmp_path, nccl_log("sendrecv", ["one", "one"], 12e-6, 300e9))
+    _written(tmp_path, sent, base="dgx-h100")
+    (tmp_path / "made.yaml").rename(tmp_path / "base.yaml")
+    found, matrix = topo.read(FILES / "dgx-h100.txt", "h100-80gb-sxm")
+    made = _written(tmp_path, found, str(tmp_path / "base.yaml"), topo.node(matrix, found))
+    assert made.node.devices == 4
+    assert made.node.link is not None
+    assert made.node.link.bandwidth_Bps == pytest.approx(300e9, rel=0.03)
+    nominal = _written(tmp_path, topo.read(FILES / "dgx-h100.txt", "h100-80gb-sxm")[0], "dgx1", topo.node(matrix, found))
+    assert nominal.node.link is not None
+    assert nominal.node.link.bandwidth_Bps == pytest.approx(450e9)

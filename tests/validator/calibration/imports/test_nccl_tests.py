@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.calibration.imports import nccl_tests
+from scaleproof.validator.calibration.imports.nccl_tests import Machines
+from tests.validator.calibration.imports.logs import FILES, SIZES, nccl_log
+
+NODE = ["one"] * 8
+TWO = ["one"] * 4 + ["two"] * 4
+
+
+def _log(folder: Path, text: str, name: str = "job.out") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_every_size_of_a_log_is_a_point_of_its_group(tmp_path: Path) -> None:
+    found = nccl_tests.read([_log(tmp_path, nccl_log("all_reduce", TWO, 30e-6, 200e9))])
+    assert [point.size for point in found.points] == SIZES
+    assert found.machines == Machines("NVIDIA H100 80GB HBM3", 2, 4)
+    assert not found.notes.lines()
+    last = found.points[-1]
+    assert (last.probe, last.what, last.group, last.unit) == ("collective", "all_reduce", "8 ranks on 2 nodes", "bytes")
+    assert last.ranks == tuple(range(8))
+    assert last.seconds == pytest.approx([30e-6 + 2**30 / 200e9, 1.02 * (30e-6 + 2**30 / 200e9)], rel=1e-4)
+    assert last.numbers == {"nodes": 2, "wrong": 0, "iterations": 20}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", "[prterun-a-7@1,0]<stdout>: ", "2026-01-02T03:04:05.6Z "]
+)
+def test_what_launchers_put_before_lines_is_ignored(prefix: str, tmp_path: Path) -> None:
+    plain = nccl_tests.read([_log(tmp_path, nccl_log("alltoall", NODE, 1e-5, 1e11))])
+    prefixed = nccl_tests.read([_log(tmp_path, nccl_log("alltoall", NODE, 1e-5, 1e11, prefix=prefix))])
+    assert prefixed.points == plain.points
+
+
+def test_several_tests_and_logs_come_together(tmp_path: Path) -> None:
+    both = nccl_log("all_reduce", NODE, 1e-5, 1e11) + nccl_log("sendrecv", ["one", "two"], 1e-5, 2e10)
+    found = nccl_tests.read([_log(tmp_path, both, "a.log"), _log(tmp_path, nccl_log("all_reduce", NODE, 2e-5, 1e11), "b.log")])
+    groups = {(point.what, point.group) for point in found.points}
+    assert groups == {("all_reduce", "8 ranks on 1 nodes"), ("sendrecv", "2 ranks on 2 nodes")}
+    assert {len(point.seconds) for point in found.points if point.what == "all_reduce"} == {4}
+
+
+def test_older_releases_have_other_columns(tmp_path: Path) -> None:
+    found = nccl_tests.read([FILES / "old.log"])
+    assert [point.what for point in found.points] == ["all_gather"] * 3
+    assert found.points[0].seconds == pytest.approx([113.9e-6, 112.0e-6])
+    assert [line.partition("old.log:")[2] for line in found.notes.lines()] == [
+        "16: 2 results were wrong; their times are used, look into the cause"
+    ]
+
+
+def test_new_columns_are_told_and_the_known_ones_used(tmp_path: Path) -> None:
+    text = nccl_log("all_reduce", NODE, 1e-5, 1e11)
+    lines = [
+        line + "  jitter" if "algbw" in line else line + "   0.5" if line.startswith("  ") else line
+        for line in text.splitlines()
+    ]
+    found = nccl_tests.read([_log(tmp_path, "\n".join(lines))])
+    assert len(found.points) == len(SIZES)
+    assert "columns that are not known: jitter; the others are used" in found.notes.lines()[0]
+
+
+def test_lines_that_cannot_be_read_are_told_with_their_number(tmp_path: Path) -> None:
+    lines = nccl_log("all_reduce", NODE, 1e-5, 1e11).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  "))
+    lines[first] = " ".join(lines[first].split()[:7])
+    lines[first + 1] = lines[first + 1].replace("float", "sharks")
+    path = _log(tmp_path, "\n".join(lines[: first + 5]))
+    found = nccl_tests.read([path])
+    assert len(found.points) == 3
+    assert found.notes.lines() == [
+        f"{path}:{first + 1}: 7 columns where this table has 13; line left out",
+        f"{path}:{first + 2}: 'sharks' is no type of nccl-tests; line left out",
+        f"{path}: ends without 'Avg bus bandwidth', as if cut off; the lines that stand there are used",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "cut", "why"),
+    [
+        ("all_reduce", "# Collective", None),
+        ("reduce_scatter", "# Collective", None),
+        ("all_gather", "# Collective", "which collective is this?"),
+        ("all_reduce", "#  Rank", "no '# Rank' lines"),
+    ],
+)
+def test_a_collective_that_nothing_names_shows_in_its_rates(op: Op, cut: str, why: str | None, tmp_path: Path) -> None:
+    text = nccl_log(op, NODE, 1e-5, 1e11)
+    path = _log(tmp_path, "\n".join(line for line in text.splitlines() if not line.startswith(cut)))
+    if why is None:
+        assert {point.what for point in nccl_tests.read([path]).points} == {op}
+    else:
+        with pytest.raises(InputError, match=why) as error:
+            nccl_tests.read([path])
+        assert "\n" not in str(error.value)
+
+
+def test_tests_without_a_collective_of_ours_are_left_out(tmp_path: Path) -> None:
+    text = nccl_log("all_gather", NODE, 1e-5, 1e11).replace("all_gather_perf", "hypercube_perf")
+    with pytest.raises(InputError, match="which collective"):
+        nccl_tests.read([_log(tmp_path, text)])
+
+
+def test_a_table_without_a_column_of_times_is_told(tmp_path: Path) -> None:
+    text = nccl_log("all_reduce", NODE, 1e-5, 1e11)
+    found = nccl_tests.read([_log(tmp_path, text.replace("time", "span"))])
+    assert len(found.points) == len(SIZES)
+    assert "no column is called 'time'; columns are taken to stand where nccl-tests has them" in found.notes.lines()[0]
+
+
+def test_of_two_times_the_one_above_zero_is_used(tmp_path: Path) -> None:
+    lines = nccl_log("all_reduce", NODE, 1e-5, 1e11).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  "))
+    words = lines[first].split()
+    lines[first] = "  " + " ".join([*words[:5], "-3.1", *words[6:]])
+    path = _log(tmp_path, "\n".join(lines))
+    found = nccl_tests.read([path])
+    assert len(found.points[0].seconds) == 1
+    assert f"{path}:{first + 1}: a time that is not above zero; the line's other one is used" in found.notes.lines()
+
+
+@pytest.mark.parametrize("text", ["", "osu_allreduce\n# Size  Latency(us)\n8   12.1\n16  12.5\n", "hello\n" * 100])
+def test_a_log_of_another_tool_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    path = _log(tmp_path, text)
+    with pytest.raises(InputError) as error:
+        nccl_tests.read([path])
+    assert (
+        str(error.value)
+        == f"{path}: no time of a collective stands in it; expected a log of nccl-tests, such as all_reduce_perf prints"
+    )
+
+
+def test_what_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"\x7fELF\0\0\0")
+    with pytest.raises(InputError, match="not text; expected a log of nccl-tests"):
+        nccl_tests.read([path])
+    with pytest.raises(InputError, match="No such file"):
+        nccl_tests.read([tmp_path / "nowhere.log"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=200))
+def test_whatever_a_line_says_no_traceback_comes_of_it(tmp_path_factory: pytest.TempPathFactory, line: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.log"
+    path.write_text(nccl_log("all_reduce", NODE, 1e-5, 1e11) + line, encoding="utf-8", errors="replace")
+    assert len(nccl_tests.read([path]).points) >= len(SIZES)

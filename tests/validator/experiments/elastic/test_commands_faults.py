@@ -1,0 +1,82 @@
+"""The command tells what came of each fault, keeps it where it is asked to, and fails where parameters are wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof import main
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.experiments.elastic import faults
+from scaleproof.validator.experiments.elastic.outcome import FaultOutcome
+from scaleproof.validator.experiments.elastic.records import EventLog
+from scaleproof.validator.launch import fork_server
+from scaleproof.validator.netlab import lab
+from tests.validator.experiments.elastic.test_outcome import OUTCOME
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds that were asked for; nothing is run."""
+    kinds: list[str] = []
+
+    def find_out(wanted: Sequence[str], folder: Path, _: Callable[[str], None]) -> list[FaultOutcome]:
+        kinds.extend(wanted)
+        (folder / "rank").mkdir()
+        EventLog(folder / "rank", 1, "trainer").note("begun")
+        return [OUTCOME]
+
+    monkeypatch.setattr(faults, "find_out", find_out)
+    monkeypatch.setattr(lab, "require", lambda: None)
+    monkeypatch.setattr(fork_server.ForkServer, "wait_until_ready", lambda _: None)
+    return kinds
+
+
+def test_all_faults_are_told(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["faults"]) == 0
+    assert asked == list(faults.KINDS)
+    assert capsys.readouterr().out.startswith("a rank killed\n  in the middle\n")
+
+
+def test_those_that_are_asked_for_are_told_as_json_and_kept(
+    asked: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["faults", "--only", "rank", "--only", "link", "--json", "--out", str(tmp_path)]) == 0
+    assert asked == ["rank", "link"]
+    told = json.loads(capsys.readouterr().out)
+    assert told["faults"] == [json.loads(json.dumps(OUTCOME.plain()))]
+    assert {"host", "date", "cpu", "torch"} <= set(told["provenance"])
+    assert json.loads((tmp_path / "faults.json").read_text()) == told
+    assert (tmp_path / "rank" / "trainer-1.jsonl").exists()
+
+
+def test_wrong_parameters_fail(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+    monkeypatch.setattr(faults, "find_out", lambda *_: [replace(OUTCOME, right=False)])
+    assert main(["faults"]) == 1
+
+
+def test_warnings_are_told_apart(monkeypatch: pytest.MonkeyPatch, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(faults, "find_out", lambda *_: [replace(OUTCOME, warning="the machine is busy")])
+    assert main(["faults"]) == 0
+    told = capsys.readouterr()
+    assert "busy" not in told.out
+    assert "warning: a rank killed: the machine is busy" in told.err.splitlines()
+
+
+def test_where_no_lab_can_be_built_that_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def require() -> None:
+        raise RunError("netlab makes network namespaces, which only root may; run it with sudo")
+
+    monkeypatch.setattr(lab, "require", require)
+    assert main(["faults"]) == 1
+    assert capsys.readouterr().err == "netlab makes network namespaces, which only root may; run it with sudo\n"
+
+
+def test_an_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["faults", "--only", "disk"])
+    assert "choose from" in capsys.readouterr().err

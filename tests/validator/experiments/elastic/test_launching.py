@@ -1,0 +1,93 @@
+"""Processes of a job are started on a lab's hosts, killed as asked, and none is left, however the job ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.experiments.elastic import launching
+from scaleproof.validator.experiments.elastic.faults import KINDS, find_out, workers_job
+from scaleproof.validator.experiments.elastic.job import Job
+from scaleproof.validator.experiments.elastic.rendezvous import Settings
+from scaleproof.validator.netlab.compatibility import lab_cluster as cluster_of
+from scaleproof.validator.netlab.lab import Netlab
+from tests.validator.netlabs import lab_cluster, needs_netlab
+from tests.validator.processes import children, descendants, is_running, kill, wait_until
+
+# Of agents, trainers, and the processes that hold the lab and start ranks.
+_PROCESSES = 8
+
+
+@needs_netlab
+def test_a_process_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job, "write", lambda job: job.folder.mkdir())
+    job = workers_job(tmp_path / "job")
+    with Netlab(cluster_of(job.scenario)) as lab, pytest.raises(RunError, match="cannot start: FileNotFoundError"):
+        launching.alone(job, lab, 0)
+
+
+@needs_netlab
+def test_torchrun_that_does_not_start_in_time_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    job = replace(workers_job(tmp_path / "job"), patience_s=0.05)
+    before = children(os.getpid())
+    with (
+        Netlab(cluster_of(job.scenario)) as lab,
+        pytest.raises(RunError, match=r"torchrun cannot be started on host \d: .*; try: "),
+    ):
+        launching.under_torchrun(job, lab, Settings(hosts=(2, 3)))
+    assert children(os.getpid()) == before
+
+
+@needs_netlab
+def test_a_link_carries_less_from_when_it_is_slowed() -> None:
+    with Netlab(lab_cluster(3, "200 Mbit/s")) as lab:
+        lab.limit(1, 40e6 / 8)
+        into, out, beside = (link.measured_Bps * 8 for link in sorted(lab.self_test().alone, key=lambda link: link.name))
+    assert into < 60e6, "host 0 to host 1"
+    assert out < 60e6, "host 1 to host 2"
+    assert beside > into, "host 2 to host 0"
+
+
+def test_a_link_of_a_lab_that_does_not_stand_is_not_slowed() -> None:
+    with pytest.raises(RunError, match="the lab does not stand"):
+        Netlab(lab_cluster(2)).limit(0, 1e6)
+
+
+@needs_netlab
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_fault_costs_what_its_parts_say(kind: str, tmp_path: Path) -> None:
+    told: list[str] = []
+    (outcome,) = find_out([kind], tmp_path, told.append)
+    assert outcome.right, outcome.state
+    assert told
+    rows = {row.name.strip(): row.measured_s for row in outcome.rows}
+    assert rows["step before"] > 0
+    if kind == "link":
+        assert rows["step after"] > 1.3 * rows["step before"], "the link is at two fifths of its rate"
+        return
+    assert rows["lost in all"] == pytest.approx(rows["detection"] + rows["restart"] + rows["lost work"])
+    assert rows["whole run"] > rows["lost in all"]
+    if kind != "node":
+        assert outcome.state == "the same to the last bit as without the fault"
+
+
+@needs_netlab
+@pytest.mark.nightly
+@pytest.mark.parametrize("end", [kill, lambda pid: os.kill(pid, 2)], ids=["killed", "interrupted"])
+def test_nothing_is_left_of_a_command_that_is_ended(end: Callable[[int], None], tmp_path: Path) -> None:
+    arguments = ["-m", "scaleproof", "faults", "--only", "rank", "--out", str(tmp_path)]
+    command = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert wait_until(lambda: len(descendants(command.pid)) >= _PROCESSES, 400.0)
+    started = descendants(command.pid)
+    end(command.pid)
+    command.wait(60)
+    assert wait_until(lambda: not any(map(is_running, started)), 20.0)
+    assert not list(tmp_path.iterdir()), "nothing half-done is kept"

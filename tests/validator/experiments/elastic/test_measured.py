@@ -1,0 +1,79 @@
+"""What a fault cost is read from what processes noted, to the last part of a second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.experiments.elastic import measured
+from scaleproof.validator.experiments.elastic.measured import Loss
+from tests.validator.experiments.elastic import made
+from tests.validator.experiments.elastic.made import KILL, Timeline
+
+JOB = made.job()
+LOSS = Loss(0.0, 0.1, 2.0, 5.0)
+parts = st.floats(0.01, 20.0)
+
+
+@given(st.builds(Loss, st.just(0.0), parts, parts, parts), parts, st.floats(0.0, 3.0), st.booleans())
+def test_the_parts_of_what_is_lost_are_found(given_loss: Loss, step_s: float, save_s: float, node: bool) -> None:
+    kill = replace(KILL, node=node)
+    found = measured.loss(Timeline(JOB, step_s, save_s).disturbed(kill, given_loss, step_s))
+    expected = replace(given_loss, work_s=3 * step_s)
+    assert found.work_s == pytest.approx(expected.work_s)
+    assert found.detection_s == pytest.approx(expected.detection_s)
+    assert found.meeting_s == pytest.approx(expected.meeting_s)
+    assert found.start_s == pytest.approx(expected.start_s)
+    assert found.all_s == pytest.approx(expected.all_s)
+
+
+@given(parts, st.floats(0.0, 3.0))
+def test_a_run_takes_longer_by_what_is_lost(step_s: float, save_s: float) -> None:
+    without = Timeline(JOB, step_s, save_s).undisturbed()
+    events = Timeline(JOB, step_s, save_s).disturbed(KILL, LOSS, step_s)
+    lost_s = measured.elapsed_s(events) - measured.elapsed_s(without)
+    assert lost_s == pytest.approx(measured.loss(events).all_s)
+
+
+def test_steps_are_told_before_and_after_and_without_what_is_saved_in_them() -> None:
+    events = Timeline(JOB, 0.5, 3.0).disturbed(KILL, LOSS, 0.7)
+    assert measured.step_s(events, JOB) == pytest.approx(0.5)
+    assert measured.step_s(events, JOB, after=True) == pytest.approx(0.7)
+    assert measured.resumed_from(events) == 8
+
+
+def test_an_undisturbed_run_tells_what_its_pieces_take() -> None:
+    pieces = measured.pieces(Timeline(JOB, 0.5, 0.25).undisturbed())
+    assert pieces.start_s == pytest.approx(6.0)
+    assert pieces.meet_s == pytest.approx(1.0)
+    assert pieces.save_s == pytest.approx(0.25)
+    assert pieces.digests == {rank: f"of {rank}" for rank in range(made.RANKS)}
+
+
+def test_a_run_that_was_over_before_the_kill_is_told() -> None:
+    with pytest.raises(RunError, match="over before anything was killed; give it more steps"):
+        measured.loss(Timeline(JOB, 0.5, 0.1).undisturbed())
+
+
+def test_ranks_that_never_went_on_are_told() -> None:
+    events = Timeline(JOB, 0.5, 0.1).disturbed(KILL, LOSS, 0.5)
+    killed_s = next(event.at_s for event in events if event.what == "killed")
+    with pytest.raises(RunError, match="no rank went on"):
+        measured.loss([event for event in events if event.at_s <= killed_s])
+
+
+def test_a_second_failure_is_told() -> None:
+    events = Timeline(JOB, 0.5, 0.1).disturbed(KILL, LOSS, 0.5)
+    again = replace(events[-1], what="ready", at_s=events[-1].at_s + 1)
+    with pytest.raises(RunError, match="more often than one was killed"):
+        measured.loss([*events, again])
+
+
+def test_too_few_steps_are_told() -> None:
+    every_step = made.job(every=1)
+    with pytest.raises(RunError, match="too few steps"):
+        measured.step_s(Timeline(every_step, 0.5, 0.1).undisturbed(), every_step)

@@ -1,0 +1,38 @@
+"""What other work takes of the cores is told where it is much."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.validator.experiments.elastic import others
+from scaleproof.validator.experiments.elastic.others import Others
+from scaleproof.validator.record.provenance import Usage
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, elapsed_s: float, busy_s: float, own_s: float) -> Others:
+    """Two cores, each of which worked for `busy_s`."""
+    usages = iter([Usage(0.0, {0: 0.0, 1: 0.0}, 0.0), Usage(elapsed_s, {0: busy_s, 1: busy_s}, 0.0)])
+    own = iter([0.0, own_s])
+    monkeypatch.setattr(Usage, "now", lambda: next(usages))
+    monkeypatch.setattr(others, "_own_s", lambda: next(own))
+    with Others() as watch:
+        pass
+    return watch
+
+
+def test_what_is_not_ours_is_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched(monkeypatch, elapsed_s=10.0, busy_s=8.0, own_s=4.0)
+    assert watch.load == pytest.approx(0.6)
+    assert watch.warning == "other work took 60% of the cores meanwhile; measure on a quiet machine"
+
+
+def test_a_quiet_machine_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched(monkeypatch, elapsed_s=10.0, busy_s=5.0, own_s=9.0)
+    assert watch.load == pytest.approx(0.05)
+    assert watch.warning == ""
+
+
+def test_processor_time_of_this_process_counts() -> None:
+    before_s = others._own_s()
+    sum(range(3_000_000))
+    assert others._own_s() > before_s > 0

@@ -1,0 +1,50 @@
+"""What came of a fault is told with its forecast beside it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from scaleproof.validator.experiments.elastic.measured import Loss
+from scaleproof.validator.experiments.elastic.outcome import FaultOutcome, TimeComparison, loss_rows, text
+from scaleproof.validator.experiments.elastic.predicted import Forecast
+
+DRAWS = np.linspace(1.0, 3.0, 1001)
+FORECAST = Forecast(DRAWS, DRAWS, DRAWS, DRAWS)
+ROWS = (TimeComparison("detection", 2.0, 1.6, 1.1, 2.9), TimeComparison("step", 0.5, 0.4))
+OUTCOME = FaultOutcome("a rank killed", "in the middle", ROWS, "the same", True)
+
+
+def test_times_that_nobody_knows_have_what_they_are_between() -> None:
+    rows = {one.name.strip(): one for one in loss_rows(FORECAST, Loss(1.0, 1.6, 3.0, 4.0))}
+    drawn = rows["detection"]
+    assert (drawn.predicted_s, drawn.low_s, drawn.high_s) == pytest.approx((2.0, 1.1, 2.9))
+    assert drawn.error == pytest.approx(0.25), "positive where the forecast is too long"
+    assert [name for name, one in rows.items() if one.low_s is not None] == ["detection", "rendezvous"]
+
+
+def test_hosts_that_need_not_meet_are_not_told_of() -> None:
+    rows = list(loss_rows(FORECAST, Loss(1.0, 2.0, 3.0, 4.0)))
+    told = ["detection", "restart", "rendezvous", "processes", "lost work", "lost in all"]
+    assert [one.name.strip() for one in rows] == told
+    assert {one.name: (one.predicted_s, one.measured_s) for one in rows}["lost in all"] == pytest.approx((8.0, 10.0))
+    alone = list(loss_rows(FORECAST, Loss(1.0, 2.0, 0.0, 4.0)))
+    assert [one.name for one in alone] == ["detection", "restart", "lost work", "lost in all"]
+
+
+def test_text_has_a_line_for_each_time() -> None:
+    lines = text([OUTCOME, OUTCOME]).splitlines()
+    assert lines[:2] == ["a rank killed", "  in the middle"]
+    assert lines[3].split() == ["detection", "2.00", "s", "1.10", "s", "to", "2.90", "s", "1.60", "s", "+25.0%"]
+    assert lines[4].split() == ["step", "500", "ms", "400", "ms", "+25.0%"]
+    assert lines[5] == "  parameters: the same"
+    assert lines[6] == ""
+    assert len({len(line) for line in lines[2:5]}) == 1, "columns stand under one another"
+
+
+def test_json_has_the_errors() -> None:
+    told = json.loads(json.dumps(OUTCOME.plain()))
+    assert [one["error"] for one in told["rows"]] == pytest.approx([0.25, 0.25])
+    assert told["right"] is True

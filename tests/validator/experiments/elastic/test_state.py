@@ -1,0 +1,73 @@
+"""What is saved is restored to the last bit, optimizer included, and training goes on from it as if nothing had been."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.experiments.elastic import job as jobs
+from scaleproof.validator.experiments.elastic.job import Job
+from scaleproof.validator.launch.launch import run_on_ranks
+from tests.validator.experiments.elastic import saving
+
+SMALL = ("model={kind: mlp, layers: 3, inputs: 16, hidden: 16, outputs: 4}", "batch={total: 8}", "steps=4", "compute=real")
+STRATEGIES = {
+    "everybody has all": "{kind: data_parallel, workers: 2, overlap: false}",
+    "beside the backward pass": "{kind: data_parallel, workers: 2}",
+    "one server": "{kind: parameter_server, workers: 2, servers: 1}",
+    "two servers": "{kind: parameter_server, workers: 2, servers: 2}",
+}
+
+
+def scenario(strategy: str, *overrides: str) -> Scenario:
+    return load("netlab-ddp-after", [*SMALL, "training={optimizer: adam}", f"strategy={strategy}", *overrides])
+
+
+def job(folder: Path, strategy: str) -> Job:
+    one = scenario(strategy)
+    return Job(folder, {one.strategy.ranks: one}, every=4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+def test_training_goes_on_as_if_nothing_had_been(tmp_path: Path, strategy: str) -> None:
+    own = job(tmp_path, strategy)
+    told = run_on_ranks(saving.save_and_go_on, own.ranks, own)
+    for rank, one in enumerate(told):
+        assert (one["began"], one["resumed"]) == (0, saving.SAVED_AFTER)
+        assert len(set(one["digests"])) == 3, "training changes parameters"
+        assert one["restored"][0] == one["digests"][1]
+        if "overlap: false" in strategy or "server" in strategy:
+            assert one["restored"][1] == one["digests"][2], f"rank {rank} has the optimizer's state as well"
+    assert not list(tmp_path.glob(".*")), "nothing half-written is left"
+
+
+def test_servers_go_on_from_the_last_step_that_all_have_saved(tmp_path: Path) -> None:
+    own = job(tmp_path, STRATEGIES["two servers"])
+    told = run_on_ranks(saving.save_often, own.ranks, own)
+    assert [own.holders.start, own.holders.stop] == [2, 4]
+    assert told == [[4], [4], [4, 5, 4], [3, 4, 4]]
+
+
+def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
+    refused = {
+        "{kind: pipeline, stages: 2, schedule: gpipe}": "a pipeline like this is not restored",
+        "{kind: parameter_server, workers: 2, servers: 1, mode: asynchronous}": "without backups",
+        "{kind: parameter_server, workers: 2, servers: 1, overlap: true}": "overlap",
+        "{kind: data_parallel, workers: 2, compression: {kind: fp16}}": "without ZeRO and compression",
+    }
+    for strategy, why in refused.items():
+        with pytest.raises(InputError, match=why):
+            jobs.check(job(tmp_path, strategy))
+    jobs.check(job(tmp_path, STRATEGIES["two servers"]))
+
+
+def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
+    own = replace(job(tmp_path / "new", STRATEGIES["one server"]), silence_s=7.0)
+    own.write()
+    assert jobs.read_job(own.folder) == own
+    assert (own.ranks, own.steps, own.warmup) == (3, 7, 3)

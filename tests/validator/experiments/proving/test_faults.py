@@ -1,0 +1,94 @@
+"""Planted faults are named, on made-up runs and in a lab; runs without a fault have none."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.program.perturbations import Perturbations
+from scaleproof.simulator.run.run import Run
+from scaleproof.validator.experiments.proving import faults
+from scaleproof.validator.experiments.proving.faults import FAULTS, PlantedFault, expected, measured, planted, spinning
+from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.netlab.wiring import plan
+from tests.validator.netlabs import needs_netlab
+from tests.validator.reconciliation.runs import as_measured
+
+each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.kind)
+
+
+def made_up(fault: PlantedFault, with_fault: bool) -> Run:
+    """The fault as a prediction has it: a slow rank where it is no slow link."""
+    scenario = fault.scenario(with_fault)
+    if with_fault and fault.busy is not None:
+        slow = Perturbations.model_validate({"stragglers": [{"ranks": fault.busy, "slowdown": 4}]})
+        scenario = scenario.model_copy(update={"unevenness": slow})
+    return as_measured(scenario)
+
+
+@each_fault
+def test_a_fault_is_named_and_its_absence_is_not(fault: PlantedFault) -> None:
+    found = planted(fault, made_up)
+    assert found.name == fault.name
+    assert found.attempts == 1
+    assert expected(fault) in found.named
+    assert [(one.kind, one.who) for one in found.explanation.faults] == [(fault.kind, (fault.who,))]
+    assert found.healthy.faults == ()
+
+
+@each_fault
+def test_what_is_not_told_apart_is_run_again_and_then_given_up(fault: PlantedFault) -> None:
+    for always in (True, False):
+        found = planted(fault, lambda fault, _, always=always: made_up(fault, always))
+        assert (found.named, found.attempts) == ("", 3)
+
+
+@each_fault
+def test_another_rank_than_the_one_planted_is_none_found(fault: PlantedFault) -> None:
+    found = planted(fault, made_up)
+    assert replace(found, expected=found.expected.replace("1", "0")).named == ""
+
+
+@each_fault
+def test_faults_are_planted_on_few_hosts(fault: PlantedFault) -> None:
+    assert 3 <= needed_nodes(fault.scenario()) <= 4
+    assert predict(fault.scenario()).step_time_s < 1.0
+
+
+def test_a_slow_link_is_slow_in_the_lab_and_not_in_the_prediction() -> None:
+    (link,) = (fault for fault in FAULTS if fault.slow_rate)
+    healthy, broken = (plan(link.scenario(with_fault).cluster).hosts for with_fault in (False, True))
+    assert [one.rate_Bps / other.rate_Bps for one, other in zip(broken, healthy, strict=True)] == [1.0, 0.5, 1.0, 1.0]
+
+
+def test_what_spins_does_so_on_its_core_and_ends_with_the_context() -> None:
+    core = max(os.sched_getaffinity(0))
+    with spinning(core) as process:
+        until_s = time.monotonic() + 10
+        while os.sched_getaffinity(process) != {core} and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert os.sched_getaffinity(process) == {core}
+    assert not Path(f"/proc/{process}").exists()
+
+
+def test_all_faults_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "require", lambda: None)
+    monkeypatch.setattr(faults, "measured", made_up)
+    told: list[str] = []
+    found = faults.find_faults(told.append)
+    assert all(one.named for one in found)
+    assert told == [f"planting {fault.name}" for fault in FAULTS]
+
+
+@needs_netlab
+@pytest.mark.nightly
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a busy core is planted beside one that is not")
+@each_fault
+def test_a_fault_in_a_lab_is_named(fault: PlantedFault) -> None:
+    found = planted(fault, measured)
+    assert expected(fault) in found.named, (found.explanation.sentences, found.healthy.sentences)

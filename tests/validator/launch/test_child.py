@@ -1,0 +1,43 @@
+"""A child does what it is told, ends with its launcher, and its last line says why it ended."""
+
+from __future__ import annotations
+
+import os
+
+from scaleproof.validator.launch.child import Child
+from tests.validator import processes
+
+ECHO = "import os; os.write(int(sys.argv[1]), sys.argv[3].encode()); os.read(int(sys.argv[1]), 1)"
+
+
+def test_it_has_its_arguments_and_ends_when_it_is_closed() -> None:
+    child = Child(ECHO, "hello")
+    child.socket.settimeout(20)
+
+    assert child.socket.recv(100) == b"hello"
+    assert child.alive
+    child.close()
+    assert not child.alive
+    assert not processes.is_running(child.pid)
+    child.close()
+
+
+def test_descriptors_are_handed_on() -> None:
+    reads, writes = os.pipe()
+    child = Child("import os; os.write(int(sys.argv[3]), b'here')", str(writes), descriptors=[writes])
+    os.close(writes)
+
+    with os.fdopen(reads, "rb") as file:
+        assert file.read() == b"here"
+    child.close()
+
+
+def test_its_last_line_says_why_it_ended() -> None:
+    failing, killed = Child("print('first', file=sys.stderr); sys.exit('no more memory')"), Child(ECHO, "hello")
+    assert failing.socket.recv(1) == b""
+    processes.kill(killed.pid)
+
+    assert failing.why() == "no more memory"
+    assert killed.why() == "ended from outside"
+    failing.close()
+    killed.close()

@@ -1,0 +1,136 @@
+"""What a lab is made of, as commands, on any machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.netlab import wiring
+from tests.validator.netlabs import lab_cluster
+
+
+def _tree(per_leaf: int, oversubscription: float = 2.0, **more: Any) -> dict[str, Any]:
+    return {"kind": "leaf_spine", "per_leaf": per_leaf, "oversubscription": oversubscription, **more}
+
+
+def test_a_host_and_its_bridge_limit_a_link_in_both_directions() -> None:
+    lab = wiring.plan(lab_cluster(2, "400 Mbit/s"))
+    limit = "root handle 1: tbf rate 400000000bit burst 25000 limit 67108864"
+    assert list(wiring.host_limits(lab, 1, has_netem=False)) == [f"qdisc add dev eth0 {limit}"]
+    assert list(wiring.fabric_limits(lab, has_netem=False)) == [f"qdisc add dev host{host} {limit}" for host in (0, 1)]
+
+
+def test_hosts_are_joined_by_one_bridge() -> None:
+    lab = wiring.plan(lab_cluster(2))
+    assert list(wiring.fabric_links(lab, [Path("/a"), Path("/b")])) == [
+        "link add switch type bridge mcast_snooping 0",
+        "link set switch mtu 9000 up",
+        "link add host0 mtu 9000 type veth peer name eth0 mtu 9000 netns /a",
+        "link set host0 master switch up",
+        "link add host1 mtu 9000 type veth peer name eth0 mtu 9000 netns /b",
+        "link set host1 master switch up",
+    ]
+
+
+def test_leaves_are_joined_by_a_spine_over_links_of_the_uplinks_rate() -> None:
+    lab = wiring.plan(lab_cluster(4, "100 Mbit/s", topology=_tree(2, 4)))
+    links = list(wiring.fabric_links(lab, [Path("/n")] * 4))
+    for line in (
+        "link add spine type bridge mcast_snooping 0",
+        "link set up1 master leaf1 up",
+        "link set down1 master spine up",
+    ):
+        assert line in links
+    assert [line.split()[-2] for line in links if line.startswith("link set host")] == ["leaf0", "leaf0", "leaf1", "leaf1"]
+    limits = [line for line in wiring.fabric_limits(lab, has_netem=False) if " up" in line or " down" in line]
+    assert [line.split()[3] for line in limits] == ["up0", "down0", "up1", "down1"]
+    assert all(" rate 50000000bit " in line for line in limits)
+
+
+def test_what_goes_between_leaves_passes_the_uplink() -> None:
+    lab = wiring.plan(lab_cluster(4, "100 Mbit/s", topology=_tree(2, 4)))
+    assert [lab.way_Bps(0, target) * 8 for target in (1, 2)] == [100e6, 50e6]
+
+
+def test_unlike_links_have_their_own_rate_and_bucket() -> None:
+    lab = wiring.plan(lab_cluster(3, "1 Gbit/s", unlike=[{"at": [1], "bandwidth": "100 Mbit/s"}]))
+    limits = [next(wiring.host_limits(lab, host, has_netem=False)) for host in range(3)]
+    assert [line.split(" tbf ")[1].split(" limit")[0] for line in limits] == [
+        "rate 1000000000bit burst 62500",
+        "rate 100000000bit burst 18028",
+        "rate 1000000000bit burst 62500",
+    ]
+
+
+def test_packets_are_delayed_where_they_leave_a_host_if_the_kernel_can() -> None:
+    lab = wiring.plan(lab_cluster(2, latency="1.5 ms"))
+    rate, delay = wiring.host_limits(lab, 0, has_netem=True)
+    assert " root handle 1: tbf " in rate
+    assert delay == "qdisc add dev eth0 parent 1:1 handle 10: netem delay 1500.000us limit 100000"
+    assert not [line for line in wiring.fabric_limits(lab, has_netem=True) if "netem" in line]
+
+
+def test_a_hop_is_delayed_on_every_link_to_and_from_the_spine() -> None:
+    lab = wiring.plan(lab_cluster(4, topology=_tree(2, hop_latency="20 us")))
+    delayed = [line.split() for line in wiring.fabric_limits(lab, has_netem=True) if "netem" in line]
+    assert [(line[3], line[line.index("delay") + 1]) for line in delayed] == [
+        (end, "20.000us") for end in ("up0", "down0", "up1", "down1")
+    ]
+
+
+def test_no_latency_needs_no_delay() -> None:
+    lab = wiring.plan(lab_cluster(2, latency=0))
+    assert len(list(wiring.host_limits(lab, 0, has_netem=True))) == 1
+
+
+@given(st.integers(2, wiring.MOST_HOSTS), st.integers(1, 40))
+def test_hosts_have_addresses_of_their_own_in_one_network(hosts: int, per_leaf: int) -> None:
+    lab = wiring.plan(lab_cluster(hosts, topology=_tree(per_leaf)))
+    addresses = [lab.address(host) for host in range(hosts)]
+    assert len(set(addresses)) == hosts
+    assert all(address.split(".")[:3] == ["10", "77", str(host // per_leaf)] for host, address in enumerate(addresses))
+    assert all(0 < int(address.split(".")[3]) < 255 for address in addresses)
+
+
+@given(st.floats(1e5, 1e11), st.floats(1e5, 1e11))
+def test_every_bucket_has_room_for_two_of_the_pieces_that_tcp_hands_on(rate_bit: float, other_bit: float) -> None:
+    unlike = [{"at": [0], "bandwidth": f"{other_bit} bit/s"}]
+    lab = wiring.plan(lab_cluster(3, f"{rate_bit} bit/s", unlike=unlike))
+    piece = wiring.segment_bytes(lab)
+    assert wiring.MTU <= piece <= 65536
+    assert all(wiring.bucket_bytes(cable.rate_Bps) >= 2 * piece for cable in lab.hosts)
+    assert f" gso_max_size {piece} " in list(wiring.host_links(lab, 0))[1]
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ({"duplex": "half"}, "cluster.network.duplex: netlab's links are full duplex; leave it out"),
+        ({"topology": {"kind": "mesh"}}, "netlab cannot build mesh; it builds switch, and leaf_spine with spines: 1"),
+        ({"topology": _tree(2, spines=2)}, "netlab cannot build 2 spines; it builds switch, and leaf_spine with spines: 1"),
+    ],
+)
+def test_what_cannot_be_built_is_told(network: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        wiring.plan(lab_cluster(4, **network))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told", "way"),
+    [(1, "1 host", "put fewer on each"), (wiring.MOST_HOSTS + 1, "129 hosts", "give fewer ranks")],
+)
+def test_a_lab_has_two_hosts_or_more_but_not_too_many(hosts: int, told: str, way: str) -> None:
+    with pytest.raises(InputError, match=rf"cluster\.nodes: ranks are on {told}, and netlab builds 2 to 128; {way}"):
+        wiring.plan(lab_cluster(hosts))
+
+
+def test_a_lab_needs_a_network() -> None:
+    alone = lab_cluster(2).model_copy(update={"network": None})
+    with pytest.raises(InputError, match=r"cluster\.network: .* give its bandwidth and latency"):
+        wiring.plan(alone)

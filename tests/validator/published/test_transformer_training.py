@@ -1,0 +1,236 @@
+"""Published training runs: the bounds that predictions keep, and what a row makes of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import scaleproof
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.frameworks import ABLATIONS, shipped
+from scaleproof.simulator.predict import predict as predicted_run
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.published import described, read_table
+from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations
+from scaleproof.simulator.scenario.published.tables import folder
+from scaleproof.validator.published.score import ROW_COLUMNS, Options, Prediction, score, summarise
+from scaleproof.validator.published.transformer_training import predict
+from tests.accuracy_page import ALL, CALIBRATED, shown
+
+TABLE = folder() / "transformer_training.csv"
+# Mean errors of step times in percent, with nothing fitted and with constants of other rows.
+BOUNDS = {
+    "korthikanti22": (6, 6), "megatron_sc21_t1": (4, 4), "vtrain_single": (11, 10), "vtrain_multi": (10, 10),
+    "bigscience": (21, 8), "llm_foundry": (6, 6), "torchtitan": (14, 13), "nemo": (7, 8), "megatron_bridge": (6, 11),
+    "simumax_b200": (10, 5), "mcore_h100_weak": (13, 8), "ultrascale": (55, 55), "dgxc": (5, 7), "internevo": (13, 13),
+    "moe_recipes": (15, 12),
+}  # fmt: skip
+WITH_CONSTANTS = Options(calibrated=True)
+
+
+def rows() -> list[dict[str, str]]:
+    return [dict(row) for row in read_table(TABLE)[1]]
+
+
+def row(name: str, **changes: str) -> dict[str, str]:
+    return next(row for row in rows() if row["id"] == name) | changes
+
+
+def step(predictions: list[Prediction]) -> Prediction:
+    return predictions[0]
+
+
+def step_s(name: str, options: Options = Options(), **changes: str) -> float:  # noqa: B008 (it never changes)
+    return step(predict(row(name, **changes), options)).predicted
+
+
+def table_of(path: Path, *chosen: dict[str, str]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(chosen[0]))
+        writer.writeheader()
+        writer.writerows(chosen)
+    return path
+
+
+@pytest.mark.parametrize(("name", "bounds"), BOUNDS.items())
+def test_sets_are_predicted_within_their_bounds(name: str, bounds: tuple[float, float]) -> None:
+    for command, bound in zip((ALL, CALIBRATED), bounds, strict=True):
+        found = shown(command)["transformer_training"].sets[name].mean
+        assert found is not None
+        assert found < bound
+
+
+def test_every_set_has_a_bound() -> None:
+    assert set(BOUNDS) == {row["source_set"] for row in rows()}
+
+
+def test_rows_that_constants_were_fitted_on_are_few_and_left_out() -> None:
+    table = {row["id"]: row for row in rows()}
+    for calibration in calibrations():
+        assert 0 < len(set(calibration.rows)) == len(calibration.rows) <= 20
+        for name in calibration.rows:
+            assert calibration_of(described(table[name]).scenario.framework) == calibration
+            (only,) = predict(table[name], WITH_CONSTANTS)
+            assert only.skipped == "constants were fitted on it"
+
+
+def test_constants_change_predictions_of_other_rows_alone() -> None:
+    assert step_s("bigscience-0026", WITH_CONSTANTS) > 1.1 * step_s("bigscience-0026")
+    found = [step(predict(row("internevo-001"), options)) for options in (Options(), WITH_CONSTANTS)]
+    assert found[0].predicted == found[1].predicted, "it has no constants"
+    assert (found[0].interval is None, found[1].interval is None) == (False, True), "intervals are of what nothing is fitted to"
+
+
+def test_the_score_predicts_as_predict_does() -> None:
+    name = "torchtitan-0001"
+    one = step(predict(row(name)))
+    assert one.scenario == f"published:{name}"
+    run = predicted_run(load(one.scenario))
+    assert one.predicted == pytest.approx(run.step_time_s, rel=1e-12)
+    assert one.interval == pytest.approx(run.prediction_interval_s)
+    assert one.framework == run.framework
+
+
+def test_a_prediction_comes_from_what_the_row_says_of_the_run_alone() -> None:
+    original = row("torchtitan-0001")
+    renamed = original | {"id": "x", "source_set": "y", "note": "", "step_time_s": "1", "measured_as": "w"}
+    assert step(predict(renamed)).predicted == step(predict(original)).predicted
+    assert step(predict(renamed)).set_name == "y"
+    assert step(predict(renamed)).measured == 1
+
+
+def test_more_microbatches_take_longer_and_fewer_replicas_too() -> None:
+    single = row("vtrain_single-0022", recompute="none")
+    steps = [step(predict(single | {"global_batch_seqs": str(64 * times)})).predicted for times in (1, 2, 3)]
+    # after the first step's gradients every microbatch takes the same time
+    assert steps[2] - steps[1] == pytest.approx(steps[1] - steps[0], rel=0.01)
+    fewer = step(predict(single | {"dp": "4", "gpus": "4"})).predicted
+    assert steps[0] < fewer < 2 * steps[0]
+
+
+def test_recomputation_costs_what_it_does_again() -> None:
+    none, selective, full = (step_s("korthikanti22-0001", recompute=kind) for kind in ("none", "selective", "full"))
+    assert none < selective < full < 4 / 3 * none
+
+
+def test_memory_and_whether_it_fits_have_sets_of_their_own() -> None:
+    found = predict(row("simumax_b200-0001"))
+    assert [one.set_name for one in found] == ["simumax_b200", "simumax_b200 memory", "fits: yes"]
+    assert found[1].measured == pytest.approx(60.68 * 2**30)
+    none, right = predict(row("bigscience-0051"))
+    assert none.skipped == "ran out of memory"
+    assert (right.set_name, right.error) == ("fits: no", 0)
+    wrong = predict(row("bigscience-0051", fits="yes"))[-1]
+    assert (wrong.set_name, wrong.error) == ("fits: yes", 1)
+
+
+def test_blanks_are_assumed_and_named() -> None:
+    found = step(predict(row("nemo-0029", vocab="")))
+    assert found.assumed == ("vocab", "recompute")
+    said = step(predict(row("nemo-0029", note="vocabulary assumed")))
+    assert (said.predicted, said.assumed) == (found.predicted, found.assumed)
+    largest = step(predict(row("mcore_h100_weak-0000")))
+    four = step(predict(row("mcore_h100_weak-0000", microbatch_seqs="4")))
+    assert largest.predicted == four.predicted
+    assert "microbatch_seqs" in largest.assumed
+    assert "microbatch_seqs" not in four.assumed
+
+
+def test_unknown_software_is_the_default_framework_and_is_assumed() -> None:
+    name = "nemo-0029"
+    unknown = step(predict(row(name, software="one of our own")))
+    default = step(predict(row(name), Options(frameworks=False)))
+    assert (unknown.skipped, unknown.framework) == ("", default.framework)
+    assert "software" in unknown.assumed
+    assert "software" not in default.assumed
+    assert unknown.predicted == pytest.approx(default.predicted, rel=0.05), "blanks are as the framework has them"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"cluster": "nowhere", "gpu": "GTX-970"}, "unknown cluster and GPU: nowhere, GTX-970"),
+        ({"precision": "int4"}, "unknown precision: int4"),
+        ({"microbatch_seqs": "7"}, "microbatches do not divide the batch"),
+        ({"ep": "2"}, "experts that the table does not describe"),
+        ({"heads": "33", "kv_heads": ""}, "no run that can be read"),
+        ({"tp": "3", "gpus": "24"}, "framework: llm-foundry does not support tensor"),
+        ({"software": "torchtitan", "tp": "3", "gpus": "24"}, "strategy.tensor: 3 ranks do not divide"),
+        ({"layers": "many"}, "no run that can be read"),
+        ({"step_time_s": "", "fits": "", "memory_GiB": ""}, "no time"),
+    ],
+)
+def test_what_cannot_be_predicted_is_skipped_with_its_reason(changes: dict[str, str], reason: str) -> None:
+    for options in (Options(), WITH_CONSTANTS):
+        (only,) = predict(row("llm_foundry-0095", **changes), options)
+        assert only.skipped.startswith(reason)
+
+
+def test_a_row_without_columns_is_skipped() -> None:
+    assert [one.skipped for one in predict({"software": "NeMo"})] == ["no run that can be read"]
+
+
+def test_a_row_may_be_described_in_another_framework() -> None:
+    here = row("llm_foundry-0095")
+    assert described(here).scenario.framework == shipped("llm-foundry")
+    other = described(here, shipped("torchtitan")).scenario
+    assert (other.framework.name, other.framework_is_default) == ("torchtitan", False)
+
+
+def test_without_host_time_or_copies_steps_are_faster() -> None:
+    """A small model on one node, whose host is not much faster than its GPUs."""
+    whole_s = step_s("vtrain_single-0022")
+    assert step_s("vtrain_single-0022", Options(ablate=("host",))) < whole_s
+    assert step_s("vtrain_single-0022", Options(ablate=("copies", "optimizer", "slowest"))) < whole_s
+
+
+def test_an_unknown_mechanism_is_refused_with_the_names() -> None:
+    with pytest.raises(InputError, match=f"--ablate hots: no such mechanism; give one of {', '.join(ABLATIONS)}"):
+        score(TABLE, Options(ablate=("hots",)))
+
+
+def test_the_default_framework_stands_in_for_that_of_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table_of(tmp_path / "some.csv", row("korthikanti22-0000"))
+    frameworks = []
+    for more in ([], ["--default-framework"]):
+        assert scaleproof.main(["score", str(path), "--json", *more]) == 0
+        (one,) = (one for one in json.loads(capsys.readouterr().out)["rows"] if one["of"] == "speed")
+        frameworks.append(one["framework"])
+    assert frameworks == ["megatron-lm-2022", "megatron-core-0.12"]
+
+
+def test_a_line_is_written_for_each_measurement_that_was_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = row("simumax_b200-0001"), row("nemo-0029", software="one of our own"), row("bigscience-0051", precision="int4")
+    path, out = table_of(tmp_path / "some.csv", *rows), tmp_path / "rows.csv"
+    assert scaleproof.main(["score", str(path), "--rows", str(out), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert set(plain) == {"table", "sets", "totals", "rows"}
+    with out.open(newline="") as file:
+        reader = csv.DictReader(file)
+        lines = list(reader)
+    assert tuple(reader.fieldnames or ()) == ROW_COLUMNS
+    assert ROW_COLUMNS == (
+        "id", "set", "of", "predicted", "measured", "error", "low", "high", "assumed", "framework", "scenario",
+    )  # fmt: skip
+    speeds = [line for line in lines if line["of"] == "speed"]
+    assert [line["id"] for line in speeds] == ["simumax_b200-0001", "nemo-0029"]
+    assert [line["of"] for line in lines if line["id"] == "simumax_b200-0001"] == ["speed", "memory", "fit"]
+    assert len(lines) == len(plain["rows"]) == sum(one["scored"] for one in plain["sets"].values())
+    assert "software" in speeds[1]["assumed"].split()
+    for line, one in zip(lines, plain["rows"], strict=True):
+        assert line["scenario"] == one["scenario"] == f"published:{line['id']}"
+        assert float(line["error"]) == pytest.approx(float(line["predicted"]) / float(line["measured"]) - 1)
+    assert all(float(line["low"]) < float(line["predicted"]) < float(line["high"]) for line in speeds)
+
+
+def test_pairs_count_for_the_order_where_measurements_differ_by_more_than_five_percent() -> None:
+    near, far = (
+        [Prediction("a", 1.0, 1.0, inputs=("x",)), Prediction("a", 0.9, other, inputs=("y",))] for other in (1.04, 1.06)
+    )
+    assert summarise(near)["a"].order_right is None
+    assert summarise(far)["a"].order_right == 0
+    assert summarise([far[0], replace(far[1], predicted=1.1)])["a"].order_right == 1

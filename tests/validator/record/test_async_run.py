@@ -1,0 +1,142 @@
+"""What workers that go each on its own come to follows from what they and their servers noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.validator.record.assemble import assemble
+from tests.validator.conftest import MakeScenario
+from tests.validator.record.test_assemble import end, recorded, row, spans_of
+
+ASYNCHRONOUS = {"kind": "parameter_server", "workers": 2, "mode": "asynchronous"}
+SERVER = 2
+# takes 0.05 s of the link's 2 GB/s
+PUSH_BYTES = 1e8
+# warm-up steps of the scenario
+WARMUP = 2
+
+
+def worker(step_s: float, steps: int, late_s: float = 0.0) -> bytes:
+    """Computes for half of each step and waits for the server in the other half, in which its push moves for a moment."""
+    rows = []
+    for number in range(steps):
+        step, begin_s = number - WARMUP + 1, late_s + number * step_s
+        middle_s, end_s, labels = begin_s + step_s / 2, begin_s + step_s, {"group": 0, "match": number}
+        rows += [row(Phase.FORWARD, begin_s, middle_s, step), row(Phase.SEND, middle_s, middle_s + 0.1, step, **labels)]
+        rows += [row(Phase.WAIT, middle_s + 0.1, end_s, step, **labels), end(step, end_s)]
+    return recorded(*rows)
+
+
+def served(*pushes: tuple[int, int, float, bool], steps: int) -> bytes:
+    """A server that is told (worker, number, when it comes, whether it counts), and takes 0.1 s for each that does."""
+    rows, version = [], 0
+    beside = {"stream": Stream.COMMUNICATION, "group": 0, "size_bytes": PUSH_BYTES}
+    for who, number, at_s, counts in pushes:
+        labels = {"peer": who, "match": number}
+        rows.append(row(Phase.RECEIVE, at_s, at_s, 1, **labels, **beside))
+        if counts:
+            rows.append(row(Phase.OPTIMIZER, at_s, at_s, 1, **labels, group=0))
+            rows.append(row(Phase.OPTIMIZER, at_s, at_s + 0.1, 1, group=0, match=version))
+            version += 1
+        rows.append(row(Phase.SEND, at_s + 0.1, at_s + 0.1, 1, **labels, **beside))
+    return recorded(*rows, end(steps, 100.0))
+
+
+def two_workers(make_scenario: MakeScenario, steps: int = 8) -> Run:
+    """The second takes twice as long for its steps."""
+    own = steps + WARMUP
+    pushes = sorted(
+        [(0, number, number + 0.6, True) for number in range(own)]
+        + [(1, number, 2 * number + 1.3, True) for number in range(own)],
+        key=lambda push: push[2],
+    )
+    ranks = [worker(1.0, own), worker(2.0, own), served(*pushes, steps=steps)]
+    return assemble(make_scenario(ASYNCHRONOUS, steps=steps), ranks, steps)
+
+
+def test_throughput_is_that_of_all_workers_together(make_scenario: MakeScenario) -> None:
+    run = two_workers(make_scenario)
+
+    assert run.step_time_s == pytest.approx(4 / 3, rel=0.15), "in two seconds they take three steps"
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    assert run.breakdown_s["compute"] / run.step_time_s == pytest.approx(0.5, abs=0.05)
+
+
+def test_staleness_is_what_others_changed_meanwhile(make_scenario: MakeScenario) -> None:
+    servers = two_workers(make_scenario).servers
+
+    assert servers is not None
+    assert servers["version_staleness"]["histogram"].keys() == {"0", "1", "2"}, (
+        "the fast one updates twice for each of the slow"
+    )
+    assert servers["dropped"] == 0
+    assert servers["updates_per_s"] == pytest.approx(1.5, rel=0.15)
+
+
+def test_the_clock_gap_grows_where_nothing_keeps_workers_together(make_scenario: MakeScenario) -> None:
+    short, long = (two_workers(make_scenario, steps).servers for steps in (4, 12))
+
+    assert short is not None
+    assert long is not None
+    assert 0 < short["clock_gap"]["max"] < long["clock_gap"]["max"]
+
+
+def test_servers_are_busy_for_as_long_as_they_serve(make_scenario: MakeScenario) -> None:
+    servers = two_workers(make_scenario).servers
+
+    assert servers is not None
+    assert servers["utilisation"]["max"] == pytest.approx(0.15, abs=0.03)
+    assert servers["busy"]["compute"] == pytest.approx(0.5, abs=0.05)
+    assert servers["queue_length"] == {"mean": 0.0, "max": 0}
+
+
+def test_cards_are_busy_by_what_they_carry(make_scenario: MakeScenario) -> None:
+    """Messages are under way for most of the time; the server gets 1.5 pushes a second, and the fast worker sends one."""
+    servers = two_workers(make_scenario, 24).servers
+
+    assert servers is not None
+    assert servers["busy"]["server NIC"] == pytest.approx(1.5 * 0.05, rel=0.1)
+    assert servers["busy"]["worker NIC"] == pytest.approx(0.05, rel=0.1)
+
+
+def test_a_pull_is_cut_where_the_server_answers_that_worker(make_scenario: MakeScenario) -> None:
+    run = two_workers(make_scenario)
+
+    waits, pulls = (spans_of(run, 0, phase) for phase in (Phase.WAIT, Phase.RECEIVE))
+    assert all(stop_s - start_s == pytest.approx(0.1) for start_s, _, stop_s in waits)
+    assert all(stop_s - start_s == pytest.approx(0.3) for start_s, _, stop_s in pulls)
+
+
+def test_messages_beside_last_from_one_side_to_the_other(make_scenario: MakeScenario) -> None:
+    run = two_workers(make_scenario)
+
+    for phase, took_s in ((Phase.RECEIVE, 0.1), (Phase.SEND, 0.3)):
+        of_server = spans_of(run, SERVER, phase, Stream.COMMUNICATION)
+        assert any(stop_s - start_s == pytest.approx(took_s) for start_s, _, stop_s in of_server)
+
+
+def test_with_backups_steps_are_rounds(make_scenario: MakeScenario) -> None:
+    strategy: dict[str, Any] = {"kind": "parameter_server", "workers": 2, "backups": 1}
+    pushes = [(0, number, number + 0.6, True) for number in range(10)]
+    dropped = [(1, number, 2 * number + 1.7, False) for number in range(5)]
+    ranks = [worker(1.0, 10), worker(2.0, 5), served(*sorted(pushes + dropped, key=lambda push: push[2]), steps=8)]
+
+    run = assemble(make_scenario(strategy, steps=8), ranks, 8)
+
+    assert run.step_time_s == pytest.approx(1.0)
+    assert run.samples == 8, "of one worker"
+    assert run.servers is not None
+    assert run.servers["dropped"] == pytest.approx(1 / 3, abs=0.1)
+    assert run.servers["version_staleness"]["max"] == 0
+
+
+def test_rounds_tell_how_well_the_step_time_is_known(make_scenario: MakeScenario) -> None:
+    run = two_workers(make_scenario, 24)
+
+    assert len(run.step_times_s) >= 6
+    assert sum(run.step_times_s) / len(run.step_times_s) == pytest.approx(run.step_time_s, rel=0.1)
+    assert run.step_time_interval_s is not None
+    assert run.step_time_interval_s[0] <= run.step_time_s <= run.step_time_interval_s[1]

@@ -1,0 +1,90 @@
+"""However far apart clocks are and however messages dawdle, one is told by the other within what is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.random import Generator
+
+from scaleproof.validator.record.clock_correction import Answer, Correction, Reading, between, read
+
+ROUNDS = 32
+
+
+class Clocks:
+    """Two clocks, of which the one is `offset_s` behind the other and loses `drift`, and a network between them."""
+
+    def __init__(self, offset_s: float, drift: float, seed: int, latency_s: float, asymmetry: float) -> None:
+        self.offset_s, self.drift = offset_s, drift
+        self.random: Generator = np.random.default_rng(seed)
+        self.latency_s, self.asymmetry = latency_s, asymmetry
+        self.now_s = 5000.0
+
+    def other(self, own_s: float) -> float:
+        return own_s + self.offset_s + self.drift * own_s
+
+    def answers(self) -> list[Answer]:
+        answers = []
+        for _ in range(ROUNDS):
+            asked_s = self.now_s
+            there_s, back_s = self.latency_s * self.random.lognormal(0.0, 1.0, 2) * (1.0, self.asymmetry)
+            self.now_s += there_s
+            answered_s = self.other(self.now_s)
+            self.now_s += back_s
+            answers.append(Answer(asked_s, answered_s, self.now_s))
+        return answers
+
+
+@given(
+    offset_s=st.floats(-20_000, 20_000),
+    drift=st.floats(-100e-6, 100e-6),
+    seed=st.integers(0, 2**31),
+    latency_s=st.floats(5e-6, 5e-3),
+    asymmetry=st.floats(0.1, 20.0),
+    trained_s=st.floats(0.1, 10_000),
+)
+def test_clocks_are_aligned_within_what_is_said(
+    offset_s: float, drift: float, seed: int, latency_s: float, asymmetry: float, trained_s: float
+) -> None:
+    clocks = Clocks(offset_s, drift, seed, latency_s, asymmetry)
+    first = read(clocks.answers())
+    begin_s = clocks.now_s
+    clocks.now_s += trained_s
+    end_s = clocks.now_s
+    last = read(clocks.answers())
+
+    correction = between(first, last)
+
+    own_s = np.linspace(begin_s, end_s, 101)
+    errors_s = np.abs(correction.of(own_s) - clocks.other(own_s))
+    # sums of hours tell nanoseconds at best
+    assert errors_s.max() <= correction.uncertainty_s + 1e-8
+    assert abs(correction.drift - drift) <= correction.drift_uncertainty + 1e-8
+
+
+def test_what_is_said_is_no_more_than_the_fastest_messages_there_and_back() -> None:
+    clocks = Clocks(3.0, 20e-6, 1, latency_s=1e-3, asymmetry=1.0)
+    answers = clocks.answers()
+
+    reading = read(answers)
+
+    fastest_s = min(answer.back_s - answer.asked_s for answer in answers)
+    assert reading.uncertainty_s < fastest_s / 2 + 1e-3 * (answers[-1].back_s - answers[0].asked_s)
+
+
+def test_one_way_may_take_much_longer_than_the_other() -> None:
+    """Halfway there and back is then wrong by half of the difference, which the bounds hold."""
+    answers = [Answer(float(asked_s), asked_s + 100.0 + 0.001, asked_s + 0.101) for asked_s in range(3)]
+
+    reading = read(answers)
+
+    assert abs(reading.offset_s - 100.0) <= reading.uncertainty_s
+
+
+def test_a_correction_is_a_straight_line_through_its_readings() -> None:
+    correction = between(Reading(10.0, 5.0, 0.1), Reading(20.0, 6.0, 0.3))
+
+    assert correction == Correction(10.0, 5.0, pytest.approx(0.1), 0.3, pytest.approx(0.04))
+    assert correction.of(15.0) == pytest.approx(20.5)

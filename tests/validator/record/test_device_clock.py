@@ -1,0 +1,189 @@
+"""What a device did is told when it did it, though the host runs ahead of it and never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.validator.launch.status_board import Board, Status
+from scaleproof.validator.record import device_clock
+from scaleproof.validator.record.clock_correction import Correction
+from scaleproof.validator.record.device_clock import CpuClock, CudaClock
+from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN, Recorder
+
+DRIFT = 80e-6
+CALL_S = 2e-6
+
+
+class Device:
+    """A device that does its work behind the host's back, with a clock of its own; the host's time passes call by call."""
+
+    def __init__(self) -> None:
+        self.host_s = 90_000.0
+        self.done_s = 0.0
+        self.waits = 0
+        self.events: list[Event] = []
+
+    def perf_counter(self) -> float:
+        self.host_s += CALL_S
+        return self.host_s
+
+    def work(self, seconds: float) -> float:
+        """Tells the device to work for so long; returns when it will be done."""
+        self.host_s += CALL_S
+        self.done_s = max(self.done_s, self.host_s) + seconds
+        return self.done_s
+
+    def synchronize(self) -> None:
+        self.waits += 1
+        self.host_s = max(self.host_s, self.done_s) + CALL_S
+
+    def new_event(self) -> Event:
+        self.events.append(Event(self))
+        return self.events[-1]
+
+
+class Event:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.at_s = np.inf
+
+    def record(self) -> None:
+        self.at_s = max(self.device.done_s, self.device.perf_counter())
+
+    def query(self) -> bool:
+        return self.at_s <= self.device.perf_counter()
+
+    def synchronize(self) -> None:
+        self.device.waits += 1
+        self.device.host_s = max(self.device.host_s, self.at_s) + CALL_S
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds in 32 bits by a clock that strays, as CUDA tells them; only of what is over."""
+        assert max(self.at_s, end_event.at_s) <= self.device.host_s, "an event that is not over cannot be asked"
+        return float(np.float32((end_event.at_s - self.at_s) * (1 + DRIFT) * 1e3))
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    fake = Device()
+    monkeypatch.setattr(device_clock.time, "perf_counter", fake.perf_counter)
+    yield fake
+    monkeypatch.undo()
+
+
+class Training:
+    """A recorder of a device's steps, and when they truly were."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.handed_on: list[bytes] = []
+        clock = CudaClock(device.new_event, device.synchronize)
+        self.recorder = Recorder(Status(Board.private(), 0), self.handed_on.append, clock)
+        self.true_s: list[tuple[float, float]] = []
+
+    def step(self, number: int, seconds: float = 0.01, passes: int = 2) -> None:
+        self.recorder.begin_step(number)
+        for _ in range(passes):
+            begin_s = max(self.device.done_s, self.device.host_s)
+            with self.recorder.span(Phase.FORWARD):
+                self.true_s.append((begin_s, self.device.work(seconds / passes)))
+        self.recorder.end_step()
+
+    def rows(self) -> NDArray[np.void]:
+        return np.frombuffer(b"".join(self.handed_on), dtype=RAW_SPAN)
+
+    def told_s(self, correction: Correction | None) -> NDArray[np.float64]:
+        """Begin and end of each pass, corrected."""
+        spans = self.rows()[self.rows()["phase"] == Phase.FORWARD]
+        times_s = np.stack([spans["start_s"], spans["end_s"]], axis=1)
+        return times_s if correction is None else np.asarray(correction.of(times_s))
+
+
+def test_the_host_runs_ahead_and_steps_are_handed_on_once_the_device_is_done(device: Device) -> None:
+    training = Training(device)
+    waits = device.waits
+
+    for number in range(1, 6):
+        training.step(number)
+    assert training.handed_on == [], "the device has only begun"
+    device.host_s += 0.025
+    training.step(6)
+    assert set(training.rows()["step"].tolist()) == {1, 2}
+    assert device.waits == waits, "nobody waits for the device while it trains"
+
+    training.recorder.finish()
+    assert [int(step) for step in training.rows()["step"][training.rows()["phase"] == END_OF_STEP]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_times_are_the_devices_and_told_by_the_hosts_clock(device: Device) -> None:
+    training = Training(device)
+    for number in range(1, 2001):
+        training.step(number, seconds=0.05)
+        # the host does other things now and then
+        device.host_s += 0.4 if number % 10 == 0 else 0.0
+
+    correction = training.recorder.finish()
+
+    assert correction is not None
+    assert correction.drift == pytest.approx(-DRIFT, abs=correction.drift_uncertainty)
+    assert correction.uncertainty_s < 20 * CALL_S
+    assert np.abs(training.told_s(correction) - training.true_s).max() < correction.uncertainty_s + 5 * CALL_S
+    assert np.abs(training.told_s(None) - training.true_s).max() > 1e-3, "without a correction the clocks part"
+
+
+def test_events_are_used_again(device: Device) -> None:
+    training = Training(device)
+    made = []
+    for number in range(1, 200):
+        training.step(number)
+        device.host_s += 0.01
+        made.append(len(device.events))
+
+    assert made[-1] == made[20], "none is made in the steady state"
+
+
+def test_a_mark_that_is_noted_in_the_next_step_keeps_its_time(device: Device) -> None:
+    training = Training(device)
+    begun_s = device.host_s
+    begun = training.recorder.now()
+    for number in range(1, 4):
+        training.step(number)
+        device.host_s += 0.05
+    training.recorder.begin_step(4)
+    training.recorder.add(Phase.SYNCHRONISE, begun, training.recorder.now(), stream=Stream.COMMUNICATION)
+    training.recorder.end_step()
+
+    training.recorder.finish()
+
+    (late,) = training.rows()[training.rows()["phase"] == Phase.SYNCHRONISE]
+    assert late["arrival_s"] == pytest.approx(begun_s, abs=10 * CALL_S + DRIFT)
+
+
+def test_a_step_waits_for_what_another_stream_has_not_done(device: Device) -> None:
+    training = Training(device)
+    training.recorder.begin_step(1)
+    begin, end = training.recorder.now(), training.recorder.now()
+    # a stream of its own that is done later than the main one
+    end.event.at_s = device.host_s + 1.0
+    training.recorder.add(Phase.SYNCHRONISE, begin, end, stream=Stream.COMMUNICATION)
+    training.recorder.end_step()
+
+    assert training.handed_on == []
+    device.host_s += 1.0
+    training.recorder.finish()
+
+    assert training.rows()["end_s"][0] - training.rows()["arrival_s"][0] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_the_hosts_clock_needs_no_telling() -> None:
+    clock = CpuClock()
+    begin, end = clock.mark(), clock.mark()
+
+    assert clock.passed([begin, end])
+    assert clock.seconds([begin, end]) == [begin, end]
+    assert clock.finish() is None

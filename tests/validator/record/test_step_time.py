@@ -1,0 +1,104 @@
+"""A confidence interval covers what it is said to, whatever steps are like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from scaleproof.simulator.run.run import slope
+from scaleproof.validator.record.step_time import slope_interval_s
+
+Steps = NDArray[np.float64]
+DRAWS = 300
+
+
+def noisy(random: Generator, count: int) -> Steps:
+    return np.asarray(1 + 0.05 * random.standard_normal(count))
+
+
+def skewed(random: Generator, count: int) -> Steps:
+    return np.asarray(1 + 0.05 * random.lognormal(0.0, 1.0, count))
+
+
+def interrupted(random: Generator, count: int) -> Steps:
+    """One step in twenty takes half as long again."""
+    return np.asarray(1 + 0.01 * random.standard_normal(count) + 0.5 * (random.random(count) < 0.05))
+
+
+def long_and_short(random: Generator, count: int) -> Steps:
+    return np.asarray(1 + 0.2 * (-1.0) ** np.arange(count) + 0.02 * random.standard_normal(count))
+
+
+def made_up_for(random: Generator, count: int) -> Steps:
+    """What a step takes longer the next takes shorter."""
+    ends = np.arange(count + 1) + 0.02 * random.standard_normal(count + 1)
+    return np.asarray(np.diff(ends))
+
+
+def ends_of(steps_s: Steps) -> Steps:
+    return np.concatenate([[3.0], 3.0 + np.cumsum(steps_s)])
+
+
+@pytest.mark.parametrize("count", [10, 30])
+@pytest.mark.parametrize("draw", [noisy, skewed, interrupted, long_and_short, made_up_for])
+def test_the_truth_is_inside_nine_times_of_ten_at_least(draw: Callable[[Generator, int], Steps], count: int) -> None:
+    truth_s = slope(ends_of(draw(np.random.default_rng(1), 200_000)))
+
+    covered = 0
+    for seed in range(DRAWS):
+        interval_s = slope_interval_s(ends_of(draw(np.random.default_rng(seed + 10), count)))
+        assert interval_s is not None
+        covered += interval_s[0] <= truth_s <= interval_s[1]
+
+    assert covered >= 0.9 * DRAWS
+
+
+def test_the_fewest_steps_that_are_told_of_are_nearly_as_sure() -> None:
+    intervals_s = [slope_interval_s(ends_of(noisy(np.random.default_rng(seed), 6))) for seed in range(DRAWS)]
+
+    assert sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) >= 0.9 * DRAWS
+
+
+def slow_for_a_while(random: Generator, count: int) -> Steps:
+    """Neighbours correlate by 0.7."""
+    noise = random.standard_normal(count + 50)
+    for step in range(1, len(noise)):
+        noise[step] += 0.7 * noise[step - 1]
+    return np.asarray(1 + 0.05 * noise[50:])
+
+
+def test_slowness_that_lasts_is_told_less_surely() -> None:
+    intervals_s = [slope_interval_s(ends_of(slow_for_a_while(np.random.default_rng(seed), 20))) for seed in range(DRAWS)]
+
+    assert 0.65 * DRAWS < sum(one is not None and one[0] <= 1 <= one[1] for one in intervals_s) < 0.85 * DRAWS
+
+
+def test_more_steps_tell_more() -> None:
+    widths = []
+    for count in (10, 100, 1000):
+        low_s, high_s = slope_interval_s(ends_of(noisy(np.random.default_rng(0), count))) or (0.0, 0.0)
+        widths.append(high_s - low_s)
+
+    assert widths == sorted(widths, reverse=True)
+    assert widths[2] < widths[0] / 4
+
+
+def test_equal_steps_leave_no_doubt_and_few_steps_say_nothing() -> None:
+    equal = slope_interval_s(np.arange(11) * 0.5)
+
+    assert equal == pytest.approx((0.5, 0.5))
+    assert slope_interval_s(np.arange(7) * 0.5) is not None
+    assert slope_interval_s(np.arange(6) * 0.5) is None, "five steps"
+
+
+def test_the_same_steps_give_the_same_interval_around_the_slope() -> None:
+    ends_s = ends_of(skewed(np.random.default_rng(5), 15))
+    interval_s = slope_interval_s(ends_s)
+
+    assert interval_s == slope_interval_s(ends_s)
+    assert interval_s is not None
+    assert interval_s[0] <= slope(ends_s) <= interval_s[1]

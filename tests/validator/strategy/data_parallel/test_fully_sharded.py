@@ -1,0 +1,110 @@
+"""Workers that share states, gradients and parameters out come to what one process comes to, and say what they sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.validator.measure import MeasureOptions, measure
+from tests.validator import faults_sharded
+from tests.validator.conftest import GPT, MLP, TINY_GPT, MakeScenario
+from tests.validator.verdicts import collectives
+
+WORKERS = {"kind": "data_parallel", "workers": 2}
+CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    (WORKERS, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
+    (WORKERS, MLP, {"zero": 2, "optimizer": "momentum"}),
+    ({**WORKERS, "microbatches": 2}, TINY_GPT, {"zero": 2}),
+    ({**WORKERS, "microbatches": 2, "reshard": False}, MLP, {"zero": 3}),
+    ({**WORKERS, "workers": 4, "shard_over": 2, "prefetch": 2}, TINY_GPT, {"zero": 3, "optimizer": "adam"}),
+    ({**WORKERS, "workers": 4, "shard_over": 2}, MLP, {"zero": 2}),
+    ({**WORKERS, "microbatches": 2, "scatter": "step"}, TINY_GPT, {"zero": 2}),
+    ({**WORKERS, "workers": 4, "shard_over": 2, "microbatches": 2, "scatter": "step"}, TINY_GPT, {"zero": 3}),
+]
+
+
+def deviation(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any], **training: Any) -> float:
+    verified = measure(make_scenario(strategy, model, precision="fp64", **training), watch=MeasureOptions(verify=True)).verified
+    assert verified is not None
+    return float(verified["deviation"])
+
+
+@pytest.mark.parametrize(("strategy", "model", "training"), CASES)
+def test_parameters_are_those_of_one_process(
+    strategy: dict[str, Any], model: dict[str, Any], training: dict[str, Any], make_scenario: MakeScenario
+) -> None:
+    assert deviation(make_scenario, strategy, model, **training) < 1e-9
+
+
+def test_paced_workers_share_out_too(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(WORKERS, TINY_GPT, zero=3, precision="fp64").model_copy(update={"compute": "paced"})
+
+    verified = measure(scenario, watch=MeasureOptions(verify=True)).verified
+
+    assert verified is not None
+    assert verified["deviation"] < 1e-9
+
+
+@pytest.mark.parametrize("fault", [faults_sharded.sums_in_groups_alone, faults_sharded.stale_parameters])
+def test_the_comparison_catches_what_is_not_summed_or_gathered(
+    fault: Any, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
+    strategy = {**WORKERS, "workers": 4, "shard_over": 2}
+
+    assert deviation(make_scenario, strategy, MLP, zero=3) > 1e-3
+
+
+def test_every_layer_is_gathered_for_each_pass_and_its_gradients_are_scattered(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(WORKERS, GPT, zero=3)
+    layer_bytes = [4 * layer.parameters for layer in scenario.model.build_layers()]
+
+    spans = measure(scenario).spans
+
+    assert spans is not None
+    moved = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.step == 2) & (spans.rank == 1))
+    # gathered forward and backward, but for the last layer, which is still there; scattered once
+    assert moved.size_bytes.sum() == pytest.approx(3 * sum(layer_bytes), rel=0.1)
+    assert len(moved.size_bytes) in (3 * len(layer_bytes), 3 * len(layer_bytes) - 1)
+
+
+@pytest.mark.parametrize("fields", [{"scatter": "step"}, {"scatter": "microbatch", "reshard": False}, {}])
+def test_as_much_is_gathered_and_scattered_as_is_predicted(fields: dict[str, Any], make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({**WORKERS, "microbatches": 2, **fields}, TINY_GPT, zero=3)
+
+    predicted = collectives(predict(scenario, interval=False, remedy=False))
+    # each of two ranks sends half of what is gathered or scattered
+    assert collectives(measure(scenario)) == {2 * size: count for size, count in predicted.items()}
+
+
+def test_waiting_interrupts_passes_of_microbatches(make_scenario: MakeScenario) -> None:
+    spans = measure(make_scenario({**WORKERS, "microbatches": 2}, GPT, zero=3)).spans
+
+    assert spans is not None
+    own = spans.where((spans.stream == Stream.MAIN) & (spans.rank == 0) & (spans.step == 1))
+    assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
+    assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNCHRONISE} == set(map(Phase, own.phase.tolist()))
+    passes = own.where(np.isin(own.phase, (Phase.FORWARD, Phase.BACKWARD)))
+    assert list(dict.fromkeys(zip(passes.phase.tolist(), passes.microbatch.tolist(), strict=True))) == [
+        (phase, number) for number in range(2) for phase in (Phase.FORWARD, Phase.BACKWARD)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zero", "message"),
+    [
+        (WORKERS, 1, "training.zero: 1 is predicted but not measured: .*; give 2"),
+        ({**WORKERS, "shares": [4, 12]}, 3, "strategy.shares with training.zero"),
+        ({"kind": "hybrid", "workers": 2}, 3, "training.zero of a hybrid"),
+    ],
+)
+def test_what_is_not_shared_out_so_is_refused(
+    strategy: dict[str, Any], zero: int, message: str, make_scenario: MakeScenario
+) -> None:
+    with pytest.raises(InputError, match=message):
+        measure(make_scenario(strategy, zero=zero))

@@ -1,0 +1,61 @@
+"""What paced ranks exchange within passes is made, and brings what others sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaleproof.simulator.common.errors import RankError
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.measure import MeasureOptions, measure
+from tests.validator import faults_paced
+from tests.validator.conftest import MakeScenario
+
+TENSOR = {"tensor": 2}
+SEQUENCE = {**TENSOR, "sequence_parallel": True}
+GATHERED = {"context": 2, "context_by": "all_gather"}
+STAGED = {"stages": 2, "microbatches": 2}
+
+
+def paced(make_scenario: MakeScenario, strategy: dict[str, Any], **training: Any) -> Scenario:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, steps=2, **training)
+    return scenario.model_copy(update={"compute": "paced"})
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {**TENSOR, "microbatches": 2},
+        {**SEQUENCE, **STAGED},
+        {**GATHERED, "microbatches": 2},
+        {**TENSOR, "context": 2},
+        {**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True},
+    ],
+)
+def test_ranks_exchange_rightly(strategy: dict[str, Any], precision: str, make_scenario: MakeScenario) -> None:
+    verified = measure(paced(make_scenario, strategy, precision=precision), watch=MeasureOptions(verify=True)).verified
+
+    assert verified is not None
+    assert verified["deviation"] <= verified["tolerance"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy", "message"),
+    [
+        (faults_paced.attach_nothing, TENSOR, r"ranks that share layers made 0 of a step's \d+ exchanges"),
+        (faults_paced.attach_nothing, {**STAGED, "context": 2}, r"ranks that share layers made 0 of a step's \d+ exchanges"),
+        (faults_paced.forget_the_backward_pass, SEQUENCE, r"ranks that share layers made \d+ of a step's \d+ exchanges"),
+        (faults_paced.sum_nothing, TENSOR, r"all_reduce brought \[([12].0), \1\] instead of \[3.0, 3.0\]"),
+        (faults_paced.gather_nothing, SEQUENCE, r"all_gather brought \[0.0, 0.0\] instead of \[1.0, 2.0\]"),
+        (faults_paced.scatter_nothing, SEQUENCE, r"reduce_scatter brought \[0.0\] instead of \[3.0\]"),
+    ],
+)
+def test_exchanges_that_are_left_out_are_noticed(
+    fault: Any, strategy: dict[str, Any], message: str, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
+
+    with pytest.raises(RankError, match=message):
+        measure(paced(make_scenario, strategy))

@@ -1,0 +1,249 @@
+"""Servers train what they say they train.
+
+Theory: servers that wait for all train what one process does that sees the whole batch. Others apply gradients of parameters
+that have changed since; what they come to follows from the order of pushes and answers at each server alone, and one process
+that replays it comes to the same. In fp64 the order of sums leaves differences of about 1e-15.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import InputError, RankError
+from scaleproof.simulator.run.run import Phase, Run, Stream, load_run
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy.parameter_server.shards import buckets
+from scaleproof.validator.measure import MeasureOptions, measure
+from tests.validator import faults_servers, processes
+from tests.validator.conftest import MakeScenario
+from tests.validator.verdicts import at_night
+from tests.validator.verdicts import deviation_of as deviation
+
+TOLERANCE = 1e-9
+BASE = {"kind": "parameter_server", "workers": 3, "servers": 2}
+ASYNCHRONOUS = {**BASE, "mode": "asynchronous"}
+STALE = {**BASE, "mode": "stale_synchronous", "bound": 1}
+BACKUPS = {**BASE, "backups": 1}
+OVERLAPPED = {"overlap": True, "bucket": "4 KiB"}
+
+CASES = [
+    ({**BASE, "shard": "tensor"}, "gpt", "sgd"),
+    ({**BASE, "shard": "round_robin", **OVERLAPPED}, "gpt", "adam"),
+    ({**BASE, **OVERLAPPED, "rollout": "1 ms"}, "mlp", "momentum"),
+    ({**BASE, "two_level": True}, "gpt", "adam"),
+    (ASYNCHRONOUS, "gpt", "adam"),
+    ({**ASYNCHRONOUS, "shard": "tensor", "rollout": "1 ms", "placement": "colocated"}, "mlp", "sgd"),
+    ({**ASYNCHRONOUS, **OVERLAPPED}, "gpt", "momentum"),
+    ({**ASYNCHRONOUS, "two_level": True}, "mlp", "momentum"),
+    (STALE, "gpt", "momentum"),
+    ({**STALE, "bound": 0, "shard": "round_robin"}, "mlp", "adam"),
+    ({**STALE, **OVERLAPPED, "shard": "tensor"}, "gpt", "sgd"),
+    (BACKUPS, "gpt", "momentum"),
+    ({**BACKUPS, "backups": 2, "shard": "tensor"}, "mlp", "adam"),
+    ({**BACKUPS, **OVERLAPPED}, "gpt", "sgd"),
+]
+
+
+def in_nodes(scenario: Scenario, devices: int = 2) -> Scenario:
+    """The same on nodes of few devices."""
+    cluster: Cluster = scenario.cluster
+    node = cluster.node.model_copy(update={"devices": devices})
+    nodes = {"node": node, "nodes": -(-scenario.strategy.ranks // devices), "network": node.link}
+    return scenario.model_copy(update={"cluster": cluster.model_copy(update=nodes)})
+
+
+def verified(scenario: Scenario) -> Run:
+    return measure(scenario, watch=MeasureOptions(verify=True))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind", "optimizer", "compute"),
+    [
+        *((*case, "real") for case in CASES),
+        *((*case, "paced") for case in CASES[1::5]),
+        *at_night(*((*case, "paced") for number, case in enumerate(CASES) if number % 5 != 1)),
+    ],
+)
+def test_one_process_comes_to_the_same(
+    strategy: dict[str, Any], kind: str, optimizer: str, compute: str, make_scenario: MakeScenario, models: dict[str, Any]
+) -> None:
+    scenario = make_scenario(strategy, models[kind], batch=12, precision="fp64", optimizer=optimizer)
+
+    run = verified(in_nodes(scenario.model_copy(update={"compute": compute})))
+
+    assert deviation(run) < TOLERANCE
+
+
+@pytest.mark.parametrize("strategy", [{**BASE, **OVERLAPPED}, {**ASYNCHRONOUS, **OVERLAPPED}, BACKUPS])
+def test_each_way_may_have_a_group_of_its_own(
+    strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.own_groups)
+
+    assert deviation(verified(make_scenario(strategy, batch=12, precision="fp64"))) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy"),
+    [
+        (faults_servers.push_twice, ASYNCHRONOUS),
+        (faults_servers.keep_old_shard, ASYNCHRONOUS),
+        (faults_servers.keep_old_shard, STALE),
+        (faults_servers.keep_old_shard, BASE),
+        (faults_servers.count_dropped, BACKUPS),
+        (faults_servers.forget_a_push, BASE),
+        (faults_servers.skip_the_crew, {**BASE, "two_level": True}),
+        (faults_servers.skip_the_crew, {**ASYNCHRONOUS, "two_level": True}),
+    ],
+)
+def test_wrong_training_is_told(
+    fault: Any, strategy: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
+
+    run = verified(in_nodes(make_scenario(strategy, batch=12, precision="fp64")))
+
+    assert deviation(run) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy", "message"),
+    [
+        (faults_servers.answer_at_once, STALE, r"server \d answered worker \d 2 steps ahead, of at most 1"),
+        (faults_servers.take_everybody, BACKUPS, r"server 0 updated by the pushes of \[\d, \d, \d\], not by 2"),
+    ],
+)
+def test_servers_that_break_their_own_rule_are_told(
+    fault: Any, strategy: dict[str, Any], message: str, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
+
+    with pytest.raises(RankError, match=message):
+        verified(make_scenario(strategy, batch=12, precision="fp64"))
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+def test_no_worker_is_further_ahead_of_a_slow_one_than_the_bound(
+    bound: int, make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
+
+    run = measure(make_scenario({**STALE, "bound": bound}, batch=12, steps=8))
+
+    assert run.servers is not None
+    gap = run.servers["clock_gap"]["max"]
+    assert gap <= bound, "a slow worker is waited for"
+    assert (gap > 0) == (bound > 0), "and for no longer than that"
+    assert run.breakdown_s["waiting_for_server"] > 0
+
+
+def test_who_does_not_wait_leaves_a_slow_worker_behind(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
+
+    run = measure(make_scenario(ASYNCHRONOUS, batch=12, steps=12))
+
+    assert run.servers is not None
+    assert run.servers["clock_gap"]["max"] > 1
+
+
+def test_backups_drop_what_the_slow_worker_pushes(make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.slow_worker)
+
+    run = verified(make_scenario(BACKUPS, batch=12, steps=20, precision="fp64"))
+
+    assert deviation(run) < TOLERANCE
+    assert run.servers is not None
+    assert run.servers["dropped"] > 0
+    assert run.servers["version_staleness"]["max"] == 0
+    assert run.samples == 8, "of a step's three pushes two count"
+
+
+@pytest.mark.parametrize("strategy", [ASYNCHRONOUS, STALE, BACKUPS])
+def test_training_gets_somewhere(strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"to be or not to be, that is the question. " * 10)
+    training = {"data": str(tmp_path / "text"), "precision": "fp64", "optimizer": "adam", "learning_rate": 0.01}
+
+    run = measure(make_scenario(strategy, batch=12, steps=60, **training))
+
+    # by chance 3.5; workers that wait for nobody may already be ahead of it
+    assert run.losses[0] > 2
+    assert np.mean(run.losses[-5:]) < 1.2
+
+
+@pytest.mark.parametrize("strategy", [BASE, ASYNCHRONOUS, BACKUPS])
+def test_what_was_measured_before_a_worker_died_is_kept(
+    strategy: dict[str, Any], make_scenario: MakeScenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_servers.die_in_step_6)
+    killed = r"rank 1 \(worker 1\) was killed by signal 9 in forward of step 6"
+
+    with pytest.raises(RankError, match=rf"{killed}; measurements up to step [1-5] are kept"):
+        measure(make_scenario(strategy, batch=12, steps=8), watch=MeasureOptions(folder=tmp_path))
+
+    assert load_run(tmp_path).step_time_s > 0
+    assert processes.own_ranks() == []
+
+
+def test_spans_of_workers_that_go_each_on_its_own(make_scenario: MakeScenario) -> None:
+    run = measure(make_scenario(ASYNCHRONOUS, batch=12))
+
+    spans = run.spans
+    assert spans is not None
+    assert {name for name, seconds in run.phase_s.items() if seconds > 0} == {"forward", "backward", "send", "wait", "receive"}
+    assert 0 < len(run.step_times_s) <= 5
+    assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
+    assert (spans.step >= 1).all()
+    for rank in range(run.ranks):
+        own = spans.where((spans.rank == rank) & (spans.stream == Stream.MAIN))
+        assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
+    beside = spans.where(spans.stream == Stream.COMMUNICATION)
+    assert set(np.unique(beside.phase)) == {Phase.SEND, Phase.RECEIVE}, "servers', beside what they do"
+    assert (beside.rank >= 3).all()
+    assert run.servers is not None
+    assert set(run.servers) == {
+        "clock_gap", "version_staleness", "dropped", "updates_per_s", "utilisation", "queue_length", "busy", "bottleneck",
+    }  # fmt: skip
+    assert 0 < run.servers["utilisation"]["max"] <= 1
+
+
+def test_pushes_beside_the_backward_pass_have_the_sizes_that_the_simulator_expects(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({**BASE, **OVERLAPPED}, batch=12)
+    expected = buckets(scenario.model.build_layers(), 2, "bytes", 4, 4 * 2**10, None, 3)
+
+    spans = measure(scenario).spans
+
+    assert spans is not None
+    pushes = spans.where((spans.rank == 1) & (spans.step == 2) & (spans.stream == Stream.COMMUNICATION))
+    assert pushes.size_bytes.tolist() == [bucket.sent_bytes.sum() for bucket in reversed(expected)]
+    assert (pushes.end_s > pushes.start_s).all()
+    main = spans.where((spans.rank == 1) & (spans.step == 2) & (spans.stream == Stream.MAIN))
+    assert (main.phase == Phase.FORWARD).sum() > 1, "the forward pass waits for what it needs, bit by bit"
+    assert (main.arrival_s[1:] >= main.end_s[:-1] - 1e-9).all()
+
+
+def test_workers_of_a_node_sum_first(make_scenario: MakeScenario) -> None:
+    run = measure(in_nodes(make_scenario({**BASE, "two_level": True}, batch=12)))
+
+    spans = run.spans
+    assert spans is not None
+    talking = spans.where((spans.phase == Phase.SEND) & (spans.rank < 3))
+    assert set(talking.rank.tolist()) == {0, 2}, "one of each node talks to the servers"
+    sums = spans.where((spans.phase == Phase.SYNCHRONISE) & (spans.stream == Stream.COMMUNICATION) & (spans.step == 1))
+    assert sums.rank.tolist() == [0, 0, 1, 1], "a worker that is alone on its node sums nothing"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ({**BASE, **OVERLAPPED, "two_level": True}, "strategy.overlap: with two_level it is predicted but not measured"),
+        ({**ASYNCHRONOUS, "units": 60}, "strategy.units is predicted but not measured"),
+    ],
+)
+def test_what_is_only_predicted_is_refused(strategy: dict[str, Any], message: str, make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match=message):
+        measure(make_scenario(strategy, batch=12))

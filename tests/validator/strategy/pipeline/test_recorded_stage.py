@@ -1,0 +1,79 @@
+"""Whatever a schedule does in whatever order: what a rank notes of it follows one another."""
+
+from __future__ import annotations
+
+from itertools import count, pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.run.run import Phase
+from scaleproof.validator.strategy.pipeline.recorded_stage import Lane
+
+# What schedules call: the kind, and of passes and receives the microbatch.
+EVENTS = st.lists(st.tuples(st.sampled_from(["post", "pass", "send"]), st.integers(0, 3)), max_size=30)
+
+
+class Notes:
+    """A recorder whose clock ticks whenever it is read."""
+
+    def __init__(self) -> None:
+        self.spans: list[dict[str, Any]] = []
+        self.now = count().__next__
+
+    def enter(self, phase: Phase) -> None:
+        """Nobody reads it."""
+
+    def add(self, phase: Phase, arrival_s: int, end_s: int, **labels: Any) -> None:
+        self.spans.append({"phase": phase, "arrival_s": arrival_s, "end_s": end_s, "start_s": arrival_s} | labels)
+
+
+def played(events: list[tuple[str, int]], free: bool = True) -> list[dict[str, Any]]:
+    notes: Any = Notes()
+    lane = Lane(notes, free)
+    lane.begin_step()
+    for kind, microbatch in events:
+        if kind == "post":
+            lane.post_receive((0, microbatch, True), {"match": microbatch})
+        elif kind == "send":
+            lane.begin_send({"match": 10 + microbatch})
+        else:
+            lane.end_pass(Phase.FORWARD, lane.begin_pass((0, microbatch, True)), 0, microbatch)
+    lane.end_step()
+    spans: list[dict[str, Any]] = notes.spans
+    return spans
+
+
+@given(EVENTS)
+def test_spans_follow_each_other(events: list[tuple[str, int]]) -> None:
+    spans = played(events)
+
+    for before, after in pairwise(spans):
+        assert before["end_s"] <= after["arrival_s"]
+    for span in spans:
+        assert span["arrival_s"] <= span["start_s"] <= span["end_s"]
+
+
+@given(EVENTS)
+def test_every_pass_and_every_send_is_told(events: list[tuple[str, int]]) -> None:
+    spans = played(events)
+
+    told = {phase: [span for span in spans if span["phase"] == phase] for phase in (Phase.FORWARD, Phase.SEND)}
+    assert [span["microbatch"] for span in told[Phase.FORWARD]] == [number for kind, number in events if kind == "pass"]
+    assert [span["match"] - 10 for span in told[Phase.SEND] if "match" in span] == [n for kind, n in events if kind == "send"]
+
+
+def test_a_receive_is_waited_for_from_the_end_of_what_came_before_however_early_it_was_posted() -> None:
+    spans = played([("post", 0), ("post", 1), ("pass", 0), ("pass", 1)])
+
+    assert [span["phase"] for span in spans] == [Phase.RECEIVE, Phase.FORWARD, Phase.RECEIVE, Phase.FORWARD]
+    assert [span["arrival_s"] for span in spans[1:]] == [span["end_s"] for span in spans[:-1]]
+
+
+def test_what_was_sent_is_waited_for_at_the_end_of_the_step_where_that_is_so() -> None:
+    events = [("send", 0), ("pass", 0)]
+
+    assert played(events)[-1]["phase"] == Phase.SEND
+    assert played(events, free=False)[-1]["phase"] == Phase.FORWARD
+    assert played([("pass", 0)])[-1]["phase"] == Phase.FORWARD, "nothing was"

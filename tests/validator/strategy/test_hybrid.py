@@ -1,0 +1,298 @@
+"""Ranks that share a model's layers, tokens and experts come to what one process comes to, and say what they exchange."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.run.run import Phase, Run, Stream
+from scaleproof.simulator.strategy.layout.mesh import ORDER, DeviceMesh
+from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.record.assemble import rank_names
+from scaleproof.validator.strategy.layout.mesh import mesh_sizes
+from scaleproof.validator.strategy.model_parallel.context_parallel import own_positions
+from tests.validator import conftest, faults_hybrid
+from tests.validator.conftest import TINY_GPT, MakeScenario
+from tests.validator.verdicts import at_night
+from tests.validator.verdicts import deviation_of as deviation
+
+EXPERTS = {"count": 4, "active": 2, "feedforward": 24}
+MIXED = TINY_GPT | {"experts": EXPERTS}
+TENSOR = {"tensor": 2}
+SEQUENCE = {**TENSOR, "sequence_parallel": True}
+GATHERED = {"context": 2, "context_by": "all_gather"}
+ULYSSES = {"context": 2, "context_by": "ulysses"}
+EXPERT = {"workers": 2, "expert": 2}
+STAGED = {"stages": 2, "microbatches": 2}
+Case = tuple[dict[str, Any], dict[str, Any], str]
+CASES: list[Case] = [
+    (TENSOR, TINY_GPT, "adam"),
+    # the last rank has fewer words
+    ({"tensor": 4}, TINY_GPT | {"heads": 4, "vocabulary": 30}, "momentum"),
+    (GATHERED, TINY_GPT, "sgd"),
+    ({"context": 4}, TINY_GPT, "adam"),
+    (ULYSSES, TINY_GPT, "adam"),
+    (EXPERT, MIXED, "adam"),
+    ({**SEQUENCE, "workers": 2, "microbatches": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "sgd"),
+    ({**EXPERT, **TENSOR}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1}}, "adam"),
+    ({**STAGED, **SEQUENCE, **GATHERED, "order": ["stages", "context", "workers", "tensor"]}, TINY_GPT, "sgd"),
+    (
+        {**STAGED, **TENSOR, "chunks": 2, "microbatches": 4, "schedule": "interleaved_1f1b", "overlap_sends": True},
+        TINY_GPT,
+        "sgd",
+    ),
+    ({**STAGED, **EXPERT, "context": 2, "schedule": "zb_h1", "overlap_sends": True}, MIXED, "sgd"),
+]
+MORE_CASES: list[Case] = [
+    ({**STAGED, **SEQUENCE, **ULYSSES}, TINY_GPT | {"heads": 4}, "sgd"),
+    ({**EXPERT, **ULYSSES, "context": 4}, MIXED | {"heads": 4}, "sgd"),
+    ({**SEQUENCE, "microbatches": 2}, TINY_GPT, "sgd"),
+    ({**STAGED, "workers": 2, "overlap": True, "bucket": "4 KiB"}, TINY_GPT, "adam"),
+    ({**EXPERT, "workers": 4, "microbatches": 2}, TINY_GPT | {"experts": {**EXPERTS, "shared": 1, "dense_layers": 2}}, "sgd"),
+    (SEQUENCE, MIXED, "sgd"),
+    ({**STAGED, **TENSOR, "workers": 2}, TINY_GPT, "adam"),
+    ({**STAGED, **SEQUENCE, "workers": 2, "schedule": "gpipe"}, TINY_GPT, "sgd"),
+    ({**STAGED, **EXPERT, "context": 2}, MIXED, "adam"),
+    ({**STAGED, **SEQUENCE, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "sgd"),
+]
+
+
+def run_of(make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any] | None = None, **training: Any) -> Run:
+    return measure(
+        make_scenario({"kind": "hybrid", **strategy}, model, precision="fp64", **training), watch=MeasureOptions(verify=True)
+    )
+
+
+@pytest.fixture
+def cluster_with_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are on nodes of their own."""
+    network = {"bandwidth": "10 Gbit/s", "latency": "20 us"}
+    monkeypatch.setattr(conftest, "CLUSTER", conftest.CLUSTER | {"nodes": 3, "network": network})
+
+
+@pytest.mark.parametrize(("strategy", "model", "optimizer"), [*CASES, *at_night(*MORE_CASES)])
+def test_parameters_are_those_of_one_process(
+    strategy: dict[str, Any], model: dict[str, Any], optimizer: str, make_scenario: MakeScenario
+) -> None:
+    assert deviation(run_of(make_scenario, strategy, model, optimizer=optimizer)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy", "model"),
+    [
+        (faults_hybrid.average_nothing, {**STAGED, "workers": 2, "tensor": 2}, TINY_GPT),
+        (faults_hybrid.average_nothing, {"context": 2}, TINY_GPT),
+        (faults_hybrid.keep_parts_apart, SEQUENCE, TINY_GPT),
+        (faults_hybrid.average_different_experts, EXPERT, MIXED),
+        (faults_hybrid.keep_a_stage, {**STAGED, **TENSOR}, TINY_GPT),
+        (faults_hybrid.keep_gradients_of_own_summand, TENSOR, TINY_GPT),
+        (faults_hybrid.drop_gradients_of_others, GATHERED, TINY_GPT),
+        (faults_hybrid.attend_to_own_tokens, ULYSSES, TINY_GPT),
+        (faults_hybrid.lose_a_block, {"context": 2}, TINY_GPT),
+        (faults_hybrid.mix_up_tokens, EXPERT, MIXED),
+    ],
+)
+def test_the_comparison_catches_wrong_sharing(
+    fault: Any, strategy: dict[str, Any], model: dict[str, Any], make_scenario: MakeScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", fault)
+
+    assert deviation(run_of(make_scenario, strategy, model)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"),
+    [
+        ({"workers": 2, "servers": 1}, "momentum"),
+        ({**STAGED, "workers": 2, "servers": 2}, "adam"),
+        ({**STAGED, **TENSOR, "context": 2, "servers": 1, "order": ["stages", "tensor", "context", "workers"]}, "sgd"),
+    ],
+)
+def test_servers_update_what_ranks_share(
+    strategy: dict[str, Any], optimizer: str, make_scenario: MakeScenario, cluster_with_servers: None
+) -> None:
+    run = run_of(make_scenario, strategy, optimizer=optimizer)
+
+    assert deviation(run) < 1e-9
+    spans = run.spans
+    assert spans is not None
+    served = spans.where((spans.rank == run.ranks - 1) & (spans.step == 1))
+    assert {Phase.WAIT, Phase.OPTIMIZER, Phase.SEND, Phase.RECEIVE} == set(map(Phase, served.phase.tolist()))
+    own = spans.where((spans.rank == 0) & (spans.step == 1) & (spans.stream == Stream.MAIN))
+    assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), "a rank does one thing at a time"
+    assert {Phase.FORWARD, Phase.BACKWARD, Phase.SEND, Phase.RECEIVE} <= set(map(Phase, own.phase.tolist()))
+
+
+def test_the_comparison_catches_a_push_that_is_forgotten(
+    make_scenario: MakeScenario, cluster_with_servers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", faults_hybrid.forget_a_push)
+
+    assert deviation(run_of(make_scenario, {"workers": 2, "servers": 1})) > 1e-3
+
+
+@pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 4}, {**STAGED, **TENSOR, "workers": 2}])
+def test_losses_are_those_of_one_worker(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    alone = measure(make_scenario({"kind": "data_parallel", "workers": 1}, precision="fp64"))
+
+    assert run_of(make_scenario, strategy).losses == pytest.approx(alone.losses, rel=1e-9)
+
+
+def test_a_rank_does_one_thing_at_a_time(make_scenario: MakeScenario) -> None:
+    spans = run_of(make_scenario, {**STAGED, **SEQUENCE}).spans
+
+    assert spans is not None
+    for rank in range(4):
+        own = spans.where((spans.stream == Stream.MAIN) & (spans.rank == rank) & (spans.step == 1))
+        assert (own.arrival_s[1:] >= own.end_s[:-1] - 1e-9).all(), rank
+        assert {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SYNCHRONISE} <= set(map(Phase, own.phase.tolist()))
+
+
+def test_gradients_are_summed_while_the_last_pass_goes_on(make_scenario: MakeScenario) -> None:
+    spans = run_of(make_scenario, {"workers": 2, "overlap": True, "bucket": "4 KiB", "microbatches": 2}).spans
+
+    assert spans is not None
+    own = spans.where((spans.rank == 0) & (spans.step == 1))
+    backward = own.where(own.phase == Phase.BACKWARD)
+    sums = own.where(own.stream == Stream.COMMUNICATION)
+    # the passes of both microbatches
+    assert len(backward.end_s) == 2
+    assert backward.arrival_s[1] < sums.arrival_s.min() < backward.end_s[1]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {**STAGED, "workers": 2, "overlap": True, "order": ["stages", "tensor", "context", "workers"]},
+        {**STAGED, **SEQUENCE, "context": 2},
+        {**STAGED, **TENSOR, "schedule": "zb_h1", "overlap_sends": True},
+    ],
+)
+def test_paced_ranks_train_rightly(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    assert deviation(paced_run(make_scenario, strategy)) < 1e-9
+
+
+def paced_run(make_scenario: MakeScenario, strategy: dict[str, Any]) -> Run:
+    scenario = make_scenario({"kind": "hybrid", **strategy}, precision="fp64").model_copy(update={"compute": "paced"})
+    return measure(scenario, watch=MeasureOptions(verify=True))
+
+
+def exchanged_bytes(run: Run, rank: int = 0) -> Counter[float]:
+    """How often each size moves in a collective of a rank's, in a step."""
+    spans = run.spans
+    assert spans is not None
+    own = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == rank) & (spans.step == 2))
+    assert (own.phase == Phase.SYNCHRONISE).all()
+    return Counter(own.size_bytes.tolist())
+
+
+def predicted_bytes(
+    make_scenario: MakeScenario, strategy: dict[str, Any], model: dict[str, Any], hidden: bool = False
+) -> Counter[float]:
+    """The same by the simulator's model, of what passes wait for. hidden: and of what goes on beside them."""
+    scenario = make_scenario({"kind": "hybrid", **strategy}, model)
+    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
+    samples = scenario.samples_per_worker
+    exchanges = [one for layer in layers for one in layer.exchanges if hidden or not one.hidden]
+    return Counter(8.0 * one.elements * samples for one in exchanges)
+
+
+@pytest.mark.parametrize("strategy", [SEQUENCE, {"context": 2}, {**GATHERED, **TENSOR}, ULYSSES])
+def test_paced_ranks_exchange_what_the_simulator_says(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    measured = exchanged_bytes(paced_run(make_scenario, strategy))
+    predicted = predicted_bytes(make_scenario, strategy, TINY_GPT, hidden=True)
+
+    assert predicted - measured == Counter()
+    # of all gradients
+    assert (measured - predicted).total() == ("context" in strategy)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "sums"),
+    [
+        (TENSOR, TINY_GPT, 0),
+        # of what each rank has a part of the gradients
+        (SEQUENCE, TINY_GPT, 1),
+        (TENSOR, MIXED, 1),
+        # of all gradients
+        (GATHERED, TINY_GPT, 1),
+        (ULYSSES, TINY_GPT, 1),
+    ],
+)
+def test_ranks_exchange_what_the_simulator_says(
+    strategy: dict[str, Any], model: dict[str, Any], sums: int, make_scenario: MakeScenario
+) -> None:
+    measured, predicted = (
+        exchanged_bytes(run_of(make_scenario, strategy, model)),
+        predicted_bytes(make_scenario, strategy, model),
+    )
+
+    assert predicted - measured == Counter()
+    assert (measured - predicted).total() == sums
+
+
+@given(
+    sizes=st.tuples(*[st.integers(1, 3)] * 3, st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 2)])),
+    order=st.permutations(ORDER),
+)
+def test_the_mesh_numbers_ranks_as_the_simulator_does(sizes: tuple[int, int, int, tuple[int, int]], order: list[Any]) -> None:
+    tensor, context, stages, (workers, expert) = sizes
+    plan = Plan(workers=workers, stages=stages, tensor=tensor, context=context, expert=expert, order=tuple(order))
+    grid = DeviceMesh(workers, stages, tensor, context, devices=8, order=tuple(order))
+
+    axes = mesh_sizes(plan)
+    numbers = np.arange(plan.ranks).reshape(tuple(axes.values()))
+    names = ("replica", "expert", "stage", "context", "tensor")
+    numbers = numbers.transpose([list(axes).index(name) for name in names]).reshape(workers, stages, context * tensor)
+
+    assert all(numbers[w, s].tolist() == grid.members(w, s) for w in range(workers) for s in range(stages))
+
+
+def test_ranks_are_named_by_their_place(make_scenario: MakeScenario) -> None:
+    strategy = make_scenario({"kind": "hybrid", "tensor": 2, "stages": 2, "order": ["stages", "tensor", "context", "workers"]})
+
+    assert rank_names(strategy.strategy) == ("stage 0 tensor 0", "stage 1 tensor 0", "stage 0 tensor 1", "stage 1 tensor 1")
+
+
+@given(ranks=st.integers(1, 6), part=st.integers(1, 4))
+def test_every_token_is_some_ranks_and_all_look_back_on_as_many(ranks: int, part: int) -> None:
+    own = [own_positions(place, ranks, 2 * ranks * part).tolist() for place in range(ranks)]
+
+    assert sorted(chain(*own)) == list(range(2 * ranks * part))
+    assert len({sum(positions) for positions in own}) == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "message"),
+    [
+        ({"context": 2}, TINY_GPT | {"sequence": 6}, "strategy.context: 2 ranks have two parts each of 6 tokens"),
+        ({**SEQUENCE, **EXPERT}, MIXED, "strategy.sequence_parallel of workers that share experts"),
+        ({**STAGED, "workers": 2, "overlap": True, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "strategy.overlap: "),
+        ({**STAGED, **TENSOR, "split_sends": True}, TINY_GPT, "strategy.split_sends is predicted but not measured"),
+        ({**SEQUENCE, "overlap_tensor": True}, TINY_GPT, "strategy.overlap_tensor is predicted but not measured"),
+        (EXPERT, TINY_GPT | {"experts": {**EXPERTS, "capacity": 1.25}}, "model.experts.capacity"),
+        ({**EXPERT, "servers": 1}, MIXED, "strategy.servers"),
+        ({**SEQUENCE, "servers": 1}, TINY_GPT, "strategy.servers"),
+        ({**TENSOR, "servers": 1}, MIXED, "strategy.servers"),
+    ],
+)
+def test_what_is_not_shared_so_is_refused(
+    strategy: dict[str, Any], model: dict[str, Any], message: str, make_scenario: MakeScenario, cluster_with_servers: None
+) -> None:
+    with pytest.raises(InputError, match=message):
+        measure(make_scenario({"kind": "hybrid", **strategy}, model))
+
+
+def test_shared_experts_cannot_be_paced(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "hybrid", **EXPERT}, MIXED)
+
+    with pytest.raises(InputError, match="cannot be paced"):
+        measure(scenario.model_copy(update={"compute": "paced"}))

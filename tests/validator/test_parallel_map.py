@@ -1,0 +1,36 @@
+"""Items on all cores come back in their order, and errors as they are."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import pytest
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator import parallel_map
+
+
+def _process(item: int) -> tuple[int, int]:
+    return item, os.getpid()
+
+
+def _refuse(item: int, refused: int) -> int:
+    if item == refused:
+        raise InputError(f"{item} is refused")
+    return item
+
+
+@pytest.mark.parametrize("count", [0, 1, 70])
+def test_results_come_in_the_order_of_items(count: int) -> None:
+    found = parallel_map.each(_process, range(count))
+    assert [item for item, _ in found] == list(range(count))
+    if count > 64 and len(os.sched_getaffinity(0)) > 1:
+        assert os.getpid() not in {process for _, process in found}
+    else:
+        assert {process for _, process in found} <= {os.getpid()}
+
+
+def test_an_error_in_another_process_is_raised_here_as_it_is() -> None:
+    with pytest.raises(InputError, match=r"^69 is refused$"):
+        parallel_map.each(functools.partial(_refuse, refused=69), range(70))

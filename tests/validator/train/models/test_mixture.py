@@ -1,0 +1,62 @@
+"""Mixtures of experts have the tensors that the simulator counts, and weigh what experts make of each token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.model.transformer.experts import Experts
+from scaleproof.validator.train.models import models
+from scaleproof.validator.train.models.mixture import Mixture
+from tests.validator.conftest import TINY_GPT
+
+SPEC = Gpt(**TINY_GPT, experts={"count": 4, "active": 2, "feedforward": 24, "shared": 1, "dense_layers": 1})
+
+
+def mixture_of(active: int) -> Mixture:
+    torch.manual_seed(0)
+    return Mixture(16, Experts(count=4, active=active, feedforward=24)).double()
+
+
+def tokens_of(count: int) -> torch.Tensor:
+    return torch.randn(2, count, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def test_layers_have_the_tensors_that_the_simulator_counts() -> None:
+    layers = SPEC.build_layers()
+    modules = models.build(SPEC, range(len(layers)), seed=0)
+
+    for layer, module in zip(layers, modules, strict=True):
+        assert tuple(parameter.numel() for parameter in module.parameters()) == layer.tensors, layer.name
+
+
+def test_with_all_active_the_result_is_the_weighted_sum() -> None:
+    mixture, x = mixture_of(active=4), tokens_of(5)
+    weights = functional.softmax(mixture.router(x), -1)
+
+    expected = sum(weights[..., number, None] * expert(x) for number, expert in enumerate(mixture.experts.values()))
+
+    assert torch.allclose(mixture(x), expected, rtol=1e-12)
+
+
+def test_each_token_meets_its_heaviest_experts() -> None:
+    mixture, x = mixture_of(active=2), tokens_of(5)
+    weights = functional.softmax(mixture.router(x), -1)
+    kept = weights.masked_fill(weights < weights.topk(2).values[..., -1:], 0.0)
+
+    expected = sum(kept[..., number, None] * expert(x) for number, expert in enumerate(mixture.experts.values()))
+
+    assert torch.allclose(mixture(x), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_idle_experts_have_gradients_of_zero(tokens: int) -> None:
+    mixture = mixture_of(active=1)
+
+    mixture(tokens_of(1)[:1, :tokens]).sum().backward()
+
+    norms = [float(parameter.grad.norm()) for parameter in mixture.parameters() if parameter.grad is not None]
+    # of the router and of both products of the expert that the token goes to
+    assert (len(norms), sum(norm > 0 for norm in norms)) == (9, 3 * tokens)

@@ -1,0 +1,71 @@
+"""The torch ResNet has the tensors and activations that the simulator counts, and trains on workers of their own statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.model import ResNet
+from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.train.data import worker_batches
+from scaleproof.validator.train.models import models
+from tests.validator.conftest import MakeScenario
+
+SMALL: dict[str, Any] = {"kind": "resnet", "image": 32, "classes": 10}
+
+
+@pytest.mark.parametrize("depth", [50, 101, 152])
+@pytest.mark.parametrize("image", [224, 64])
+def test_layers_have_the_tensors_and_outputs_that_the_simulator_counts(depth: Literal[50, 101, 152], image: int) -> None:
+    spec = ResNet(depth=depth, image=image)
+    with torch.device("meta"):
+        modules = models.build(spec, range(len(spec.build_layers())), seed=0)
+        x = torch.empty(2, 3, image, image)
+    for layer, module in zip(spec.build_layers(), modules, strict=True):
+        x = module(x)
+        assert tuple(parameter.numel() for parameter in module.parameters()) == layer.tensors, layer.name
+        assert x.numel() == 2 * layer.output_elements, layer.name
+        assert not list(module.buffers()), "statistics are those of the batch alone"
+
+
+def test_a_layer_starts_the_same_whatever_else_is_built() -> None:
+    spec = ResNet(**SMALL)
+    [_, among] = models.build(spec, [0, 1], seed=0)
+    [alone] = models.build(spec, [1], seed=0)
+    [other] = models.build(spec, [1], seed=1)
+    pairs = list(zip(alone.parameters(), among.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert any(not torch.equal(a, c) for a, _, c in pairs)
+
+
+def test_images_are_three_channels_with_a_class_each(make_scenario: MakeScenario) -> None:
+    whole, two = (make_scenario({"kind": "data_parallel", "workers": n}, SMALL, batch=4) for n in (1, 2))
+    [batch] = worker_batches(whole, 0, [0], torch.device("cpu"), torch.float32)
+    parts = [worker_batches(two, worker, [0], torch.device("cpu"), torch.float32)[0] for worker in range(2)]
+
+    assert batch.inputs.shape == (4, 3, 32, 32)
+    assert batch.targets.shape == (4,)
+    assert int(batch.targets.max()) < 10
+    assert torch.equal(torch.cat([part.inputs for part in parts]), batch.inputs)
+
+
+def test_workers_stay_equal_to_one_another(make_scenario: MakeScenario, tmp_path: Path) -> None:
+    scenario = make_scenario({"kind": "data_parallel", "workers": 2}, SMALL, steps=2, batch=8)
+
+    run = measure(scenario, "local", MeasureOptions(parameters_folder=tmp_path))
+
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
+    assert run.phase_s["backward"] > 0
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(value.isfinite().all() for value in first.values())
+
+
+@pytest.mark.parametrize("strategy", [{"kind": "pipeline", "stages": 2, "microbatches": 2}, {"kind": "parameter_server"}])
+def test_other_strategies_are_refused_before_anything_trains(strategy: dict[str, Any], make_scenario: MakeScenario) -> None:
+    with pytest.raises(InputError, match=r"a resnet can be predicted but not measured by \w+; give strategy data_parallel"):
+        measure(make_scenario({"workers": 1, **strategy} if "stages" not in strategy else strategy, SMALL))

@@ -1,0 +1,213 @@
+"""Paced compute: passes take as long as predicted, messages have the scenario's sizes, gradients are real."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import COMPUTE_PHASES, Phase, Run, Stream
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.measure import MeasureOptions, measure, train_here
+from scaleproof.validator.train import emulated_compute, emulation_lateness, train
+from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.emulation_lateness import MOST_LATE_S
+from tests.validator.conftest import CLUSTER, GPT
+
+# A pass of its layers takes milliseconds, next to which waking up late is little.
+SLOW = {
+    "nodes": 4,
+    "node": {"devices": 1},
+    "network": {"bandwidth": "20 Gbit/s", "latency": "50 us"},
+    "device": CLUSTER["device"] | {"peak": {"fp32": "2 GFLOP/s", "fp64": "1 GFLOP/s"}},  # type: ignore[operator]
+}
+FAST = CLUSTER["device"] | {"peak": {"fp32": "50 TFLOP/s", "fp64": "1 TFLOP/s"}}  # type: ignore[operator]
+RING = {"kind": "data_parallel", "workers": 2}
+EITHER = [RING, {"kind": "pipeline", "stages": 2, "microbatches": 2}]
+
+
+def scenario(
+    strategy: dict[str, Any] = RING, model: Any = GPT, steps: int = 4, device: Any = SLOW["device"], **training: Any
+) -> Scenario:
+    plain = {
+        "name": "paced",
+        "model": model,
+        "cluster": SLOW | {"device": device},
+        "framework": shipped("gloo-cpu"),
+        "strategy": strategy,
+        "batch": {"total": 4},
+        "steps": steps,
+    }
+    return Scenario.model_validate(plain | {"compute": "paced", "training": {"warmup_steps": 2, **training}})
+
+
+def predicted_s(one: Scenario) -> float:
+    """Of a step, in which a rank computes."""
+    told = predict(one).phase_s
+    return sum(told[phase.label] for phase in COMPUTE_PHASES)
+
+
+def waited_s(run: Run) -> float:
+    """Of a step, in which a rank waits out what computing takes: the mean, where a run tells of its median step."""
+    assert run.spans is not None
+    waits = run.spans.where(np.isin(run.spans.phase, COMPUTE_PHASES))
+    return float((waits.end_s - waits.arrival_s).sum()) / run.ranks / len(run.step_times_s)
+
+
+@pytest.mark.parametrize("strategy", EITHER)
+def test_passes_take_no_less_than_predicted(strategy: dict[str, Any]) -> None:
+    one = scenario(strategy)
+    run = measure(one)
+
+    assert run.compute == "paced"
+    # what was late before the first step is made up for in some phase of it; a loaded machine wakes sleepers late, never early
+    assert waited_s(run) > predicted_s(one) - MOST_LATE_S / one.steps
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("strategy", EITHER)
+def test_on_a_quiet_machine_they_take_no_longer(strategy: dict[str, Any]) -> None:
+    one = scenario(strategy, steps=20)
+    assert waited_s(measure(one)) < 1.2 * predicted_s(one)
+
+
+def test_messages_have_the_sizes_of_the_scenario() -> None:
+    one = scenario()
+
+    spans = measure(one).spans
+
+    assert spans is not None
+    moved = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 0) & (spans.step == 2))
+    assert moved.size_bytes.sum() == 4 * one.model.parameters()
+
+
+def test_activations_have_the_sizes_of_the_scenario() -> None:
+    one = scenario({"kind": "pipeline", "stages": 2, "microbatches": 2})
+
+    spans = measure(one).spans
+
+    assert spans is not None
+    own = spans.where((spans.stream == Stream.MAIN) & (spans.rank == 0) & (spans.step == 2))
+    sent = own.where(own.phase == Phase.SEND)
+    assert sent.size_bytes.tolist() == [2 * 64 * 32 * 4] * 2, "two samples of hidden × tokens, twice"
+
+
+@pytest.mark.parametrize(
+    "strategy", [RING, {"kind": "parameter_server", "workers": 2}, {"kind": "pipeline", "stages": 2, "microbatches": 2}]
+)
+def test_the_small_model_trains_rightly(strategy: dict[str, Any]) -> None:
+    verified = measure(scenario(strategy, precision="fp64"), watch=MeasureOptions(verify=True)).verified
+
+    assert verified is not None
+    assert verified["deviation"] < 1e-9
+
+
+def test_models_without_a_twin_are_paced_too() -> None:
+    assert measure(scenario(model={"kind": "alexnet", "name": "alexnet"}, steps=2, device=FAST)).losses
+
+
+def test_gradients_of_padding_are_zero_and_the_rest_is_trained() -> None:
+    layers = torch.nn.Sequential(*emulated_compute.build(scenario(), range(6), None))
+    layers(torch.randn(3, 4)).square().sum().backward()
+
+    for parameter in layers.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+        assert not parameter.grad[16:].any()
+
+
+class FakeTime:
+    """Clocks and sleeps of a machine that wakes sleepers late."""
+
+    def __init__(self, wake_up_s: float = 0.0) -> None:
+        self.now_s, self.wake_up_s = 0.0, wake_up_s
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds + self.wake_up_s
+
+
+@pytest.fixture
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    for module in (emulated_compute, emulation_lateness):
+        monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+def test_passes_take_as_long_as_predicted(fake_time: FakeTime) -> None:
+    """To the last digit, where a machine wakes sleepers in time."""
+    one = scenario()
+    layers = torch.nn.Sequential(*emulated_compute.build(one, range(6), Pace(one)))
+
+    outputs = layers(torch.randn(2, 4))
+    forward_s = fake_time.now_s
+    outputs.square().sum().backward()
+
+    phase_s = predict(one).phase_s
+    assert forward_s == pytest.approx(phase_s["forward"])
+    assert fake_time.now_s - forward_s == pytest.approx(phase_s["backward"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(delays_s=st.lists(st.floats(0, 0.02), min_size=1, max_size=30), wake_up_s=st.floats(0, 0.002))
+def test_what_was_late_is_made_up_for(delays_s: list[float], wake_up_s: float, fake_time: FakeTime) -> None:
+    fake_time.wake_up_s = wake_up_s
+    pace, duration_s, began_s = Pace(scenario()), 0.004, fake_time.now_s
+    for delay_s in delays_s:
+        begin_s = fake_time.now_s
+        fake_time.now_s += delay_s
+        pace.wait(begin_s, duration_s)
+    took_s = fake_time.now_s - began_s
+
+    note = pace.lateness.note()
+    assert note["paced_s"] == pytest.approx(len(delays_s) * duration_s)
+    # late by the last wait, and by what cannot be made up for, which is told
+    assert took_s == pytest.approx(note["paced_s"] + note["overrun_s"] + pace.lateness.late_s)
+
+
+def test_warming_up_is_not_late(fake_time: FakeTime) -> None:
+    pace = Pace(scenario())
+    fake_time.now_s = 3.0
+    pace.wait(0.0, 0.01)
+    assert pace.lateness.note()["overrun_s"] > 2.9
+
+    pace.lateness.begin()
+    pace.wait(fake_time.now_s, 0.01)
+
+    note = pace.lateness.note()
+    assert (note["overrun_s"], note["paced_s"]) == (0.0, 0.01)
+    assert note["took_s"] == pytest.approx(0.005), "what was late is made up for"
+
+
+class SlowStart(Pace):
+    """Is very late before the first pass."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.lateness.add(0.0, time.perf_counter() - 1e3)
+
+
+def train_with_a_slow_start(scenario: Scenario, parameters_folder: Path | None) -> Mapping[str, Any]:
+    vars(train)["Pace"] = SlowStart
+    return train_here(scenario, parameters_folder)
+
+
+def test_a_run_tells_the_lateness_of_measured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaleproof.validator.measure.train_here", train_with_a_slow_start)
+
+    told = measure(scenario()).provenance
+
+    assert float(told["compute_overrun"].partition("%")[0]) < 1000
+    assert told["compute_lateness"].startswith("woke up ")

@@ -1,0 +1,42 @@
+"""How late paced ranks were is told of those that train, with a warning where it matters."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleproof.validator.train.emulation_lateness import told
+
+QUIET = {
+    "paced_s": 10.0,
+    "overrun_s": 0.01,
+    "late_sum_s": 0.05,
+    "late_mean_s": 0.0001,
+    "late_p95_s": 0.0004,
+    "took_s": 11.0,
+}
+
+
+def test_nothing_is_late_that_is_not_paced() -> None:
+    assert told([{}, {"log": []}]) == ({}, "")
+
+
+def test_lateness_of_the_latest_rank_is_told() -> None:
+    early = {**QUIET, "overrun_s": 0.02, "late_sum_s": 0.01, "late_mean_s": 0.00002}
+    provenance, warning = told([early, QUIET, {}])
+    assert provenance == {
+        "compute_overrun": "0.2% of the time to be waited",
+        "compute_lateness": "woke up 0.1 ms late on average, 0.4 ms at the 95th percentile",
+    }
+    assert warning == ""
+
+
+@pytest.mark.parametrize(
+    ("late", "reason"),
+    [
+        ({"overrun_s": 0.7}, "computing took 7% longer than it should"),
+        ({"late_sum_s": 0.44}, "ranks woke up late by up to 4% of a step in all, for which others may have waited"),
+    ],
+)
+def test_what_is_too_late_is_warned_of(late: dict[str, float], reason: str) -> None:
+    _, warning = told([QUIET, {**QUIET, **late}])
+    assert warning == f"{reason}: pace fewer ranks, or slower layers, on a quiet machine"

@@ -1,0 +1,211 @@
+"""Ranks that recompute activations come to what one process comes to that keeps them, and exchange what is predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.model import Gpt
+from scaleproof.simulator.model.recompute import again
+from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.validator.launch.preflight.checks import check_trainable
+from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.train.models import models
+from scaleproof.validator.train.recompute import Segment, chained
+from tests.validator.conftest import MLP, TINY_GPT, MakeScenario
+from tests.validator.verdicts import at_night, collectives, deviation, deviation_of, paced
+
+MIXED = TINY_GPT | {"experts": {"count": 4, "active": 2, "feedforward": 24, "shared": 1}}
+WORKERS = {"kind": "data_parallel", "workers": 2, "microbatches": 2}
+PIPELINE = {"kind": "pipeline", "stages": 2, "microbatches": 4}
+HYBRID = {"kind": "hybrid", "tensor": 2}
+SEQUENCE = {**HYBRID, "sequence_parallel": True}
+CONTEXT = {"kind": "hybrid", "context": 2}
+EXPERT = {"kind": "hybrid", "workers": 2, "expert": 2, "tensor": 2}
+MODULES = {"modules": ["core_attn", "layernorm", "mlp", "activation"]}
+CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
+    (WORKERS, TINY_GPT, "full", 0),
+    ({**WORKERS, "overlap": False}, MLP, {"group": 2}, 0),
+    (WORKERS, TINY_GPT, MODULES, 3),
+    (PIPELINE, TINY_GPT, {"every": 2}, 0),
+    ({**PIPELINE, "schedule": "zb_h1", "overlap_sends": True}, TINY_GPT, "full", 0),
+    ({**SEQUENCE, "stages": 2, "microbatches": 2}, TINY_GPT, {"group": 2}, 0),
+    (EXPERT, MIXED, {"modules": ["moe_act", "shared_experts"]}, 0),
+]
+MORE_CASES: list[tuple[dict[str, Any], dict[str, Any], Any, int]] = [
+    (WORKERS, TINY_GPT, {"group": 2}, 3),
+    (WORKERS, TINY_GPT, "selective", 2),
+    ({**PIPELINE, "chunks": 2, "schedule": "interleaved_1f1b", "overlap_sends": True}, TINY_GPT, {"layers": 1}, 0),
+    ({"kind": "local_sgd", "workers": 2, "period": 2}, TINY_GPT, "full", 0),
+    (EXPERT, MIXED, "full", 0),
+]
+
+
+@pytest.mark.parametrize(("strategy", "spec", "recompute", "zero"), [*CASES, *at_night(*MORE_CASES)])
+def test_parameters_are_those_of_one_process(
+    strategy: dict[str, Any], spec: dict[str, Any], recompute: Any, zero: int, make_scenario: MakeScenario
+) -> None:
+    assert deviation(make_scenario(strategy, spec, precision="fp64", recompute=recompute, zero=zero)) < 1e-9
+
+
+@pytest.mark.parametrize("compute", ["real", *at_night("paced")])
+@pytest.mark.parametrize(
+    ("strategy", "recompute"),
+    [
+        (HYBRID, "full"),
+        (HYBRID, {"modules": ["mlp", "layernorm"]}),
+        (SEQUENCE, {"layers": 1}),
+        ({**CONTEXT, "context_by": "all_gather"}, "selective"),
+        ({**CONTEXT, "context_by": "ulysses"}, {"modules": ["core_attn", "mlp"]}),
+        *at_night(
+            (HYBRID, {"group": 2}),
+            (HYBRID, {"modules": ["layernorm", "activation", "core_attn"]}),
+            (SEQUENCE, "full"),
+            ({**CONTEXT, "context_by": "all_gather"}, "full"),
+            ({**CONTEXT, "context_by": "ulysses"}, "full"),
+        ),
+    ],
+)
+def test_ranks_exchange_again_what_is_predicted(
+    strategy: dict[str, Any], recompute: Any, compute: str, make_scenario: MakeScenario
+) -> None:
+    scenario = make_scenario(strategy, precision="fp64", recompute=recompute).model_copy(update={"compute": compute})
+    run = measure(scenario, watch=MeasureOptions(verify=True))
+
+    assert deviation_of(run) < 1e-9
+    spans = run.spans
+    assert spans is not None
+    own = spans.where((spans.stream == Stream.COMMUNICATION) & (spans.rank == 0) & (spans.step == 2))
+    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
+    chosen = scenario.training.recompute
+    exchanges = [one for layer in layers for one in layer.exchanges if compute == "paced" or not one.hidden]
+    for layer, concerned in zip(layers, chosen.concerned(layers), strict=True):
+        whole = [one for one in layer.exchanges if not one.backward]
+        exchanges += (whole if chosen.kind == "full" else again(layer, chosen).exchanges) if concerned else []
+    predicted = Counter(8.0 * one.elements * scenario.samples_per_worker for one in exchanges)
+    measured = Counter(own.size_bytes.tolist())
+    assert predicted - measured == Counter()
+    # of gradients that each rank makes a part of, or all; paced ranks that share layers make all of them
+    assert (measured - predicted).total() == ("context" in strategy or (strategy == SEQUENCE and compute == "real"))
+
+
+def test_recomputation_makes_backward_passes_longer(make_scenario: MakeScenario) -> None:
+    """A backward pass is two products for each of the forward pass, and three with recomputation of all."""
+    deep = TINY_GPT | {"hidden": 128, "sequence": 64}
+
+    def ratio(recompute: str) -> float:
+        spans = measure(make_scenario({"kind": "data_parallel"}, deep, recompute=recompute)).spans
+        assert spans is not None
+        seconds = spans.end_s - spans.arrival_s
+        forward_s, backward_s = (np.median(seconds[spans.phase == phase]) for phase in (Phase.FORWARD, Phase.BACKWARD))
+        return float(backward_s / forward_s)
+
+    assert ratio("full") > ratio("none") + 0.4
+
+
+class Counted(nn.Module):
+    """Counts how often a module runs."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.calls = inner, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        result: Tensor = self.inner(x)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("recompute", "calls"),
+    [
+        ("none", (1, 1, 1)),
+        # once more: norm, first and last product of the MLP
+        ("full", (2, 2, 2)),
+        ("selective", (1, 1, 1)),
+        ({"modules": ["mlp"]}, (1, 2, 2)),
+        ({"modules": ["layernorm"]}, (2, 1, 1)),
+        # the product behind the activation function runs into its input, and no further
+        ({"modules": ["activation"]}, (1, 1, 2)),
+        ({"modules": ["mlp", "activation"]}, (1, 2, 2)),
+    ],
+)
+def test_what_is_chosen_runs_once_more(recompute: Any, calls: tuple[int, int, int], make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "data_parallel"}, recompute=recompute)
+    spec = scenario.model
+    assert isinstance(spec, Gpt)
+    (block,) = models.build(spec, [1], seed=0)
+    assert isinstance(block, models.Block)
+    counted = [Counted(getattr(block, name)) for name in ("mlp_norm", "expand", "contract")]
+    for name, one in zip(("mlp_norm", "expand", "contract"), counted, strict=True):
+        setattr(block, name, one)
+    nn.Sequential(*chained(scenario, {1: block}))(torch.randn(2, 8, 16, requires_grad=True)).sum().backward()
+
+    assert tuple(one.calls for one in counted) == calls
+
+
+def kept_bytes(scenario: Any) -> int:
+    """Bytes that the blocks of a model keep for the backward pass, parameters left out."""
+    modules = models.build(scenario.model, range(1, 5), seed=0)
+    chain = nn.Sequential(*chained(scenario, dict(zip(range(1, 5), modules, strict=True))))
+    known = {one.data_ptr() for one in chain.parameters()}
+    sizes: dict[int, int] = {}
+
+    def note(kept: Tensor) -> Tensor:
+        if kept.untyped_storage().data_ptr() not in known:
+            sizes[kept.untyped_storage().data_ptr()] = kept.untyped_storage().nbytes()
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda kept: kept):
+        result = chain(torch.randn(2, 8, 16, requires_grad=True))
+    assert result.requires_grad
+    return sum(sizes.values())
+
+
+def test_less_is_kept_the_more_is_recomputed(make_scenario: MakeScenario) -> None:
+    chosen = [{"group": 4}, "full", {"modules": ["mlp"]}, {"every": 2}, {"modules": ["activation"]}, "none"]
+    sizes = [kept_bytes(make_scenario({"kind": "data_parallel"}, recompute=one)) for one in chosen]
+
+    assert sizes == sorted(set(sizes))
+    # the input of each block alone
+    assert sizes[1] == 4 * (2 * 8 * 16 * 4) == 4 * sizes[0]
+
+
+def test_segments_begin_anew_in_each_stage(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario({"kind": "pipeline", "stages": 2, "microbatches": 2}, recompute={"every": 2})
+
+    def recomputed(numbers: range) -> list[bool]:
+        modules = models.build(scenario.model, numbers, seed=0)  # type: ignore[arg-type]
+        return [isinstance(one, Segment) for one in chained(scenario, dict(zip(numbers, modules, strict=True)))]
+
+    # the embedding and two blocks, two blocks and the head
+    assert recomputed(range(3)) == [False, False, True]
+    assert recomputed(range(3, 6)) == [False, True, False]
+
+
+def test_paced_layers_wait_for_recomputation_without_doing_it(make_scenario: MakeScenario) -> None:
+    scenario = paced(make_scenario(WORKERS, precision="fp64", recompute={"products": "every_second"}))
+
+    assert deviation(scenario) < 1e-9
+
+
+def test_paced_ranks_exchange_again_too(make_scenario: MakeScenario) -> None:
+    plain, full = (collectives(measure(paced(make_scenario(HYBRID, recompute=one)))) for one in ("none", "full"))
+
+    # both branches of four blocks are summed once more
+    assert full.total() - plain.total() == 8
+
+
+def test_every_second_product_is_refused(make_scenario: MakeScenario) -> None:
+    scenario = make_scenario(WORKERS, recompute={"products": "every_second"})
+
+    with pytest.raises(
+        InputError, match=r"training.recompute: products are predicted but not measured: .*; give modules or full"
+    ):
+        check_trainable(scenario)

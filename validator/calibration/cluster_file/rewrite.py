@@ -1,0 +1,139 @@
+"""A cluster file with other numbers: sections whose numbers change are written anew, all others stay as they are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common import yaml_file
+from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.scenario.device_reference import resolve_device
+
+# Four digits are written, so that numbers read again differ by less than this.
+_ROUNDED: Final = 1e-3
+# The unit of a number that the file leaves to its base or to a default, by its key or by that above it; else microseconds.
+_UNITS: Final = {"peak": (1e9, "GFLOP/s"), "memory_bandwidth": (1e9, "GB/s"), "bandwidth": (1e9, "GB/s")}
+# Numbers without a unit, by their key.
+_RATIOS: Final = frozenset({"host_slowdown"})
+_Path = tuple[str | int, ...]
+
+
+def rewritten(path: Path, before: Cluster, after: Cluster) -> str:
+    """The text of the cluster file at `path`, which says what `before` is, changed so that it says what `after` is.
+
+    Raises InputError where the file is written in a way that this cannot follow.
+    """
+    text = path.read_text(encoding="utf-8")
+    data = yaml.safe_load(text)
+    changed = set()
+    for place, value, ratio in _differences(_plain(before), _plain(after)):
+        _set(data, place, value, ratio, path)
+        changed.add(str(place[0]))
+    for section in ("uncertainty", "provenance"):
+        plain = _plain(after)[section]
+        if plain != _plain(before)[section]:
+            data[section] = {name: _brief(value) for name, value in plain.items()}
+            changed.add(section)
+    for section in sorted(changed):
+        text = _replaced(text, section, data[section])
+    _check(text, path, after)
+    return text
+
+
+def _brief(value: Any) -> Any:
+    """An interval without what it does not say."""
+    return {name: inner for name, inner in value.items() if inner} if isinstance(value, dict) else value
+
+
+def _plain(cluster: Cluster) -> dict[str, Any]:
+    return cluster.model_dump(by_alias=True, mode="json")
+
+
+def _differences(before: Any, after: Any, place: _Path = ()) -> Iterator[tuple[_Path, float, float]]:
+    """Where numbers differ, what each is afterwards, and how many times what it was."""
+    if isinstance(before, Mapping):
+        for key in before:
+            if (*place, key) not in (("uncertainty",), ("provenance",)):
+                yield from _differences(before[key], after[key], (*place, key))
+    elif isinstance(before, list):
+        for number, pair in enumerate(zip(before, after, strict=True)):
+            yield from _differences(*pair, (*place, number))
+    elif isinstance(before, float) and before != after:
+        yield place, after, after / before
+
+
+def _set(data: Any, place: _Path, value: float, ratio: float, path: Path) -> None:
+    """Writes a number into the data, in the unit that it has there."""
+    where = data
+    for depth, key in enumerate(place[:-1]):
+        if isinstance(where, dict) and isinstance(where.get(key), str):
+            # a device by its name becomes the same device with a change
+            where[key] = {"base": where[key]}
+        if isinstance(where, dict) and key not in where and isinstance(key, str) and not isinstance(place[depth + 1], int):
+            where[key] = {}
+        try:
+            where = where[key]
+        except (KeyError, IndexError, TypeError):
+            raise InputError(f"{path}: {_named(place)} is not in this file; write the whole device into it") from None
+    old = where.get(place[-1])
+    if isinstance(old, str) and (number := _number(old)) is not None:
+        where[place[-1]] = f"{number * ratio:.4g} {old.split(maxsplit=1)[1]}"
+        return
+    if place[-1] in _RATIOS:
+        where[place[-1]] = float(f"{value:.4g}")
+        return
+    size, unit = next((_UNITS[key] for key in place[:0:-1] if isinstance(key, str) and key in _UNITS), (1e-6, "us"))
+    where[place[-1]] = f"{value / size:.4g} {unit}"
+
+
+def _number(text: str) -> float | None:
+    """5.5 of '5.5 GB/s'; None where number and unit are not apart."""
+    try:
+        return float(text.split(maxsplit=1)[0]) if len(text.split(maxsplit=1)) == 2 else None
+    except ValueError:
+        return None
+
+
+def _named(place: _Path) -> str:
+    return ".".join(map(str, place))
+
+
+def _replaced(text: str, section: str, data: Any) -> str:
+    """The text with one of its sections written anew, or added at its end."""
+    root = yaml.compose(text, yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    if root.flow_style:
+        whole = yaml.safe_load(text) | {section: data}
+        return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120)
+    block = yaml.safe_dump({section: data}, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
+    for key, value in root.value:
+        if key.value == section:
+            end = len(text[: _end(value)].rstrip())
+            return text[: key.start_mark.index] + block + text[end:]
+    return f"{text.rstrip()}\n{block}\n"
+
+
+def _end(node: yaml.Node) -> int:
+    """Where a value's text ends; the mark of a block lies before whatever follows it, comments among that."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
+
+
+def _check(text: str, path: Path, after: Cluster) -> None:
+    """Raises InputError where the text does not say what it should."""
+    try:
+        located = yaml_file.parse(text, str(path))
+        resolve_device(located, (), path.parent)
+        said = Cluster.model_validate(located.data)
+    except (ScaleproofError, ValueError) as error:
+        raise InputError(f"{path}: cannot be updated as it is written: {str(error).splitlines()[0]}") from None
+    for place, value, ratio in _differences(_plain(after), _plain(said)):
+        if not math.isclose(ratio, 1, rel_tol=_ROUNDED):
+            raise InputError(f"{path}: cannot be updated as it is written: {_named(place)} would be {value:.4g}; write it out")

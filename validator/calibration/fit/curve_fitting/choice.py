@@ -1,0 +1,113 @@
+"""Which curve: the simplest whose error on sizes that it was not fitted to is as good as the best's, within noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Final
+
+import numpy as np
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.calibration.fit.curve_fitting.robust import Array, carry, losses
+from scaleproof.validator.calibration.fit.curve_fitting.shapes import MeasuredRows, Shape
+
+ALPHA_BETA: Final = "alpha_beta"
+LOGGP: Final = "loggp"
+PIECEWISE: Final = "piecewise"
+MODELS: Final = (ALPHA_BETA, LOGGP, PIECEWISE)
+
+# A protocol has as many sizes at least: its wait and its rate would go through any two.
+_SIZES_OF_PROTOCOL: Final = 3
+_MOST_PROTOCOLS: Final = 3
+# So many places for a break are tried at most, evenly over the sizes.
+_MOST_PLACES: Final = 10
+# A relative error counts as 1 at most: how far beyond says nothing more.
+_LARGEST_ERROR: Final = 1.0
+# Better by less is no reason for a model with more coefficients.
+_WORTHWHILE: Final = 0.005
+_STEPS: Final = 8
+_EQUAL: Final = 1e-3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model with the best of its shapes for all sizes, and its relative error on each size when that was left out."""
+
+    model: str
+    shape: Shape
+    errors: Array
+
+    @property
+    def error(self) -> float:
+        return float(self.errors.mean())
+
+
+def choose(rows: MeasuredRows, models: Collection[str], what: str) -> tuple[Candidate, Mapping[str, float]]:
+    """The model to use, and the held-out error of each (for piecewise, of the better number of protocols).
+
+    Raises InputError where the rows can tell of none of the models.
+    """
+    candidates = [_judged(model, shapes, rows) for model, shapes in _families(rows, models)]
+    if not candidates:
+        raise InputError(f"{what}: too little to fit {' or '.join(models)} to; allow {ALPHA_BETA}")
+    best = min(candidates, key=lambda c: c.error)
+    chosen = next(candidate for candidate in candidates if _is_as_good(candidate, best))
+    errors: dict[str, float] = {}
+    for candidate in candidates:
+        errors[candidate.model] = min(candidate.error, errors.get(candidate.model, candidate.error))
+    return chosen, errors
+
+
+def _is_as_good(candidate: Candidate, best: Candidate) -> bool:
+    """By the rule of one standard error (Breiman et al., "Classification and Regression Trees", 1984), that of the difference:
+    a size that no model foretells says nothing for either."""
+    worse = candidate.errors - best.errors
+    noise = float(worse.std(ddof=1)) / math.sqrt(len(worse))
+    return float(worse.mean()) <= max(noise, _WORTHWHILE)
+
+
+def _families(rows: MeasuredRows, models: Collection[str]) -> Iterator[tuple[str, Sequence[Shape]]]:
+    """Models that these rows can tell anything about, simplest first, with the shapes that each may have."""
+    overhead = bool(rows.streamed.any())
+    if ALPHA_BETA in models:
+        yield ALPHA_BETA, [Shape()]
+    if LOGGP in models and overhead:
+        yield LOGGP, [Shape(has_overhead=True)]
+    if PIECEWISE in models:
+        for protocols in range(2, _MOST_PROTOCOLS + 1):
+            if shapes := [Shape(breaks, overhead) for breaks in _breaks(rows, protocols)]:
+                yield PIECEWISE, shapes
+
+
+def _breaks(rows: MeasuredRows, protocols: int) -> Iterator[tuple[float, ...]]:
+    """Every way to divide the sizes of messages into so many ranges."""
+    sizes = np.unique(rows.sizes[~rows.streamed])
+    last = np.arange(_SIZES_OF_PROTOCOL - 1, len(sizes) - _SIZES_OF_PROTOCOL)
+    if len(last) > _MOST_PLACES:
+        last = last[np.linspace(0, len(last) - 1, _MOST_PLACES).astype(int)]
+    for chosen in combinations(last, protocols - 1):
+        if all(b - a >= _SIZES_OF_PROTOCOL for a, b in pairwise(chosen)):
+            yield tuple(float(sizes[i]) for i in chosen)
+
+
+def _judged(model: str, shapes: Sequence[Shape], rows: MeasuredRows) -> Candidate:
+    """Leaves one size out after the other; the rest choose among the shapes what predicts that size."""
+    sizes = np.unique(rows.sizes)
+    left_out = rows.sizes == sizes[:, None]
+    weights = np.vstack([np.ones(len(rows.sizes)), ~left_out])
+    errors = np.stack([_errors(shape, rows, weights) for shape in shapes])
+    costs = (losses(errors) * weights).sum(-1)
+    # without the size between them two breaks say the same: the first of equals, whatever the rounding
+    best = (costs <= costs.min(0) * (1 + _EQUAL) + _EQUAL**2).argmax(0)
+    held_out = np.minimum(np.abs(errors[best[1:], np.arange(1, len(best))]), _LARGEST_ERROR)
+    return Candidate(model, shapes[best[0]], (held_out * left_out).sum(1) / left_out.sum(1))
+
+
+def _errors(shape: Shape, rows: MeasuredRows, weights: Array) -> Array:
+    """Relative errors of the shape's fit to each row of weights."""
+    curve = shape.curve(rows)
+    fitted = curve(carry(curve, rows.seconds, weights, shape.start(rows), _STEPS))[0]
+    return np.asarray(np.log(fitted / rows.seconds))

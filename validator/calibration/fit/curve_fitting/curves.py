@@ -1,0 +1,213 @@
+"""Curves through measured times by size: latency, seconds per byte and overhead, how sure each is, and what fits none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from scaleproof.simulator.cluster.quantities import DEVIATIONS
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.calibration.fit.curve_fitting.choice import MODELS, choose
+from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN, Array, Mask, carry, solve
+from scaleproof.validator.calibration.fit.curve_fitting.shapes import MeasuredRows, Segment, Shape
+
+Samples = Sequence[Sequence[float]]
+Bounds = tuple[float, float]
+
+_FEWEST_SIZES: Final = 3
+# What is left out of account: further off than noise explains, and at most so large a part of the points.
+_ODD_DEVIATIONS: Final = 5.0
+_ODD_ERROR: Final = 0.10
+_ODD_SHARE: Final = 0.25
+_RESAMPLES: Final = 200
+_STEPS: Final = 3
+_SEED: Final = 7
+_PERCENTILES: Final = (5, 95)
+_NEARLY_NOTHING: Final = 1e-3
+
+
+@dataclass(frozen=True, order=True)
+class Outlier:
+    """A point that a fit leaves out of account."""
+
+    index: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A message of k bytes takes latency_s + max(overhead_s, k · seconds_per_byte), or what its segment of k says.
+
+    latency_s: of the smallest messages. seconds_per_byte: of the largest. Intervals hold the truth with a probability of 90 %.
+    scatter: standard deviation of relative errors. held_out: by model, the mean relative error on sizes that were left out.
+    outliers: the points left out of account. measurements: all repetitions.
+    """
+
+    model: str
+    latency_s: float
+    seconds_per_byte: float
+    overhead_s: float
+    segments: tuple[Segment, ...]
+    latency_interval_s: Bounds
+    seconds_per_byte_interval: Bounds
+    overhead_interval_s: Bounds
+    scatter: float
+    held_out: Mapping[str, float]
+    outliers: tuple[Outlier, ...]
+    measurements: int
+    shape: Shape = field(repr=False)
+    coefficients: tuple[float, ...] = field(repr=False)
+
+    def at(self, size_bytes: float) -> float:
+        """Seconds that one message takes."""
+        row = MeasuredRows(np.zeros(1, dtype=np.int64), np.array([float(size_bytes)]), np.ones(1), np.zeros(1, dtype=bool))
+        return float(self.shape.curve(row)(np.array(self.coefficients))[0][0])
+
+
+def fit_curve(
+    sizes: Sequence[float],
+    seconds: Samples,
+    models: Iterable[str] = MODELS,
+    *,
+    gaps: Samples = (),
+    what: str = "messages",
+) -> Fitted:
+    """The curve through the medians of each size's repetitions, of the model that errs least on sizes it has not seen.
+
+    gaps: per size, times from one message to the next in a stream that does not wait, where measured: what an overhead (LogGP)
+    shows in. A size may occur several times. Raises InputError for too few sizes, and for what cannot be a size or a time.
+    """
+    _check(sizes, seconds, gaps, what)
+    measured = _MedianRows(sizes, seconds, gaps)
+    rows = measured.rows
+    if (count := len(np.unique(rows.sizes[~rows.streamed]))) < _FEWEST_SIZES:
+        raise InputError(f"{what}: {_sizes(count)} too few to fit; give {_FEWEST_SIZES}")
+    chosen, held_out = choose(rows, tuple(models), what)
+    return _fitted(chosen.model, chosen.shape, held_out, measured)
+
+
+def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _MedianRows) -> Fitted:
+    rows = measured.rows
+    found = solve(shape.curve(rows), rows.seconds, shape.start(rows))
+    kept, outliers = _without_odd(shape, found, rows)
+    if outliers:
+        found = solve(shape.curve(rows.chosen(kept)), rows.seconds[kept], found)
+    ends = _intervals(shape, found, measured, kept)
+    last = 2 * shape.protocols - 1
+    return Fitted(
+        model=model,
+        latency_s=float(found[0]),
+        seconds_per_byte=float(found[last]),
+        overhead_s=float(found[-1]) if shape.has_overhead else 0.0,
+        segments=shape.segments(found),
+        latency_interval_s=ends[0],
+        seconds_per_byte_interval=ends[last],
+        overhead_interval_s=ends[-1] if shape.has_overhead else (0.0, 0.0),
+        scatter=_scatter(shape, found, rows.chosen(kept)),
+        held_out=held_out,
+        outliers=outliers + measured.empty,
+        measurements=sum(len(repetitions) for repetitions in measured.samples),
+        shape=shape,
+        coefficients=tuple(found.tolist()),
+    )
+
+
+def _scatter(shape: Shape, found: Array, rows: MeasuredRows) -> float:
+    errors = np.log(shape.curve(rows)(found)[0] / rows.seconds)
+    return math.sqrt(float((errors**2).sum()) / max(1, len(errors) - shape.coefficients))
+
+
+class _MedianRows:
+    """Rows of medians with their repetitions, in an order that does not depend on the order in which points are given."""
+
+    def __init__(self, sizes: Sequence[float], seconds: Samples, gaps: Samples) -> None:
+        every = [(size, False, sorted(s), i) for i, (size, s) in enumerate(zip(sizes, seconds, strict=True))]
+        self.empty = tuple(Outlier(i, "nothing was measured") for _, _, s, i in every if not s)
+        every += [(size, True, sorted(s), i) for i, (size, s) in enumerate(zip(sizes, gaps, strict=False))]
+        every = sorted(row for row in every if row[2])
+        self.samples = [np.array(s) for _, _, s, _ in every]
+        self.rows = MeasuredRows(
+            np.array([i for *_, i in every], dtype=np.int64),
+            np.array([size for size, *_ in every], dtype=float),
+            np.array([np.median(s) for s in self.samples]),
+            np.array([streamed for _, streamed, *_ in every], dtype=bool),
+        )
+
+
+def _check(sizes: Sequence[float], seconds: Samples, gaps: Samples, what: str) -> None:
+    if len(sizes) != len(seconds) or (gaps and len(gaps) != len(sizes)):
+        raise InputError(f"{what}: {len(sizes)} sizes for {len(seconds)} times; give one list of times per size")
+    for size in sizes:
+        if not 0 < size < np.inf:
+            raise InputError(f"{what}: {size:g} cannot be a size; leave it out")
+    for size, repetitions in [*zip(sizes, seconds, strict=True), *zip(sizes, gaps, strict=False)]:
+        for time_s in repetitions:
+            if not 0 < time_s < np.inf:
+                raise InputError(f"{what}: {time_s:g} s at size {size:g} cannot be a time; leave it out")
+
+
+def _sizes(count: int) -> str:
+    return "1 size is" if count == 1 else f"{count} sizes are"
+
+
+def _without_odd(shape: Shape, found: Array, rows: MeasuredRows) -> tuple[Mask, tuple[Outlier, ...]]:
+    """Which rows to keep, and those points left out of account that are further off than noise explains."""
+    errors = np.log(rows.seconds / shape.curve(rows)(found)[0])
+    deviation = DEVIATION_OF_MEDIAN * float(np.median(np.abs(errors)))
+    odd = np.abs(errors) > max(_ODD_ERROR, _ODD_DEVIATIONS * deviation)
+    most = min(int(_ODD_SHARE * len(errors)), len(errors) - shape.coefficients - 1)
+    worst = [int(i) for i in np.argsort(-np.abs(errors), kind="stable")[: max(0, most)] if odd[i]]
+    kept = np.ones(len(errors), dtype=bool)
+    kept[worst] = False
+    if len(np.unique(rows.sizes[kept & ~rows.streamed])) < _FEWEST_SIZES:
+        return np.ones(len(errors), dtype=bool), ()
+    how = {False: "", True: "streamed "}
+    found_odd = [
+        Outlier(int(rows.points[i]), f"{how[bool(rows.streamed[i])]}takes {np.exp(errors[i]):.2f} times as long as the fit")
+        for i in worst
+    ]
+    return kept, tuple(sorted(found_odd))
+
+
+def _intervals(shape: Shape, found: Array, measured: _MedianRows, kept: Mask) -> list[Bounds]:
+    """The interval of each coefficient, by a bootstrap over sizes and over each size's repetitions.
+
+    Sizes are weighted at random instead of drawn, so that the only small size is never gone (Rubin, "The Bayesian Bootstrap",
+    Annals of Statistics 9, 1981).
+    """
+    random = np.random.default_rng(_SEED)
+    rows = measured.rows.chosen(kept)
+    samples = [s for s, keep in zip(measured.samples, kept, strict=True) if keep]
+    medians = np.stack([np.median(s[random.integers(0, len(s), (_RESAMPLES, len(s)))], axis=1) for s in samples], 1)
+    sizes, which = np.unique(rows.sizes, return_inverse=True)
+    weights = random.dirichlet(np.ones(len(sizes)), _RESAMPLES)[:, which] * len(sizes)
+    carried = carry(shape.curve(rows), medians, weights, found, _STEPS)
+    wider = _wider(len(sizes) / shape.coefficients)
+    low, high = np.percentile(np.log(carried / found), _PERCENTILES, axis=0) * wider
+    noise = _noise(shape, found, rows) * wider
+    lowest = np.minimum(found * np.exp(low), np.maximum(found - noise, found * _NEARLY_NOTHING))
+    ends = zip(lowest, np.maximum(found * np.exp(high), found + noise), strict=True)
+    return [(float(low_s), float(high_s)) for low_s, high_s in ends]
+
+
+def _noise(shape: Shape, found: Array, rows: MeasuredRows) -> Array:
+    """How much each coefficient may change within the scatter if the others were known.
+
+    No interval is narrower: a coefficient that brings nearly nothing would else look well known, since resamples bring nearly
+    nothing either.
+    """
+    changes = shape.curve(rows)(found)[1] / found
+    sensitivity = np.sqrt((changes**2).sum(0))
+    return np.asarray(DEVIATIONS * _scatter(shape, found, rows) / np.maximum(sensitivity, _NEARLY_NOTHING / found))
+
+
+def _wider(sizes: float) -> float:
+    """By how much so few sizes for each coefficient understate the interval: Student's factor, and that of the deviation."""
+    from scipy.special import stdtrit
+
+    free = max(1.0, sizes - 1)
+    return float(stdtrit(free, _PERCENTILES[1] / 100)) / DEVIATIONS * math.sqrt(1 + 1 / free)

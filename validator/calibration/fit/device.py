@@ -1,0 +1,235 @@
+"""Device: what a rank computes by itself, from points of its kernels, layers and optimizer steps.
+
+Layers of models that were named are told as they were measured. For all others the numbers of scaleproof.simulator.cluster.device.cpu_core are
+fitted, by least squares of relative errors, to every layer that was timed: of those models, and of reference models from narrow
+to wide. How far off that is for a layer that the fit has not seen is told by leaving each kind of layer out of it in turn.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleproof.simulator.cluster.device import cpu_core
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
+from scaleproof.simulator.model import Gpt, Mlp
+from scaleproof.validator.calibration.cluster_file.section import Section, count, seconds_text, timed
+from scaleproof.validator.calibration.fit import curve_fitting
+from scaleproof.validator.calibration.fit.curve_fitting import robust, scatter
+from scaleproof.validator.probe.points import Point
+from scaleproof.validator.record.provenance import cpu_model
+
+Array = npt.NDArray[np.float64]
+
+_REFERENCES: Final = (
+    Gpt(layers=1, hidden=64, heads=2, vocabulary=256, sequence=128),
+    Gpt(layers=1, hidden=192, heads=4, vocabulary=512, sequence=64),
+    Gpt(layers=1, hidden=384, heads=6, vocabulary=256, sequence=128),
+    Mlp(layers=3, inputs=128, hidden=256, outputs=64),
+    Mlp(layers=3, inputs=512, hidden=768, outputs=256),
+    Mlp(layers=3, inputs=256, hidden=2048, outputs=512),
+)
+_SAMPLES: Final = (1, 6, 24)
+_REFERENCE_SAMPLES: Final = (1, 8)
+_OPTIMIZERS: Final = ("sgd", "momentum", "adam")
+# Of the time of all probes.
+_SHARES: Final = {"layer": 0.3, "reference": 0.4, "optimizer": 0.15, "matmul": 0.07, "memory": 0.05, "launch": 0.03}
+# Of Gauss and Newton, from guesses on; more change nothing that shows.
+_STEPS: Final = 40
+# Of a guess beside a point.
+_OF_A_GUESS: Final = 0.1
+_FEWEST_KINDS: Final = 6
+_SMALLEST: Final = 1e-4
+
+
+def probe(models: Sequence[Gpt | Mlp], precision: str, budget_s: float) -> list[dict[str, Any]]:
+    """The points that `device_section` makes a section of, on every rank. Several ranks only time the models' layers: what they
+    take at once, over what one takes alone, tells how many cores there are."""
+    from scaleproof.validator.launch.rank import here
+    from scaleproof.validator.probe import compute
+
+    if here().ranks > 1:
+        return compute.layers(models, precision, _SAMPLES, budget_s)
+    share_s = {name: share * budget_s for name, share in _SHARES.items()}
+    return [
+        *compute.layers(models, precision, _SAMPLES, share_s["layer"]),
+        *compute.layers(_REFERENCES, precision, _REFERENCE_SAMPLES, share_s["reference"], compute.REFERENCE),
+        *compute.optimizers([models[0], _REFERENCES[1], _REFERENCES[-1]], precision, _OPTIMIZERS, share_s["optimizer"]),
+        *compute.products(compute.SHAPES, [precision], share_s["matmul"]),
+        *compute.memory(compute.SIZES_BYTES, precision, share_s["memory"]),
+        *compute.launches(share_s["launch"]),
+    ]
+
+
+def device_section(points: Sequence[Point], precision: str) -> Section:
+    """The `device:` of a cluster file. Nothing without layers, products and memory, which is told where there are some."""
+    layers = [point for point in timed(points, "layer") if point.numbers["ranks"] == 1]
+    products, moved = timed(points, "matmul"), timed(points, "memory", "add")
+    if not layers or not products or not moved:
+        some = layers or products or moved or timed(points, "optimizer")
+        return Section(told=[f"{some[0].probe}: by itself changes nothing of the device; run --probe layer"] if some else [])
+    reached_flops = max(point.size / point.median_s for point in products)
+    most = max(moved, key=lambda point: point.size)
+    memory_Bps = most.size / most.median_s
+    element_s = ELEMENT_BYTES[precision] / memory_Bps
+    guessed = _guessed(layers, reached_flops, element_s)
+    fitted = _fitted(layers, guessed)
+    # what a fit to layers says that is more than products reach is the larger peak
+    flops = [1 / fitted.get(name, 1 / reached_flops) for name in _RATES]
+    peak_flops = max(reached_flops, *flops)
+    optimizers = timed(points, "optimizer")
+    fields: dict[str, Any] = {
+        "name": cpu_model(),
+        "peak": {precision: f"{peak_flops / 1e9:.4g} GFLOP/s"},
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.4g} GiB",
+        "memory_bandwidth": f"{memory_Bps / 1e9:.4g} GB/s",
+        "kernels": _kernels(fitted, [max(one / peak_flops, _SMALLEST) for one in flops], element_s),
+        "measured_layers": _measured_layers([point for point in layers if not point.group], precision),
+        "measured_optimizers": _measured_optimizers(optimizers, precision),
+    }
+    intervals = {"device": _left_out(layers, guessed), "optimizer": _of_optimizers(optimizers)}
+    return Section(fields, {name: one for name, one in intervals.items() if one})
+
+
+def useful_cores(points: Sequence[Point]) -> float | None:
+    """How many cores' worth of work all ranks get done that timed layers at once; None where none did. More than there are
+    ranks is noise."""
+    layers = timed(points, "layer")
+    alone = {(point.what, point.size): point.median_s for point in layers if point.numbers["ranks"] == 1}
+    together = [point for point in layers if point.numbers["ranks"] > 1 and (point.what, point.size) in alone]
+    if not together:
+        return None
+    ranks = max(point.numbers["ranks"] for point in together)
+    return min(ranks, ranks * sum(alone[p.what, p.size] for p in together) / sum(p.median_s for p in together))
+
+
+_RATES: Final = (cpu_core.FLOPS, cpu_core.FLASH_FORWARD_FLOPS, cpu_core.FLASH_BACKWARD_FLOPS)
+_CALLS: Final = (
+    cpu_core.CALLS, cpu_core.BACKWARD_CALLS, cpu_core.MEMORY_CALLS, cpu_core.MEMORY_BACKWARD_CALLS, cpu_core.ATTENTION_CALLS,
+)  # fmt: skip
+_WORK: Final = (*_CALLS, *_RATES, *cpu_core.KINDS)
+
+
+def _fitted(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of one of each kind of work, as far as any layer has it."""
+    names = [name for name in _WORK if any(point.numbers.get(name) for point in layers)]
+    work, seconds, guess = _table(names, layers, guessed)
+    weights = _weights(np.zeros((1, len(layers)), dtype=bool), len(names))
+    each_s = robust.carry(_curve(work), seconds, weights, guess, _STEPS)[0]
+    return dict(zip(names, each_s.tolist(), strict=True))
+
+
+def _weights(left_out: npt.NDArray[np.bool_], guesses: int) -> Array:
+    """One row each: of points 1, but 0 of those that are left out, and little of guesses."""
+    return np.hstack([(~left_out).astype(float), np.full((len(left_out), guesses), _OF_A_GUESS)])
+
+
+def _guessed(layers: Sequence[Point], flops: float, element_s: float) -> dict[str, float]:
+    """What each kind of work takes by products and by memory, and by the layer that takes least for a call. Beside points of
+    layers it counts as one more, so that what hardly shows in any of them comes out as no nonsense."""
+    call_s, backward_s = (
+        min((point.median_s / point.numbers[name] for point in layers if point.numbers.get(name)), default=flops)
+        for name in (cpu_core.CALLS, cpu_core.BACKWARD_CALLS)
+    )
+    calls = dict.fromkeys(_CALLS, call_s) | {cpu_core.BACKWARD_CALLS: backward_s, cpu_core.MEMORY_BACKWARD_CALLS: backward_s}
+    return calls | dict.fromkeys(_RATES, 1 / flops) | dict.fromkeys(cpu_core.KINDS, element_s)
+
+
+def _table(names: Sequence[str], layers: Sequence[Point], guessed: Mapping[str, float]) -> tuple[Array, Array, Array]:
+    """How much of each kind of work is in each point, seconds, and what one of it is guessed to take. The last rows are the
+    guesses: as much of one kind as takes a second."""
+    guess = np.array([guessed[name] for name in names])
+    work = np.array([[point.numbers.get(name, 0.0) for name in names] for point in layers])
+    seconds = np.array([point.median_s for point in layers])
+    return np.vstack([work, np.diag(1 / guess)]), np.append(seconds, np.ones(len(names))), guess
+
+
+def _curve(work: Array) -> robust.Curve:
+    def curve(each_s: Array) -> tuple[Array, Array]:
+        parts = work * each_s[..., None, :]
+        seconds = parts.sum(axis=-1)
+        return seconds, parts / seconds[..., None]
+
+    return curve
+
+
+def _kernels(fitted: Mapping[str, float], shares: Sequence[float], element_s: float) -> dict[str, Any]:
+    """As the file has them. shares: of the peak, by _RATES. What no layer has takes as long as memory does."""
+    launch_s = fitted[cpu_core.CALLS]
+    tile, flash_forward, flash_backward = (float(f"{share:.4g}") for share in shares)
+    calls = zip(("backward_calls", "memory_calls", "memory_backward_calls", "attention_calls"), _CALLS[1:], strict=True)
+    numbers = {
+        **{field: fitted[name] / launch_s for field, name in calls if name in fitted},
+        **{kind: fitted[kind] / element_s for kind in cpu_core.KINDS if kind in fitted},
+    }
+    return {
+        "generation": "cpu", "processors": 1, "tile_share": tile, "memory_share": 1.0, "launch": seconds_text(launch_s),
+        "flash_forward_share": flash_forward, "flash_backward_share": flash_backward,
+        "serial": {name: float(f"{value:.4g}") for name, value in numbers.items()},
+    }  # fmt: skip
+
+
+def _left_out(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, Any]:
+    """Interval of what layers take over what a fit says that has not seen them: both passes over all numbers of samples of a
+    kind of layer are one case."""
+    names = [name for name in _WORK if any(point.numbers.get(name) for point in layers)]
+    kinds = [point.what.rpartition(" ")[0] for point in layers]
+    distinct = list(dict.fromkeys(kinds))
+    if len(distinct) < _FEWEST_KINDS:
+        return {}
+    work, seconds, guess = _table(names, layers, guessed)
+    left = np.array([[kind == one for kind in kinds] for one in distinct])
+    each_s = robust.carry(_curve(work), seconds, _weights(left, len(names)), guess, _STEPS)
+    fitted_s, seconds = _curve(work)(each_s)[0][:, : len(layers)], seconds[: len(layers)]
+    measured, predicted = (
+        [seconds[row].sum() for row in left],
+        [one[row].sum() for row, one in zip(left, fitted_s, strict=True)],
+    )
+    return _as_fields(scatter.interval(measured, predicted), count(layers))
+
+
+def _measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
+    """One entry per signature: lines through the numbers of samples that were timed."""
+    entries = []
+    for signature in dict.fromkeys(point.what.rpartition(" ")[0] for point in layers):
+        lines = {}
+        for way in ("forward", "backward"):
+            mine = [point for point in layers if point.what == f"{signature} {way}"]
+            base_s, slope_s = _line(mine)
+            lines[way] = {"base": seconds_text(base_s), "per_sample": seconds_text(slope_s)}
+        entries.append({"signature": signature, "precision": precision, **lines})
+    return entries
+
+
+def _measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
+    entries = []
+    for name in dict.fromkeys(point.what for point in optimizers):
+        base_s, slope_s = _line([point for point in optimizers if point.what == name])
+        line = {"base": seconds_text(base_s), "per_parameter": f"{slope_s * 1e9:.4g} ns"}
+        entries.append({"optimizer": name, "precision": precision, **line})
+    return entries
+
+
+def _of_optimizers(optimizers: Sequence[Point]) -> dict[str, Any]:
+    """Interval of what a step takes over what a line says through the others of the same optimizer."""
+    measured, predicted = [], []
+    for name in dict.fromkeys(point.what for point in optimizers):
+        mine = [point for point in optimizers if point.what == name]
+        for left, point in enumerate(mine if len(mine) > 2 else []):
+            base_s, slope_s = _line(mine[:left] + mine[left + 1 :])
+            measured.append(point.median_s)
+            predicted.append(base_s + slope_s * point.size)
+    return _as_fields(scatter.interval(measured, predicted), count(optimizers)) if measured else {}
+
+
+def _as_fields(interval: Any, measurements: int) -> dict[str, Any]:
+    return {"low": interval.low, "high": interval.high, "measurements": measurements}
+
+
+def _line(points: Sequence[Point]) -> tuple[float, float]:
+    """(base, slope) by size."""
+    return curve_fitting.line([point.size for point in points], [point.median_s for point in points])

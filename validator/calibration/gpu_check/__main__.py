@@ -1,0 +1,45 @@
+"""python -m scaleproof.validator.calibration.gpu_check: measures what only a machine with GPUs can tell, and compares it with forecasts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from scaleproof.simulator.common.errors import ScaleproofError
+from scaleproof.simulator.common.file_lock import locked_folder
+from scaleproof.validator.calibration.gpu_check import dependencies
+
+# With what was begun before, less than 8 minutes.
+_LIMIT_S: Final = 420.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code. Errors of ours are one line each on stderr."""
+    parser = argparse.ArgumentParser(prog="gpucheck", description="Measure this machine's GPUs and check forecasts on them.")
+    parser.add_argument("--out", type=Path, default=Path("out/gpu-check"), metavar="DIR", help="where results go")
+    parser.add_argument("--wheels", type=Path, default=Path("wheels"), metavar="DIR", help="of packages that are missing")
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="after which no part is begun (420)")
+    parser.add_argument("--dry-run", action="store_true", help="run all of it tiny, on the CPU, to see that it runs")
+    options = parser.parse_args(arguments)
+    try:
+        with locked_folder(options.out, "a GPU check"):
+            site = dependencies.provide(options.out / "site", options.wheels)
+            from scaleproof.validator.calibration.gpu_check.check import check
+
+            return check(options.out, options.dry_run, options.limit, site)
+    except ScaleproofError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"interrupted; results so far are in {options.out}", file=sys.stderr)
+        return 130
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}; choose another place", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

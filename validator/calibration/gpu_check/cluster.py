@@ -1,0 +1,234 @@
+"""What probes found, as a cluster file: peaks of data sheets where a device ships, and measured what bends times away."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from scaleproof.simulator import frameworks
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
+from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed, products_s
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.scenario.load import load_device
+from scaleproof.validator.calibration.cluster_file.facts import provenance
+from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
+from scaleproof.validator.calibration.fit import curve_fitting
+from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
+
+if TYPE_CHECKING:
+    # these modules import torch, which is for ranks to do
+    from scaleproof.validator.probe.gpu import DeviceFacts, Launches, LayerTiming, MatmulTiming, MovedTiming, OptimizerTiming
+
+# Devices that ship, by the names that drivers give them.
+_SHIPPED: Final = {
+    "NVIDIA B200": "b200-180gb-sxm",
+    "NVIDIA GB200": "gb200-186gb",
+    "NVIDIA H200": "h200-141gb-sxm",
+    "NVIDIA H100 80GB HBM3": "h100-80gb-sxm",
+    "NVIDIA H100 PCIe": "h100-80gb-pcie",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb-sxm",
+    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
+    "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA L4": "l4",
+    "Tesla T4": "t4",
+    "Tesla V100-SXM2-16GB": "v100-16gb-sxm2",
+    "Tesla V100-SXM2-32GB": "v100-32gb-sxm2",
+    "Tesla V100-SXM3-32GB": "v100-32gb-sxm3",
+    "Tesla V100-PCIE-16GB": "v100-16gb-pcie",
+    "Tesla V100-PCIE-32GB": "v100-32gb-pcie",
+    "Tesla P100-SXM2-16GB": "p100-sxm2",
+    "Tesla P100-PCIE-16GB": "p100-pcie",
+    "Tesla K80": "k80",
+}
+# Generations by the major number of NVIDIA's compute capability; 7.5 is Turing. (CUDA C++ Programming Guide, appendix.)
+_GENERATIONS: Final[dict[int, Generation]] = {
+    3: "kepler", 6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell",
+}  # fmt: skip
+_TURING: Final = [7, 5]
+# What ranks train with, where it supports their strategy.
+_FRAMEWORK: Final = "pytorch-ddp"
+# Shares of the peak that are tried, from an eighth to all.
+_SHARES: Final = np.geomspace(0.125, 1.0, 43)
+# Fields of kernels without a unit.
+_RATIOS: Final = (
+    "tile_share", "sustained_share", "memory_share", "flash_forward_share", "flash_backward_share", "flash_ramp_keys",
+    "host_slowdown",
+)  # fmt: skip
+_FITTED_FIRST: Final = ("bf16", "fp16", "fp32")
+
+
+@dataclass
+class ProbeResults:
+    """What probes found; whatever has not been run is empty. devices: on which ranks of their own train."""
+
+    facts: DeviceFacts
+    devices: int
+    matmuls: Sequence[MatmulTiming] = ()
+    memory: Sequence[MovedTiming] = ()
+    launches: Launches | None = None
+    layers: dict[str, list[LayerTiming]] = field(default_factory=dict)
+    optimizers: dict[str, list[OptimizerTiming]] = field(default_factory=dict)
+    messages: Sequence[MovedTiming] = ()
+    allreduces: dict[int, Sequence[MovedTiming]] = field(default_factory=dict)
+
+
+def shipped(name: str) -> Device | None:
+    """The device that ships for what a driver calls `name`."""
+    file = _SHIPPED.get(name)
+    return load_device(catalog.find_part("device", file, Path())) if file else None
+
+
+def describe(found: ProbeResults, label: str) -> dict[str, Any]:
+    """A cluster of one node as its YAML file has it. Raises RunError where nothing tells of its peaks."""
+    if not found.matmuls and shipped(found.facts["name"]) is None:
+        raise RunError(f"no matrix product was timed, and no {found.facts['name']} ships; see why there was none")
+    node: dict[str, Any] = {"devices": found.devices}
+    if found.messages:
+        node["link"] = _line(found.messages)
+    description = f"{found.devices} × {found.facts['name']} of this machine, measured"
+    described = {
+        "name": f"{found.facts['name']}{f': {label}' if label else ''}",
+        "description": f"{description}; {label}" if label else description,
+        "nodes": 1,
+        "node": node,
+        "device": _device(found),
+        "framework": _FRAMEWORK,
+        "provenance": provenance(),
+    }
+    if found.allreduces:
+        measured = [{"ranks": ranks, **_line(timings)} for ranks, timings in found.allreduces.items()]
+        described["collectives"] = {"measured": measured}
+    return described
+
+
+def fitted_shares(speed: Speed, timings: Sequence[MatmulTiming]) -> tuple[float, float]:
+    """(tile_share, sustained_share) with the smallest mean error of logarithms over the products that were timed."""
+    m, n, k = (np.array([t[name] for t in timings], dtype=np.float64) for name in ("m", "n", "k"))
+    measured_s = np.array([t["seconds"] for t in timings])
+    moved_bytes = (m * k + k * n) * speed.element_bytes, m * n * speed.element_bytes
+
+    def error(shares: tuple[float, float]) -> float:
+        tile_share, sustained_share = shares
+        kernels = speed.kernels.model_copy(update={"tile_share": tile_share, "sustained_share": sustained_share})
+        predicted_s = products_s(speed._replace(kernels=kernels), m, n, k, np.ones_like(m), *moved_bytes)
+        return float(np.abs(np.log(predicted_s / measured_s)).mean())
+
+    # of shares that explain the products as well, the larger: a bound that nothing reaches does not bind
+    pairs = itertools.product(_SHARES.tolist(), _SHARES.tolist())
+    return min(pairs, key=lambda shares: (round(error(shares), 4), -sum(shares)))
+
+
+def _device(found: ProbeResults) -> dict[str, Any]:
+    known = shipped(found.facts["name"])
+    peak_flops = _peaks(found, known)
+    memory_Bps = _memory_Bps(found, known)
+    described: dict[str, Any] = {
+        "name": known.name if known else found.facts["name"],
+        "description": "peaks of the data sheet, the rest measured" if known else "peaks are the best that was measured",
+        "peak": {precision: f"{flops / 1e12:.4g} TFLOP/s" for precision, flops in peak_flops.items()},
+        "memory": f"{found.facts['memory_bytes'] / 2**30:.5g} GiB",
+        "memory_bandwidth": f"{memory_Bps / 1e9:.4g} GB/s",
+    }
+    described["kernels"] = _kernels(found, known, peak_flops, memory_Bps)
+    described["measured_layers"] = [
+        entry for precision, timings in found.layers.items() for entry in _layer_entries(timings, precision)
+    ]
+    described["measured_optimizers"] = [
+        entry for precision, timings in found.optimizers.items() for entry in _optimizer_entries(timings, precision)
+    ]
+    return described
+
+
+def _peaks(found: ProbeResults, known: Device | None) -> dict[str, float]:
+    """FLOP/s by precision: the data sheet's, else the best product's, for which there is 1 GFLOP/s at least."""
+    if known is not None:
+        return {str(precision): flops for precision, flops in known.peak_flops.items()}
+    peaks: dict[str, float] = {}
+    for t in found.matmuls:
+        flops = 2.0 * t["m"] * t["n"] * t["k"] / t["seconds"]
+        peaks[t["precision"]] = max(flops, peaks.get(t["precision"], 1e9))
+    return peaks
+
+
+def _memory_Bps(found: ProbeResults, known: Device | None) -> float:
+    """The data sheet's, else what was reached; 1 GB/s where nothing was timed."""
+    return known.memory_bandwidth_Bps if known else _reached_Bps(found.memory) or 1e9
+
+
+def _reached_Bps(timings: Sequence[MovedTiming]) -> float:
+    """The fastest way to move the most: less of it may never leave a cache. Zero where nothing was timed."""
+    most_bytes = {what: max(t["moved_bytes"] for t in timings if t["what"] == what) for what in {t["what"] for t in timings}}
+    return max((t["moved_bytes"] / t["seconds"] for t in timings if t["moved_bytes"] == most_bytes[t["what"]]), default=0.0)
+
+
+def _kernels(found: ProbeResults, known: Device | None, peak_flops: Mapping[str, float], memory_Bps: float) -> dict[str, Any]:
+    """As the file has them: fields that probes tell of are measured, the rest is the shipped device's, else the default."""
+    kernels = known.kernels if known and known.kernels else _unmeasured(found.facts)
+    update: dict[str, float] = {}
+    if found.memory:
+        update["memory_share"] = min(1.0, _reached_Bps(found.memory) / memory_Bps)
+    if found.launches:
+        update |= {"launch_s": found.launches["launch_s"], "issue_s": found.launches["issue_s"]}
+        update["host_slowdown"] = found.launches["module_s"] / frameworks.shipped(_FRAMEWORK).host.kernel_s
+    kernels = kernels.model_copy(update=update)
+    timed = {t["precision"] for t in found.matmuls}
+    precision = next((p for p in _FITTED_FIRST if p in timed and p in peak_flops), None)
+    if precision is not None:
+        speed = Speed(kernels, peak_flops[precision], memory_Bps, ELEMENT_BYTES[precision])
+        tile, sustained = fitted_shares(speed, [t for t in found.matmuls if t["precision"] == precision])
+        kernels = kernels.model_copy(update={"tile_share": tile, "sustained_share": sustained})
+    return {
+        "generation": kernels.generation,
+        "processors": kernels.processors,
+        **{name: seconds_text(getattr(kernels, f"{name}_s")) for name in ("burst", "launch", "issue")},
+        **{name: round(value, 4) for name in _RATIOS if (value := getattr(kernels, name)) is not None},
+    }
+
+
+def _unmeasured(facts: DeviceFacts) -> Kernels:
+    """Kernels of a device that does not ship, before anything is measured."""
+    capability = facts["capability"]
+    generation = "turing" if capability == _TURING else _GENERATIONS.get(capability[0], "cpu")
+    # launch and issue as shipped GPUs have them
+    assumed = {"tile_share": 1.0, "memory_share": 1.0, "launch": "3 us", "issue": "5 us"}
+    return Kernels.model_validate({"generation": generation, "processors": facts["processors"], **assumed})
+
+
+def _layer_entries(timings: Sequence[LayerTiming], precision: str) -> list[dict[str, Any]]:
+    """One entry of `measured_layers` per signature: lines through the numbers of samples that were timed."""
+    entries = []
+    for signature in dict.fromkeys(t["signature"] for t in timings):
+        mine = [t for t in timings if t["signature"] == signature]
+        samples = [t["samples"] for t in mine]
+        forward = _linear(samples, [t["forward_s"] for t in mine], "per_sample")
+        backward = _linear(samples, [t["backward_s"] for t in mine], "per_sample")
+        entries.append({"signature": signature, "precision": precision, "forward": forward, "backward": backward})
+    return entries
+
+
+def _optimizer_entries(timings: Sequence[OptimizerTiming], precision: str) -> list[dict[str, Any]]:
+    entries = []
+    for name in dict.fromkeys(t["optimizer"] for t in timings):
+        mine = [t for t in timings if t["optimizer"] == name]
+        line = _linear([t["parameters"] for t in mine], [t["seconds"] for t in mine], "per_parameter")
+        entries.append({"optimizer": name, "precision": precision, **line})
+    return entries
+
+
+def _linear(x: Sequence[float], seconds: Sequence[float], slope_name: str) -> dict[str, str]:
+    base, slope = curve_fitting.line(x, seconds)
+    return {"base": seconds_text(base), slope_name: seconds_text(slope)}
+
+
+def _line(timings: Sequence[MovedTiming]) -> dict[str, str]:
+    """latency + size / bandwidth through what was timed."""
+    latency_s, per_byte_s = curve_fitting.line([t["moved_bytes"] for t in timings], [t["seconds"] for t in timings])
+    return {"bandwidth": rate_text(1 / max(per_byte_s, FASTEST_S)), "latency": seconds_text(latency_s)}

@@ -1,0 +1,170 @@
+"""Training: real steps beside forecast ones, and of ranks that share a device whether they train what one process trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.model import ResNet
+from scaleproof.simulator.predict import predict
+from scaleproof.simulator.run.run import Run, save
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.calibration.gpu_check.families import ALONE, MOST_SHARED, RANKS, SAMPLES, Fields, families
+from scaleproof.validator.calibration.gpu_check.ledger import Ledger, NotRunError
+from scaleproof.validator.calibration.gpu_check.sizes import Sizes, Training
+from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof.validator.reconciliation.reconcile import ReconciledCase, reconcile
+from scaleproof.validator.results import is_right
+from scaleproof.validator.train.steps import total_steps
+
+SHARED: Final = "functional check, not accuracy"
+_TIMEOUT_S: Final = 60.0
+# What torch's allocator does not hand out.
+_OUTSIDE: Final = ("context", "library", "fragmentation")
+_LABEL_BYTES: Final = 8
+# Where ranks share devices nothing is forecast: a cluster with room for them, of which nothing else is used.
+_UNKNOWN: Final = Cluster.model_validate(
+    {
+        "node": {"devices": MOST_SHARED, "link": {"bandwidth": "1 GB/s", "latency": "50 us"}},
+        "device": {"name": "shared", "peak": {"fp64": "1 TFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "1 GB/s"},
+    }
+)
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """Seconds of a step and bytes at its fullest moment, forecast beside measured. uncalibrated: by the shipped device."""
+
+    measured_s: float
+    calibrated_s: float
+    uncalibrated_s: float | None
+    predicted_bytes: float
+    measured_bytes: float | None
+
+    def __str__(self) -> str:
+        text = f"measured {format_time_s(self.measured_s)}, predicted {_beside(self.calibrated_s, self.measured_s)}"
+        if self.uncalibrated_s is not None:
+            text += f", uncalibrated {_beside(self.uncalibrated_s, self.measured_s)}"
+        if self.measured_bytes is not None:
+            share = self.predicted_bytes / self.measured_bytes - 1
+            text += f"; memory {format_bytes(self.measured_bytes)}, predicted {share:+.1%}"
+        return text
+
+    def plain(self) -> dict[str, float | None]:
+        return dict(vars(self))
+
+
+def reconciled(sizes: Sizes, cluster: Cluster, uncalibrated: Cluster | None, ledger: Ledger, out: Path) -> list[ReconciledCase]:
+    """Trains what devices have to themselves, and keeps it beside its forecasts for a page in `out`."""
+    scenarios = [_scenario(t.name, t, t.batch, cluster, ALONE, sizes.steps) for t in sizes.trainings]
+    if cluster.devices > 1:
+        own = families(ranks for ranks in sorted({*RANKS, cluster.devices}) if ranks <= cluster.devices)
+        scenarios += [
+            _scenario(f"{sizes.replicated.name}-{name}", sizes.replicated, SAMPLES, cluster, fields, sizes.steps)
+            for name, fields in {"alone": ALONE, **own}.items()
+        ]
+
+    def measured(scenario: Scenario) -> Run:
+        work = partial(_trained, scenario, uncalibrated, ledger)
+        run, _ = ledger.part(f"training {scenario.name}", work, lambda pair: str(pair[1]), lambda pair: pair[1].plain())
+        return run
+
+    return reconcile(scenarios, measured, out, None, lambda _: None)
+
+
+def shared(sizes: Sizes, devices: int, ledger: Ledger, out: Path) -> None:
+    """Trains on ranks that share `devices` devices, where there are fewer, and compares with what one process trains."""
+    for name, fields in families(ranks for ranks in RANKS if ranks > devices).items():
+        scenario = _scenario(name, sizes.shared, SAMPLES, _UNKNOWN, fields, sizes.steps)
+        work = partial(_trained_alike, scenario, ledger, out)
+        ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_agreement(run.verified or {})}", _outcome)
+
+
+def _trained(scenario: Scenario, uncalibrated: Cluster | None, ledger: Ledger) -> tuple[Run, Forecasts]:
+    """The measured run. Raises NotRunError where it is forecast not to fit into memory."""
+    forecast = predict(scenario)
+    if not forecast.fits:
+        needed, there = forecast.memory_bytes_per_rank or 0.0, forecast.capacity_bytes or 0.0
+        raise NotRunError(f"not run: needs {format_bytes(needed)} of {format_bytes(there)}")
+    run = measure(scenario, "local", _watch(ledger))
+    shipped = predict(scenario.model_copy(update={"cluster": uncalibrated})) if uncalibrated else None
+    return run, _forecasts(scenario, run, forecast, shipped)
+
+
+def _trained_alike(scenario: Scenario, ledger: Ledger, out: Path) -> Run:
+    """The measured run, kept in `out`. Raises RunError where its parameters are not those of one process."""
+    run = measure(scenario, "local", replace(_watch(ledger), verify=True))
+    save(_labelled(run, ledger.label), out / "runs" / scenario.name / "measured")
+    if not is_right(run):
+        raise RunError(f"parameters are {_agreement(run.verified or {})}; it trains something else")
+    return run
+
+
+def _scenario(name: str, training: Training, batch: int, cluster: Cluster, fields: Fields, steps: int) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": name,
+            "model": training.model,
+            "cluster": cluster,
+            "strategy": fields["strategy"],
+            "batch": {"total": batch},
+            "training": {"precision": training.precision, "optimizer": training.optimizer, **fields.get("training", {})},
+            "steps": steps,
+        }
+    )
+
+
+def _watch(ledger: Ledger) -> MeasureOptions:
+    return MeasureOptions(timeout_s=max(1.0, min(_TIMEOUT_S, ledger.left_s)))
+
+
+def _forecasts(scenario: Scenario, measured: Run, forecast: Run, uncalibrated: Run | None) -> Forecasts:
+    held = forecast.memory_bytes or {}
+    peak_bytes = measured.memory_bytes_per_rank
+    return Forecasts(
+        measured.step_time_s,
+        forecast.step_time_s,
+        uncalibrated.step_time_s if uncalibrated else None,
+        sum(size for holder, size in held.items() if holder not in _OUTSIDE),
+        peak_bytes - _ahead_bytes(scenario) if peak_bytes else None,
+    )
+
+
+def _ahead_bytes(scenario: Scenario) -> float:
+    """Of the samples of other steps, which are on the device before the first begins."""
+    model = scenario.model
+    if isinstance(model, ResNet):
+        sample_bytes = 3 * model.image**2 * ELEMENT_BYTES[scenario.training.precision] + _LABEL_BYTES
+    else:
+        sample_bytes = 2 * _LABEL_BYTES * getattr(model, "sequence", 1)
+    return float(scenario.samples_per_worker * sample_bytes * (total_steps(scenario) - 1))
+
+
+def _labelled(run: Run, label: str) -> Run:
+    """The run under a name that says what it is worth."""
+    return replace(run, scenario=f"{run.scenario} ({'; '.join(filter(None, (SHARED, label)))})")
+
+
+def _agreement(verdict: Mapping[str, Any]) -> str:
+    return f"within {verdict.get('deviation', float('nan')):.1e} of one process's"
+
+
+def _outcome(run: Run) -> dict[str, Any]:
+    verified, provenance = dict(run.verified or {}), dict(run.provenance)
+    return {"label": SHARED, "step_time_s": run.step_time_s, "verified": verified, "provenance": provenance}
+
+
+def _beside(predicted: float, measured: float) -> str:
+    return f"{format_time_s(predicted)} ({predicted / measured - 1:+.1%})"
+
+
+def errors(cases: Sequence[ReconciledCase]) -> list[float]:
+    """Of those that were measured, |predicted − measured| / measured."""
+    return [abs(case.error) for case in cases if case.error is not None]

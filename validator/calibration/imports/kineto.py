@@ -1,0 +1,206 @@
+"""Traces of torch.profiler (Kineto): steps, kernels and collectives of each rank, in seconds.
+
+Formats: libkineto's output_json.cpp and torch/csrc/profiler/util.h, which put a collective's name, elements, type and group
+beside the kernels of NCCL. Without kernels, as on CPUs, operators compute and gloo's ranges communicate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from scaleproof.simulator.cluster.collectives.algorithms import Op
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.validator.calibration.imports.names import collective, element_bytes, is_communication, kernels_collective
+from scaleproof.validator.calibration.imports.reading import ImportNotes, as_list, as_number, read_json
+
+_EXPECTED: Final = "a trace that torch.profiler exports (export_chrome_trace)"
+_US: Final = 1e-6
+_STEP: Final = "ProfilerStep"
+_ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
+_ANNOTATIONS: Final = ("user_annotation", "python_function")
+# Operators that only stand around what communicates.
+_AROUND: Final = ("c10d::", "gloo:", "record_param_comms", "nccl:")
+
+
+class TraceSpan(NamedTuple):
+    """Something with a name, from start to end. thread: whose, on the host."""
+
+    name: str
+    start_s: float
+    end_s: float
+    thread: str = ""
+
+
+class DeviceWork(NamedTuple):
+    """What a device did. launched_s: when the host asked for it. thread: which of its threads did."""
+
+    name: str
+    start_s: float
+    end_s: float
+    launched_s: float
+    thread: str
+    exchange: TracedCollective | None = None
+
+
+class TracedCollective(NamedTuple):
+    """A collective as a trace tells of it. op: None where only its time is known. group: by name; members: its ranks."""
+
+    op: Op | None
+    size_bytes: float
+    elements: str
+    group: str
+    members: tuple[int, ...]
+    size: int
+
+
+@dataclass
+class Trace:
+    """One rank's. rank, world: -1 and 0 where not told. host: "" too. devices: GPUs that its process sees. operators: of the
+    host."""
+
+    path: Path
+    rank: int = -1
+    world: int = 0
+    host: str = ""
+    gpu: str = ""
+    devices: int = 0
+    steps: list[TraceSpan] = field(default_factory=list)
+    works: list[DeviceWork] = field(default_factory=list)
+    annotations: list[TraceSpan] = field(default_factory=list)
+    operators: list[tuple[TraceSpan, Mapping[str, Any]]] = field(default_factory=list)
+
+    @property
+    def exchanges(self) -> list[tuple[DeviceWork, TracedCollective]]:
+        """What communicates, in the order in which it began."""
+        found = [(work, work.exchange) for work in self.works if work.exchange is not None]
+        return sorted(found, key=lambda pair: pair[0].start_s)
+
+
+def read(path: Path, notes: ImportNotes) -> Trace:
+    """One rank's trace. Raises InputError where it is none, or nothing in it takes time."""
+    document = read_json(path, _EXPECTED, "traceEvents", notes)
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list) or not any(_category(event) for event in events):
+        raise InputError(f"{path}: no events with a category and a duration; expected {_EXPECTED}")
+    trace = Trace(path)
+    if isinstance(document, dict):
+        _about(document, trace)
+    _fill(trace, [event for event in events if isinstance(event, dict) and event.get("ph") == "X"], notes)
+    if not trace.works:
+        raise InputError(f"{path}: neither kernels nor operators in it; expected {_EXPECTED}")
+    if not trace.steps:
+        start_s, end_s = min(work.launched_s for work in trace.works), max(work.end_s for work in trace.works)
+        trace.steps = [TraceSpan("the whole trace", start_s, end_s)]
+        notes.add(f"{path}: no {_STEP} in it; all of it is taken for one step (call profiler.step() after each)")
+    return trace
+
+
+def _category(event: Any) -> str:
+    return str(event.get("cat", "")).lower() if isinstance(event, dict) and as_number(event.get("dur")) is not None else ""
+
+
+def _about(document: Mapping[str, Any], trace: Trace) -> None:
+    """Rank, world, host and GPU, as newer releases tell them."""
+    distributed = document.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    trace.rank = int(as_number(distributed.get("rank", -1)) or 0)
+    trace.world = int(as_number(distributed.get("world_size", 0)) or 0)
+    trace.host = str(document.get("host_name", ""))
+    devices = [
+        device for device in as_list(document.get("deviceProperties")) if isinstance(device, dict) and device.get("name")
+    ]
+    trace.devices = len(devices)
+    trace.gpu = str(devices[0]["name"]) if devices else ""
+
+
+def _fill(trace: Trace, events: Sequence[dict[str, Any]], notes: ImportNotes) -> None:
+    launches: dict[str, dict[str, Any]] = {}
+    on_device: list[tuple[dict[str, Any], TraceSpan]] = []
+    ranges: list[tuple[dict[str, Any], TraceSpan]] = []
+    damaged = 0
+    for event in events:
+        category, span = _category(event), _span(event)
+        arguments = event.get("args")
+        event["args"] = arguments if isinstance(arguments, dict) else {}
+        if span is None:
+            damaged += 1
+        elif category in _ON_DEVICE:
+            on_device.append((event, span))
+        elif category in _LAUNCHES:
+            launches[str(event["args"].get("correlation"))] = event
+        elif span.name.startswith(_STEP) and not category.startswith("gpu_"):
+            trace.steps.append(span)
+        elif category == "cpu_op":
+            trace.operators.append((span, event["args"]))
+        elif category in _ANNOTATIONS:
+            trace.annotations.append(span)
+            ranges.append((event, span))
+    if damaged:
+        notes.add(f"{trace.path}: {damaged} events without a time that can be read; left out")
+    trace.steps.sort(key=lambda span: span.start_s)
+    trace.works = list(_kernels(on_device, launches) if on_device else _host_works(trace, ranges))
+
+
+def _span(event: Mapping[str, Any]) -> TraceSpan | None:
+    start_us, duration_us = as_number(event.get("ts")), as_number(event.get("dur"))
+    if start_us is None or duration_us is None or duration_us < 0:
+        return None
+    return TraceSpan(str(event.get("name", "")), start_us * _US, (start_us + duration_us) * _US, str(event.get("tid")))
+
+
+def _kernels(
+    on_device: Sequence[tuple[dict[str, Any], TraceSpan]], launches: Mapping[str, dict[str, Any]]
+) -> Iterator[DeviceWork]:
+    """Those of the device that does most, if a process has several."""
+    numbers = [str(event["args"].get("device", event.get("pid"))) for event, _ in on_device]
+    busiest = max(set(numbers), key=numbers.count)
+    for (event, span), number in zip(on_device, numbers, strict=True):
+        if number != busiest:
+            continue
+        launch = launches.get(str(event["args"].get("correlation")), {})
+        launched_us = as_number(launch.get("ts"))
+        launched_s = span.start_s if launched_us is None else launched_us * _US
+        exchange = _exchange(event["args"], span.name) if is_communication(span.name) else None
+        yield DeviceWork(span.name, span.start_s, span.end_s, launched_s, str(launch.get("tid")), exchange)
+
+
+def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
+    """Of a kernel of NCCL: what torch says of it, else what its name tells."""
+    told = arguments.get("Collective name")
+    op = collective(str(told)) if told else kernels_collective(name)
+    elements = str(arguments.get("dtype", ""))
+    counts = [as_number(arguments.get(f"{way} msg nelems")) or 0.0 for way in ("In", "Out")]
+    size_bytes = max(counts) * (element_bytes(elements) or 0)
+    members = tuple(int(number) for number in re.findall(r"\d+", str(arguments.get("Process Group Ranks", ""))))
+    size = int(as_number(arguments.get("Group size")) or len(members))
+    # long lists are shortened
+    members = members if len(members) == size else ()
+    return TracedCollective(
+        op if size_bytes else None, size_bytes, elements, str(arguments.get("Process Group Name", "")), members, size
+    )
+
+
+def _host_works(trace: Trace, ranges: Sequence[tuple[dict[str, Any], TraceSpan]]) -> Iterator[DeviceWork]:
+    """Without a device: operators, and gloo's ranges, which tell the shapes of what they send."""
+    for span, _ in trace.operators:
+        if not span.name.startswith(_AROUND):
+            yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread)
+    for event, span in ranges:
+        if span.name.startswith("gloo:"):
+            yield DeviceWork(
+                span.name, span.start_s, span.end_s, span.start_s, span.thread, _gloo(event["args"], span.name, trace.world)
+            )
+
+
+def _gloo(arguments: Mapping[str, Any], name: str, world: int) -> TracedCollective:
+    shapes, kinds = as_list(arguments.get("Input Dims")), [str(kind) for kind in as_list(arguments.get("Input type"))]
+    sized = [(shape, element_bytes(kind)) for shape, kind in zip(shapes, kinds, strict=False) if isinstance(shape, list)]
+    size_bytes = float(sum(prod(shape) * each for shape, each in sized if each and all(isinstance(n, int) for n in shape)))
+    op = collective(name) if size_bytes else None
+    return TracedCollective(op, size_bytes, kinds[0] if kinds else "", "", tuple(range(world)), world)

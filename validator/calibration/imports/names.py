@@ -1,0 +1,74 @@
+"""Names that other tools give to types, collectives and GPUs, in our words."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
+
+# As nccl-tests, torch's profiler (c10 and C++ names) and Chakra write them.
+_ELEMENT_BYTES: Final = {
+    "int8": 1, "uint8": 1, "char": 1, "byte": 1, "bool": 1, "signedchar": 1, "unsignedchar": 1,
+    "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "half": 2, "float16": 2, "fp16": 2, "bfloat16": 2, "bf16": 2, "short": 2, "int16": 2,
+    "float": 4, "float32": 4, "fp32": 4, "int32": 4, "uint32": 4, "int": 4,
+    "double": 8, "float64": 8, "fp64": 8, "int64": 8, "uint64": 8, "long": 8, "longint": 8,
+}  # fmt: skip
+_PRECISIONS: Final = {
+    "half": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "double": "fp64",
+    "float64": "fp64",
+}
+_OPS: Final[dict[str, Op]] = {op.replace("_", ""): op for op in OPS} | {"send": "sendrecv", "recv": "sendrecv"}
+# What torch adds to a collective's name for the shape of its buffers.
+_ADDED: Final = re.compile(r"into|tensor|coalesced|base|single|_|-| ")
+_KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll)", re.I)
+
+
+def element_bytes(name: str) -> int | None:
+    """Bytes of an element of a type; None where the name is not known."""
+    return _ELEMENT_BYTES.get(_plain(name))
+
+
+def precision_of(name: str) -> str:
+    """The precision of training whose gradients are of a type; fp32 where it is another's."""
+    return _PRECISIONS.get(_plain(name), "fp32")
+
+
+def _plain(name: str) -> str:
+    return name.lower().removeprefix("c10::").replace("torch.", "").replace(" ", "")
+
+
+def collective(name: str) -> Op | None:
+    """The collective that '_allgather_base', 'AllReduce', 'all_to_allv' or 'ALL_TO_ALL' names; None where it is none."""
+    plain = _ADDED.sub("", name.lower().replace("nccl:", "").replace("gloo:", "").replace("c10d::", ""))
+    return _OPS.get(plain) or _OPS.get(plain.removesuffix("v"))
+
+
+def kernels_collective(name: str) -> Op | None:
+    """The collective that the name of one of NCCL's kernels tells."""
+    found = _KERNEL.search(name)
+    return collective(found[1]) if found else None
+
+
+def is_communication(kernel: str) -> bool:
+    """Whether a kernel's name is one of NCCL's (or RCCL's, which keeps NCCL's names)."""
+    return kernel.lower().startswith(("nccl", "rccl"))
+
+
+def shipped_device(name: str) -> str:
+    """The file name of the device that ships for what a driver calls `name`, or that has this name itself; "" where none."""
+    from scaleproof.simulator.common import catalog
+    from scaleproof.simulator.scenario.load import load_device
+    from scaleproof.validator.calibration.gpu_check.cluster import shipped
+
+    if name in catalog.names("devices"):
+        return name
+    device = shipped(name) or shipped(f"NVIDIA {name}")
+    known = device.name if device else name
+    files = catalog.names("devices")
+    return next((file for file in files if load_device(catalog.ROOT / "devices" / f"{file}.yaml").name == known), "")

@@ -1,0 +1,214 @@
+"""What a profiled step's time went into: computation, communication, as far as both overlap, and neither."""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
+from scaleproof.simulator.common.spans import Stretches
+from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.validator.calibration.imports.found import ImportResult, Machines, group_text, ranks_text
+from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective
+from scaleproof.validator.calibration.imports.nccl_tests import joined
+from scaleproof.validator.calibration.imports.reading import ImportNotes
+from scaleproof.validator.probe.points import Point
+
+ALONE: Final = "step without waiting for communication"
+# Kinds of communication that a table shows.
+_CALLS: Final = 12
+# More than any cluster has: a damaged number.
+_MOST_RANKS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of one step of one rank. compute_s, communication_s: in which any of it goes on. both_s: in which both do."""
+
+    rank: int
+    name: str
+    time_s: float
+    compute_s: float
+    communication_s: float
+    both_s: float
+
+    @property
+    def exposed_s(self) -> float:
+        """In which there is communication and no computation."""
+        return self.communication_s - self.both_s
+
+    @property
+    def idle_s(self) -> float:
+        """In which the device has nothing to do."""
+        return max(0.0, self.time_s - self.compute_s - self.exposed_s)
+
+    @property
+    def alone_s(self) -> float:
+        """What is left without the communication that is waited for."""
+        return max(0.0, self.time_s - self.exposed_s)
+
+
+def step_times(trace: Trace, number: int) -> list[StepTimes]:
+    """Of each step; what a device does belongs to the step in which the host asked for it. number: of the trace."""
+    starts = [step.start_s for step in trace.steps]
+    mine: list[list[DeviceWork]] = [[] for _ in trace.steps]
+    for work in trace.works:
+        step = bisect.bisect_right(starts, work.launched_s) - 1
+        if step >= 0 and work.launched_s <= trace.steps[step].end_s:
+            mine[step].append(work)
+    rank = trace.rank if trace.rank >= 0 else number
+    return [
+        StepTimes(rank, step.name, step.end_s - step.start_s, *_covered(works))
+        for step, works in zip(trace.steps, mine, strict=True)
+        if works
+    ]
+
+
+def _covered(works: Iterable[DeviceWork]) -> tuple[float, float, float]:
+    """Seconds of computation, of communication, and of both at once."""
+    computes = [work for work in works if work.exchange is None]
+    exchanges = [work for work in works if work.exchange is not None]
+    compute_s, exchange_s, any_s = (union_s(part) for part in (computes, exchanges, [*computes, *exchanges]))
+    return compute_s, exchange_s, compute_s + exchange_s - any_s
+
+
+def union_s(works: Sequence[DeviceWork]) -> float:
+    """Seconds in which any of them goes on."""
+    starts, ends = np.array([work.start_s for work in works]), np.array([work.end_s for work in works])
+    covered = Stretches(np.zeros(len(works), dtype=np.int64), starts, ends).union()
+    return float((covered.end_s - covered.start_s).sum())
+
+
+def median_of(steps: Sequence[StepTimes], value: Callable[[StepTimes], float]) -> float:
+    """Over all steps of all ranks."""
+    return statistics.median(value(step) for step in steps)
+
+
+def find(
+    tool: str, traces: Sequence[Trace], devices: int, notes: ImportNotes, samples: int = 0
+) -> tuple[ImportResult, list[StepTimes]]:
+    """Points of all ranks' traces. tool: whose they are. devices: of a node, 0 where not known."""
+    steps = [step for number, trace in enumerate(traces) for step in step_times(trace, number)]
+    largest = max(trace.world for trace in traces)
+    devices = devices or _devices(traces, largest, notes)
+    points = collective_points(traces, devices, notes)
+    points += _alone(steps, samples)
+    if not any(trace.exchanges for trace in traces):
+        files = ", ".join(str(trace.path) for trace in traces)
+        notes.add(f"{files}: no communication in it; times of steps are used, and no collective can be")
+    elif len(traces) == 1:
+        notes.add(f"{traces[0].path}: one rank's trace, whose collectives include waiting for others; give all ranks' traces")
+    gpu = next((trace.gpu for trace in traces if trace.gpu), "")
+    machines = Machines(gpu, -(-largest // devices) if devices else 0, devices)
+    return ImportResult(tool, [str(trace.path) for trace in traces], machines, joined(points), notes), steps
+
+
+def parts(steps: Sequence[StepTimes]) -> list[tuple[str, str, str]]:
+    """What the median step of all ranks is made of, for a table: (part, seconds, share)."""
+    whole_s = median_of(steps, lambda step: step.time_s)
+    named: dict[str, Callable[[StepTimes], float]] = {
+        "step": lambda step: step.time_s,
+        "computation": lambda step: step.compute_s,
+        "communication": lambda step: step.communication_s,
+        "  hidden behind computation": lambda step: step.both_s,
+        "  waited for": lambda step: step.exposed_s,
+        "idle": lambda step: step.idle_s,
+    }
+    medians = {name: median_of(steps, value) for name, value in named.items()}
+    return [(name, format_time_s(each_s), f"{each_s / whole_s:.1%}" if whole_s else "") for name, each_s in medians.items()]
+
+
+def calls(traces: Sequence[Trace]) -> list[tuple[str, ...]]:
+    """What is communicated, that which takes longest first, for a table: (what, ranks, size, calls, median seconds)."""
+    times: dict[tuple[str, int, float], list[float]] = {}
+    for trace in traces:
+        for work, exchange in trace.exchanges:
+            key = (exchange.op or "not told", exchange.size, exchange.size_bytes)
+            times.setdefault(key, []).append(work.end_s - work.start_s)
+    ordered = sorted(times.items(), key=lambda item: -sum(item[1]))[:_CALLS]
+    return [
+        (
+            op,
+            str(ranks),
+            format_bytes(size),
+            str(len(mine)),
+            format_time_s(statistics.median(mine)) if any(mine) else "not told",
+        )
+        for (op, ranks, size), mine in ordered
+    ]
+
+
+def _devices(traces: Sequence[Trace], world: int, notes: ImportNotes) -> int:
+    """As many as ranks on each host, where all tell theirs; else as many as a process sees."""
+    hosts = {trace.host for trace in traces}
+    if len(traces) >= world and "" not in hosts:
+        return max(1, -(-world // len(hosts)))
+    seen = max(trace.devices for trace in traces) or world
+    if world > 1:
+        notes.add(f"{seen} GPUs on each node are assumed, as many as a process sees; give --cluster where it is not so")
+    return max(1, min(seen, world))
+
+
+def _alone(steps: Sequence[StepTimes], samples: int) -> list[Point]:
+    steps = [step for step in steps if step.time_s > 0]
+    ranks = dict.fromkeys(step.rank for step in steps)
+    return [
+        Point(
+            probe="layer",
+            what=ALONE,
+            where=f"rank {rank}",
+            ranks=(rank,),
+            group="",
+            size=float(samples),
+            unit="samples",
+            seconds=tuple(step.alone_s for step in steps if step.rank == rank),
+            stopped="time",
+        )
+        for rank in ranks
+    ]
+
+
+def collective_points(traces: Sequence[Trace], devices: int, notes: ImportNotes) -> list[Point]:
+    """One for each collective that all its traces have. A rank that comes early waits in it, and the last one does not: of
+    several ranks the shortest time counts."""
+    calls: dict[tuple[object, ...], list[tuple[TracedCollective, float]]] = {}
+    unsized = 0
+    for trace in traces:
+        met: dict[TracedCollective, int] = {}
+        for work, exchange in trace.exchanges:
+            unsized += exchange.op is None
+            met[exchange] = met.get(exchange, 0) + 1
+            calls.setdefault((exchange, met[exchange]), []).append((exchange, work.end_s - work.start_s))
+    if unsized:
+        notes.add(
+            f"{unsized} communications tell no size or no collective (older torch); their time counts, they are not fitted"
+        )
+    return [
+        _point(exchange, exchange.op, min(seconds for _, seconds in mine), devices)
+        for mine in calls.values()
+        for exchange in [mine[0][0]]
+        if exchange.op is not None and 1 < exchange.size <= _MOST_RANKS and all(seconds > 0 for _, seconds in mine)
+    ]
+
+
+def _point(exchange: TracedCollective, op: Op, seconds: float, devices: int) -> Point:
+    nodes = len({rank // devices for rank in exchange.members}) if exchange.members else -(-exchange.size // devices)
+    is_message = op == "sendrecv"
+    assert op in OPS
+    return Point(
+        probe="message" if is_message else "collective",
+        what="send" if is_message else op,
+        where=ranks_text(exchange.size),
+        ranks=tuple(range(exchange.size)),
+        group="" if is_message else group_text(exchange.size, nodes),
+        size=exchange.size_bytes,
+        unit="bytes",
+        seconds=(seconds,),
+        stopped="time",
+        numbers={"nodes": float(nodes)},
+    )

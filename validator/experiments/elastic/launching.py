@@ -1,0 +1,196 @@
+"""Launching: a job's processes on a lab's hosts, under torchrun's agents or our supervisor, and the one that is killed.
+
+Whatever happens, no process of it is left: each ends with the process that has started it, which the kernel sees to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.experiments.elastic.agent import READY
+from scaleproof.validator.experiments.elastic.job import Job
+from scaleproof.validator.experiments.elastic.records import INJECTOR, EventLog, LoggedEvent, of_trainer, read, size_bytes
+from scaleproof.validator.experiments.elastic.rendezvous import Settings
+from scaleproof.validator.launch.child import Child
+from scaleproof.validator.netlab.lab import Netlab
+
+_AGENT: Final = (
+    "from pathlib import Path; from scaleproof.validator.experiments.elastic.agent import main; "
+    "main(int(sys.argv[1]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]), int(sys.argv[6]), json.loads(sys.argv[7]))"
+)
+_TRAINER: Final = (
+    "from pathlib import Path; from scaleproof.validator.experiments.elastic.trainer import stay; "
+    "stay(int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]), int(sys.argv[6]), int(sys.argv[7]))"
+)
+_PORT: Final = 29400
+POLL_S: Final = 0.01
+_CLOSELY_S: Final = 0.001
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Which host's rank is killed once it has taken so many steps. node: its agent as well, so that it does not come back."""
+
+    host: int
+    after_step: int
+    node: bool = False
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """How long a process takes to start, and to import what training needs; and from when it is killed until it is gone."""
+
+    start_s: float
+    end_s: float
+
+
+def under_torchrun(job: Job, lab: Netlab, settings: Settings, kill: Kill | None = None) -> list[LoggedEvent]:
+    """Trains with one rank on each host, started by torchrun's agents. Returns what was noted. Raises RunError."""
+    job.write()
+    endpoint = f"{lab.address(0)}:{_PORT}"
+    children: dict[int, Child] = {}
+    with _ended(children):
+        for host in range(job.ranks):
+            arguments = settings.arguments(endpoint, lab.address(host), hosts_store=host == 0)
+            place = [str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host)]
+            children[host] = Child(_AGENT, *place, json.dumps(arguments))
+        for host, child in children.items():
+            _wait_until_ready(host, child, job.patience_s)
+        for child in children.values():
+            child.socket.sendall(b"\n")
+        _ElasticJob(job, children, kill).until_ended(lambda host: kill is not None and kill.node and host == kill.host)
+    return read(job.folder)
+
+
+def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEvent]:
+    """Trains with one rank on each host, of which one that was killed is started again. Returns what was noted.
+
+    Raises RunError."""
+    job.write()
+    notes = EventLog(job.folder, INJECTOR, "supervisor")
+    children: dict[int, Child] = {}
+    rounds = 0
+
+    def start(host: int) -> Child:
+        place = [str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host), str(rounds)]
+        return Child(_TRAINER, *place)
+
+    def replaced(host: int) -> bool:
+        nonlocal rounds
+        if kill is None or host != kill.host or rounds:
+            return False
+        notes.note("noticed")
+        rounds += 1
+        children[host].close()
+        children[host] = start(host)
+        return True
+
+    with _ended(children):
+        for host in range(job.ranks):
+            children[host] = start(host)
+        _ElasticJob(job, children, kill).until_ended(replaced)
+    return read(job.folder)
+
+
+def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
+    """Starts a process of the job and kills it, while nothing else of the job runs. Raises RunError."""
+    job.write()
+    began_s = time.perf_counter()
+    child = Child(_TRAINER, str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host), "-1")
+    with _ended({host: child}):
+
+        def imported_s() -> list[float]:
+            noted = of_trainer(job.folder, host)
+            return [event.at_s for event in noted if event.what == "imported" and event.at_s > began_s]
+
+        until_s = began_s + job.patience_s
+        while not imported_s():
+            if not child.alive or time.perf_counter() > until_s:
+                raise RunError(f"a process of the job cannot start: {child.why()}")
+            time.sleep(POLL_S)
+        killed_s = time.perf_counter()
+        os.kill(child.pid, signal.SIGKILL)
+        while child.alive:
+            time.sleep(_CLOSELY_S)
+        return ProcessTimes(imported_s()[0] - began_s, time.perf_counter() - killed_s)
+
+
+class _ElasticJob:
+    """A job while it runs."""
+
+    def __init__(self, job: Job, children: dict[int, Child], kill: Kill | None) -> None:
+        self._job, self._children, self._kill = job, children, kill
+        self._left = set(children)
+        self._notes = EventLog(job.folder, INJECTOR, "injector")
+        self._killed = False
+
+    def until_ended(self, replaced: Callable[[int], bool]) -> None:
+        """Returns once all ranks have ended well. replaced: whether the process of a host that was killed may be gone; starts
+        another where there is to be one. Raises RunError."""
+        seen_bytes, seen_s = 0, time.monotonic()
+        while not self._all_ended(replaced):
+            time.sleep(POLL_S)
+            self._kill_if_due()
+            if (now_bytes := size_bytes(self._job.folder)) > seen_bytes:
+                seen_bytes, seen_s = now_bytes, time.monotonic()
+            if time.monotonic() - seen_s > self._job.patience_s:
+                last = read(self._job.folder)[-1:]
+                where = f"{last[0].what} on host {last[0].host}" if last else "its start"
+                raise RunError(f"the job has got no further than {where} for {self._job.patience_s:g} s; is the machine busy?")
+
+    def _all_ended(self, replaced: Callable[[int], bool]) -> bool:
+        for host in [host for host in self._left if not self._children[host].alive]:
+            if not self._has_ended(host) and not replaced(host):
+                raise RunError(f"host {host} of the job ended before it was done: {self._children[host].why()}")
+            if not self._children[host].alive:
+                self._left.remove(host)
+        return not self._left
+
+    def _has_ended(self, host: int) -> bool:
+        return any(event.what == "ended" for event in of_trainer(self._job.folder, host))
+
+    def _kill_if_due(self) -> None:
+        kill = self._kill
+        if kill is None or self._killed:
+            return
+        own = of_trainer(self._job.folder, kill.host)
+        if not own or own[-1].step < kill.after_step:
+            return
+        self._killed = True
+        self._notes.note("killed", step=kill.after_step)
+        agent = [self._children[kill.host].pid] if kill.node else []
+        for pid in [*agent, own[-1].pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def _ended(children: dict[int, Child]) -> Iterator[None]:
+    """Ends what still runs of the children, and what they have started, after the context."""
+    try:
+        yield
+    finally:
+        for child in children.values():
+            if child.alive:
+                os.kill(child.pid, signal.SIGKILL)
+        for child in children.values():
+            child.close()
+
+
+def _wait_until_ready(host: int, child: Child, timeout_s: float) -> None:
+    child.socket.settimeout(timeout_s)
+    try:
+        ready = child.socket.recv(len(READY)) == READY
+    except OSError:
+        ready = False
+    if not ready:
+        raise RunError(f"torchrun cannot be started on host {host}: {child.why()}; try: python -m torch.distributed.run --help")

@@ -1,0 +1,123 @@
+"""State: what a rank saves of training, so that it or another goes on from there, and how all agree on the step.
+
+Rank 0 saves for everybody where all ranks have all parameters; of parameter servers each saves its part, and hands it to the
+workers again. Files are written aside and renamed, so that each is whole or not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from scaleproof.simulator.run.run import write_aside
+from scaleproof.validator.experiments.elastic.job import Job
+from scaleproof.validator.experiments.elastic.records import EventLog
+from scaleproof.validator.launch import rank
+from scaleproof.validator.strategy.base import Trainer
+from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched
+from scaleproof.validator.strategy.parameter_server.server import Server
+from scaleproof.validator.strategy.parameter_server.worker import Worker
+
+# Of servers one may have been killed before it saved a step that the others have saved, so that they need the one before.
+_KEPT: Final = 2
+
+
+class Keeper:
+    """Saves and restores one rank's part of the state."""
+
+    def __init__(self, job: Job, trainer: Trainer, notes: EventLog) -> None:
+        self._job, self._trainer, self._notes = job, trainer, notes
+        self._rank = rank.here().rank
+
+    def begin(self) -> int:
+        """Restores what was saved last; how many steps were done by then. Where nothing is saved, the beginning is."""
+        step = self._last_step()
+        if step is None:
+            self.save(0)
+            step = self._last_step()
+            assert step is not None, "a step was just saved"
+        began_s = time.perf_counter()
+        for holder in self._read_by():
+            _restore(self._trainer, torch.load(self._path(holder, step), weights_only=True))
+        _hand_out(self._trainer)
+        self._notes.note("restored", step=step, rank=self._rank, took_s=time.perf_counter() - began_s)
+        return step
+
+    def save(self, step: int) -> None:
+        """Saves the state after so many steps, if it is this rank that does."""
+        if self._rank not in self._job.holders:
+            return
+        began_s = time.perf_counter()
+        content = io.BytesIO()
+        torch.save(_state(self._trainer), content)
+        write_aside(self._path(self._rank, step), content.getvalue())
+        for old in self._saved(self._rank)[:-_KEPT]:
+            self._path(self._rank, old).unlink()
+        self._notes.note("saved", step=step, rank=self._rank, took_s=time.perf_counter() - began_s)
+
+    def digest(self) -> str:
+        """A number that tells parameters apart, to the last bit."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self._trainer.parameters().items()):
+            digest.update(name.encode() + value.detach().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _last_step(self) -> int | None:
+        """The last that all have saved who save, as all ranks see it."""
+        own = self._saved(self._rank) if self._rank in self._job.holders else None
+        common = set.intersection(*(set(one) for one in rank.exchange(own) if one is not None))
+        return max(common, default=None)
+
+    def _read_by(self) -> range:
+        """Whose files this rank reads: where one saves for all, that one's."""
+        if isinstance(self._trainer, Microbatched):
+            return self._job.holders
+        return range(self._rank, self._rank + 1) if self._rank in self._job.holders else range(0)
+
+    def _saved(self, holder: int) -> list[int]:
+        return sorted(int(path.stem.rpartition("-")[2]) for path in self._job.folder.glob(f"state-{holder}-*.pt"))
+
+    def _path(self, holder: int, step: int) -> Path:
+        return self._job.folder / f"state-{holder}-{step}.pt"
+
+
+def _state(trainer: Trainer) -> dict[str, Any]:
+    if isinstance(trainer, Server):
+        return {str(part.bucket): (part.value.detach(), part.optimizer.state_dict()) for part in trainer.parts}
+    assert isinstance(trainer, Microbatched), "others do not save"
+    parameters = {name: value.detach() for name, value in trainer.parameters().items()}
+    return {"parameters": parameters, "optimizer": trainer.optimizer.state_dict()}
+
+
+@torch.no_grad()
+def _restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    if isinstance(trainer, Server):
+        for part in trainer.parts:
+            value, optimizer = state[str(part.bucket)]
+            part.value.copy_(value)
+            part.optimizer.load_state_dict(optimizer)
+        return
+    assert isinstance(trainer, Microbatched), "others do not read"
+    for name, value in trainer.parameters().items():
+        value.copy_(state["parameters"][name])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+
+
+@torch.no_grad()
+def _hand_out(trainer: Trainer) -> None:
+    """Servers send what they hold to every worker, over the network."""
+    if isinstance(trainer, Server):
+        for worker in range(trainer.strategy.workers):
+            for part in trainer.parts:
+                dist.send(part.value.detach(), worker)
+    elif isinstance(trainer, Worker):
+        for bucket in reversed(range(len(trainer.layout.buckets))):
+            for work in trainer.pull(bucket):
+                work.wait()

@@ -1,0 +1,132 @@
+"""prove: predicts and measures cases that nothing was calibrated on, one after the other, and keeps what came of each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Final
+
+from scaleproof.simulator.common.errors import InputError, RunError
+from scaleproof.simulator.run.run import Run, write_aside
+from scaleproof.validator.experiments.proving.cases import ProvingCase
+from scaleproof.validator.experiments.proving.figures import DISTURBED, CaseOutcome
+from scaleproof.validator.launch.hosts import needed_nodes
+from scaleproof.validator.measure import MeasureOptions, measure_here
+from scaleproof.validator.netlab.compatibility import lab_cluster
+from scaleproof.validator.netlab.lab import Netlab
+from scaleproof.validator.record.cpu_usage import Processors, usable
+from scaleproof.validator.record.provenance import NOTICED_LOAD, load_of
+
+OUTCOMES_FILE: Final = "outcomes.jsonl"
+_TIMEOUT_S: Final = 60.0
+# Whether the machine is quiet is seen while a core works for so long, and looked at again after a pause.
+_LOOK_S: Final = 0.2
+_PAUSE_S: Final = 2.0
+
+Measure = Callable[[ProvingCase], Run]
+
+
+def measured_in_lab(case: ProvingCase) -> Run:
+    """Trains a case on hosts of its own, with links of its rate."""
+    cluster = lab_cluster(case.scenario)
+    assert cluster.network is not None
+    network = cluster.network.model_copy(update={"bandwidth_Bps": case.rate_Bps})
+    with Netlab(cluster.model_copy(update={"network": network})) as lab:
+        return measure_here(case.scenario, lab.ranks_hosts(case.scenario), MeasureOptions(_TIMEOUT_S), "netlab")
+
+
+def prove(
+    cases: Iterable[ProvingCase],
+    known: Mapping[str, CaseOutcome],
+    measure_case: Measure,
+    tell: Callable[[CaseOutcome], None],
+    patience_s: float = 0.0,
+) -> list[CaseOutcome]:
+    """The outcomes of all cases. known: of those that need not be measured again. tell: is called with each that is.
+
+    Cases whose runs others disturbed are measured again, each in its turn and when the machine is quiet, for `patience_s`
+    seconds in all; of a case's runs the least disturbed counts: what is proved is the forecast, not the neighbours.
+    """
+    outcomes: list[CaseOutcome] = []
+    drawn: list[ProvingCase] = []
+    for case in cases:
+        outcome = known.get(case.scenario.name)
+        if outcome is None or outcome.predicted_s != case.predicted.step_time_s:
+            outcome = _outcome(case, measure_case)
+            tell(outcome)
+        drawn.append(case)
+        outcomes.append(outcome)
+    until_s = time.monotonic() + patience_s
+    for number in _disturbed(outcomes, until_s):
+        again = _outcome(drawn[number], measure_case)
+        if again.measured_s is not None and again.disturbance < outcomes[number].disturbance:
+            outcomes[number] = again
+            tell(again)
+    return outcomes
+
+
+def _disturbed(outcomes: Sequence[CaseOutcome], until_s: float) -> Iterator[int]:
+    """Numbers of cases to measure again, each once the machine is quiet, over and over until none is left or time is up."""
+    while disturbed := [number for number, outcome in enumerate(outcomes) if outcome.is_disturbed]:
+        for number in disturbed:
+            while time.monotonic() < until_s and not _is_quiet():
+                time.sleep(_PAUSE_S)
+            if time.monotonic() >= until_s:
+                return
+            yield number
+
+
+def _is_quiet() -> bool:
+    """Whether this machine's host leaves a core that works its time, and no others work on it."""
+    meanwhile, end_s = Processors(), time.monotonic() + _LOOK_S
+    while time.monotonic() < end_s:
+        pass
+    return meanwhile.taken() <= DISTURBED and meanwhile.busy() <= 1 / len(usable()) + NOTICED_LOAD
+
+
+def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
+    predicted = case.predicted
+    low_s, high_s = predicted.prediction_interval_s or (predicted.step_time_s,) * 2
+    told: dict[str, Any] = {
+        "name": case.scenario.name,
+        "group": case.group,
+        "family": case.family,
+        "compute": case.scenario.compute,
+        "hosts": needed_nodes(case.scenario),
+        "predicted_s": predicted.step_time_s,
+        "low_s": low_s,
+        "high_s": high_s,
+    }
+    meanwhile = Processors()
+    try:
+        run = measure_case(case)
+    except RunError as error:
+        return CaseOutcome(**told, measured_s=None, failure=str(error))
+    return CaseOutcome(**told, measured_s=run.step_time_s, taken=meanwhile.taken(), foreign=load_of(run.provenance))
+
+
+def write(outcomes: Sequence[CaseOutcome], folder: Path) -> None:
+    """Writes what came of the cases so far, a line each."""
+    text = "".join(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
+    write_aside(folder / OUTCOMES_FILE, text.encode())
+
+
+def read(folder: Path) -> dict[str, CaseOutcome]:
+    """What came of cases in an earlier run, by name; nothing where there was none. Raises InputError."""
+    path = folder / OUTCOMES_FILE
+    if not path.exists():
+        return {}
+    names = {field.name for field in fields(CaseOutcome)}
+    found: dict[str, CaseOutcome] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row: dict[str, Any] = json.loads(line)
+            outcome = CaseOutcome(**{name: value for name, value in row.items() if name in names})
+        except (ValueError, TypeError, AttributeError):
+            raise InputError(f"{path}:{number}: no outcome of a case; remove the file, or give another --out") from None
+        if outcome.measured_s is not None:
+            found[outcome.name] = outcome
+    return found

@@ -1,0 +1,249 @@
+"""The fork server: imports torch once, then forks a rank in milliseconds.
+
+Importing torch takes more than a second of processor time, which every rank would pay for itself. `multiprocessing` has a
+fork server too, but it runs the caller's main script again in each child, which breaks scripts without a main guard.
+
+Nothing outlives its launcher: the server ends the ranks when the launcher's socket closes, which the kernel sees to even after
+kill -9, and the kernel ends the ranks when the server dies.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import glob
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.launch.child import Child
+
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_SEND_S: Final = 5.0
+# What ranks import anyway, loaded once before they are forked.
+_PRELOAD: Final = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.pipelining",
+    "torch.nn.parallel",
+    "scaleproof.validator.train.train",
+)
+_CODE: Final = "from scaleproof.validator.launch.fork_server import serve; serve(int(sys.argv[1]), sys.argv[3])"
+
+
+class Exit(NamedTuple):
+    """How a rank ended: its exit code, or −n after signal n."""
+
+    rank: int
+    code: int
+
+
+class ForkServer:
+    """The launcher's end: starts ranks, reports how they end, ends them. One job at a time, which `lock` guards."""
+
+    def __init__(self) -> None:
+        self._child = Child(_CODE, folder_prefix())
+        self.lock = threading.Lock()
+        self._buffer = b""
+        self._ready = False
+
+    def wait_until_ready(self) -> None:
+        """Returns once ranks start without delay. Raises RunError when the server cannot be."""
+        while not self._ready:
+            try:
+                self._ready = bool(self._receive(None))
+            except RunError:
+                raise RunError(f"ranks cannot be started: {self._child.why()}; try: python -c 'import torch'") from None
+
+    def start(self, folder: Path, ranks: int) -> None:
+        """Starts ranks 0 … ranks−1 of the job in `folder`, in this process's working directory."""
+        self._send({"folder": str(folder), "ranks": ranks, "cwd": os.getcwd()})
+
+    def exits(self, timeout_s: float) -> list[Exit]:
+        """Ranks that have ended, once there are any or the timeout has passed. Raises RunError when the server is gone."""
+        return [Exit(*report) for report in self._receive(timeout_s)]
+
+    def kill(self) -> None:
+        """Ends all ranks of the job; their exits are still reported."""
+        self._send({"kill": True})
+
+    def close(self) -> None:
+        """Ends the server and with it all ranks."""
+        self._child.close()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._child.alive
+
+    def _receive(self, timeout_s: float | None) -> list[Any]:
+        self._child.socket.settimeout(timeout_s)
+        try:
+            received = self._child.socket.recv(65536)
+        except TimeoutError:
+            return []
+        except OSError:
+            received = b""
+        if not received:
+            raise RunError("the process that starts ranks was ended from outside; start the run again")
+        *lines, self._buffer = (self._buffer + received).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._child.socket.settimeout(_SEND_S)
+        # where the server is gone, the next `exits` says so
+        with contextlib.suppress(OSError):
+            self._child.socket.sendall(json.dumps(message).encode() + b"\n")
+
+
+_shared: list[ForkServer] = []
+_starting = threading.Lock()
+
+
+def shared() -> ForkServer:
+    """The fork server of this process, started when first asked for and kept until the process ends."""
+    with _starting:
+        if not _shared or not _shared[0].alive:
+            _close_shared()
+            _shared.append(ForkServer())
+        return _shared[0]
+
+
+@atexit.register
+def _close_shared() -> None:
+    while _shared:
+        _shared.pop().close()
+
+
+def folder_prefix() -> str:
+    """How the paths of all temporary folders of this process begin, by which the server finds them after its death."""
+    return os.path.join(tempfile.gettempdir(), f"scaleproof-{os.getpid()}-")
+
+
+def serve(descriptor: int, folders: str) -> None:
+    """The server's end: forks ranks as told through the socket, until that closes.
+
+    folders: how the paths of the launcher's temporary folders begin.
+    """
+    import importlib
+
+    for module in _PRELOAD:
+        importlib.import_module(module)
+    # nothing else that runs here is to keep the launcher waiting
+    os.set_inheritable(descriptor, False)
+    _ForkServer(socket.socket(fileno=descriptor), folders).run()
+    # torch takes its time to be taken down, and there is nothing to save
+    os._exit(0)
+
+
+class _ForkServer:
+    def __init__(self, control: socket.socket, folders: str) -> None:
+        self.control = control
+        self.folders = folders
+        self.pid = os.getpid()
+        self.ranks: dict[int, int] = {}  # pid → rank
+        self.folder = ""
+        self.die_with_parent = die_with_parent()
+        self.woken, self.wake = os.pipe()
+        for end in (self.woken, self.wake):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        self.report("ready")
+        buffer = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.control, selectors.EVENT_READ)
+            selector.register(self.woken, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self.woken in ready:
+                    os.read(self.woken, 4096)
+                    self.reap()
+                if self.control in ready:
+                    received = self.control.recv(65536)
+                    if not received:
+                        self.end_all()
+                        return
+                    *lines, buffer = (buffer + received).split(b"\n")
+                    for line in lines:
+                        self.obey(json.loads(line))
+
+    def obey(self, message: dict[str, Any]) -> None:
+        if "kill" in message:
+            self.kill()
+            return
+        self.folder = message["folder"]
+        # the launcher may have moved since the server started, and relative paths with it
+        os.chdir(message["cwd"])
+        for rank in range(message["ranks"]):
+            pid = os.fork()
+            if pid == 0:
+                self.become(rank)
+            self.ranks[pid] = rank
+
+    def become(self, rank: int) -> None:
+        """What a forked process does: it is a rank, and never returns here."""
+        code = 1
+        try:
+            self.die_with_parent()
+            # the server may have died before the kernel was asked
+            if os.getppid() != self.pid:
+                return
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (self.woken, self.wake):
+                os.close(descriptor)
+            self.control.close()
+            from scaleproof.validator.launch import rank as rank_module
+
+            code = rank_module.main(Path(self.folder), rank)
+        finally:
+            os._exit(code)
+
+    def reap(self) -> None:
+        while self.ranks:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self.report([self.ranks.pop(pid), os.waitstatus_to_exitcode(status)])
+
+    def report(self, what: Any) -> None:
+        # where the launcher is gone, its closed socket ends the server next
+        with contextlib.suppress(OSError):
+            self.control.sendall(json.dumps(what).encode() + b"\n")
+
+    def end_all(self) -> None:
+        """The launcher is gone: what it cannot clean up any more is."""
+        self.kill()
+        for pid in self.ranks:
+            os.waitpid(pid, 0)
+        for folder in glob.glob(f"{glob.escape(self.folders)}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        for pid in self.ranks:
+            os.kill(pid, signal.SIGKILL)
+
+
+def die_with_parent() -> Callable[[], None]:
+    """A function by which a process asks the kernel to end it when its parent dies; nothing where there is no such call."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

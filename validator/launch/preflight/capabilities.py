@@ -1,0 +1,172 @@
+"""Twins: which strategies real training has, which of their fields it follows, and what else it refuses of each.
+
+It knows nothing of torch, so that everything is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import ParameterServer
+from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
+from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.validator.launch.preflight import refusals
+
+# Schedules in which torch posts a receive when a rank gets to the pass that needs it; 1f1b can be run so or the other way.
+_NEVER_AHEAD: Final = ("gpipe", "looped_bfs")
+_COUNTED: Final = ("account_for_embedding", "account_for_loss")
+_STAGED: Final = ("stages_", "chunks", "microbatches_", "schedule", "balance", *_COUNTED, "overlap_sends")
+_BUCKETED: Final = ("bucket_bytes", "first_bucket_bytes", "overlap")
+_DIVIDED: Final = ("tensor", "sequence_parallel", "context", "context_by", "expert", "order")
+_SHARDED: Final = ("prefetch", "reshard", "scatter", "shard_over")
+_ALGORITHMS: Final = ("ring",)
+_SERVED: Final = ("mode", "bound", "backups", "shard", "overlap", "bucket_bytes", "two_level", "rollout_s")
+# Schedules whose backward passes make all gradients at once.
+_WHOLE_BACKWARD: Final = ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
+# Of each kind the fields that its twin follows.
+MEASURED: Final[dict[str, tuple[str, ...]]] = {
+    "data_parallel": ("workers_", "microbatches_", "shares", "compression", "algorithm", *_BUCKETED, *_SHARDED),
+    "local_sgd": ("workers_", "period", "outer", "overlap"),
+    "gather_average": ("workers_",),
+    "model_parallel": ("stages_",),
+    "parameter_server": ("workers_", "servers_", "placement", *_SERVED),
+    "pipeline": _STAGED,
+    "hybrid": ("workers_", "servers_", "bucket_bytes", "overlap", *_STAGED, *_DIVIDED),
+}
+
+
+def check_strategy(scenario: Scenario) -> None:
+    """Raises InputError where real training has no such strategy, or not with these fields."""
+    strategy = scenario.strategy
+    measured = MEASURED.get(strategy.kind)
+    if measured is None:
+        known = ", ".join(MEASURED)
+        raise InputError(f"strategy: {strategy.kind} can be predicted but not measured; give one of {known}")
+    for name, field in type(strategy).model_fields.items():
+        usual = field.get_default(call_default_factory=True)
+        if name not in ("kind", *measured) and getattr(strategy, name) != usual:
+            raise InputError(refusals.strategy_refusal(name, field.alias or name, usual))
+    _check_training(scenario)
+    if (check := _CHECKS.get(strategy.kind)) is not None:
+        check(scenario)
+
+
+def _check_training(scenario: Scenario) -> None:
+    """What of `training` a twin follows."""
+    training = scenario.training
+    if training.recompute.products is not None and scenario.compute == "real":
+        message = f"products are predicted but not measured: {refusals.EVERY_SECOND}"
+        raise InputError(f"training.recompute: {message}; give modules or full, or set compute=paced")
+    if training.fused_accumulation:
+        message = f"is predicted but not measured: {refusals.FUSED}; set it to false, or leave it out"
+        raise InputError(f"training.fused_accumulation {message}")
+    if training.zero and training.accumulate_precision is not None:
+        message = f"with training.zero is predicted but not measured: {refusals.ACCUMULATED_SHARDS}; leave either out"
+        raise InputError(f"training.accumulate_precision {message} to measure")
+    if training.zero:
+        _check_sharded(scenario)
+
+
+def _check_sharded(scenario: Scenario) -> None:
+    """Which of ZeRO's stages there are, and with what."""
+    zero, plan = scenario.training.zero, scenario.strategy.plan
+    if scenario.strategy.kind != "data_parallel":
+        message = f"of a {scenario.strategy.kind} is predicted but not measured: {refusals.ZERO_OF}; give a data_parallel"
+        raise InputError(f"training.zero {message}")
+    if zero == 1:
+        message = f"1 is predicted but not measured: {refusals.ZERO_STAGE_1}; give 2, or 3 to share parameters out as well"
+        raise InputError(f"training.zero: {message}")
+    if plan.shares is not None:
+        raise InputError("strategy.shares with training.zero is predicted but not measured; leave either out to measure")
+
+
+def _check_data_parallel(scenario: Scenario) -> None:
+    plan = scenario.strategy.plan
+    if plan.algorithm is not None and plan.algorithm not in _ALGORITHMS:
+        known = f"give {' or '.join(_ALGORITHMS)}, or leave it out for the library's choice"
+        raise InputError(f"strategy.algorithm: {plan.algorithm} is predicted but not measured; {known}")
+    if scenario.training.zero and plan.algorithm is not None:
+        raise InputError("strategy.algorithm with training.zero is predicted but not measured; leave either out to measure")
+
+
+def _check_stages(scenario: Scenario) -> None:
+    plan = scenario.strategy.plan
+    if plan.schedule in V_SHAPED and plan.stages > 1 and not turns_around():
+        message = f"{plan.schedule} needs torch 2.13; in older ones a rank sends to itself, which gloo cannot"
+        raise InputError(f"strategy.schedule: {message}; install it, or give another schedule")
+    if plan.stages > 1 and plan.overlap_sends and plan.schedule in _NEVER_AHEAD:
+        message = f"torch receives when a rank gets to a pass in {plan.schedule}; set it to false"
+        raise InputError(f"strategy.overlap_sends: {message}")
+    if plan.stages > 1 and not plan.overlap_sends and plan.schedule not in ("1f1b", *_NEVER_AHEAD):
+        raise InputError(f"strategy.overlap_sends: torch receives ahead of passes in {plan.schedule}; give true")
+    _check_gradients(scenario)
+    if plan.schedule == "1f1b" and plan.microbatches < plan.stages and not plan.overlap_sends:
+        numbers = f"{plan.microbatches} for {plan.stages}"
+        message = f"torch's 1f1b needs at least as many microbatches as stages, got {numbers}; give {plan.stages}, or gpipe"
+        raise InputError(f"strategy.microbatches: {message}")
+
+
+def _check_gradients(scenario: Scenario) -> None:
+    """Raises InputError where gradients of weights, which autograd gives no hook for, have a precision of their own."""
+    training, plan = scenario.training, scenario.strategy.plan
+    for field in ("accumulate_precision", "reduce_precision"):
+        if getattr(training, field) not in (None, training.precision) and splits_backward(plan):
+            raise InputError(f"training.{field}: {_hidden_gradients(plan)}")
+
+
+def splits_backward(plan: Plan) -> bool:
+    """Whether gradients of weights have passes of their own."""
+    return plan.stages > 1 and plan.schedule not in _WHOLE_BACKWARD
+
+
+def _hidden_gradients(plan: Plan) -> str:
+    return f"torch hides from us when {plan.schedule} has gradients of weights; leave it out, or give another schedule"
+
+
+def _check_hybrid(scenario: Scenario) -> None:
+    _check_stages(scenario)
+    plan, experts = scenario.strategy.plan, getattr(scenario.model, "experts", None)
+    if plan.expert > 1 and scenario.compute == "paced":
+        raise InputError("compute: workers that share experts cannot be paced; leave expert out, or set compute=real")
+    if plan.overlap and splits_backward(plan):
+        raise InputError(f"strategy.overlap: {_hidden_gradients(plan)}")
+    if plan.expert > 1 and plan.sequence_parallel:
+        shared = "of workers that share experts is predicted but not measured"
+        raise InputError(f"strategy.sequence_parallel {shared}; leave either out to measure")
+    if plan.servers and (plan.expert > 1 or plan.sequence_parallel or (plan.tensor > 1 and experts is not None)):
+        message = "servers of ranks that have parts of gradients, or different experts, are predicted but not measured"
+        raise InputError(f"strategy.servers: {message}; leave them out, or expert and sequence_parallel")
+    sequence = getattr(scenario.model, "sequence", 0)
+    if plan.context > 1 and plan.context_by != "ulysses" and sequence % (2 * plan.context):
+        message = f"{plan.context} ranks have two parts each of {sequence} tokens, as causal attention needs it to be even"
+        raise InputError(f"strategy.context: {message}; give a sequence that {2 * plan.context} divides")
+
+
+def _check_servers(scenario: Scenario) -> None:
+    strategy = scenario.strategy
+    assert isinstance(strategy, ParameterServer)
+    if strategy.overlap and strategy.two_level:
+        raise InputError("strategy.overlap: with two_level it is predicted but not measured; leave either out to measure")
+
+
+def turns_around() -> bool:
+    """Whether torch's pipelines hand on what stays on a rank, as it does where a V turns: tried with 2.11, and with 2.13."""
+    try:
+        major, minor, *_ = version("torch").split(".")
+    except PackageNotFoundError:
+        # that it is missing is told once it is needed
+        return True
+    return (int(major), int(minor)) >= (2, 13)
+
+
+# Of each kind what its twin refuses beside.
+_CHECKS: Final[dict[str, Callable[[Scenario], None]]] = {
+    "data_parallel": _check_data_parallel,
+    "pipeline": _check_stages,
+    "hybrid": _check_hybrid,
+    "parameter_server": _check_servers,
+}

@@ -1,0 +1,129 @@
+"""Which rank torchrun or Slurm has started this process as, if any has, and where those ranks meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from scaleproof.simulator.common.errors import InputError, RankError
+
+# Below the ports that Linux gives out by itself (net.ipv4.ip_local_port_range), so that steps of different jobs are unlikely to
+# meet at one that is taken.
+_FIRST_PORT: Final = 15_000
+_PORTS: Final = 16_000
+_TORCHRUN: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_SLURM: Final = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+
+
+class PartedError(RankError):
+    """Ranks no longer answer one another, so that nothing can be measured any more."""
+
+
+@dataclass(frozen=True)
+class RankEnvironment:
+    """A process among those that somebody else started: numbers among all, and among those of its machine."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    local_ranks: int
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], names: tuple[str, str, str, str]) -> Self:
+        try:
+            return cls(*(int(environment[name]) for name in names))
+        except (KeyError, ValueError):
+            raise InputError(
+                f"the environment has {names[0]}, but not {', '.join(names[1:])} as numbers; set them, or none"
+            ) from None
+
+
+@dataclass(frozen=True)
+class MeetingPoint:
+    """Where ranks find one another. hosted: whether what started them listens there already, else rank 0 does."""
+
+    host: str
+    port: int
+    hosted: bool
+
+
+def place_in(environment: Mapping[str, str]) -> RankEnvironment | None:
+    """The place that the environment describes; None where ranks are to be started here.
+
+    Of Slurm's variables, which a batch script and an interactive shell have too, those count that srun gives to several tasks,
+    or that come with MASTER_ADDR and MASTER_PORT. Raises InputError where a description is not complete.
+    """
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        local = {"LOCAL_RANK": environment["RANK"], "LOCAL_WORLD_SIZE": environment["WORLD_SIZE"]}
+        return RankEnvironment.of(local | dict(environment), _TORCHRUN)
+    told = "MASTER_ADDR" in environment and "MASTER_PORT" in environment
+    by_srun = "SLURM_STEP_NODELIST" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+    if "SLURM_PROCID" in environment and (told or by_srun):
+        return RankEnvironment.of(dict(environment) | dict(_tasks(environment)), _SLURM)
+    return None
+
+
+def meeting_point(environment: Mapping[str, str]) -> MeetingPoint:
+    """Where the ranks that the environment tells of meet: at MASTER_ADDR and MASTER_PORT; of Slurm's tasks else on the first of
+    their hosts, at a port that follows from the job's number. Raises InputError where that cannot be told."""
+    slurm = dict(_slurm_point(environment)) if "SLURM_PROCID" in environment else {}
+    given = slurm | {name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if environment.get(name)}
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in given]
+    if missing:
+        raise InputError(f"the environment does not say where ranks meet; set {' and '.join(missing)}, or start by torchrun")
+    port = given["MASTER_PORT"]
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise InputError(f"MASTER_PORT={port} is no port; give a number from 1 to 65535")
+    return MeetingPoint(given["MASTER_ADDR"], int(port), environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
+
+
+def hosts_in(nodelist: str) -> list[str]:
+    """The hosts of a list as Slurm writes it: 'gpu[08-10,12],login1'. Raises InputError for what is none."""
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodelist)
+    if ",".join(parts) != nodelist or not parts:
+        raise InputError(f"{nodelist!r} is no list of hosts; set MASTER_ADDR to the machine of rank 0")
+    return [host for part in parts for host in _expanded(part)]
+
+
+def _expanded(part: str) -> Iterator[str]:
+    """The hosts of one name with any number of ranges in it."""
+    found = re.search(r"\[([^\]]*)\]", part)
+    if found is None:
+        yield part
+        return
+    for numbers in found[1].split(","):
+        first, _, last = numbers.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise InputError(f"{part!r} is no list of hosts; set MASTER_ADDR to the machine of rank 0")
+        for number in range(int(first), int(last or first) + 1):
+            for rest in _expanded(part[found.end() :]):
+                yield f"{part[: found.start()]}{number:0{len(first)}d}{rest}"
+
+
+def _tasks(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """How many tasks srun started in all and on this machine; a step may have fewer than its job."""
+    in_all = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "")
+    yield "SLURM_NTASKS", in_all
+    by_node = list(_repeated(environment.get("SLURM_STEP_TASKS_PER_NODE", "")))
+    node = environment.get("SLURM_NODEID", "0")
+    if node.isdecimal() and int(node) < len(by_node):
+        yield "SLURM_NTASKS_PER_NODE", by_node[int(node)]
+    elif "SLURM_NTASKS_PER_NODE" not in environment:
+        yield "SLURM_NTASKS_PER_NODE", in_all
+
+
+def _repeated(counts: str) -> Iterator[str]:
+    """'2(x3),1' as 2, 2, 2, 1."""
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", counts):
+        yield from [count] * int(times or 1)
+
+
+def _slurm_point(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    nodelist = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    if nodelist and not environment.get("MASTER_ADDR"):
+        yield "MASTER_ADDR", hosts_in(nodelist)[0]
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "0")
+    if job.isdecimal() and step.isdecimal():
+        yield "MASTER_PORT", str(_FIRST_PORT + (int(job) * 31 + int(step)) % _PORTS)

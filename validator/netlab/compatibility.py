@@ -1,0 +1,86 @@
+"""netlab_fit: which scenarios netlab measures as they are, and what it leaves out of the rest."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Final
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import InputError
+from scaleproof.simulator.common.units import format_Bps
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.hosts import needed_nodes, nodes_of_ranks
+from scaleproof.validator.netlab import wiring
+
+_CORES: Final = os.cpu_count() or 1
+# No core passes on more: two of a virtual machine move 42 Gbit/s over two hosts' links without a limit worth the name.
+_MOST_Bps: Final = 50e9 / 8
+# With so much for each core links are still full: 16 hosts of 500 Mbit/s on two.
+_EASY_Bps: Final = 3.2e9 / 8
+
+
+def lab_cluster(scenario: Scenario) -> Cluster:
+    """The part of the scenario's cluster that ranks are on."""
+    return scenario.cluster.model_copy(update={"nodes": needed_nodes(scenario)})
+
+
+def check(scenario: Scenario) -> None:
+    """Raises InputError where no lab on this machine is what the scenario describes."""
+    try:
+        lab = wiring.plan(lab_cluster(scenario))
+        _check_rates(lab)
+        _check_inside(scenario, lab)
+    except InputError as error:
+        raise InputError(f"{scenario.name}: {error}") from None
+
+
+def warning(scenario: Scenario) -> str:
+    """What the lab leaves out, if anything."""
+    if not _limits_inside(scenario):
+        return ""
+    return (
+        "cluster.node.link is not limited: ranks of one host talk over its loopback; "
+        "give each rank a host of its own (cluster.node.devices: 1) to measure links that are"
+    )
+
+
+def provenance(scenario: Scenario) -> dict[str, str]:
+    """What ranks of one host talk over, where there are any."""
+    return {"inside a host": "loopback, not limited"} if _shares_hosts(scenario) else {}
+
+
+def _check_rates(lab: wiring.WiringPlan) -> None:
+    rates_Bps = [cable.rate_Bps for cable in lab.hosts]
+    if sum(rates_Bps) > _CORES * _MOST_Bps:
+        easy_bit = _rounded_down(_CORES * _EASY_Bps / len(rates_Bps) * 8)
+        raise InputError(
+            f"cluster.network.bandwidth: {len(rates_Bps)} hosts of up to {format_Bps(max(rates_Bps))} move up to "
+            f"{format_Bps(sum(rates_Bps))} at once, {_CORES} cores {format_Bps(_CORES * _MOST_Bps)} at most; "
+            f'measure a slower network: --set "cluster.network.bandwidth={easy_bit / 1e6:g} Mbit/s"'
+        )
+
+
+def _check_inside(scenario: Scenario, lab: wiring.WiringPlan) -> None:
+    link = scenario.cluster.node.link
+    fastest_Bps = max(cable.rate_Bps for cable in lab.hosts)
+    if link is not None and _limits_inside(scenario) and link.bandwidth_Bps < fastest_Bps:
+        raise InputError(
+            f"cluster.node.link: netlab does not limit it, and with {format_Bps(link.bandwidth_Bps)} it is slower than the "
+            f"network's {format_Bps(fastest_Bps)}; make it faster than that, or give each rank a node of its own"
+        )
+
+
+def _limits_inside(scenario: Scenario) -> bool:
+    return scenario.cluster.node.link is not None and _shares_hosts(scenario)
+
+
+def _shares_hosts(scenario: Scenario) -> bool:
+    nodes = nodes_of_ranks(scenario)
+    return len(set(nodes)) < len(nodes)
+
+
+def _rounded_down(number: float) -> float:
+    """To one significant digit."""
+    unit = 10 ** math.floor(math.log10(number))
+    return float(number // unit * unit)

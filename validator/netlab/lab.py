@@ -1,0 +1,147 @@
+"""netlab: a cluster's hosts and links on one Linux machine, from what the kernel has.
+
+Each node is a network namespace with an interface and an address of its own; bridges join them, and every link is limited in
+both directions to the scenario's bandwidth. What is computed still shares the machine's cores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.common.units import format_bytes, format_time_s
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch.hosts import Host, nodes_of_ranks
+from scaleproof.validator.netlab import wiring
+from scaleproof.validator.netlab.namespaces import Holder
+from scaleproof.validator.netlab.self_test import LabReport, probe
+
+_COMMAND_S: Final = 30.0
+
+
+class Netlab:
+    """The hosts of a cluster as network namespaces, while the context lasts.
+
+    Nothing of it stays: one process holds the namespaces, and ends with this one.
+    """
+
+    interface = wiring.INTERFACE
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Raises InputError where no lab can be built for the cluster."""
+        self._plan = wiring.plan(cluster)
+        self.hosts = cluster.nodes
+        self._holder: Holder | None = None
+
+    def __enter__(self) -> Self:
+        """Builds the lab. Raises RunError where this machine cannot."""
+        require()
+        self._has_netem = has_netem()
+        self._holder = Holder(1 + self.hosts, wiring.SETTINGS)
+        try:
+            self._build(*self._holder.paths)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    def namespace(self, host: int) -> Path:
+        """What to join to be on that host, while the lab stands. Raises RunError where it does not."""
+        if self._holder is None or not self._holder.alive:
+            raise RunError("the lab does not stand: it was not entered, or the process that holds it was ended; build it again")
+        return self._holder.paths[1 + host]
+
+    def address(self, host: int) -> str:
+        return self._plan.address(host)
+
+    def command(self, host: int, argv: Sequence[str]) -> list[str]:
+        """argv to run a command on that host."""
+        return _inside(self.namespace(host), argv)
+
+    def ranks_hosts(self, scenario: Scenario) -> list[Host]:
+        """Where each rank of a scenario runs. Raises RunError where the lab does not stand."""
+        return [Host(self.namespace(node), self.interface) for node in nodes_of_ranks(scenario)]
+
+    def limit(self, host: int, rate_Bps: float) -> None:
+        """From now on the host's link carries so much, in both directions. Raises RunError where the lab does not stand."""
+        namespace = self.namespace(host)
+        assert self._holder is not None, "the lab stands"
+        _batch("tc", self._holder.paths[0], [wiring.changed_limit(f"host{host}", rate_Bps)])
+        _batch("tc", namespace, [wiring.changed_limit(self.interface, rate_Bps)])
+
+    def self_test(self) -> LabReport:
+        """Measures the lab, in seconds: each link alone, all at once, the time of a message there and back."""
+        return probe(self._plan, [self.namespace(host) for host in range(self.hosts)], self.provenance())
+
+    def provenance(self) -> dict[str, str]:
+        """What the lab is made of."""
+        buckets = sorted({wiring.bucket_bytes(cable.rate_Bps) for cable in self._plan.hosts})
+        asked = f"{format_time_s(self._plan.latency_s)} one way"
+        if self._plan.uplinks:
+            asked += f" and {format_time_s(self._plan.hop_latency_s)} per hop between leaves"
+        own = f"the software's own: this kernel has no netem to add what is asked, {asked}"
+        latency = f"netem, {asked}, and the software's own" if self._has_netem else own
+        bucket = " and ".join(map(format_bytes, buckets))
+        fixed = {"mtu": str(wiring.MTU), "congestion control": wiring.CONGESTION_CONTROL}
+        return wiring.describe(self._plan) | {"latency": latency, "bucket": bucket} | fixed
+
+    def _build(self, fabric: Path, *hosts: Path) -> None:
+        _batch("ip", fabric, wiring.fabric_links(self._plan, hosts))
+        _batch("tc", fabric, wiring.fabric_limits(self._plan, self._has_netem))
+        for host, namespace in enumerate(hosts):
+            _batch("ip", namespace, wiring.host_links(self._plan, host))
+            _batch("tc", namespace, wiring.host_limits(self._plan, host, self._has_netem))
+
+    def _close(self) -> None:
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
+
+
+def require() -> None:
+    """Raises RunError where this machine cannot build a lab."""
+    if not sys.platform.startswith("linux"):
+        raise RunError(f"netlab needs Linux's network namespaces, and this is {sys.platform}; measure on local processes")
+    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux"), ("unshare", "util-linux")):
+        if shutil.which(tool) is None:
+            raise RunError(f"netlab needs the command {tool}; apt-get install {package}")
+    if os.geteuid() != 0:
+        raise RunError("netlab makes network namespaces, which only root may; run it with sudo")
+
+
+def has_netem() -> bool:
+    """Whether the kernel can delay packets: tried in a namespace that is thrown away."""
+    command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    return _run(command).returncode == 0
+
+
+def _inside(namespace: Path, argv: Sequence[str]) -> list[str]:
+    return ["nsenter", f"--net={namespace}", "--", *argv]
+
+
+def _batch(tool: str, namespace: Path, lines: Iterable[str]) -> None:
+    """Runs a batch of `ip` or `tc` commands. Raises RunError with what the tool says."""
+    done = _run(_inside(namespace, [tool, "-batch", "-"]), "".join(f"{line}\n" for line in lines))
+    if done.returncode:
+        reason = " ".join(done.stderr.split())
+        raise RunError(f"the lab cannot be built: {tool}: {reason}; does the kernel have veth, bridge and tbf?")
+
+
+def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=_COMMAND_S)
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"the lab cannot be built: {' '.join(command)} takes longer than {_COMMAND_S:.0f} s; try again"
+        ) from None

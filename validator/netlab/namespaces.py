@@ -1,0 +1,150 @@
+"""Network namespaces without names: one process holds them open, and the kernel removes them when it ends.
+
+Nothing is left behind, whoever is killed: the holder ends when its launcher's socket closes or the launcher ends, which the
+kernel tells it even after kill -9, and interfaces go with the namespace they are in. Others reach a namespace through the
+holder's open files, /proc/<pid>/fd/<n>.
+
+Python 3.11 has no os.unshare and os.setns; they are called in the C library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.validator.launch.child import Child
+
+T = TypeVar("T")
+
+_CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
+_START_S: Final = 20.0
+_CODE: Final = "from scaleproof.validator.netlab.namespaces import hold; hold(int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))"
+
+
+def enter(path: Path) -> None:
+    """The calling thread, and what it starts from now on, joins the network namespace. Raises RunError where it cannot."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RunError(f"{path}: no network namespace there ({error.strerror}); its lab has ended, build it again") from None
+    try:
+        _setns(descriptor)
+    except OSError as error:
+        raise RunError(f"{path}: this process cannot join the namespace ({error.strerror}); run as root") from None
+    finally:
+        os.close(descriptor)
+
+
+def inside(path: Path, function: Callable[[], T]) -> T:
+    """What `function` returns there, called by a thread of its own. A socket stays in the namespace that it is made in."""
+
+    def call() -> T:
+        enter(path)
+        return function()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
+class Holder:
+    """The launcher's end: `count` new network namespaces, open until `close` or until the launcher ends.
+
+    settings: files under /proc/sys/net and what each namespace gets written there, where the kernel has them.
+    """
+
+    def __init__(self, count: int, settings: Mapping[str, str]) -> None:
+        """Raises RunError where namespaces cannot be made."""
+        launcher = os.pidfd_open(os.getpid())
+        try:
+            self._child = Child(_CODE, str(launcher), str(count), json.dumps(settings), descriptors=[launcher])
+        finally:
+            os.close(launcher)
+        try:
+            self.paths = self._wait_for_paths()
+        except OSError:
+            why = self._child.why()
+            self._child.close()
+            raise RunError(
+                f"network namespaces cannot be made: {why}; run as root with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+            ) from None
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the namespaces are there; forks of the launcher see it too."""
+        return self.paths[0].exists()
+
+    def close(self) -> None:
+        """Ends the holder and with it the namespaces that no process is in. A fork of the launcher only lets go of it."""
+        self._child.close()
+
+    def _wait_for_paths(self) -> tuple[Path, ...]:
+        """Raises OSError where the holder ends before it tells them, or takes too long."""
+        self._child.socket.settimeout(_START_S)
+        told = b""
+        while not told.endswith(b"\n"):
+            received = self._child.socket.recv(65536)
+            if not received:
+                raise ConnectionResetError
+            told += received
+        return tuple(Path(f"/proc/{self.pid}/fd/{descriptor}") for descriptor in json.loads(told))
+
+
+def hold(control: int, launcher: int, count: int, settings: Mapping[str, str]) -> None:
+    """The holder: makes the namespaces, tells their descriptors, and keeps them until its launcher is done or gone.
+
+    control: socket to the launcher. launcher: pidfd of it, since a fork of the launcher would keep the socket open.
+    """
+    own = _open_own()
+    spaces = []
+    try:
+        for _ in range(count):
+            _unshare()
+            spaces.append(_open_own())
+            for name, value in settings.items():
+                # where the kernel has no such file there is nothing to set
+                with contextlib.suppress(OSError):
+                    Path("/proc/sys/net", name).write_text(value)
+        _setns(own)
+    except OSError as error:
+        sys.exit(str(error.strerror))
+    with socket.socket(fileno=control) as talk:
+        # where the launcher is gone already, its pidfd says so
+        with contextlib.suppress(OSError):
+            talk.sendall(json.dumps(spaces).encode() + b"\n")
+        select.select([talk.fileno(), launcher], [], [])
+
+
+def _open_own() -> int:
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _unshare() -> None:
+    _checked(_libc().unshare(_CLONE_NEWNET))
+
+
+def _setns(descriptor: int) -> None:
+    _checked(_libc().setns(descriptor, _CLONE_NEWNET))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,227 @@
+"""Lines of nccl-tests as published, predicted: from the shipped cluster of that name, else from the row's own columns."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from scaleproof.simulator.analysis.collective.time import collective_time, parse_op
+from scaleproof.simulator.cluster import Cluster, CollectiveSettings
+from scaleproof.simulator.cluster.collectives.algorithms import bus_factor
+from scaleproof.simulator.cluster.collectives.cost import nccl_facts
+from scaleproof.simulator.cluster.collectives.nccl import CALIBRATION as NCCL_CALIBRATION
+from scaleproof.simulator.cluster.collectives.nccl import Generation, Nccl, facts_of
+from scaleproof.simulator.cluster.network.links import Link
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
+from scaleproof.validator.published.score import Prediction
+
+Row = Mapping[str, str]
+
+# Systems by a word of their name; the row's GPU must be of the cluster's generation, or the row's own columns count.
+_SYSTEMS: Final = {
+    "p4d.24xlarge": "aws-p4d", "p4de.24xlarge": "aws-p4de", "p6-b200": "aws-p6-b200", "coreweave gb200": "coreweave-gb200",
+    "a3-mega": "gcp-a3-mega", "a3 mega": "gcp-a3-mega", "gcp n1": "gcp-n1-v100", "h200 node": "h200-node",
+    "jean zay": "jean-zay-v100", "nebius": "nebius-h100", "bm.gpu.h100": "oci-h100", "vultr": "vultr-b200",
+}  # fmt: skip
+# The usual system of a generation, whose fit-out stands in for what a row does not state.
+_USUAL: Final[dict[Generation, str]] = {
+    "volta": "jean-zay-v100", "ampere": "selene-a100", "hopper": "dgx-h100", "blackwell": "vultr-b200",
+}  # fmt: skip
+# NVLink per GPU and direction, GB/s, from the data sheets; a name not listed has its generation's.
+_NVLINK_GBps: Final = {"P100": 80, "V100": 150, "A800": 200, "H800": 200, "GB200": 900, "GB300": 900, "B200": 900, "H20": 450}
+_PCIE_GBps: Final = {"volta": 15.75, "ampere": 31.5, "hopper": 63.0, "blackwell": 63.0}  # generation 3, 4, 5, 5; 16 lanes
+_CARD_GBITps: Final = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+_FASTEST_CARD_Bps: Final = 800e9 / 8
+_RATE: Final = re.compile(
+    r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
+)
+# What a collective called from PyTorch takes beyond NCCL's own time. Fitted, on the calibration subset alone.
+_PYTORCH_S: Final = 23.7e-6
+_PYTORCH_SUBSET: Final = "all_reduce from PyTorch on one node of eight H200, below 1 MiB"
+_MOST_RANKS: Final = 10_000_000
+CALIBRATION: Final = (NCCL_CALIBRATION, _PYTORCH_SUBSET)
+
+
+def predict(row: Row) -> Prediction:
+    """The time of one line. What cannot be predicted, or has no time, is skipped with its reason."""
+    system = row.get("instance_or_system") or "not named"
+    try:
+        size_bytes, ranks = int(float(row["size_bytes"])), int(float(row["n_gpus"]))
+    except (ValueError, OverflowError):
+        size_bytes, ranks = -1, 0
+    if not (0 <= size_bytes <= 2**63 and 1 <= ranks <= _MOST_RANKS):
+        return Prediction(system, skipped="no size or number of GPUs")
+    set_name = f"{system} {'>=' if size_bytes >= 2**20 else '<'}1MiB"
+    if _is_calibration(row, size_bytes):
+        return Prediction(set_name, skipped="constants were fitted on it")
+    try:
+        op = parse_op(row["collective"])
+        measured_s = _measured_s(row, size_bytes, ranks)
+        if not measured_s > 0:
+            return Prediction(set_name, skipped="no time or bandwidth")
+        cluster, assumed = _cluster(row, ranks)
+        algorithm = _algorithm(row.get("algorithm", ""))
+        called_s = _PYTORCH_S if _is_pytorch(row) else 0.0
+
+        def seconds(on: Cluster) -> float:
+            return collective_time(op, size_bytes, ranks, on, algorithm) + called_s
+
+        predicted_s = seconds(cluster)
+        told = of_closed_form(seconds, cluster) if predicted_s > 0 else None
+    except ScaleproofError as error:
+        return Prediction(set_name, skipped=str(error).partition(";")[0])
+    unstated = (*assumed, *([] if algorithm else ["algorithm"]))
+    alike = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
+    interval_s = (told.low * predicted_s, told.high * predicted_s) if told else None
+    inputs, nodes = (*alike, str(size_bytes)), cluster.nodes
+    return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, alike[:3], interval_s, nodes=nodes)
+
+
+def _algorithm(text: str) -> str | None:
+    """NCCL's names as ours; None where the row leaves the choice to NCCL."""
+    name = text.lower().replace("_", "")
+    return {"nvlstree": "nvls_tree"}.get(name, name) or None
+
+
+def _is_pytorch(row: Row) -> bool:
+    return "pytorch" in row.get("note", "").lower()
+
+
+def _is_calibration(row: Row, size_bytes: int) -> bool:
+    """Whether constants were fitted on this row: CALIBRATION, as conditions on the columns."""
+    gpu, op, ranks = row["gpu"], row["collective"], row["n_gpus"]
+    if op == "sendrecv":
+        return "B200" in gpu and ranks == "16" and size_bytes == 2**29 and "vultr" in row["instance_or_system"].lower()
+    return _is_pytorch(row) and op == "all_reduce" and gpu == "H200" and ranks == "8" and size_bytes < 2**20
+
+
+def _measured_s(row: Row, size_bytes: int, ranks: int) -> float:
+    """Out of place where given, else in place; the time, else what the bandwidth says. NaN when there is none of them."""
+    for where in ("out_of_place", "in_place"):
+        time_us, bus_GBps = _number(row.get(f"time_us_{where}")), _number(row.get(f"busbw_GBps_{where}"))
+        if time_us > 0:
+            return time_us * 1e-6
+        if bus_GBps > 0:
+            return size_bytes * bus_factor(parse_op(row["collective"]), ranks) / (bus_GBps * 1e9)
+    return math.nan
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
+
+
+def _cluster(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
+    """The row's system with as many nodes as it uses, and the columns that had to be assumed."""
+    facts = facts_of(row["gpu"])
+    if facts is None:
+        raise InputError(f"unknown GPU: {row['gpu']}")
+    nodes = _count(row.get("n_nodes"))
+    per_node = _count(row.get("gpus_per_node")) or (-(-ranks // nodes) if nodes else 8)
+    assumed = [] if nodes or row.get("gpus_per_node") else ["gpus_per_node"]
+    # NVLink may reach through a rack
+    domain = max(per_node, 72) if "NVL72" in row.get("intra_node", "") + row["gpu"] else per_node
+    name = next((name for word, name in _SYSTEMS.items() if word in row["instance_or_system"].lower()), None)
+    shipped = _load(name) if name else None
+    if shipped is not None and _fits(shipped, facts, spans_nodes=ranks > domain):
+        cluster = shipped
+    else:
+        cluster, more = _from_columns(row, facts, per_node, spans_nodes=ranks > domain)
+        cluster, assumed = _joined(cluster, domain), assumed + more
+    return _used(cluster, ranks, min(domain, -(-ranks // nodes)) if nodes and domain == per_node else domain), assumed
+
+
+def _joined(cluster: Cluster, devices: int) -> Cluster:
+    """Nodes that one NVLink domain of `devices` joins, with all their cards."""
+    times = devices // cluster.node.devices
+    node = cluster.node.model_copy(update={"devices": devices, "cards": cluster.node.cards * times})
+    return cluster.model_copy(update={"node": node, "network": _link(_rate_Bps(cluster.network) * times)})
+
+
+def _used(cluster: Cluster, ranks: int, devices: int) -> Cluster:
+    """The nodes that a group of `devices` ranks in each needs; fewer devices use fewer of the cards that lie beside them."""
+    network, cards = cluster.network, cluster.node.cards
+    share = min(1.0, devices / min(cards, cluster.node.devices))
+    node = cluster.node.model_copy(update={"devices": devices, "cards": max(1, round(cards * share))})
+    if network is not None:
+        network = network.model_copy(update={"bandwidth_Bps": network.bandwidth_Bps * share})
+    return cluster.model_copy(update={"nodes": -(-ranks // devices), "node": node, "network": network})
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else 0
+
+
+@cache
+def _load(name: str) -> Cluster:
+    return load_cluster(catalog.find_part("cluster", name, Path()))
+
+
+def _fits(shipped: Cluster, facts: Nccl, spans_nodes: bool) -> bool:
+    """Whether a system found by its name has the row's GPUs, and the network that the row needs."""
+    own = nccl_facts(shipped)
+    return own is not None and own.generation == facts.generation and (shipped.network is not None or not spans_nodes)
+
+
+def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tuple[Cluster, list[str]]:
+    """The usual system of the GPU's generation with the links that the row states, and the columns it leaves blank."""
+    usual, inside, between = _load(_USUAL[facts.generation]), row.get("intra_node", ""), row.get("inter_node", "")
+    assumed = ["intra_node"] if not inside and per_node > 1 else []
+    if facts.interconnect == "pcie" or ("pcie" in inside.lower() and "nvlink" not in inside.lower()):
+        facts = facts.model_copy(update={"interconnect": "pcie"})
+        port_Bps = _PCIE_GBps[facts.generation] * 1e9
+    else:
+        named = next((rate for name, rate in _NVLINK_GBps.items() if name in row["gpu"]), 0)
+        port_Bps = named * 1e9 or _rate_Bps(usual.node.link)
+    if "EFA" in between:  # what aws-ofi-nccl states to NCCL; the first generation, beside these GPUs, keeps no order
+        ordered = facts.generation not in ("volta", "ampere")
+        facts = facts.model_copy(update={"network_latency_s": 75e-6, "ll128": ordered})
+    network_Bps, cards = network_of(between, per_node)
+    if network_Bps == 0:
+        network_Bps, cards = _rate_Bps(usual.network) / usual.node.cards * per_node, per_node
+        assumed += ["inter_node"] if spans_nodes else []
+    update = {
+        "node": usual.node.model_copy(update={"devices": per_node, "cards": cards, "link": _link(port_Bps)}),
+        "network": _link(network_Bps),
+        "collectives": CollectiveSettings(nccl=facts),
+    }
+    return usual.model_copy(update=update), assumed
+
+
+def _rate_Bps(link: Link | None) -> float:
+    """Of a link that the shipped clusters in _USUAL have."""
+    assert link is not None
+    return link.bandwidth_Bps
+
+
+def _link(bandwidth_Bps: float) -> Link:
+    """A link of that speed; NCCL's model has latencies of its own."""
+    return Link.model_validate({"bandwidth": f"{bandwidth_Bps} B/s", "latency": 0})
+
+
+def network_of(text: str, devices: int) -> tuple[float, int]:
+    """Bytes per second of a node's network cards together, and how many they are, from text such as '8x400 Gb/s'.
+
+    Zero and one when the text states no rate. A name such as NDR alone means one such card for each of `devices`; a rate
+    that no single card has is that of one card for each together.
+    """
+    found = list(_RATE.finditer(text))
+    if not found:
+        card_Bps = next((rate * 1e9 / 8 for name, rate in _CARD_GBITps.items() if re.search(rf"\b{name}", text)), 0.0)
+        return card_Bps * devices, devices if card_Bps else 1
+    match = next((each for each in found if each["count"]), found[0])
+    rate_Bps = float(match["rate"]) * {"T": 1e12, "G": 1e9}[match["unit"]] / (1 if match["kind"] == "B" else 8)
+    if match["count"]:
+        return rate_Bps * int(match["count"]), max(1, int(match["count"]))
+    if re.match(r"[a-z/]*\s*(per |/)\s*(gpu|device)", text[match.end() :].lower()):
+        return rate_Bps * devices, devices
+    return rate_Bps, devices if rate_Bps > _FASTEST_CARD_Bps else 1

@@ -1,0 +1,120 @@
+"""Published times of one transformer layer, predicted as the block of a model that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final, get_args
+
+from scaleproof.simulator.cluster import Cluster
+from scaleproof.simulator.cluster.device.device import Precision
+from scaleproof.simulator.common import catalog
+from scaleproof.simulator.common.errors import InputError, ScaleproofError
+from scaleproof.simulator.frameworks import shipped
+from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_closed_form
+from scaleproof.validator.published.score import Prediction
+
+Row = Mapping[str, str]
+
+# A cluster of each GPU whose nodes have what the tables' systems have.
+_CLUSTERS: Final = {
+    "A100-40GB-SXM": "dgx-a100-40gb",
+    "A100-80GB-SXM": "selene-a100",
+    "H100-80GB-SXM": "dgx-h100",
+    "V100-32GB-SXM3": "dgx-2",
+}
+_SHAPE: Final = ("hidden", "heads", "seq_len", "gpu", "tp", "microbatch_seqs", "precision", "sequence_parallel")
+# The tables are of Megatron-LM of 2022, which wrote attention scores to memory.
+_FRAMEWORK: Final = "megatron-lm-2022"
+# Of the layers of such a model the one between the embedding and the head.
+_BLOCK: Final = 1
+_RECOMPUTED: Final = ("none", "selective", "full")
+CALIBRATION: Final[tuple[str, ...]] = ()
+
+
+def predict(row: Row) -> list[Prediction]:
+    """The times of the forward and of the backward pass. What cannot be predicted is skipped with its reason."""
+    source = row.get("source_set") or "not named"
+    sets = [f"{source} {name}" for name in ("forward", "backward")]
+    try:
+        measured_s = [float(row[name]) * 1e-3 for name in ("forward_ms", "backward_ms")]
+        predicted_s, told = layer_s(row), _spreads(row)
+    except ScaleproofError as error:
+        return [Prediction(name, skipped=str(error).partition(";")[0]) for name in sets]
+    except ValueError:
+        return [Prediction(name, skipped="no time, or no layer that can be read") for name in sets]
+    shape = tuple(row[name] for name in _SHAPE)
+    # what is recomputed changes the backward pass alone
+    inputs = [shape, (*shape, row["recompute"])]
+    passes = zip(sets, predicted_s, measured_s, inputs, told, strict=True)
+    return [
+        Prediction(name, predicted, measured, inputs=given, interval=_interval(spread, predicted), framework=_FRAMEWORK)
+        for name, predicted, measured, given, spread in passes
+    ]
+
+
+def _interval(spread: PredictionInterval, predicted_s: float) -> tuple[float, float]:
+    return spread.low * predicted_s, spread.high * predicted_s
+
+
+def _spreads(row: Row) -> list[PredictionInterval]:
+    """How far each pass may be off."""
+    cluster = _cluster(row["gpu"])
+    return [of_closed_form(lambda on: layer_s(row, on)[0], cluster), of_closed_form(lambda on: layer_s(row, on)[1], cluster)]
+
+
+def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:
+    """Seconds of one layer's forward and backward pass, the latter with recomputation, on the row's cluster if none is given.
+
+    They are those of the only block of a model that `predict` would time. Raises ScaleproofError or ValueError.
+    """
+    scenario = _scenario(row, cluster or _cluster(row["gpu"]))
+    costs = scenario.strategy.plan.exchanging(scenario.job()).costs()
+    forward_s = costs.forward_s + costs.forward_exchange_s
+    backward_s = costs.backward_s + costs.backward_exchange_s
+    return float(forward_s[_BLOCK]), float(backward_s[_BLOCK])
+
+
+def _scenario(row: Row, cluster: Cluster) -> Scenario:
+    """One block between an embedding and a head that do not matter, in one microbatch."""
+    hidden, heads, tokens, ranks, samples = (int(row[name]) for name in ("hidden", "heads", "seq_len", "tp", "microbatch_seqs"))
+    if row["recompute"] not in _RECOMPUTED:
+        raise InputError(f"unknown recomputation: {row['recompute']}")
+    framework = shipped(_FRAMEWORK)
+    shape = {"layers": 1, "hidden": hidden, "heads": heads, "vocabulary": ranks, "sequence": tokens}
+    is_sequence_parallel = row["sequence_parallel"] == "yes" and ranks > 1
+    return Scenario.model_validate({
+        "model": {"kind": "gpt", **framework.model, **shape},
+        "cluster": cluster,
+        "framework": framework,
+        "strategy": {"kind": "hybrid", "tensor": ranks, "sequence_parallel": is_sequence_parallel},
+        "batch": {"total": samples},
+        "training": {"precision": _precision(row["precision"]), "optimizer": "adam", "recompute": row["recompute"]},
+    })  # fmt: skip
+
+
+@cache
+def _cluster(gpu: str) -> Cluster:
+    """A shipped cluster with that GPU: the one named above, else the first whose device's name has all words of it."""
+    if gpu in _CLUSTERS:
+        return _shipped(_CLUSTERS[gpu])
+    words = set(gpu.split("-"))
+    for name in catalog.names("clusters"):
+        if words <= set(_shipped(name).device.name.split("-")):
+            return _shipped(name)
+    raise InputError(f"no cluster for GPU: {gpu}")
+
+
+@cache
+def _shipped(name: str) -> Cluster:
+    return load_cluster(catalog.find_part("cluster", name, Path()))
+
+
+def _precision(text: str) -> Precision:
+    found: Precision | None = next((known for known in get_args(Precision) if known == text), None)
+    if found is None:
+        raise InputError(f"unknown precision: {text}")
+    return found

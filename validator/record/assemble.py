@@ -1,0 +1,275 @@
+"""Gathering: what the ranks noted, each for itself, put together into one Run.
+
+Only together do they tell when bytes began to move: a message once its sender has sent and its receiver is there, a collective
+once its last member has come, a parameter server's answer once the server sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.run.run import Phase, Run, Spans, Stream, divided, from_spans
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import Strategy
+from scaleproof.simulator.strategy.layout.mesh import Axis
+from scaleproof.validator.record.async_run import goes_alone, run_of
+from scaleproof.validator.record.clock_correction import Correction
+from scaleproof.validator.record.provenance import combined, foreign_loads, load_warning, told_load, warned
+from scaleproof.validator.record.recorder import END_OF_STEP, RAW_SPAN
+from scaleproof.validator.record.server_spans import cut_pulls, extend_messages, stretch_pushes
+from scaleproof.validator.record.step_time import slope_interval_s
+from scaleproof.validator.record.update_losses import by_update
+from scaleproof.validator.train import emulation_lateness
+
+Rows = NDArray[Any]  # structured, of dtype RAW_SPAN with a column `rank`
+# How far off clocks may be, as a share of a step, for spans of several machines to be compared.
+_TOLERATED_SHARE: Final = 0.1
+_ROW: Final = np.dtype([("rank", np.int32), *RAW_SPAN.descr])
+
+
+def read_recorded(path: Path) -> bytes:
+    """What a rank left so far; nothing if it had not begun."""
+    return path.read_bytes() if path.exists() else b""
+
+
+def rank_names(strategy: Strategy) -> tuple[str, ...]:
+    """What each rank is called, by the plan's numbering: 'worker 1 stage 0 tensor 1', 'server 1'."""
+    plan = strategy.plan
+    sizes: dict[Axis, int] = {"workers": strategy.workers, "stages": strategy.stages}
+    sizes |= {"context": plan.context, "tensor": plan.tensor}
+    told = [axis for axis, size in sizes.items() if size > 1] or ["workers"]
+    outermost_first = plan.order[::-1]
+    names = []
+    for place in product(*(range(sizes[axis]) for axis in outermost_first)):
+        number = dict(zip(outermost_first, place, strict=True))
+        names.append(" ".join(f"{axis.removesuffix('s')} {number[axis]}" for axis in sizes if axis in told))
+    return (*names, *(f"server {server}" for server in range(strategy.servers)))
+
+
+def finished_steps(recorded: Sequence[bytes]) -> int:
+    """The last step that all ranks have finished; 0 or less if that is a warm-up step or none."""
+    return min((int(rows["step"][-1]) if len(rows) else 0) for rows in map(_complete, recorded))
+
+
+def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[Mapping[str, Any]]) -> Run:
+    """The Run of what each rank recorded and told, in rank order; an outcome is a `scaleproof.validator.train.train.Outcome`."""
+    corrections = [[Correction(**one) for one in told["corrections"]] for told in outcomes]
+    aligned = [_corrected(own, by) for own, by in zip(recorded, corrections, strict=True)]
+    run = assemble(scenario, aligned, scenario.steps)
+    summed = {step: sum(told["losses"].get(str(step), 0.0) for told in outcomes) for step in range(1, scenario.steps + 1)}
+    # servers hold parameters, but of what training ranks need the most counts
+    memory_bytes = max((told["memory_bytes"] for told in outcomes[: scenario.strategy.training_ranks]), key=_allocated)
+    provenance = {**run.provenance, **combined([told["provenance"] for told in outcomes]), "compute": scenario.compute}
+    load, busy = _foreign_load(outcomes)
+    clocks, unaligned = _clocks(run, corrections)
+    late, hurried = emulation_lateness.told([told["notes"] for told in outcomes[: scenario.strategy.training_ranks]])
+    return replace(
+        run,
+        losses=tuple(summed.values()) if any(told["losses"] for told in outcomes) else (),
+        update_losses=by_update(scenario, outcomes),
+        memory_bytes_per_rank=_allocated(memory_bytes) or None,
+        memory_bytes=memory_bytes or None,
+        provenance=provenance | late | load | clocks | warned([busy, hurried, unaligned]),
+    )
+
+
+def _corrected(recorded: bytes, corrections: Sequence[Correction]) -> bytes:
+    """The same rows by another clock."""
+    if not corrections:
+        return recorded
+    rows = np.frombuffer(recorded, dtype=RAW_SPAN).copy()
+    for correction in corrections:
+        for name in ("arrival_s", "start_s", "end_s"):
+            rows[name] = correction.of(rows[name])
+    return rows.tobytes()
+
+
+def _allocated(memory_bytes: Mapping[str, float]) -> float:
+    return memory_bytes.get("allocated", 0.0)
+
+
+def _foreign_load(outcomes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], str]:
+    """How busy the busiest machine was with other work, and a warning where that was too much."""
+    loads = foreign_loads([told["machine"] for told in outcomes], [told["usage"] for told in outcomes])
+    if not loads:
+        return {}, ""
+    most = max(loads.values())
+    return told_load(most), load_warning(most)
+
+
+def _clocks(run: Run, corrections: Sequence[Sequence[Correction]]) -> tuple[dict[str, str], str]:
+    """How well ranks' clocks agree, and a warning where that is too little to tell whom ranks waited for."""
+    if not any(corrections):
+        return {}, ""
+    off_s = max(sum(one.uncertainty_s for one in own) for own in corrections)
+    drift = max(abs(one.drift) for own in corrections for one in own)
+    share = off_s / run.step_time_s if run.step_time_s else 0.0
+    warning = (
+        f"clocks agree to {share:.0%} of a step only: between machines, waiting is not told from moving bytes; "
+        "give larger batches, or a quieter network"
+    )
+    told = {"clocks": f"aligned to ±{off_s * 1e6:.0f} us, drift up to {drift * 1e6:.1f} ppm"}
+    return told, warning if share > _TOLERATED_SHARE else ""
+
+
+def assemble(scenario: Scenario, recorded: Sequence[bytes], steps: int) -> Run:
+    """The Run of steps 1 … `steps` from what each rank recorded, in rank order. Seconds count from the end of the warm-up."""
+    strategy = scenario.strategy
+    rows = np.concatenate([_with_rank(rank, _complete(own)) for rank, own in enumerate(recorded)])
+    is_end = rows["phase"] == END_OF_STEP
+    spans, ends = rows[~is_end], rows[is_end & (rows["step"] <= steps)]
+    servers = np.arange(strategy.ranks) >= strategy.training_ranks
+    _stretch_sends(spans)
+    moving = _moving_messages(spans)
+    _start_messages(spans)
+    _start_collectives(spans)
+    stretch_pushes(spans, servers)
+    spans = cut_pulls(spans, servers)
+    extend_messages(spans, servers)
+    spans = np.concatenate([spans, moving])
+    spans = spans[np.lexsort((spans["arrival_s"], spans["rank"]))]
+    fields: dict[str, Any] = {
+        "origin": "measured",
+        "scenario": scenario.name,
+        "strategy": strategy.kind,
+        "rank_names": rank_names(strategy),
+        "compute": scenario.compute,
+    }
+    if goes_alone(scenario):
+        run = run_of(spans, ends[~servers[ends["rank"]]], servers, scenario, **fields)
+    else:
+        run = _in_step(spans[(spans["step"] >= 1) & (spans["step"] <= steps)], ends, servers, scenario, **fields)
+    return accounted(divided(run, strategy.program_steps), scenario)
+
+
+def _in_step(spans: Rows, ends: Rows, servers: NDArray[np.bool_], scenario: Scenario, /, **fields: Any) -> Run:
+    """The Run of ranks that all take the same steps."""
+    steps = range(int(ends["step"].max()) + 1)
+    step_ends_s = np.array([ends["end_s"][ends["step"] == step].max() for step in steps])
+    zero_s = step_ends_s[0]
+    # who ends its steps earlier than others does so before the first step as well, but not by as much
+    began_s, ended_s = (ends["end_s"][ends["step"] == step] for step in (0, steps[-1]))
+    for name in ("arrival_s", "start_s", "end_s"):
+        spans[name] -= zero_s
+    return from_spans(
+        Spans.of({name: spans[name] for name in Spans.__dataclass_fields__}),
+        step_ends_s - zero_s,
+        servers=servers,
+        elapsed_s=ended_s - began_s,
+        samples=scenario.total_samples,
+        step_time_interval_s=slope_interval_s(step_ends_s),
+        **fields,
+    )
+
+
+def _complete(recorded: bytes) -> Rows:
+    """Rows up to the last step that is complete: a rank may have died while it wrote."""
+    rows = np.frombuffer(recorded[: len(recorded) // RAW_SPAN.itemsize * RAW_SPAN.itemsize], dtype=RAW_SPAN)
+    ends = np.flatnonzero(rows["phase"] == END_OF_STEP)
+    return rows[: ends[-1] + 1 if len(ends) else 0]
+
+
+def _with_rank(rank: int, rows: Rows) -> Rows:
+    result = np.empty(len(rows), dtype=_ROW)
+    for name in RAW_SPAN.names or ():
+        result[name] = rows[name]
+    result["rank"] = rank
+    return result
+
+
+def _clamp_start(spans: Rows, row: int, begin_s: float) -> None:
+    spans["start_s"][row] = min(max(begin_s, spans["arrival_s"][row]), spans["end_s"][row])
+
+
+def _stretch_sends(spans: Rows) -> None:
+    """What the kernel has taken is not there yet: where a rank goes on to wait for its peer's answer, it waits for that to have
+    come first."""
+    received = _messages(spans, Phase.RECEIVE)
+    answers = {(step, rank, peer): row for (step, rank, peer, _), row in _messages(spans, Phase.SYNCHRONISE).items()}
+    for (step, rank, peer, match), row in _messages(spans, Phase.SEND).items():
+        answer, there = answers.get((step, rank, peer)), received.get((step, peer, rank, match))
+        if answer is not None and there is not None:
+            came_s = max(float(spans["end_s"][row]), float(spans["end_s"][there]))
+            spans["end_s"][row] = spans["arrival_s"][answer] = min(came_s, float(spans["end_s"][answer]))
+
+
+def _start_messages(spans: Rows) -> None:
+    """A message moves once it was sent and its receiver is there, or was when it posted the receive, where its span tells that
+    for its start; each side's span starts then. A receive that keeps ranks alike is called so."""
+    sent, received = _messages(spans, Phase.SEND), _messages(spans, Phase.RECEIVE, Phase.SYNCHRONISE)
+    for (step, source, target, match), row in received.items():
+        other = sent.get((step, target, source, match))
+        if other is not None:
+            sent_s, there_s = float(spans["start_s"][other]), float(spans["start_s"][row])
+            for side in (row, other):
+                _clamp_start(spans, side, max(sent_s, there_s))
+    spans["start_s"] = np.maximum(spans["start_s"], spans["arrival_s"])
+
+
+def _moving_messages(spans: Rows) -> Rows:
+    """What both sides of a message have beside what they do while it moves, as in predicted runs.
+
+    It moves from when it was sent until its receiver has it. One that came while its receiver was busy is known to have come by
+    then only: it is taken to be as fast as the fastest of its size between those ranks.
+    """
+    sent, received = _messages(spans, Phase.SEND), _messages(spans, Phase.RECEIVE, Phase.SYNCHRONISE)
+    pairs = [
+        (sent[step, peer, rank, match], row)
+        for (step, rank, peer, match), row in received.items()
+        if (step, peer, rank, match) in sent
+    ]
+    send, receive = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    beside = (spans["stream"][send] == Stream.MAIN) & (spans["stream"][receive] == Stream.MAIN)
+    send, receive = send[beside], receive[beside]
+    sent_s, took_s = spans["start_s"][send], spans["end_s"][receive] - spans["start_s"][send]
+    keys = np.stack([spans["rank"][send], spans["peer"][send], spans["size_bytes"][send]])
+    _, link = np.unique(keys, axis=1, return_inverse=True)
+    fastest_s = np.full(link.max(initial=-1) + 1, np.inf)
+    np.minimum.at(fastest_s, link, took_s)
+    came_s = np.maximum(
+        sent_s, sent_s + np.where(spans["arrival_s"][receive] > sent_s + fastest_s[link], fastest_s[link], took_s)
+    )
+    moving: Rows = spans[np.concatenate([send, receive])]
+    moving["stream"] = Stream.COMMUNICATION
+    moving["phase"] = np.repeat([Phase.SEND, Phase.RECEIVE], len(send))
+    moving["arrival_s"] = moving["start_s"] = np.tile(sent_s, 2)
+    moving["end_s"] = np.tile(came_s, 2)
+    return moving
+
+
+def _messages(spans: Rows, *phases: Phase) -> dict[tuple[int, int, int, int], int]:
+    """(step, own rank, peer, match) → row."""
+    rows = np.flatnonzero(np.isin(spans["phase"], phases) & (spans["peer"] >= 0))
+    columns = [spans[name][rows].tolist() for name in ("step", "rank", "peer", "match")]
+    return dict(zip(zip(*columns, strict=True), rows.tolist(), strict=True))
+
+
+def _start_collectives(spans: Rows) -> None:
+    """A collective moves once its last member has come. What a rank waits for exposed begins with its first open bucket."""
+    rows = np.flatnonzero((spans["stream"] == Stream.COMMUNICATION) & (spans["phase"] == Phase.SYNCHRONISE))
+    keys = np.stack([spans[name][rows] for name in ("step", "group", "match")])
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    last_s = np.full(group.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(last_s, group, spans["arrival_s"][rows])
+    spans["start_s"][rows] = np.minimum(last_s[group], spans["end_s"][rows])
+    buckets: dict[tuple[int, int], list[int]] = {}
+    for row in rows[np.argsort(spans["end_s"][rows])].tolist():
+        buckets.setdefault((int(spans["rank"][row]), int(spans["step"][row])), []).append(row)
+    # of each bucket the first start among those that end as late or later
+    first_s = {key: np.minimum.accumulate(spans["start_s"][own][::-1])[::-1] for key, own in buckets.items()}
+    ends_s = {key: spans["end_s"][own] for key, own in buckets.items()}
+    exposed = (spans["stream"] == Stream.MAIN) & (spans["phase"] == Phase.SYNCHRONISE)
+    for row in np.flatnonzero(exposed).tolist():
+        key = int(spans["rank"][row]), int(spans["step"][row])
+        if key in buckets:
+            place = int(np.searchsorted(ends_s[key], spans["arrival_s"][row], side="right"))
+            if place < len(first_s[key]):
+                _clamp_start(spans, row, float(first_s[key][place]))

@@ -1,0 +1,159 @@
+"""The recorder: notes what a rank does and when, at a cost of microseconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+
+from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.validator.launch import status_board
+from scaleproof.validator.launch.status_board import Status
+from scaleproof.validator.record.clock_correction import Correction
+from scaleproof.validator.record.device_clock import CpuClock, DeviceClock
+
+# A span as a rank sees it. peer, group and match say what it belongs to on other ranks: spans with equal (step, match) that
+# name each other as peer are the two sides of one message; collectives of equal (step, group, match) are one collective.
+RAW_SPAN: Final = np.dtype(
+    [
+        ("step", np.int32),
+        ("stream", np.int8),
+        ("phase", np.int8),
+        ("stage", np.int32),
+        ("microbatch", np.int32),
+        ("arrival_s", np.float64),
+        ("start_s", np.float64),
+        ("end_s", np.float64),
+        ("size_bytes", np.float64),
+        ("peer", np.int32),
+        ("group", np.int32),
+        ("match", np.int32),
+    ]
+)
+# Where a row has its three times.
+_TIMES: Final = slice(5, 8)
+# A row that ends a step: its end_s is when the rank was done with it, and rows of steps without one are not complete.
+END_OF_STEP: Final = -1
+_PASSES: Final = (Phase.FORWARD, Phase.BACKWARD)
+
+
+class Recorder:
+    """Collects a rank's spans and hands each finished step to `sink` as RAW_SPAN bytes.
+
+    now: a mark of this moment, to be handed back as one of a span's times and for nothing else. clock: what tells marks.
+    """
+
+    def __init__(self, own_status: Status, sink: Callable[[bytes], object], clock: DeviceClock | None = None) -> None:
+        self._clock: Final = CpuClock() if clock is None else clock
+        self.now: Final[Callable[[], Any]] = self._clock.mark
+        self.enter: Final = own_status.enter
+        self._status = own_status
+        self._sink = sink
+        self._step = 0
+        self._rows: list[tuple[Any, ...]] = []
+        self._interruptions: list[tuple[Any, Any]] = []
+        self._ended: deque[list[tuple[Any, ...]]] = deque()
+
+    def begin_step(self, step: int) -> None:
+        """Spans belong to `step` from now on: steady steps are 1, 2, …, warm-up steps 0 and below."""
+        self._step = step
+        self._interruptions.clear()
+        self._status.begin_step(step)
+
+    def end_step(self) -> None:
+        """The rank has told its device all of the step. Steps that the device is done with leave the process."""
+        self.add(END_OF_STEP, *(self.now(),) * 2)
+        self._ended.append(self._rows)
+        self._rows = []
+        self._hand_on()
+
+    def finish(self) -> Correction | None:
+        """Waits for the device and hands on what is left; what to correct all times by, if anything."""
+        correction = self._clock.finish()
+        self._hand_on()
+        return correction
+
+    def add(
+        self,
+        phase: int,
+        arrival_s: Any,
+        end_s: Any,
+        *,
+        start_s: Any = None,
+        stream: Stream = Stream.MAIN,
+        stage: int = -1,
+        microbatch: int = -1,
+        size_bytes: float = 0.0,
+        peer: int = -1,
+        group: int = -1,
+        match: int = -1,
+    ) -> None:
+        """Notes a span whose times are marks. start_s: its arrival unless given."""
+        if phase in _PASSES:
+            for begins_s, ends_s in self._interruptions:
+                times_s = (arrival_s, arrival_s, begins_s)
+                self._rows.append((self._step, stream, phase, stage, microbatch, *times_s, 0.0, -1, -1, -1))
+                arrival_s = ends_s
+            self._interruptions.clear()
+        start_s = arrival_s if start_s is None else start_s
+        times_s = (arrival_s, start_s, end_s)
+        self._rows.append((self._step, stream, phase, stage, microbatch, *times_s, size_bytes, peer, group, match))
+
+    @contextmanager
+    def interruption(self, **labels: Any) -> Iterator[None]:
+        """A context that is one collective, which holds up the pass whose span is noted next: that is told in pieces."""
+        begin_s = self.now()
+        with self.waiting(begin_s):
+            yield
+        self.add(Phase.SYNCHRONISE, begin_s, self._interruptions[-1][1], stream=Stream.COMMUNICATION, **labels)
+
+    @contextmanager
+    def waiting(self, begin_s: Any) -> Iterator[None]:
+        """A context in which the rank waits for a collective, held up since `begin_s`; as above where it is in a pass."""
+        phase = self._status.activity.phase
+        self.enter(Phase.SYNCHRONISE)
+        yield
+        end_s = self.now()
+        self.enter(phase)
+        self.add(Phase.SYNCHRONISE, begin_s, end_s)
+        self._interruptions.append((begin_s, end_s))
+
+    def span(self, phase: Phase, **labels: Any) -> _RecordedSpan:
+        """A context that is one span on the main stream; labels as `add` has them."""
+        return _RecordedSpan(self, phase, labels)
+
+    def _hand_on(self) -> None:
+        """Steps that the device is done with, in their order."""
+        while self._ended:
+            rows = self._ended[0]
+            marks = [mark for row in rows for mark in row[_TIMES]]
+            # the step's end is its last mark, and mostly the only one that needs to be asked
+            if not (self._clock.passed(marks[-1:]) and self._clock.passed(marks)):
+                return
+            self._ended.popleft()
+            told_s = self._clock.seconds(marks)
+            times_s = zip(told_s[::3], told_s[1::3], told_s[2::3], strict=True)
+            told = [(*row[:5], *row_s, *row[8:]) for row, row_s in zip(rows, times_s, strict=True)]
+            self._sink(np.array(told, dtype=RAW_SPAN).tobytes())
+
+
+class _RecordedSpan:
+    __slots__ = ("_begin_s", "_labels", "_phase", "_recorder")
+
+    def __init__(self, recorder: Recorder, phase: Phase, labels: dict[str, Any]) -> None:
+        self._recorder = recorder
+        self._phase = phase
+        self._labels = labels
+
+    def __enter__(self) -> None:
+        self._recorder.enter(self._phase)
+        self._begin_s = self._recorder.now()
+
+    def __exit__(self, error: object, *_: object) -> None:
+        # after an error the status keeps the phase in which it happened
+        if error is None:
+            self._recorder.add(self._phase, self._begin_s, self._recorder.now(), **self._labels)
+            self._recorder.enter(status_board.BETWEEN_PHASES)

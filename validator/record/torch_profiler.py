@@ -1,0 +1,144 @@
+"""Profiling: a few more steps under torch's profiler, and collectives by its account beside the recorder's.
+
+Each rank leaves a trace for chrome://tracing or perfetto.dev, and a table of its collectives: how long their spans were, and
+how long NCCL's kernels, or gloo's own work, took. Gloo's ends once it has called back, which Python may hold up.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from scaleproof.simulator.common.errors import RunError
+from scaleproof.simulator.run.run import Phase, Stream
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.record.recorder import RAW_SPAN
+
+# Steps after those that are measured; in the first the profiler gets ready.
+PROFILED_STEPS: Final = 4
+_READYING: Final = 1
+_COLUMNS: Final = ("step", "group", "match", "size_bytes", "span_s", "work", "work_s")
+# As traces name types: gloo's ranges by C++, NCCL's kernels by torch.
+_ELEMENT_BYTES: Final = {
+    "float": 4, "double": 8, "c10::half": 2, "c10::bfloat16": 2, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "long int": 8,
+    "char": 1, "byte": 1,
+}  # fmt: skip
+
+
+class ProfiledCollective(NamedTuple):
+    """A collective as a trace has it: what it is called, when it began, how long it took, and sizes that it may go by."""
+
+    name: str
+    start_s: float
+    duration_s: float
+    sizes_bytes: frozenset[float]
+
+
+def lengthened(scenario: Scenario) -> Scenario:
+    """The scenario with the steps that are profiled, which ranks train like all others."""
+    return scenario.model_copy(update={"steps": scenario.steps + PROFILED_STEPS})
+
+
+class Profiler:
+    """Profiles the last steps of a lengthened scenario on one rank. device: torch's."""
+
+    def __init__(self, folder: Path, rank: int, device: Any) -> None:
+        self._trace = folder / f"rank{rank}.json.gz"
+        self._table = folder / f"rank{rank}.csv"
+        self._device = device
+        self._recorded: list[bytes] = []
+
+    def noting(self, sink: Callable[[bytes], object]) -> Callable[[bytes], object]:
+        """The recorder's sink, which the profiler reads along with."""
+
+        def both(rows: bytes) -> None:
+            self._recorded.append(rows)
+            sink(rows)
+
+        return both
+
+    def trace(self, take: Callable[[int], None], steps: Sequence[int]) -> None:
+        """Takes the steps and writes their trace. Raises RunError where it cannot be written."""
+        from torch.profiler import profile, schedule
+
+        # what is measured ends before the profiler begins, and what is kept begins after what is not
+        self._synchronize()
+        stages = schedule(wait=0, warmup=_READYING, active=len(steps) - _READYING)
+        with profile(schedule=stages, record_shapes=True) as profiler:
+            for step in steps[:-1]:
+                take(step)
+                self._synchronize()
+                profiler.step()
+            take(steps[-1])
+        with _writing(self._trace.parent):
+            self._trace.parent.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(self._trace))
+
+    def write_table(self) -> None:
+        """A row for each collective of the steps whose trace was kept. Raises RunError where it cannot be written."""
+        rows = np.frombuffer(b"".join(self._recorded), dtype=RAW_SPAN)
+        kept = rows["step"] > rows["step"].max() - (PROFILED_STEPS - _READYING)
+        spans = rows[kept & (rows["stream"] == Stream.COMMUNICATION) & (rows["phase"] == Phase.SYNCHRONISE)]
+        spans = spans[np.argsort(spans["arrival_s"], kind="stable")]
+        works = matched(spans["size_bytes"].tolist(), read_works(self._trace))
+        with _writing(self._table.parent), self._table.open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(_COLUMNS)
+            for span, work in zip(spans, works, strict=True):
+                labels = [span[name] for name in _COLUMNS[:3]]
+                own = [f"{span['size_bytes']:.0f}", f"{span['end_s'] - span['arrival_s']:.9f}"]
+                table.writerow([*labels, *own, *((work.name, f"{work.duration_s:.9f}") if work else ("", ""))])
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self._device)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"the profile could not be written to {folder}: {error.strerror}; give another folder") from None
+
+
+def matched(sizes_bytes: Sequence[float], works: Sequence[ProfiledCollective]) -> list[ProfiledCollective | None]:
+    """To each span, in the order in which they began, the first work of its size that has no span yet, if any."""
+    left = sorted(works, key=lambda work: work.start_s)
+    found: list[ProfiledCollective | None] = []
+    for size_bytes in sizes_bytes:
+        place = next((place for place, work in enumerate(left) if size_bytes in work.sizes_bytes), None)
+        found.append(None if place is None else left.pop(place))
+    return found
+
+
+def read_works(trace_path: Path) -> list[ProfiledCollective]:
+    """Collectives in a trace: kernels of NCCL, which tell their elements, or ranges of gloo, which tell shapes."""
+    with gzip.open(trace_path, "rt", encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    return [
+        ProfiledCollective(name, event["ts"] * 1e-6, event["dur"] * 1e-6, sizes) for event, name, sizes in _collectives(events)
+    ]
+
+
+def _collectives(events: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str, frozenset[float]]]:
+    for event in events:
+        arguments, name = event.get("args", {}), event.get("name", "")
+        if event.get("cat") == "kernel" and name.startswith("nccl"):
+            element_bytes = _ELEMENT_BYTES.get(str(arguments.get("dtype", "")).lower(), 0)
+            elements = {arguments.get(f"{way} msg nelems", 0) for way in ("In", "Out")}
+            yield event, arguments.get("Collective name", name), frozenset(float(n * element_bytes) for n in elements)
+        elif event.get("cat") == "user_annotation" and name.startswith("gloo:"):
+            shapes = zip(arguments.get("Input Dims", ()), arguments.get("Input type", ()), strict=True)
+            sizes = [prod(dims) * _ELEMENT_BYTES.get(kind.lower(), 0) for dims, kind in shapes]
+            yield event, name.removeprefix("gloo:"), frozenset([float(sum(sizes))])

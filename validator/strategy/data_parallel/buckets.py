@@ -1,0 +1,146 @@
+"""Averaging gradients over workers bucket by bucket, after the backward pass or while the last of a step goes on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.futures import Future
+
+from scaleproof.simulator.run.run import Phase
+from scaleproof.validator.record.recorder import Recorder
+from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator
+from scaleproof.validator.strategy.layout.collectives import Collectives
+from scaleproof.validator.strategy.layout.flat import pack, views
+
+
+class Bucket(NamedTuple):
+    """Gradients that are summed together. flat: all of them, weighted; gradients: views of it, each as its parameter is
+    shaped; parameters: the numbers of these among all that are trained."""
+
+    flat: Tensor
+    gradients: Sequence[Tensor]
+    parameters: Sequence[int]
+
+
+class BucketSum(ABC):
+    """How workers sum a bucket's gradients. All of them begin buckets in the same order."""
+
+    @abstractmethod
+    def begin(self, bucket: Bucket) -> Future[Tensor]:
+        """Begins to sum a bucket in place; the future has its `flat` once the sum is there."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """Ends what it started. It sums no more."""
+
+
+class Allreduce(BucketSum):
+    """By one allreduce of the library's."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+
+    def begin(self, bucket: Bucket) -> Future[Tensor]:
+        return self._collectives.begin_sum(bucket.flat)
+
+
+class BucketedAllreduce:
+    """Buckets of gradients, filled in the order in which the backward pass leaves them.
+
+    A bucket closes once it holds its limit or more; the first has a limit of its own. weight: what this rank's gradients count
+    for in the sum.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        recorder: Recorder,
+        limits_bytes: tuple[float, float],
+        weight: float,
+        bucket_sum: BucketSum,
+        accumulator: Accumulator,
+        stage: int = -1,
+    ) -> None:
+        """limits_bytes: of the first bucket, and of the others. accumulator: has the gradients of a step's microbatches."""
+        held = list(parameters)
+        self._accumulator, precision = accumulator, accumulator.precision
+        self._recorder = recorder
+        self._weight, self._bucket_sum, self._stage = weight, bucket_sum, stage
+        narrower = precision.computed.itemsize / precision.reduced.itemsize
+        self._buckets = fill(held, *(limit * narrower for limit in limits_bytes))
+        number = {id(parameter): place for place, parameter in enumerate(held)}
+        self._summed = [_bucket(filled, number, precision.reduced) for filled in self._buckets]
+
+    def average(self) -> None:
+        """Replaces each parameter's gradient by the mean over the ranks. Spans: the whole, and each bucket beside it."""
+        with self._recorder.span(Phase.SYNCHRONISE, stage=self._stage):
+            sums = [self._launch(index) for index in range(len(self._buckets))]
+            for parameters, bucket, summed in zip(self._buckets, self._summed, sums, strict=True):
+                summed.wait()
+                for parameter, gradient in zip(parameters, bucket.gradients, strict=True):
+                    parameter.grad = gradient.to(parameter.dtype)
+
+    def close(self) -> None:
+        """Ends what sums buckets."""
+        self._bucket_sum.close()
+
+    def _launch(self, index: int) -> Future[Tensor]:
+        bucket = self._summed[index]
+        sums = self._accumulator.take(self._buckets[index])
+        torch.cat([one.flatten() for one in sums], out=bucket.flat).mul_(self._weight)
+        return self._bucket_sum.begin(bucket)
+
+
+class EarlyAllreduce(BucketedAllreduce):
+    """A bucket's sum begins once the last of a step's microbatches has left all of its gradients."""
+
+    def __init__(self, *args: Any, microbatches: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._due = [len(bucket) * microbatches for bucket in self._buckets]
+        self._missing = list(self._due)
+        self._begun: dict[int, Future[Tensor]] = {}
+        self._hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(partial(self._note_gradient, index))  # type: ignore[no-untyped-call]
+            for index, bucket in enumerate(self._buckets)
+            for parameter in bucket
+        ]
+
+    def average(self) -> None:
+        super().average()
+        self._begun.clear()
+        self._missing = list(self._due)
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().close()
+
+    def _note_gradient(self, index: int, _: Tensor) -> None:
+        self._missing[index] -= 1
+        if not self._missing[index]:
+            self._begun[index] = super()._launch(index)
+
+    def _launch(self, index: int) -> Future[Tensor]:
+        return self._begun[index]
+
+
+def _bucket(parameters: Sequence[nn.Parameter], number: dict[int, int], dtype: torch.dtype) -> Bucket:
+    flat = torch.empty_like(pack(parameters), dtype=dtype)
+    return Bucket(flat, views(flat, parameters), [number[id(parameter)] for parameter in parameters])
+
+
+def fill(parameters: Sequence[nn.Parameter], first_bucket_bytes: float, bucket_bytes: float) -> list[list[nn.Parameter]]:
+    """Parameters in reverse order, cut into buckets."""
+    buckets: list[list[nn.Parameter]] = [[]]
+    filled_bytes, limit_bytes = 0.0, first_bucket_bytes
+    for parameter in reversed(parameters):
+        buckets[-1].append(parameter)
+        filled_bytes += parameter.numel() * parameter.element_size()
+        if filled_bytes >= limit_bytes:
+            buckets.append([])
+            filled_bytes, limit_bytes = 0.0, bucket_bytes
+    return [bucket for bucket in buckets if bucket]

@@ -1,0 +1,92 @@
+"""Gather and average: worker 0 collects all gradients, averages and applies them, and hands out parameters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy import GatherAverage
+from scaleproof.validator.strategy.base import Context, Trainer, WholeModel
+from scaleproof.validator.strategy.layout.flat import gradients, pack, views
+from scaleproof.validator.strategy.layout.messages import receive, send
+
+_MAIN: Final = 0
+# Numbers of a step's two messages between a worker and the main one.
+_GRADIENTS: Final = 0
+_PARAMETERS: Final = 1
+
+
+def create(context: Context, strategy: GatherAverage) -> Trainer:
+    """The main worker or one of the others."""
+    return Main(context, strategy.workers) if context.rank == _MAIN else Other(context)
+
+
+class Main(WholeModel):
+    """Trains on its own samples as well; receives while it does."""
+
+    def __init__(self, context: Context, workers: int) -> None:
+        super().__init__(context, context.rank)
+        self.others = range(1, workers)
+        self.workers = workers
+        self.received = [torch.empty_like(pack(self.module.parameters())) for _ in self.others]
+        self.optimizer = context.optimizer(self.module.parameters())
+
+    def step(self, index: int) -> None:
+        self.posted = self.recorder.now()
+        self.arriving = [receive(flat, worker) for worker, flat in zip(self.others, self.received, strict=True)]
+        super().step(index)
+
+    def update(self) -> None:
+        for worker, arriving, flat in zip(self.others, self.arriving, self.received, strict=True):
+            labels = _labels(worker, _GRADIENTS, flat)
+            with self.recorder.span(Phase.RECEIVE, start_s=self.posted, **labels):
+                arriving.wait()
+        with self.recorder.span(Phase.OPTIMIZER):
+            self.average()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.hand_out()
+
+    def average(self) -> None:
+        """Replaces gradients by their mean over all workers, summed in rank order."""
+        held = list(self.module.parameters())
+        total = pack(gradients(held))
+        for flat in self.received:
+            total.add_(flat)
+        for parameter, part in zip(held, views(total.div_(self.workers), held), strict=True):
+            parameter.grad = part
+
+    def hand_out(self) -> None:
+        flat = pack(self.module.parameters())
+        sent = self.recorder.now()
+        for worker, leaving in [(worker, send(flat, worker)) for worker in self.others]:
+            with self.recorder.span(Phase.SEND, start_s=sent, **_labels(worker, _PARAMETERS, flat)):
+                leaving.wait()
+
+
+class Other(WholeModel):
+    """A worker that sends its gradients and takes the parameters that come back."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, context.rank)
+        self.received = torch.empty_like(pack(self.module.parameters()))
+
+    def update(self) -> None:
+        held = list(self.module.parameters())
+        flat = pack(gradients(held))
+        sent = self.recorder.now()
+        with self.recorder.span(Phase.SEND, start_s=sent, **_labels(_MAIN, _GRADIENTS, flat)):
+            send(flat, _MAIN).wait()
+        with self.recorder.span(Phase.SYNCHRONISE, **_labels(_MAIN, _PARAMETERS, flat)):
+            receive(self.received, _MAIN).wait()
+            with torch.no_grad():
+                for parameter, part in zip(held, views(self.received, held), strict=True):
+                    parameter.copy_(part)
+                    parameter.grad = None
+
+
+def _labels(peer: int, match: int, flat: Tensor) -> dict[str, Any]:
+    return {"peer": peer, "match": match, "size_bytes": float(flat.nbytes)}

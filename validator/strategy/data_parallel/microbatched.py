@@ -1,0 +1,53 @@
+"""Workers that train on microbatches: the gradients of all of a step's are added up before they are applied."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy import DataParallel
+from scaleproof.validator.strategy.base import Context, WholeModel, apply_update
+from scaleproof.validator.strategy.data_parallel.gradient_precision import Accumulator, GradientPrecision
+from scaleproof.validator.train.data import Batch
+from scaleproof.validator.train.models import models
+
+
+class Microbatched(WholeModel):
+    """A worker that talks to nobody."""
+
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
+        super().__init__(context, context.rank)
+        self.microbatches = strategy.microbatches
+        self.optimizer = context.optimizer(self.module.parameters())
+        precision = GradientPrecision.of(context.scenario.training)
+        self.accumulator = Accumulator(self.module.parameters(), precision, self.optimizer)
+
+    def step(self, index: int) -> None:
+        batch = self.batches[index]
+        size = len(batch.targets) // self.microbatches
+        for number in range(self.microbatches):
+            part = slice(number * size, (number + 1) * size)
+            self.train_on(Batch(batch.inputs[part], batch.targets[part]), number)
+        self.update()
+
+    def train_on(self, part: Batch, microbatch: int) -> None:
+        """Adds a microbatch's gradients to those of the others."""
+        loss = self.loss_of(part, microbatch)
+        with self.recorder.span(Phase.BACKWARD, microbatch=microbatch):
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def loss_of(self, part: Batch, microbatch: int) -> Tensor:
+        """A microbatch's part of the mean over the worker's samples."""
+        with self.recorder.span(Phase.FORWARD, microbatch=microbatch):
+            loss = models.loss(self.module(part.inputs), part.targets)
+        self.note_loss(loss, len(part.targets))
+        return loss / self.microbatches
+
+    def update(self) -> None:
+        apply_update(self.recorder, self.optimizer)
+
+    def close(self) -> None:
+        self.accumulator.close()
+
+    def is_last(self, microbatch: int) -> bool:
+        return microbatch == self.microbatches - 1

@@ -1,0 +1,120 @@
+"""Data parallelism with allreduce: DistributedDataParallel where buckets overlap with the backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakMethod
+
+from torch import Tensor
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy import DataParallel
+from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.strategy.data_parallel.buckets import Bucket, BucketedAllreduce, EarlyAllreduce
+from scaleproof.validator.strategy.data_parallel.fully_sharded import FullySharded
+from scaleproof.validator.strategy.data_parallel.gradient_precision import GradientPrecision
+from scaleproof.validator.strategy.data_parallel.microbatched import Microbatched
+from scaleproof.validator.strategy.data_parallel.threaded_sum import bucket_sum_of
+from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.train.data import Batch, share_of
+
+
+def create(context: Context, strategy: DataParallel) -> Trainer:
+    """The trainer of this rank's worker."""
+    if context.scenario.training.zero:
+        return FullySharded(context, strategy)
+    if strategy.workers == 1:
+        return Microbatched(context, strategy)
+    # DistributedDataParallel has one precision of gradients
+    by_ddp = strategy.overlap and GradientPrecision.of(context.scenario.training).is_one
+    return Ddp(context, strategy) if by_ddp else OwnBuckets(context, strategy)
+
+
+class OwnBuckets(Microbatched):
+    """Buckets are summed once the backward pass is over, or with `overlap` while that of the last microbatch goes on."""
+
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
+        super().__init__(context, strategy)
+        arguments = (
+            self.module.parameters(),
+            self.recorder,
+            (strategy.first_bucket_bytes, strategy.bucket_bytes),
+            weight_of(context),
+            bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm),
+            self.accumulator,
+        )
+        self.buckets = (
+            EarlyAllreduce(*arguments, microbatches=self.microbatches) if strategy.overlap else BucketedAllreduce(*arguments)
+        )
+
+    def train_on(self, part: Batch, microbatch: int) -> None:
+        super().train_on(part, microbatch)
+        if self.is_last(microbatch):
+            self.buckets.average()
+
+    def close(self) -> None:
+        self.buckets.close()
+        super().close()
+
+
+class Ddp(Microbatched):
+    """Buckets are summed by DistributedDataParallel while the backward pass goes on."""
+
+    def __init__(self, context: Context, strategy: DataParallel) -> None:
+        super().__init__(context, strategy)
+        self.weight = weight_of(context)
+        self.bucket_sum = bucket_sum_of(context, Team.everybody(), strategy.compression, strategy.algorithm)
+        self.number = {id(parameter): place for place, parameter in enumerate(self.module.parameters())}
+        self.computed: Any = None
+        # autograd reaches the first layer last; noted before its gradients are handed to DistributedDataParallel
+        first = next(held for held in (list(layer.parameters()) for layer in self.layers.values()) if held)
+        self.hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(self._note_computed)  # type: ignore[no-untyped-call]
+            for parameter in first
+        ]
+        # not documented, as in torch 2.11 to 2.13; typed as whole MiB, taken as any number of them
+        limits_mib: list[Any] = [limit / 2**20 for limit in (strategy.first_bucket_bytes, strategy.bucket_bytes)]
+        # buffers are constants
+        self.parallel = DistributedDataParallel(self.module, bucket_cap_mb_list=limits_mib, broadcast_buffers=False)
+        self.module = self.parallel
+        # torch's reducer holds the hook where no garbage collector sees it; who calls it holds the trainer
+        sum_bucket: Any = WeakMethod(self._sum)
+        # a hook's annotations would have to be classes, which postponed ones are not
+        self.parallel.register_comm_hook(None, lambda _, bucket: sum_bucket()(bucket))
+
+    def train_on(self, part: Batch, microbatch: int) -> None:
+        if not self.is_last(microbatch):
+            with self.parallel.no_sync():
+                super().train_on(part, microbatch)
+            return
+        loss = self.loss_of(part, microbatch)
+        begin = self.recorder.now()
+        self.recorder.enter(Phase.BACKWARD)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.recorder.add(Phase.BACKWARD, begin, self.computed, microbatch=microbatch)
+        self.recorder.add(Phase.SYNCHRONISE, self.computed, self.recorder.now())
+
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.bucket_sum.close()
+        super().close()
+
+    def _note_computed(self, _: Tensor) -> None:
+        self.computed = self.recorder.now()
+        self.recorder.enter(Phase.SYNCHRONISE)
+
+    def _sum(self, filled: GradBucket) -> Future[Tensor]:
+        """Sums one bucket over the workers, as DistributedDataParallel asks for it."""
+        numbers = [self.number[id(parameter)] for parameter in filled.parameters()]
+        flat = filled.buffer().mul_(self.weight)
+        return self.bucket_sum.begin(Bucket(flat, filled.gradients(), numbers))
+
+
+def weight_of(context: Context) -> float:
+    """What the mean gradient of this worker's samples counts for in the mean over all."""
+    share = share_of(context.scenario, context.rank)
+    return float(share.stop - share.start) / context.scenario.total_samples

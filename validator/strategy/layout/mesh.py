@@ -1,0 +1,46 @@
+"""Grid: the mesh of a hybrid's ranks, and which of them form teams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from scaleproof.simulator.strategy.plan import Plan
+
+
+def build_mesh(plan: Plan, device: str) -> DeviceMesh:
+    """All ranks that train, numbered as the plan says. Servers must call it too."""
+    sizes = mesh_sizes(plan)
+    return DeviceMesh(device, torch.arange(plan.ranks).view(*sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def mesh_sizes(plan: Plan) -> dict[str, int]:
+    """The mesh's axes and their lengths, the outermost first. Workers are two axes: those that share experts are neighbours."""
+    axes = {
+        "tensor": {"tensor": plan.tensor},
+        "context": {"context": plan.context},
+        "workers": {"replica": plan.workers // plan.expert, "expert": plan.expert},
+        "stages": {"stage": plan.stages},
+    }
+    return {name: size for axis in reversed(plan.order) for name, size in axes[axis].items()}
+
+
+def teams(mesh: DeviceMesh, *axes: str) -> Sequence[Sequence[int]]:
+    """Ranks that differ along some axes alone, all of them."""
+    names = mesh.mesh_dim_names or ()
+    inside = [names.index(axis) for axis in axes]
+    outside = [number for number in range(len(names)) if number not in inside]
+    together: list[list[int]] = torch.permute(mesh.mesh, (*outside, *inside)).flatten(len(outside)).flatten(0, -2).tolist()
+    return together
+
+
+def holdings(plan: Plan) -> list[list[int]]:
+    """The ranks that hold the same parameters, by stage and tensor-parallel part: those of the last stage first."""
+    grid = plan.grid(1)
+    return [
+        [rank for worker in range(plan.workers) for rank in grid.members(worker, stage)[part :: plan.tensor]]
+        for stage in reversed(range(plan.stages))
+        for part in range(plan.tensor)
+    ]

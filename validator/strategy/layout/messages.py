@@ -1,0 +1,38 @@
+"""Messages from one rank to another, and waiting for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch.distributed as dist
+from torch import Tensor
+
+from scaleproof.validator.strategy.layout.team import Team
+
+
+def send(tensor: Tensor, target: int, group: dist.ProcessGroup | None = None) -> dist.Work:
+    """Begins to send."""
+    return _begun(dist.isend(tensor, target, group=group))
+
+
+def receive(tensor: Tensor, source: int, group: dist.ProcessGroup | None = None) -> dist.Work:
+    """Begins to receive."""
+    return _begun(dist.irecv(tensor, source, group=group))
+
+
+def pass_on(team: Team, leaving: Tensor, arriving: Tensor) -> list[dist.Work]:
+    """Begins to send to the next rank of a team and to receive from the one before."""
+    # what arrives has its place before anything leaves
+    receives = dist.P2POp(dist.irecv, arriving, team.behind, team.group)
+    return dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, team.ahead, team.group)])
+
+
+def wait_all(messages: Iterable[dist.Work]) -> None:
+    """Returns once all have been sent or received."""
+    for message in messages:
+        message.wait()
+
+
+def _begun(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "both ranks are in the group"
+    return work

@@ -1,0 +1,89 @@
+"""Context parallelism: ranks that share a sample's tokens, and read one another's keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
+
+# of (batch, heads, sequence, width)
+_SEQUENCE: Final = 2
+
+
+def own_positions(place: int, ranks: int, sequence: int) -> Tensor:
+    """The tokens of a rank: of twice as many parts as ranks one from the front and one from the back, so that all ranks have as
+    much to look back on (arXiv 2407.21783, section 3.3.2)."""
+    parts = torch.arange(sequence).view(2 * ranks, -1)
+    return torch.cat([parts[place], parts[2 * ranks - 1 - place]])
+
+
+class GatheredAttention:
+    """Causal attention of a rank's queries to the keys and values of all ranks, which they gather first."""
+
+    def __init__(self, collectives: PassCollectives, sequence: int) -> None:
+        self.collectives = collectives
+        team = collectives.team
+        positions = torch.cat([own_positions(place, team.size, sequence) for place in range(team.size)])
+        self.order = positions.argsort()
+        self.part = sequence // (2 * team.size)
+        self.ends = [(number + 1) * self.part for number in (team.place, 2 * team.size - 1 - team.place)]
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(batch, heads, own tokens, width) each → the same shape."""
+        own = torch.stack([key, value])
+        both = self._in_order(self.collectives.gathered(own, 1 + _SEQUENCE))
+        again = _Again(both, lambda: self._in_order(self.collectives.together(own, 1 + _SEQUENCE)))
+        with torch.autograd.graph.saved_tensors_hooks(again.leave, again.find):
+            keys, values = both
+            parts = zip(torch.split(query, self.part, _SEQUENCE), self.ends, strict=True)
+            return torch.cat([_attended(q, keys[:, :, :end], values[:, :, :end]) for q, end in parts], _SEQUENCE)
+
+    def _in_order(self, gathered: Tensor) -> Tensor:
+        """Tokens by their positions, where they came by rank."""
+        return gathered.index_select(1 + _SEQUENCE, self.order.to(gathered.device))
+
+
+class _Again:
+    """What autograd would keep of keys and values is gathered once more when it asks for it: a rank keeps its own."""
+
+    def __init__(self, whole: Tensor, gather: Callable[[], Tensor]) -> None:
+        self._storage = whole.untyped_storage().data_ptr()
+        self._gather = gather
+        self._whole: Tensor | None = None
+        self._missing = 0
+
+    def leave(self, kept: Tensor) -> Tensor | _View:
+        """Called for all that is to be kept."""
+        if kept.untyped_storage().data_ptr() != self._storage:
+            return kept
+        self._missing += 1
+        return _View(kept.size(), kept.stride(), int(kept.storage_offset()))
+
+    def find(self, kept: Tensor | _View) -> Tensor:
+        """Called for all that was kept; once for each."""
+        if isinstance(kept, Tensor):
+            return kept
+        whole = self._gather() if self._whole is None else self._whole
+        self._missing -= 1
+        self._whole = whole if self._missing else None
+        return whole.as_strided(*kept)
+
+
+class _View(NamedTuple):
+    """A part of a tensor that is not there."""
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+def _attended(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """The queries are those of the last keys' tokens."""
+    queries, read = query.shape[_SEQUENCE], keys.shape[_SEQUENCE]
+    seen = torch.ones(queries, read, dtype=torch.bool, device=query.device).tril(read - queries)
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=seen)

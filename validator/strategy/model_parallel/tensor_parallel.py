@@ -1,0 +1,186 @@
+"""Tensor and sequence parallelism: ranks that share a layer's matrices, and what is between them.
+
+Matrices are cut as Megatron-LM cuts them (arXiv 1909.08053): columns of the first product of a branch and rows of the second,
+so that a branch is one sum; heads stay whole, and words are cut for the embedding and the output. With sequence parallelism
+(arXiv 2205.05198) each rank has a part of the tokens between those: sums become gathers and scatters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+from torch.nn import functional
+
+from scaleproof.validator.record.recorder import Recorder
+from scaleproof.validator.strategy.layout.team import Team
+from scaleproof.validator.strategy.model_parallel.pass_collectives import PassCollectives
+from scaleproof.validator.train.models.mixture import Expert, Mixture
+from scaleproof.validator.train.models.models import Embedding
+
+# of (batch, sequence, hidden)
+_SEQUENCE: Final = 1
+
+
+class _Cut(NamedTuple):
+    """Along which dimension a parameter was cut, and how long it was there."""
+
+    dim: int
+    whole: int
+
+
+class TensorParallel:
+    """Divides layers among the ranks along a mesh's axis 'tensor'. recorder: is told of what they exchange."""
+
+    def __init__(self, mesh: DeviceMesh, recorder: Recorder, vocabulary: int, *, sequence: bool) -> None:
+        self.mesh = mesh["tensor"]
+        self.team = Team.along(mesh, "tensor")
+        self.collectives = PassCollectives(recorder, self.team)
+        self.sequence = sequence
+        self.words = -(-vocabulary // self.team.size)
+        self.own_words = max(0, min(self.words, vocabulary - self.team.place * self.words))
+        self._cuts: dict[nn.Parameter, _Cut] = {}
+        self._summands: set[nn.Parameter] = set()
+
+    def divide(self, layer: nn.Module) -> None:
+        """Leaves this rank's part of a layer in it."""
+        plan: dict[str, ParallelStyle] = {
+            "token": VocabParallelEmbedding(self),
+            "output": ColumnParallelLinear(self),
+            "mixture": Inner(self),
+        }
+        plan |= {
+            "qkv": ColumnParallelLinear(self),
+            "projection": RowParallelLinear(self),
+            "expand": ColumnParallelLinear(self),
+            "contract": RowParallelLinear(self),
+        }
+        parallelize_module(layer, self.mesh, {name: plan[name] for name, _ in layer.named_children() if name in plan})
+        if isinstance(layer, Embedding) and self.sequence:
+            layer.positions = layer.positions.chunk(self.team.size)[self.team.place]
+
+    def cut(self, module: nn.Module, name: str, dim: int) -> None:
+        """Leaves this rank's part of a parameter, filled up with zeros where it does not come out even."""
+        whole = getattr(module, name).detach()
+        length = whole.shape[dim]
+        each = -(-length // self.team.size)
+        begin, end = (min(length, place * each) for place in (self.team.place, self.team.place + 1))
+        own = whole.new_zeros([each if d == dim else size for d, size in enumerate(whole.shape)])
+        own.narrow(dim, 0, end - begin).copy_(whole.narrow(dim, begin, end - begin))
+        parameter = nn.Parameter(own)
+        setattr(module, name, parameter)
+        self._cuts[parameter] = _Cut(dim, length)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Where all ranks need all tokens."""
+        return self.collectives.gathered(x, _SEQUENCE) if self.sequence else self.collectives.entered(x)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Where each rank has a summand of all tokens."""
+        return self.collectives.scattered(x, _SEQUENCE) if self.sequence else self.collectives.left(x)
+
+    def of_parts(self, module: nn.Module) -> list[nn.Parameter]:
+        """Parameters that all ranks have, of which each makes a part of the gradients: its tokens' or its outputs'."""
+        parts = self._summands | ({p for p in module.parameters() if p not in self._cuts} if self.sequence else set())
+        return [parameter for parameter in module.parameters() if parameter in parts]
+
+    def note_summand(self, parameter: nn.Parameter) -> None:
+        """Of the parameter's gradients each rank makes those by its part of what follows."""
+        self._summands.add(parameter)
+
+    def whole(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parameters with the parts of all ranks. All must call it."""
+        return {name: self._whole(value) for name, value in parameters.items()}
+
+    def _whole(self, value: Tensor) -> Tensor:
+        cut = self._cuts.get(value) if isinstance(value, nn.Parameter) else None
+        return value if cut is None else self.collectives.together(value, cut.dim).narrow(cut.dim, 0, cut.whole)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy of (…, words) outputs, of which each rank has its words', against (…) class numbers.
+
+        Ranks tell one another the largest logit, the sum of exponents and the right word's logit, of each token.
+        """
+        logits = outputs.flatten(0, -2)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.own_words < self.words:
+            logits = logits.masked_fill(torch.arange(self.words, device=logits.device) >= self.own_words, -torch.inf)
+        logits = logits - self.collectives.summed(logits.detach().amax(-1), dist.ReduceOp.MAX).unsqueeze(-1)
+        exponents = self.collectives.left(logits.exp().sum(-1))
+        row, inside = self.row_of(targets.flatten())
+        right = logits.gather(-1, row.unsqueeze(-1)).squeeze(-1).masked_fill(~inside, 0.0)
+        return (exponents.log() - self.collectives.left(right)).mean()
+
+    def row_of(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each word its row on this rank, any if it has none, and whether it has one."""
+        row = words - self.team.place * self.words
+        inside = (row >= 0) & (row < self.words)
+        return torch.where(inside, row, 0), inside
+
+
+class _Style(ParallelStyle):
+    """How a module is divided: by `_apply`, which is private, as in torch 2.11 to 2.13."""
+
+    def __init__(self, shared: TensorParallel) -> None:
+        self.shared = shared
+
+
+class ColumnParallelLinear(_Style):
+    """A linear layer of which each rank makes some outputs, of all tokens."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, _ in list(module.named_parameters()):
+            self.shared.cut(module, name, 0)
+        module.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
+        return module
+
+
+class RowParallelLinear(_Style):
+    """A linear layer of which each rank reads some inputs: its outputs are summed, then the bias is added."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        self.shared.cut(module, "weight", 1)
+        _replace_forward(module, partial(_add_rows, cast(nn.Linear, module), self.shared))
+        return module
+
+
+class Inner(_Style):
+    """A mixture of which each rank has some inner columns of every expert: what they make is summed once, of all tokens."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for expert in (one for one in module.modules() if isinstance(one, Expert)):
+            self.shared.cut(expert.up, "weight", 0)
+            self.shared.cut(expert.down, "weight", 1)
+        for parameter in cast(Mixture, module).router.parameters():
+            self.shared.note_summand(parameter)
+        module.register_forward_pre_hook(lambda _, inputs: (self.shared.enter(inputs[0]),))
+        module.register_forward_hook(lambda _, inputs, outputs: self.shared.leave(outputs))
+        return module
+
+
+class VocabParallelEmbedding(_Style):
+    """An embedding of which each rank has some words: what each looks up is summed."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        self.shared.cut(module, "weight", 0)
+        _replace_forward(module, partial(_look_up, cast(nn.Embedding, module), self.shared))
+        return module
+
+
+def _replace_forward(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
+    module.forward = forward
+
+
+def _add_rows(module: nn.Linear, shared: TensorParallel, x: Tensor) -> Tensor:
+    return shared.leave(functional.linear(x, module.weight)) + module.bias
+
+
+def _look_up(module: nn.Embedding, shared: TensorParallel, tokens: Tensor) -> Tensor:
+    row, inside = shared.row_of(tokens)
+    return shared.leave(functional.embedding(row, module.weight).masked_fill(~inside.unsqueeze(-1), 0.0))

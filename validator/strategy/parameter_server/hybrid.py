@@ -1,0 +1,112 @@
+"""Hybrids with servers: ranks push the gradients of what they hold, servers update that once all who hold it have pushed, and
+ranks pull it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scaleproof.simulator.run.run import Phase
+from scaleproof.simulator.strategy import Hybrid
+from scaleproof.simulator.strategy.plan import Plan
+from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.strategy.layout.flat import adopt, pack, views
+from scaleproof.validator.strategy.layout.mesh import build_mesh, holdings
+from scaleproof.validator.strategy.layout.messages import wait_all
+from scaleproof.validator.strategy.parameter_server.links import Arrivals, Links
+from scaleproof.validator.strategy.parameter_server.server import BucketShard, note_push
+from scaleproof.validator.strategy.replica import Replica
+
+
+class Pusher(Replica):
+    """A rank that trains. Parameters and gradients are views of one vector each, of which every server has an equal part."""
+
+    def __init__(self, context: Context, strategy: Hybrid) -> None:
+        super().__init__(context, strategy)
+        self.links = _links(self.plan)
+        together = holdings(self.plan)
+        self.holding = next(number for number, ranks in enumerate(together) if context.rank in ranks)
+        parameters = list(self.module.parameters())
+        self.values = pack(parameters)
+        self.gradient = torch.zeros_like(self.values)
+        adopt(parameters, views(self.values, parameters), views(self.gradient, parameters))
+        bounds = [len(self.values) * number // self.plan.servers for number in range(self.plan.servers + 1)]
+        self.parts = {self.plan.ranks + n: slice(*bounds[n : n + 2]) for n in range(self.plan.servers)}
+        if context.rank == together[self.holding][0]:
+            self._tell_servers()
+
+    def update(self) -> None:
+        """Lets the servers apply the gradients. The gathering of spans cuts the wait from the pull: only servers know where."""
+        labels = {"stage": self.stage, "group": self.holding, "match": self._index}
+        with self.recorder.span(Phase.SEND, size_bytes=float(self.values.nbytes), **labels):
+            wait_all([self.links.send(self.gradient[part], server) for server, part in self.parts.items()])
+        with self.recorder.span(Phase.WAIT, size_bytes=float(self.values.nbytes), **labels):
+            pulls = [self.links.receive(self.values[part], server) for server, part in self.parts.items()]
+            self.gradient.zero_()
+            wait_all(pulls)
+
+    def _tell_servers(self) -> None:
+        """Sends the servers the parameters that this rank begins with."""
+        for server, part in self.parts.items():
+            own = self.values[part]
+            wait_all([self.links.send(own.new_tensor([len(own)], dtype=torch.int64), server)])
+            wait_all([self.links.send(own, server)])
+
+
+class HybridServer(Trainer):
+    """Has an equal part of what each rank holds. Sums are made in the order of ranks, and so the same in every run."""
+
+    def __init__(self, context: Context, strategy: Hybrid) -> None:
+        super().__init__(context)
+        # process groups are made by all ranks together
+        build_mesh(strategy.plan, context.device.type)
+        self.links = _links(strategy.plan)
+        self.holders = holdings(strategy.plan)
+        self.parts = [BucketShard(context, number, self._initial(ranks[0])) for number, ranks in enumerate(self.holders)]
+        self.arrivals = {rank: Arrivals(self.recorder, context.device) for ranks in self.holders for rank in ranks}
+        self.pushed = [
+            [torch.empty_like(part.value.detach()) for _ in ranks] for part, ranks in zip(self.parts, self.holders, strict=True)
+        ]
+
+    def step(self, index: int) -> None:
+        for gradients, ranks in zip(self.pushed, self.holders, strict=True):
+            for gradient, rank in zip(gradients, ranks, strict=True):
+                self.arrivals[rank].post(self.links.receive(gradient, rank))
+        for number, part in enumerate(self.parts):
+            labels = {"group": number, "match": index}
+            for rank, gradient in zip(self.holders[number], self.pushed[number], strict=True):
+                with self.recorder.span(Phase.WAIT):
+                    came = self.arrivals[rank].next()
+                note_push(self.recorder, came, part, peer=rank, **labels)
+                with self.recorder.span(Phase.OPTIMIZER, **labels):
+                    part.add(gradient, 1)
+            with self.recorder.span(Phase.OPTIMIZER, **labels):
+                part.update()
+            self._answer(part, self.holders[number], labels)
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Ranks that train have pulled all of them."""
+        return {}
+
+    def close(self) -> None:
+        for arrivals in self.arrivals.values():
+            arrivals.close()
+
+    def _initial(self, holder: int) -> Tensor:
+        length = torch.empty(1, dtype=torch.int64, device=self.context.device)
+        wait_all([self.links.receive(length, holder)])
+        initial = torch.empty(int(length), dtype=self.context.dtype, device=self.context.device)
+        wait_all([self.links.receive(initial, holder)])
+        return initial
+
+    def _answer(self, part: BucketShard, ranks: Sequence[int], labels: dict[str, int]) -> None:
+        size_bytes = part.size_bytes * len(ranks)
+        with self.recorder.span(Phase.SEND, size_bytes=size_bytes, **labels):
+            wait_all([self.links.send(part.value.detach(), rank) for rank in ranks])
+
+
+def _links(plan: Plan) -> Links:
+    return Links(range(plan.ranks), range(plan.ranks, plan.ranks + plan.servers), own=dist.get_backend() == "nccl")

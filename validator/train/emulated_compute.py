@@ -1,0 +1,224 @@
+"""Paced compute: a small model computes real gradients, in tensors of the scenario's sizes, and the rank waits out the rest.
+
+Each layer has parameter tensors of as many elements as the scenario's, of which a few make a small layer that is trained;
+the rest is padding, whose gradients are zero. Activations are padded likewise. So every message has the size that it would
+have, and ranks that share cores do not hold one another up, as long as copying is not too much for them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.train.emulation_lateness import Lateness
+
+# Of the small model; layers that hand on less are as narrow as they are.
+_WIDTH: Final = 4
+_PR_SET_TIMERSLACK: Final = 29  # linux/prctl.h
+
+
+class EmulatedLayerTimes(NamedTuple):
+    """Seconds of a layer's passes. inputs_s, weights_s: of the backward pass, by whose gradients are computed."""
+
+    forward_s: float
+    inputs_s: float
+    weights_s: float
+
+
+class Pace:
+    """How long a rank takes for what: waits until that time is over, and makes up for having waited too long."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._job = scenario.job()
+        self.lateness = Lateness()
+        self._apart_end_s: float | None = None
+        self.times = lru_cache(maxsize=64)(self._times)
+        if sys.platform.startswith("linux"):
+            # the kernel wakes sleepers up to 50 us late otherwise
+            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+
+    def wait(self, begin_s: float, duration_s: float) -> None:
+        """Returns once `duration_s` have passed since `begin_s` (of time.perf_counter), earlier by what was late before."""
+        self._apart_end_s = None
+        until_s = begin_s + duration_s - self.lateness.late_s
+        left_s = until_s - time.perf_counter()
+        if left_s > 0:
+            time.sleep(left_s)
+        self.lateness.add(duration_s, until_s)
+
+    def wait_apart(self, begin_s: float, duration_s: float) -> None:
+        """The same of a layer's gradients of weights in a pass of their own, which follows another of its kind at once."""
+        self.wait(begin_s if self._apart_end_s is None else self._apart_end_s, duration_s)
+        self._apart_end_s = time.perf_counter()
+
+    def slow_down(self, optimizer: torch.optim.Optimizer) -> None:
+        """From now on a step of the optimizer takes as long as the scenario's over as many parameters."""
+        parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        step_s = self._job.optimizer_s(parameters)
+        began: list[float] = []
+        optimizer.register_step_pre_hook(lambda *_: began.append(time.perf_counter()))
+        optimizer.register_step_post_hook(lambda *_: self.wait(began.pop(), step_s))
+
+    def _times(self, samples: int) -> list[EmulatedLayerTimes]:
+        """Of each layer, for so many samples."""
+        job = replace(self._job, samples_per_worker=samples)
+        costs, weights_s = job.costs(), job.weights_s()
+        inputs_s = np.maximum(0.0, costs.backward_s - weights_s)
+        return [EmulatedLayerTimes(*map(float, row)) for row in zip(costs.forward_s, inputs_s, weights_s, strict=True)]
+
+
+class PacedLayer(nn.Module):
+    """The small layer that stands for layer `number`: (samples, …) of which it reads the first columns → (samples, output)."""
+
+    def __init__(self, layer: Layer, number: int, is_last: bool, width: int, pace: Pace | None) -> None:
+        super().__init__()
+        self.number, self.width, self.pace = number, width, pace
+        self.output = width if is_last else layer.output_elements
+        self.tensors = nn.ParameterList(nn.Parameter(_padded(elements, width)) for elements in layer.tensors)
+
+    def forward(self, x: Tensor) -> Tensor:
+        begin_s = time.perf_counter()
+        times = EmulatedLayerTimes(0.0, 0.0, 0.0) if self.pace is None else self.pace.times(len(x))[self.number]
+        # where no gradient of inputs is asked for, the gradients of weights take all the time
+        weights_s = times.weights_s + (0.0 if x.requires_grad else times.inputs_s)
+        began: list[float] = []
+        x = _apply(_Narrow, _Wait(self.pace, times.inputs_s, began), self.width, x)
+        if self.tensors:
+            x = x + x @ _apply(_Weights, _Wait(self.pace, weights_s, began), self.width, *self.tensors)
+        x = _apply(_Widen, began, self.output, torch.tanh(x))
+        if self.pace is not None:
+            self.pace.wait(begin_s, times.forward_s)
+        return x
+
+
+class _Wait(NamedTuple):
+    """What gradients wait for on their way back, if paced.
+
+    began: when the pass began in which they do, handed on to what else waits in the same pass. It is empty where gradients of
+    weights have a pass of their own, which begins when they are first asked for.
+    """
+
+    pace: Pace | None
+    duration_s: float
+    began: list[float]
+
+    def __call__(self, asked_s: float) -> None:
+        """asked_s: when they were asked for."""
+        if self.pace is None:
+            return
+        if self.began:
+            self.pace.wait(self.began.pop(), self.duration_s)
+        else:
+            self.pace.wait_apart(asked_s, self.duration_s)
+
+
+class _Narrow(torch.autograd.Function):
+    """The first columns, which the small layer reads. A pass ends with their gradients."""
+
+    @staticmethod
+    def forward(context: Any, wait: _Wait, width: int, x: Tensor) -> Tensor:
+        context.wait, context.columns = wait, x.shape[1]
+        return x[:, :width].clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        begin_s = time.perf_counter()
+        result = _widened(gradients[0], context.columns)
+        context.wait(begin_s)
+        return None, None, result
+
+
+class _Weights(torch.autograd.Function):
+    """The weights of a small layer, (width, width): what of each tensor is trained, added up, no two for the same share.
+
+    One node of the graph whatever the number of tensors: backward passes that are split look for a way from each parameter.
+    """
+
+    @staticmethod
+    def forward(context: Any, wait: _Wait, width: int, *tensors: Tensor) -> Tensor:
+        context.wait, context.elements = wait, [tensor.numel() for tensor in tensors]
+        mixed = tensors[0].new_zeros(width**2)
+        for share, tensor in zip(_shares(len(tensors)), tensors, strict=True):
+            trained = tensor[: width**2]
+            mixed[: len(trained)].add_(trained, alpha=share)
+        return mixed.view(width, width)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        begin_s = time.perf_counter()
+        flat = gradients[0].flatten()
+        results = []
+        for share, elements in zip(_shares(len(context.elements)), context.elements, strict=True):
+            result = flat.new_zeros(elements)
+            result[: len(flat)].add_(flat[:elements], alpha=share)
+            results.append(result)
+        context.wait(begin_s)
+        context.wait.began.append(time.perf_counter())
+        return None, None, *results
+
+
+def _shares(tensors: int) -> list[float]:
+    return [(1 + number) / tensors for number in range(tensors)]
+
+
+class _Widen(torch.autograd.Function):
+    """As many columns as the layer has, the rest zeros. A pass begins with their gradients."""
+
+    @staticmethod
+    def forward(context: Any, began: list[float], columns: int, x: Tensor) -> Tensor:
+        context.began, context.width = began, x.shape[1]
+        return _widened(x, columns)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        context.began[:] = [time.perf_counter()]
+        return None, None, gradients[0][:, : context.width].clone()
+
+
+def _widened(x: Tensor, columns: int) -> Tensor:
+    return functional.pad(x, (0, columns - x.shape[1]))
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """What autograd's untyped `apply` returns."""
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+def small_width(layers: Sequence[Layer]) -> int:
+    """Columns that the small model has."""
+    return min(_WIDTH, *(layer.output_elements for layer in layers))
+
+
+def build(scenario: Scenario, numbers: Iterable[int], pace: Pace | None) -> list[nn.Module]:
+    """The small layers that stand for a rank's of the scenario's layers of those numbers; without a pace they do not wait.
+
+    Initial parameters follow from the seed and the number alone. They are fp32 on the CPU.
+    """
+    layers = scenario.model.build_layers(scenario.strategy.plan.shard)
+    width = small_width(layers)
+    result: list[nn.Module] = []
+    for number in numbers:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(scenario.training.seed * 1_000_003 + number)
+            result.append(PacedLayer(layers[number], number, number == len(layers) - 1, width, pace))
+    return result
+
+
+def _padded(elements: int, width: int) -> Tensor:
+    """Random numbers, and zeros from where the small layer ends."""
+    padded = torch.zeros(elements)
+    small = min(elements, width**2)
+    padded[:small] = torch.randn(small) / width
+    return padded

@@ -1,0 +1,67 @@
+"""Torch twin of the simulator's ResNet: stem, bottleneck blocks, head, with the same tensors in the same order."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from scaleproof.simulator.model import ResNet
+
+# Channels that a bottleneck block gives for each of its width, arXiv 1512.03385.
+_EXPANSION = 4
+
+
+def layer(spec: ResNet, index: int) -> nn.Module:
+    """Layer number `index` of `spec`, numbered as `spec.build_layers()` numbers them.
+
+    Batch norms take the statistics of the batch that they are given, a worker's own, and keep none. So data parallelism is
+    not training on one process that sees the whole batch: the mean of the workers' gradients is that of a network whose
+    statistics differ from worker to worker. Workers stay equal to one another.
+    """
+    names = [one.name for one in spec.build_layers()]
+    if index == 0:
+        return nn.Sequential(*_unit(3, 64, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
+    if index == len(names) - 1:
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512 * _EXPANSION, spec.classes))
+    group, first = _group_of(names[index])
+    width = 64 * 2**group
+    inputs = 64 if index == 1 else width * _EXPANSION // (2 if first else 1)
+    return Bottleneck(inputs, width, stride=2 if group > 0 and first else 1, projected=first)
+
+
+class Bottleneck(nn.Module):
+    """1×1 reduce, 3×3 with the stride, 1×1 expand, added to the input or to its projection.
+
+    (batch, inputs, height, width) → (batch, 4 · width, height / stride, width / stride).
+    """
+
+    def __init__(self, inputs: int, width: int, stride: int, projected: bool) -> None:
+        super().__init__()
+        outputs = width * _EXPANSION
+        last = (nn.Conv2d(width, outputs, 1, bias=False), _norm(outputs))
+        self.body = nn.Sequential(*_unit(inputs, width, 1), *_unit(width, width, 3, stride), *last)
+        projection = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs))
+        self.shortcut = projection if projected else nn.Identity()
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.body(x)
+        result += self.shortcut(x)
+        return cast(Tensor, self.relu(result))
+
+
+def _group_of(name: str) -> tuple[int, bool]:
+    """(number of the group, whether it is its first block) from 'group1.block0'."""
+    group, block = name.split(".")
+    return int(group.removeprefix("group")), block == "block0"
+
+
+def _unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, ...]:
+    """Convolution, batch norm and ReLU."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return convolution, _norm(outputs), nn.ReLU(inplace=True)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, track_running_stats=False)

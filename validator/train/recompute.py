@@ -1,0 +1,106 @@
+"""Recomputation in real training: activations that torch.utils.checkpoint drops and computes again in the backward pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from scaleproof.simulator.memory.activations import segments
+from scaleproof.simulator.model.layers import Layer
+from scaleproof.simulator.model.operators import Exchange
+from scaleproof.simulator.model.recompute import Recompute, again
+from scaleproof.simulator.scenario.schema import Scenario
+
+# The next product of a module stops its recomputation: it keeps what the module writes, and needs nothing behind that.
+_WITH_NEXT_PRODUCT: Final = ("activation", "moe_act")
+
+
+class Sections:
+    """Runs the named sections of a block; those in `names` keep their inputs alone and are recomputed in the backward pass.
+
+    A section inside another one that is recomputed is a part of that.
+    """
+
+    def __init__(self, names: frozenset[str] = frozenset()) -> None:
+        # the activation functions of all MLPs include those of experts
+        self._names = names | {"moe_act"} if "activation" in names else names
+        self._is_inside = False
+
+    def __call__(self, name: str, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """What `function` makes of the inputs. name: of the section, as in `scaleproof.simulator.model.recompute.ModuleName`."""
+        if self._is_inside or name not in self._names:
+            return function(*inputs)
+        return checkpointed(partial(self._inside, function), *inputs, early_stop=name in _WITH_NEXT_PRODUCT)
+
+    def _inside(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        self._is_inside = True
+        try:
+            return function(*inputs)
+        finally:
+            self._is_inside = False
+
+
+class Segment(nn.Sequential):
+    """Layers that keep the input of the first alone and are recomputed together."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpointed(super().forward, x)
+
+
+def chained(scenario: Scenario, layers: Mapping[int, nn.Module]) -> list[nn.Module]:
+    """The modules of a stage's layers, given by their numbers, in forward order; what is recomputed is so from now on.
+
+    Paced layers are as they were: they wait for as long as the recomputation is predicted to take, see `exchanges_again`.
+    """
+    recompute = scenario.training.recompute
+    if scenario.compute == "paced" or recompute.kind == "none":
+        return list(layers.values())
+    if recompute.kind == "selective":
+        for layer in layers.values():
+            _recompute_sections(layer, recompute)
+        return list(layers.values())
+    return list(_segments(scenario, layers, recompute))
+
+
+def exchanges_again(scenario: Scenario, stage: Sequence[Layer]) -> list[Sequence[Exchange]]:
+    """The exchanges that recomputation repeats in the backward pass of each layer of a stage."""
+    recompute = scenario.training.recompute
+    rows = zip(stage, recompute.concerned(stage), strict=True)
+    return [_repeated(layer, recompute) if is_recomputed else () for layer, is_recomputed in rows]
+
+
+def _repeated(layer: Layer, recompute: Recompute) -> Sequence[Exchange]:
+    if recompute.kind == "selective":
+        return again(layer, recompute).exchanges
+    return [exchange for exchange in layer.exchanges if not exchange.backward]
+
+
+def checkpointed(function: Callable[..., Tensor], *inputs: Tensor, early_stop: bool = False) -> Tensor:
+    """The result of `function`, of which only the inputs are kept.
+
+    early_stop: whether recomputation ends with the last tensor that the backward pass needs; else it computes and exchanges all
+    of it again, as predictions have it.
+    """
+    result = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False, early_stop=early_stop)
+    return cast(Tensor, result)
+
+
+def _recompute_sections(layer: nn.Module, recompute: Recompute) -> None:
+    run = Sections(frozenset(recompute.module_names))
+    for module in layer.modules():
+        if isinstance(getattr(module, "run", None), Sections):
+            cast(Any, module).run = run
+
+
+def _segments(scenario: Scenario, layers: Mapping[int, nn.Module], recompute: Recompute) -> Iterator[nn.Module]:
+    specs = scenario.model.build_layers(scenario.strategy.plan.shard)
+    stage = [specs[number] for number in layers]
+    rows = zip(segments(stage, recompute).tolist(), recompute.concerned(stage), layers.values(), strict=True)
+    for (_, is_recomputed), group in itertools.groupby(rows, key=lambda row: row[:2]):
+        modules = [module for _, _, module in group]
+        yield from [Segment(*modules)] if is_recomputed else modules

@@ -1,0 +1,131 @@
+"""Training: what a rank does in a measured run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.launch import rank
+from scaleproof.validator.record import clock_sync
+from scaleproof.validator.record import provenance as environment
+from scaleproof.validator.record.clock_sync import Alignment
+from scaleproof.validator.record.device_clock import CpuClock, CudaClock, DeviceClock, DeviceEvent
+from scaleproof.validator.record.provenance import Usage
+from scaleproof.validator.record.recorder import Recorder
+from scaleproof.validator.record.torch_profiler import PROFILED_STEPS, Profiler
+from scaleproof.validator.strategy import create
+from scaleproof.validator.strategy.base import Context, Trainer
+from scaleproof.validator.train.emulated_compute import Pace
+from scaleproof.validator.train.steps import total_steps, warmup_steps
+
+
+class RankOutcome(TypedDict):
+    """What a rank tells beside its spans, as plain data for JSON.
+
+    losses: of each steady step what its samples add to the mean over all, by the step's number from 1 on. notes: what else the
+    strategy's twin has to tell of it. machine: where it ran, usage: what of its processors, see scaleproof.validator.record.provenance.
+    corrections: what to correct its times by, one after the other, see scaleproof.validator.record.clock_correction. memory_bytes: at its fullest
+    moment on a GPU, by what torch's allocator had handed out of it; nothing on the CPU.
+    """
+
+    provenance: dict[str, str]
+    losses: dict[str, float]
+    notes: dict[str, Any]
+    machine: str
+    usage: dict[str, Any]
+    corrections: list[dict[str, float]]
+    memory_bytes: dict[str, float]
+
+
+def train(
+    scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, traces_folder: Path | None = None
+) -> RankOutcome:
+    """Trains for the scenario's warm-up steps and steps, handing the spans of each step to `sink`.
+
+    parameters_folder: where the rank saves the parameters it ends with, as `rank<number>.pt`. traces_folder: where it leaves
+    what the profiler tells of the last steps of a scenario that was lengthened for it, see scaleproof.validator.record.torch_profiler.
+    """
+    try:
+        return _train(scenario, sink, parameters_folder, traces_folder)
+    finally:
+        gc.unfreeze()
+
+
+def _train(
+    scenario: Scenario, sink: Callable[[bytes], Any], parameters_folder: Path | None, traces_folder: Path | None
+) -> RankOutcome:
+    me = rank.here()
+    machine = clock_sync.machine()
+    alignment = Alignment(machine)
+    profiler = Profiler(traces_folder, me.rank, me.device) if traces_folder else None
+    recorder = Recorder(me.status, profiler.noting(sink) if profiler else sink, _clock(me.device))
+    pace = Pace(scenario) if scenario.compute == "paced" else None
+    context = Context(scenario, me.rank, me.device, recorder, total_steps(scenario), pace)
+    with closing(create(context, scenario.strategy)) as trainer:
+        # what was built so far is not searched for garbage again in the middle of a step
+        gc.freeze()
+        provenance = environment.of_rank(me.device)
+        usage = _take_steps(trainer, profiler)
+        corrections = (recorder.finish(), alignment.finish())
+        if profiler is not None:
+            profiler.write_table()
+        if parameters_folder is not None:
+            parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
+            torch.save(parameters, parameters_folder / f"rank{me.rank}.pt")
+        first = warmup_steps(scenario)
+        return RankOutcome(
+            provenance=provenance,
+            losses={str(index - first + 1): loss for index, loss in trainer.losses().items() if index >= first},
+            notes=trainer.notes() | (pace.lateness.note() if pace else {}),
+            machine=machine,
+            usage=usage,
+            corrections=[asdict(correction) for correction in corrections if correction is not None],
+            memory_bytes=_memory_bytes(me.device),
+        )
+
+
+def _take_steps(trainer: Trainer, profiler: Profiler | None) -> dict[str, Any]:
+    """Takes all steps, the last of them under the profiler if there is one; what the others used of processors."""
+    context = trainer.context
+    first, total = warmup_steps(context.scenario), context.total_steps
+    measured = total - PROFILED_STEPS if profiler else total
+
+    def take(index: int) -> None:
+        if index == first and context.pace is not None:
+            context.pace.lateness.begin()
+        context.recorder.begin_step(index - first + 1)
+        trainer.take(index)
+        context.recorder.end_step()
+
+    if context.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(context.device)
+    began = Usage.now()
+    for index in range(measured):
+        take(index)
+    used = Usage.now().since(began)
+    if profiler is not None:
+        profiler.trace(take, range(measured, total))
+    return used
+
+
+def _clock(device: torch.device) -> DeviceClock:
+    """What tells when the device did what."""
+    if device.type == "cpu":
+        return CpuClock()
+    new_event: Callable[[], DeviceEvent] = partial(torch.cuda.Event, enable_timing=True)
+    return CudaClock(new_event, partial(torch.cuda.synchronize, device))
+
+
+def _memory_bytes(device: torch.device) -> dict[str, float]:
+    if device.type == "cpu":
+        return {}
+    allocated, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    return {"allocated": float(allocated), "reserved": float(reserved - allocated)}

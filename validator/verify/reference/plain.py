@@ -1,0 +1,25 @@
+"""The plain rule: every step applies the gradient of the mean loss over the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.train.data import whole_batches
+from scaleproof.validator.train.models import models
+from scaleproof.validator.verify.reference.single_process import SingleProcess
+
+
+def train(scenario: Scenario, notes: Sequence[Mapping[str, Any]]) -> Mapping[str, Tensor]:
+    """The parameters after all steps on one process. Takes memory for one worker's samples at a time."""
+    process = SingleProcess.of(scenario)
+    for batch in whole_batches(scenario, process.steps, torch.device("cpu"), process.dtype):
+        for part in process.parts(batch):
+            loss = models.loss(process.module(part.inputs), part.targets)
+            (loss * (len(part.targets) / scenario.total_samples)).backward()  # type: ignore[no-untyped-call]
+        process.update()
+    return process.parameters()

@@ -1,0 +1,68 @@
+"""The whole model with its optimizer in one process: rules of training use one of it, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.validator.strategy.base import build_layers, build_optimizer, name_parameters
+from scaleproof.validator.train.data import Batch, share_of
+from scaleproof.validator.train.models.models import DTYPES
+from scaleproof.validator.train.steps import total_steps
+
+
+@dataclass(frozen=True)
+class SingleProcess:
+    """The scenario's model with its initial parameters at the training precision, and the scenario's optimizer."""
+
+    scenario: Scenario
+    layers: Mapping[int, nn.Module]
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Self:
+        numbers = list(range(len(scenario.model.build_layers())))
+        modules = build_layers(scenario, numbers, None)
+        layers = {number: module.to(_dtype(scenario)) for number, module in zip(numbers, modules, strict=True)}
+        whole = nn.Sequential(*layers.values())
+        training = scenario.training
+        return cls(scenario, layers, whole, build_optimizer(training.optimizer, whole.parameters(), training.learning_rate))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return _dtype(self.scenario)
+
+    @property
+    def steps(self) -> range:
+        """The numbers of all steps, those of the warm-up first."""
+        return range(total_steps(self.scenario))
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        """A batch in its workers' microbatches, so that no more than one of them is kept at once."""
+        for worker in range(self.scenario.strategy.workers):
+            yield from self.microbatches(batch, worker)
+
+    def microbatches(self, batch: Batch, worker: int) -> Iterator[Batch]:
+        """A worker's share of a batch, in its microbatches."""
+        share = share_of(self.scenario, worker)
+        size = (share.stop - share.start) // self.scenario.strategy.microbatches
+        for begin in range(share.start, share.stop, size):
+            yield Batch(batch.inputs[begin : begin + size], batch.targets[begin : begin + size])
+
+    def update(self) -> None:
+        """Applies the gradients, and drops them."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in name_parameters(self.layers).items()}
+
+
+def _dtype(scenario: Scenario) -> torch.dtype:
+    return DTYPES[scenario.training.precision]
