@@ -1,1 +1,1 @@
-"""TODO: commands.measuring."""
+"""Commands that measure clusters, train for real, or compare predictions with measurements."""

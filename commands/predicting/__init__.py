@@ -1,1 +1,1 @@
-"""TODO: commands.predicting."""
+"""Commands that predict: they need neither torch nor a cluster."""

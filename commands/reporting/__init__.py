@@ -1,1 +1,1 @@
-"""TODO: commands.reporting."""
+"""Commands that write pages of what other commands left in a folder."""

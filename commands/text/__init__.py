@@ -1,1 +1,1 @@
-"""TODO: commands.text."""
+"""Results as console text: one module per kind of result."""

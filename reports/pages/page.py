@@ -21,7 +21,7 @@ from scaleproof.simulator.run.run import write_aside
 
 _PAGE: Final = "index.html"
 _SCRIPTS: Final = ("head.js", "page.js")
-_LIBRARY: Final = Path(__file__).parent / "vendor" / "plotly-basic.min.js"
+_LIBRARY: Final = Path(__file__).parents[1] / "vendor" / "plotly-basic.min.js"
 
 
 class Built(NamedTuple):
@@ -66,7 +66,7 @@ def _encoded(content: str) -> bytes:
 
 def _render(page: Page) -> str:
     environment = Environment(
-        loader=PackageLoader("reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("scaleproof.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
         "ms": text.milliseconds,

@@ -1,14 +1,25 @@
-"""How a rank really trains: the twin of scaleproof.simulator.strategy, by the same names."""
+"""How a rank trains for real: the counterpart of `scaleproof.simulator.strategy`, with the same folders."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import cast
+from typing import Final, cast
 
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.validator.strategy.base import Context, Trainer
 
+# The module of each kind of strategy, in this package.
+_MODULES: Final = {
+    "data_parallel": "data_parallel.strategy",
+    "gather_average": "data_parallel.gather_average",
+    "hybrid": "hybrid",
+    "local_sgd": "data_parallel.local_sgd",
+    "model_parallel": "model_parallel.strategy",
+    "parameter_server": "parameter_server.strategy",
+    "pipeline": "pipeline.strategy",
+}
+
 
 def create(context: Context, strategy: Strategy) -> Trainer:
-    """This rank's part in training by `strategy`: what the module of its kind makes (`scaleproof.validator.launch.preflight.capabilities` knows which)."""
-    return cast(Trainer, import_module(f"{__name__}.{strategy.kind}").create(context, strategy))
+    """The trainer of this rank for `strategy`. Its module is imported when it is first used."""
+    return cast(Trainer, import_module(f"{__name__}.{_MODULES[strategy.kind]}").create(context, strategy))

@@ -1,12 +1,4 @@
-"""scaleproof: forecasts how fast distributed training will run, then proves the forecast.
-
-    from scaleproof import load, predict, measure
-
-    run = predict(load("resnet50-ring-p100"))
-    print(run.samples_per_s)
-
-The same as a command: `scaleproof --help`. Nothing heavy is imported until it is used.
-"""
+"""The command line: `main` parses the arguments, runs the command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -18,52 +10,16 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
-if TYPE_CHECKING:
-    from scaleproof.simulator.analysis.compare import compare
-    from scaleproof.simulator.analysis.crossover.crossover import crossover
-    from scaleproof.simulator.analysis.goodput import goodput
-    from scaleproof.simulator.analysis.planner import plan
-    from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
-    from scaleproof.simulator.analysis.study import sweep
-    from scaleproof.simulator.predict import predict
-    from scaleproof.simulator.scenario.load import load
-    from scaleproof.simulator.scenario.schema import Scenario
-    from scaleproof.validator.measure import MeasureOptions, measure
+from scaleproof import __version__
 
-__all__ = [
-    "Scenario", "MeasureOptions", "compare", "crossover", "goodput", "load", "main", "measure", "plan", "predict", "sensitivity",
-    "sweep",
-]  # fmt: skip
-__version__ = "0.1.0"
-
-_PUBLIC = {
-    "load": "scaleproof.simulator.scenario.schema",
-    "Scenario": "scaleproof.simulator.scenario.schema",
-    "predict": "scaleproof.simulator.predict",
-    "compare": "scaleproof.simulator.analysis.compare",
-    "sensitivity": "scaleproof.simulator.analysis.sensitivity.sensitivity",
-    "crossover": "scaleproof.simulator.analysis.crossover.crossover",
-    "goodput": "scaleproof.simulator.analysis.goodput",
-    "sweep": "scaleproof.simulator.analysis.study",
-    "plan": "scaleproof.simulator.analysis.planner",
-    "measure": "scaleproof.validator.measure",
-    "MeasureOptions": "scaleproof.validator.measure",
-}
-_COMMANDS = (
+_COMMANDS: Final = (
     "scaleproof.commands.predicting.predict",
     "scaleproof.commands.measuring.score",
     "scaleproof.commands.reporting.report",
     "scaleproof.commands.reporting.claims",
 )
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used."""
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'scaleproof' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,7 +76,3 @@ def _parser() -> argparse.ArgumentParser:
     for module in _COMMANDS:
         importlib.import_module(module).mount(commands)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
