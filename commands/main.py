@@ -14,11 +14,33 @@ from typing import Final
 
 from scaleproof import __version__
 
+# Modules that add commands, in the order of `--help`.
 _COMMANDS: Final = (
-    "scaleproof.commands.predicting.predict",
-    "scaleproof.commands.measuring.score",
-    "scaleproof.commands.reporting.report",
-    "scaleproof.commands.reporting.claims",
+    "predicting.predict",
+    "predicting.plan",
+    "predicting.sweep",
+    "predicting.compare",
+    "predicting.crossover",
+    "predicting.sensitivity",
+    "predicting.uneven",
+    "predicting.goodput",
+    "predicting.collective",
+    "predicting.model",
+    "predicting.cluster",
+    "predicting.shipped",
+    "measuring.calibrate",
+    "measuring.import_",
+    "measuring.measure",
+    "measuring.reconcile",
+    "measuring.prove",
+    "measuring.faults",
+    "measuring.converge",
+    "measuring.score",
+    "reporting.report",
+    "reporting.timeline",
+    "reporting.claims",
+    "reporting.explore",
+    "reporting.history",
 )
 
 
@@ -69,10 +91,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="scaleproof", description="Forecast how fast distributed training will run, then prove it by running it."
+        prog="scaleproof", description="Predict how fast distributed training runs, and prove the prediction by running it."
     )
     parser.add_argument("--version", action="version", version=f"scaleproof {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in _COMMANDS:
-        importlib.import_module(module).mount(commands)
+        importlib.import_module(f"scaleproof.commands.{module}").mount(commands)
     return parser

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from scaleproof.commands.arguments import add_scenario_arguments
 from scaleproof.commands.measuring.measure import positive
-from scaleproof.commands.predicting.predict import add_scenario_arguments
 
 if TYPE_CHECKING:
     from scaleproof.simulator.scenario.schema import Scenario

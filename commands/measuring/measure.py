@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scaleproof.commands.predicting.predict import add_scenario_arguments
+from scaleproof.commands.arguments import add_scenario_arguments
 
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session
@@ -141,7 +141,7 @@ class _Teller:
             self._fail(f"{scenario.name} was trained wrongly: parameters are {_deviation(run)}")
 
     def _print_whole(self, run: Run) -> None:
-        from scaleproof.commands.predicting.predict import describe
+        from scaleproof.commands.text.run import describe
 
         verdict = f"\n  {'verified':<13}  parameters are {_deviation(run)}" if run.verified else ""
         print(f"{describe(run)}{verdict}", flush=True)

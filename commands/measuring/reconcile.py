@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scaleproof.commands.arguments import add_scenario_arguments
 from scaleproof.commands.measuring.measure import add_place_arguments
-from scaleproof.commands.predicting.predict import add_scenario_arguments
 
 if TYPE_CHECKING:
     from scaleproof.commands.measuring.session import Session

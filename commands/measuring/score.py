@@ -1,4 +1,4 @@
-"""The validator's commands: reconcile, score, and those of the other modules called so. Imports wait until a command runs."""
+"""The command score: published measurements against their predictions."""
 
 from __future__ import annotations
 
@@ -6,20 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from scaleproof.commands.measuring import calibrate, converge, faults, import_, measure, prove, reconcile
-
 
 def mount(commands: Any) -> None:
-    """Adds the commands to argparse's subparsers."""
-    measure.mount(commands)
-    calibrate.mount(commands)
-    converge.mount(commands)
-    reconcile.mount(commands)
-    prove.mount(commands)
-    faults.mount(commands)
-    import_.mount(commands)
-
-    score = commands.add_parser("score", help="predict tables of published measurements, and say how far off")
+    """Adds the command to argparse's subparsers."""
+    score = commands.add_parser("score", help="predict published measurements, and print the errors")
     where = "with the columns of a table in scenarios/published, or a folder of such; all that ship, if there is none"
     score.add_argument("tables", type=Path, nargs="*", metavar="FILE.csv", help=where)
     score.add_argument("--calibrated", action="store_true", help="fit constants on the rows it names, and leave those out")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaleproof.commands.predicting.predict import add_scenario_arguments
+from scaleproof.commands.arguments import add_scenario_arguments
 
 if TYPE_CHECKING:
     from scaleproof.simulator.analysis.crossover.crossover import Crossover

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.commands.predicting.predict import describe
+from scaleproof.commands.text.run import describe
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.engine import events, replay
 from scaleproof.simulator.predict import predict

@@ -1,0 +1,40 @@
+"""The command collective: the time of a collective by size."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    collective = commands.add_parser("collective", help="time of a collective, by size", description="Time a collective.")
+    collective.add_argument(
+        "op", metavar="OP", help="allreduce, allgather, reducescatter, broadcast, reduce, alltoall, sendrecv, gather, scatter"
+    )
+    collective.add_argument("--size", metavar="SIZE", help="such as 64MiB; without it, 8 B to 8 GiB")
+    collective.add_argument("--ranks", required=True, metavar="N", help="the number of ranks, or which ones: 0,8,16-19")
+    collective.add_argument("--cluster", required=True, metavar="NAME", help="a YAML file, or a name from 'scaleproof list'")
+    collective.add_argument("--algorithm", metavar="NAME", help="such as ring; the library's choice if absent")
+    collective.add_argument("--sweep", action="store_true", help="all sizes from 8 B up to --size")
+    collective.add_argument("--factor", type=int, choices=[2, 4], default=2, help="ratio of consecutive sizes of a sweep (2)")
+    collective.add_argument(
+        "--messages", action="store_true", help="simulate every message, with the links that messages share"
+    )
+    collective.set_defaults(command=_collective)
+
+
+def _collective(options: argparse.Namespace) -> int:
+    from scaleproof.simulator.analysis.collective.time import describe_times, parse_ranks, sweep_sizes
+    from scaleproof.simulator.common import catalog
+    from scaleproof.simulator.common.units import parse_bytes
+    from scaleproof.simulator.scenario.load import load_cluster
+
+    cluster = load_cluster(catalog.find_part("cluster", options.cluster, Path()))
+    cluster = cluster.model_copy(update={"name": cluster.name or Path(options.cluster).stem})
+    size_bytes = int(parse_bytes(options.size)) if options.size else 2**33
+    sizes = sweep_sizes(size_bytes, options.factor) if options.sweep or not options.size else [size_bytes]
+    ranks = parse_ranks(options.ranks)
+    print(describe_times(options.op, sizes, ranks, cluster, options.algorithm, options.messages))
+    return 0

@@ -1,0 +1,82 @@
+"""The command model: a model's layers with FLOPs, parameters and activations."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaleproof.commands.arguments import positive
+
+if TYPE_CHECKING:
+    from scaleproof.simulator.model.layer_table import DeviceRates
+
+
+def mount(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    model = commands.add_parser(
+        "model", help="a model's layers: FLOPs, parameters, activations", description="Print a model's layers."
+    )
+    model.add_argument(
+        "model", metavar="MODEL", help="a name from 'scaleproof list', a YAML file, hf:config.json or python:module:function"
+    )
+    model.add_argument("--seq", type=positive, metavar="N", help="tokens per sample")
+    model.add_argument("--samples", type=positive, default=1, metavar="N", help="samples in one forward pass (1)")
+    model.add_argument(
+        "--tensor", type=positive, default=1, metavar="N", help="tensor-parallel ranks; the table shows the share of one (1)"
+    )
+    model.add_argument("--precision", metavar="NAME", help="such as fp32 (bf16, fp16 or fp32, the first that the device has)")
+    against = model.add_mutually_exclusive_group()
+    against.add_argument(
+        "--device", default="h100-80gb-sxm", metavar="NAME", help="the device whose peak rates the table uses (h100-80gb-sxm)"
+    )
+    against.add_argument("--cluster", metavar="NAME", help="the device of this cluster instead")
+    model.add_argument("--strict", action="store_true", help="refuse operators of unknown cost, for python: models")
+    model.add_argument("--json", action="store_true", help="print the table as JSON")
+    model.set_defaults(command=_model)
+
+
+def _model(options: argparse.Namespace) -> int:
+    import json
+
+    from scaleproof.simulator.common.errors import FieldError, InputError
+    from scaleproof.simulator.model.layer_table import as_dict, headline, rows, text
+    from scaleproof.simulator.model.layers import Shard
+    from scaleproof.simulator.scenario.load import load_model
+
+    changes = {"sequence": options.seq} if options.seq else {}
+    model = load_model(options.model, **changes, **({"strict": True} if options.strict else {}))
+    ground = _ground(options)
+    try:
+        found = rows(model.build_layers(Shard(tensor=options.tensor)), ground)
+    except FieldError as error:
+        if error.field != ("strategy", "tensor"):
+            raise
+        raise InputError(f"--tensor {options.tensor}: {error.message}") from None
+    if options.json:
+        print(json.dumps({"model": model.name} | as_dict(found, ground), indent=2))
+    else:
+        print(text(headline(model, options.tensor), found, ground))
+    return 0
+
+
+def _ground(options: argparse.Namespace) -> DeviceRates:
+    """The device, precision and peak rates that the table uses."""
+    from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES
+    from scaleproof.simulator.common import catalog
+    from scaleproof.simulator.common.errors import InputError
+    from scaleproof.simulator.model.layer_table import DeviceRates
+    from scaleproof.simulator.scenario.load import load_cluster, load_device
+
+    if options.cluster:
+        device = load_cluster(catalog.find_part("cluster", options.cluster, Path())).device
+    else:
+        device = load_device(catalog.find_part("device", options.device, Path()))
+    peaks: dict[str, float] = {str(name): rate for name, rate in device.peak_flops.items()}
+    precision = options.precision or next((usual for usual in ("bf16", "fp16", "fp32") if usual in peaks), "fp32")
+    peak_flops = peaks.get(precision)
+    if not peak_flops:
+        known = ", ".join(sorted(peaks))
+        raise InputError(f"--precision {precision}: {device.name} has no peak rate for it; use one of {known}")
+    size_bytes = ELEMENT_BYTES[precision]
+    return DeviceRates(device.name, precision, size_bytes, peak_flops, device.memory_bandwidth_Bps, options.samples)

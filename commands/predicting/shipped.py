@@ -1,0 +1,63 @@
+"""The commands list, show and schema: the files that ship, and the JSON schema of scenarios."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final
+
+# Headings of the folders of scenarios; other folders are their own heading.
+_TITLES: Final = {
+    "what-if": "scenarios", "systems": "scenarios: systems by name", "demo": "scenarios: the demo's, small enough to measure",
+    "netlab": "scenarios: for a network inside this machine",
+}  # fmt: skip
+
+
+def mount(commands: Any) -> None:
+    """Adds the commands to argparse's subparsers."""
+    schema = commands.add_parser("schema", help="print the JSON schema of scenarios, for editors")
+    schema.set_defaults(command=_schema)
+
+    listing = commands.add_parser(
+        "list", help="list the scenarios, systems, studies, claims, models, clusters and devices that ship"
+    )
+    listing.set_defaults(command=_list)
+
+    show = commands.add_parser(
+        "show", help="print a scenario, study, claim, model, cluster, framework or device that ships, or published:ROW-ID"
+    )
+    show.add_argument("name", metavar="NAME")
+    show.set_defaults(command=_show)
+
+
+def _schema(options: argparse.Namespace) -> int:
+    import json
+
+    from scaleproof.simulator.scenario.json_schema import schema
+
+    print(json.dumps(schema(), indent=2))
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from scaleproof.simulator.common import catalog
+
+    parts = ("studies", "claims", "models", "clusters", "frameworks", "devices")
+    for folder in (*catalog.SCENARIO_FOLDERS, *parts):
+        print(_TITLES.get(folder, folder))
+        for name in catalog.names(folder):
+            print(f"  {name:<34} {catalog.summary(folder, name)}".rstrip())
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from scaleproof.simulator.common import catalog
+    from scaleproof.simulator.scenario.load import PUBLISHED
+
+    if options.name.startswith(PUBLISHED):
+        from scaleproof.simulator.scenario.published.yaml_text import text_of
+
+        sys.stdout.write(text_of(options.name))
+        return 0
+    sys.stdout.write(catalog.find_anything(options.name).read_text(encoding="utf-8"))
+    return 0
