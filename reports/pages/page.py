@@ -66,7 +66,11 @@ def _encoded(content: str) -> bytes:
 
 def _render(page: Page) -> str:
     environment = Environment(
-        loader=PackageLoader("scaleproof.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("scaleproof.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "ms": text.milliseconds,

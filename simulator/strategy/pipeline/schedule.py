@@ -28,7 +28,7 @@ from scaleproof.simulator.strategy.pipeline.schedules.passes import (
     starts,
 )
 
-__all__ = ["PassOrder", "Pass", "PassTimes", "ScheduleName", "check", "most_held", "order", "stage_of"]
+__all__ = ["Pass", "PassOrder", "PassTimes", "ScheduleName", "check", "most_held", "order", "stage_of"]
 
 _LOOPED: Final[frozenset[ScheduleName]] = frozenset({"interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble"})
 
