@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.scenario.load import load_device
+from scaleproof.simulator.scenario.read import load_device
 
 Values = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _DEVICES: Final = {
     "A100-80GB-SXM": "a100-80gb-sxm", "H100-80GB-SXM": "h100-80gb-sxm", "B200-SXM": "b200-180gb-sxm",
 }  # fmt: skip
 _WIDTH: Final = 128
-# Queries of a block, as `scaleproof.simulator.cluster.device.kernels` has them, and waves of blocks below which processors idle.
+# Queries of a block, as `simulator.cluster.device.kernels` has them, and waves of blocks below which processors idle.
 _BLOCK: Final = 128
 _LEAST_WAVES: Final = 4
 # Relative error beyond which errors count less.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from scaleproof.simulator.model.layers import Shard
-from scaleproof.simulator.scenario.load import load_model
+from scaleproof.simulator.scenario.read import load_model
 
 _RUNS = 20
 _PROCESSES = 7

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "MeasureOptions", "Scenario", "collective_time", "compare", "crossover", "goodput", "load", "main", "measure", "plan", "predict",
-    "sensitivity", "sweep",
+    "MeasureOptions", "Scenario", "collective_time", "compare", "crossover", "goodput", "load", "main", "measure", "plan",
+    "predict", "sensitivity", "sweep",
 ]  # fmt: skip
 
 _MODULES = {

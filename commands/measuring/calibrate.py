@@ -109,7 +109,7 @@ def _plan(options: argparse.Namespace) -> ProbePlan:
     from scaleproof.simulator.common.errors import InputError, UnitError
     from scaleproof.simulator.common.units import parse_time_s
     from scaleproof.simulator.model import Gpt, Mlp
-    from scaleproof.simulator.scenario.load import load_model
+    from scaleproof.simulator.scenario.read import load_model
     from scaleproof.validator.calibration.plan import ProbePlan
 
     models = [load_model(catalog.find_part("model", name, Path())) for name in options.models or ["gpt-mini", "mlp-mini"]]

@@ -107,7 +107,7 @@ def _checked(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _layers(model: str) -> Sequence[Layer]:
-    from scaleproof.simulator.scenario.load import load_model
+    from scaleproof.simulator.scenario.read import load_model
 
     return load_model(model).build_layers()
 

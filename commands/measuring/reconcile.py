@@ -60,7 +60,7 @@ def _reconcile(options: argparse.Namespace) -> int:
 
 def _reconcile_all(options: argparse.Namespace, session: Session) -> int:
     from scaleproof.simulator.common.errors import RunError
-    from scaleproof.simulator.scenario.load import load_cluster
+    from scaleproof.simulator.scenario.read import load_cluster
     from scaleproof.validator.reconciliation.reconcile import measured_folder, reconcile
 
     if options.update is not None:

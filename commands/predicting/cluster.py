@@ -37,6 +37,6 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _cluster(reference: str) -> Cluster:
     from scaleproof.simulator.common import catalog
-    from scaleproof.simulator.scenario.load import load_cluster
+    from scaleproof.simulator.scenario.read import load_cluster
 
     return load_cluster(catalog.find_part("cluster", reference, Path()))

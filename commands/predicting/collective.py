@@ -29,7 +29,7 @@ def _collective(options: argparse.Namespace) -> int:
     from scaleproof.simulator.analysis.collective.time import describe_times, parse_ranks, sweep_sizes
     from scaleproof.simulator.common import catalog
     from scaleproof.simulator.common.units import parse_bytes
-    from scaleproof.simulator.scenario.load import load_cluster
+    from scaleproof.simulator.scenario.read import load_cluster
 
     cluster = load_cluster(catalog.find_part("cluster", options.cluster, Path()))
     cluster = cluster.model_copy(update={"name": cluster.name or Path(options.cluster).stem})

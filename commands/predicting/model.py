@@ -42,7 +42,7 @@ def _model(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common.errors import FieldError, InputError
     from scaleproof.simulator.model.layer_table import as_dict, headline, rows, text
     from scaleproof.simulator.model.layers import Shard
-    from scaleproof.simulator.scenario.load import load_model
+    from scaleproof.simulator.scenario.read import load_model
 
     changes = {"sequence": options.seq} if options.seq else {}
     model = load_model(options.model, **changes, **({"strict": True} if options.strict else {}))
@@ -66,7 +66,7 @@ def _ground(options: argparse.Namespace) -> DeviceRates:
     from scaleproof.simulator.common import catalog
     from scaleproof.simulator.common.errors import InputError
     from scaleproof.simulator.model.layer_table import DeviceRates
-    from scaleproof.simulator.scenario.load import load_cluster, load_device
+    from scaleproof.simulator.scenario.read import load_cluster, load_device
 
     if options.cluster:
         device = load_cluster(catalog.find_part("cluster", options.cluster, Path())).device

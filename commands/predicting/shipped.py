@@ -52,7 +52,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     from scaleproof.simulator.common import catalog
-    from scaleproof.simulator.scenario.load import PUBLISHED
+    from scaleproof.simulator.scenario.published.tables import PUBLISHED
 
     if options.name.startswith(PUBLISHED):
         from scaleproof.simulator.scenario.published.yaml_text import text_of

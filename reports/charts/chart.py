@@ -1,4 +1,5 @@
-"""Chart: what a figure shows, apart from how it is drawn: `scaleproof.reports.charts.interactive` for the page, `scaleproof.reports.charts.still` for paper."""
+"""Chart: what a figure shows, apart from how it is drawn: `reports.charts.interactive` for the page, `reports.charts.still`
+for paper."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ def _is_there(value: float) -> bool:
 
 
 def _curves(
-    study: Studied, names: tuple[str, str, str], y: ChartAxis, column: str, marks: Callable[[str, Rows, str, Symbol], list[Mark]],
+    study: Studied, names: tuple[str, str, str], y: ChartAxis, column: str,
+    marks: Callable[[str, Rows, str, Symbol], list[Mark]],
     beside: Callable[[Mapping[str, Rows]], list[Mark]] = lambda lines: [], unfit: bool = False,
 ) -> Chart | None:  # fmt: skip
     """A view for each combination of circumstances; None unless there are several x. names: of the chart, its heading's

@@ -141,7 +141,8 @@ def alikes_of(
 
 
 class Layers(NamedTuple):
-    """A chunk's layers as arrays, of many ways to train them in the last axis. numbers: all that `EquivalentLayers` has, of `LayerActivations` what is
+    """A chunk's layers as arrays, of many ways to train them in the last axis. numbers: all that `EquivalentLayers` has, of
+    `LayerActivations` what is
     for a sample, shape (10, layers, ways). moments: as in `LayerActivations`, shape (2, moments, layers, ways)."""
 
     numbers: NDArray[np.float64]

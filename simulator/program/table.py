@@ -78,8 +78,8 @@ class Program:
     members: classes that take part in a COLLECTIVE.
     gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
 
-    Of a program that was compiled for several points at once (`scaleproof.simulator.common.batched`), columns of numbers that differ between them
-    have the points as a last axis.
+    Of a program that was compiled for several points at once (`simulator.common.batched`), columns of numbers that differ
+    between them have the points as a last axis.
     """
 
     ranks: RankClasses

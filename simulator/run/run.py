@@ -139,14 +139,14 @@ class Run:
     energy_J, cost_USD: "per_step", "per_million_samples" and, where there are tokens, "per_million_tokens".
     Of predicted runs alone: prediction_interval_s, where the step time is with a probability of 90 %, as far as the cluster's
     numbers are uncertain; spread: the share of its logarithm's variance that each of them brings, the largest first.
-    servers: what became of parameter servers and those who wait for them, as `scaleproof.simulator.run.staleness.summary` has it.
-    to_target: what reaching a target loss takes, as `scaleproof.simulator.scenario.convergence.to_target` has it, where the scenario models that.
-    Of measured runs alone: compute, whether the model computed or ranks waited as long as it is predicted to, so that the run
-    tells of communication; step_time_interval_s: its 95 % confidence interval, where there are enough steps to tell; losses: of
-    the steps, mean over the samples; update_losses: the same of each update after the warm-up's, by the samples that it comes
-    from, where workers go each on its own; verified: `rule`, `deviation` and `tolerance`, how far parameters are from those of
-    one process that follows the same rule, where that was asked for. Their memory_bytes are those that torch's allocator had
-    handed out of a GPU and those that it held ready beside.
+    servers: what became of parameter servers and those who wait for them, as `simulator.run.staleness.summary` has it.
+    to_target: what reaching a target loss takes, as `simulator.scenario.convergence.to_target` has it, where the scenario
+    models that. Of measured runs alone: compute, whether the model computed or ranks waited as long as it is predicted to, so
+    that the run tells of communication; step_time_interval_s: its 95 % confidence interval, where there are enough steps to
+    tell; losses: of the steps, mean over the samples; update_losses: the same of each update after the warm-up's, by the
+    samples that it comes from, where workers go each on its own; verified: `rule`, `deviation` and `tolerance`, how far
+    parameters are from those of one process that follows the same rule, where that was asked for. Their memory_bytes are
+    those that torch's allocator had handed out of a GPU and those that it held ready beside.
     """
 
     origin: Origin

@@ -21,7 +21,7 @@ from scaleproof.simulator.model.recompute import Recompute
 from scaleproof.simulator.run.run import write_aside
 from scaleproof.simulator.scenario.fields import Value, fields_of
 from scaleproof.simulator.scenario.framework_choice import DECIDED
-from scaleproof.simulator.scenario.load import load_cluster, load_device, load_model
+from scaleproof.simulator.scenario.read import load_cluster, load_device, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 
 FILE: Final = "scenario.yaml"

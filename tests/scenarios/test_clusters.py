@@ -12,7 +12,7 @@ from scaleproof.simulator.analysis.collective.time import collective_time
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.network.topology import HybridCubeMesh
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 
 NAMES = catalog.names("clusters")
 MEASURED = {name for name in NAMES if name.startswith(("cpu-", "netlab-"))}

@@ -15,7 +15,7 @@ from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
 from scaleproof.simulator.cluster.device.kernels import Speed, products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Gpt
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 
 NAMES = catalog.names("devices")
 DOCUMENT = re.compile(r"arXiv \d{4}\.\d{5}|data sheet|white paper|\bpage\b")

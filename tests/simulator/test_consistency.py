@@ -18,7 +18,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.program import ProgramBuilder
 from scaleproof.simulator.run.run import Phase
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from tests.simulator.clusters import plain
 

@@ -260,7 +260,7 @@ def _studied() -> Seed:
 def _historic() -> Seed:
     import tempfile
 
-    from scaleproof.simulator.scenario.load import load_cluster
+    from scaleproof.simulator.scenario.read import load_cluster
     from scaleproof.validator.reconciliation import history
 
     with tempfile.TemporaryDirectory() as name:

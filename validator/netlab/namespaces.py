@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 _START_S: Final = 20.0
-_CODE: Final = "from scaleproof.validator.netlab.namespaces import hold; hold(int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))"
+_CODE: Final = (
+    "from scaleproof.validator.netlab.namespaces import hold; "
+    "hold(int(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]))"
+)
 
 
 def enter(path: Path) -> None:

@@ -132,7 +132,8 @@ def layers(
 ) -> list[dict[str, Any]]:
     """Every kind of layer of the models ("layer"), in training steps over so many samples; the loss counts with the last.
 
-    numbers: what work there is in it, see scaleproof.simulator.cluster.device.cpu_core, and how many ranks compute at once. group: of the points.
+    numbers: what work there is in it, see simulator.cluster.device.cpu_core, and how many ranks compute at once. group: of
+    the points.
     """
     built = [(model, _modules(model, precision)) for model in models]
 

@@ -1,4 +1,4 @@
-"""What a parameter server does: summing gradients and updating parameters, as the servers in `scaleproof.validator.strategy` do.
+"""What a parameter server does: summing gradients and updating parameters, as the servers in `validator.strategy` do.
 
 All ranks call the probe, and each gets all its points.
 """

@@ -18,7 +18,7 @@ from scaleproof.simulator.cluster.collectives.nccl import Generation, Nccl, fact
 from scaleproof.simulator.cluster.network.links import Link
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.uncertainty.prediction_interval import of_closed_form
 from scaleproof.validator.published.score import Prediction
 

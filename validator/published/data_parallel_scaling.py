@@ -27,8 +27,8 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model import AnyModel
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import MAIN_LANE, Kind, Program
-from scaleproof.simulator.scenario.load import load_cluster, load_model
 from scaleproof.simulator.scenario.published.transformer import software_of
+from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.uncertainty.prediction_interval import spread

@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster.device.device import Precision
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.frameworks import shipped
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.prediction_interval import PredictionInterval, of_closed_form
 from scaleproof.validator.published.score import Prediction

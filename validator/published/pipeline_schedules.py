@@ -29,7 +29,7 @@ from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.run.run import Phase, slope
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.framework_choice import default_framework
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy import Hybrid
 from scaleproof.simulator.strategy.compile import compile_plan
 from scaleproof.simulator.strategy.job import Costs, Job

@@ -9,9 +9,9 @@ from typing import Any
 from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.load import PUBLISHED
 from scaleproof.simulator.scenario.published import Described, described
 from scaleproof.simulator.scenario.published.calibrations import calibration_of, calibrations
+from scaleproof.simulator.scenario.published.tables import PUBLISHED
 from scaleproof.validator.published.score import Options, Prediction
 
 Row = Mapping[str, str]

@@ -26,7 +26,7 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Run, write_aside
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.calibration.cluster_file import rewrite
 from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN

@@ -60,7 +60,7 @@ def finished_steps(recorded: Sequence[bytes]) -> int:
 
 
 def gathered(scenario: Scenario, recorded: Sequence[bytes], outcomes: Sequence[Mapping[str, Any]]) -> Run:
-    """The Run of what each rank recorded and told, in rank order; an outcome is a `scaleproof.validator.train.train.Outcome`."""
+    """The Run of what each rank recorded and told, in rank order; an outcome is a `validator.train.train.Outcome`."""
     corrections = [[Correction(**one) for one in told["corrections"]] for told in outcomes]
     aligned = [_corrected(own, by) for own, by in zip(recorded, corrections, strict=True)]
     run = assemble(scenario, aligned, scenario.steps)

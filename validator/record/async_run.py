@@ -182,7 +182,7 @@ def _busiest(busy: Mapping[str, float]) -> dict[str, Any]:
 def _cards(rows: Rows, servers: NDArray[np.bool_], scenario: Scenario, window: Window) -> dict[str, float]:
     """Share of what it could carry in the window that the busiest card of a server carries, and of a worker.
 
-    Bytes are as servers noted them; cards, whose they are, and their directions are as `scaleproof.simulator.run.staleness` has them.
+    Bytes are as servers noted them; cards, whose they are, and their directions are as `simulator.run.staleness` has them.
     """
     strategy, cluster, workers = scenario.strategy, scenario.cluster, scenario.strategy.workers
     assert isinstance(strategy, ParameterServer)

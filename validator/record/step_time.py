@@ -22,8 +22,8 @@ def slope_interval_s(step_ends_s: NDArray[np.float64]) -> tuple[float, float] | 
     By a moving-block bootstrap: steps are drawn in blocks of neighbours, as one slow step is often followed by another
     (Künsch 1989, Annals of Statistics 17:1217). Few steps show less than there is of how they vary: the interval is made
     wider for them, as Student's is. Of normal steps that do not hang together it covers the truth in 92 % of runs of six steps
-    and in 93 to 95 % of longer ones (`tests/validator/record/test_step_time.py`). Slowness that lasts for many blocks is not in it:
-    where neighbours correlate by 0.7 it covers 70 % at 8 steps, 73 % at 20 and 82 % at 50. The same steps give the same
+    and in 93 to 95 % of longer ones (`tests/validator/record/test_step_time.py`). Slowness that lasts for many blocks is not
+    in it: where neighbours correlate by 0.7 it covers 70 % at 8 steps, 73 % at 20 and 82 % at 50. The same steps give the same
     interval.
     """
     steps_s = np.diff(step_ends_s)

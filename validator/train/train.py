@@ -31,9 +31,9 @@ class RankOutcome(TypedDict):
     """What a rank tells beside its spans, as plain data for JSON.
 
     losses: of each steady step what its samples add to the mean over all, by the step's number from 1 on. notes: what else the
-    strategy's twin has to tell of it. machine: where it ran, usage: what of its processors, see scaleproof.validator.record.provenance.
-    corrections: what to correct its times by, one after the other, see scaleproof.validator.record.clock_correction. memory_bytes: at its fullest
-    moment on a GPU, by what torch's allocator had handed out of it; nothing on the CPU.
+    strategy's twin has to tell of it. machine: where it ran, usage: what of its processors, see validator.record.provenance.
+    corrections: what to correct its times by, one after the other, see validator.record.clock_correction. memory_bytes: at
+    its fullest moment on a GPU, by what torch's allocator had handed out of it; nothing on the CPU.
     """
 
     provenance: dict[str, str]
@@ -51,7 +51,7 @@ def train(
     """Trains for the scenario's warm-up steps and steps, handing the spans of each step to `sink`.
 
     parameters_folder: where the rank saves the parameters it ends with, as `rank<number>.pt`. traces_folder: where it leaves
-    what the profiler tells of the last steps of a scenario that was lengthened for it, see scaleproof.validator.record.torch_profiler.
+    what the profiler tells of the last steps of a scenario that was lengthened for it, see validator.record.torch_profiler.
     """
     try:
         return _train(scenario, sink, parameters_folder, traces_folder)

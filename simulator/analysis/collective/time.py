@@ -27,11 +27,11 @@ def collective_time(
 ) -> float:
     """Seconds that one collective takes.
 
-    size_bytes: as nccl-tests counts it, see `scaleproof.simulator.cluster.collectives.algorithms`. ranks: how many, filling the cluster's nodes one
-    after the other, or which. algorithm: the one to use; as the library would choose if absent. On GPUs that is by NCCL's
-    tuning model, elsewhere by latency and bytes of the links, or by what `calibrate` measured. One rank takes no time.
-    Raises InputError for an unknown collective or algorithm and a bad size or group, FieldError for a cluster that lacks ranks
-    or a link.
+    size_bytes: as nccl-tests counts it, see `simulator.cluster.collectives.algorithms`. ranks: how many, filling the
+    cluster's nodes one after the other, or which. algorithm: the one to use; as the library would choose if absent. On GPUs
+    that is by NCCL's tuning model, elsewhere by latency and bytes of the links, or by what `calibrate` measured. One rank
+    takes no time. Raises InputError for an unknown collective or algorithm and a bad size or group, FieldError for a cluster
+    that lacks ranks or a link.
     """
     known = parse_op(op)
     check_algorithm(known, algorithm)

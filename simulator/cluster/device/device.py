@@ -119,7 +119,7 @@ class Device(Spec):
         return self
 
     def changed(self, change: Callable[[Device], Device]) -> Device:
-        """What `change` makes of it, and of each of several that stand for it (`scaleproof.simulator.cluster.device.batched_device`)."""
+        """What `change` makes of it, and of each of several that stand for it (`simulator.cluster.device.batched_device`)."""
         return change(self)
 
     def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float]:
@@ -150,7 +150,8 @@ class Device(Spec):
         return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
 
     def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
-        """What `function` says of the device; of each of several that stand for it (`scaleproof.simulator.cluster.device.batched_device`)."""
+        """What `function` says of the device; of each of several that stand for it
+        (`simulator.cluster.device.batched_device`)."""
         return function(self)
 
     def weights_s(self, layer: Layer, samples: float, precision: Precision) -> float:

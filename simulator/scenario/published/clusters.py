@@ -10,8 +10,8 @@ from typing import Any, Final
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import load_cluster
 from scaleproof.simulator.scenario.published.tables import Row
+from scaleproof.simulator.scenario.read import load_cluster
 
 # For a cluster that is not known by name: the shipped cluster whose node and network are usual for a GPU.
 _USUAL: Final = {

@@ -11,7 +11,9 @@ from typing import Final
 
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, NotFoundError
-from scaleproof.simulator.scenario.load import PUBLISHED
+
+# The prefix of a published training run in place of a scenario: published:ROW-ID.
+PUBLISHED: Final = "published:"
 
 Row = Mapping[str, str]
 

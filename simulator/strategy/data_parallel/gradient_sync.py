@@ -363,7 +363,8 @@ class GradientSync:
 
 
 def _together(asked: Sequence[tuple[Any, ...]], fabric: ResourceMap) -> Moved:
-    """Collectives of several groups at once, each as `ResourceMap.collective` is asked for it: as long as the longest of them, using
+    """Collectives of several groups at once, each as `ResourceMap.collective` is asked for it: as long as the longest of
+    them, using
     what all of them use."""
     found = list(itertools.starmap(fabric.collective, asked))
     if len(found) == 1:

@@ -133,7 +133,8 @@ def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> floa
 def crowd_of(
     op: Op, group: Group, cluster: Cluster, cost_of: Callable[[Op, Group, Cluster], Costing] = costing
 ) -> ConcurrentCollective:
-    """The `ConcurrentCollective` of these arguments. Those used last are cached by the identity of the cluster, which each references."""
+    """The `ConcurrentCollective` of these arguments. Those used last are cached by the identity of the cluster, which each
+    references."""
     key = op, group, id(cluster), cost_of
     if key not in _CROWDS:
         _CROWDS[key] = ConcurrentCollective(op, group, cluster, cost_of)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import scaleproof
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.writing import points_path
 from scaleproof.validator.probe import points as tables
 from tests.validator.calibration.made import BANDWIDTH_BPS, BASE, all_pairs, facts, sends, sums

@@ -13,7 +13,7 @@ from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Layer
 from scaleproof.simulator.model.layer_table import DeviceRates, moved_elements, rows, text
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
-from scaleproof.simulator.scenario.load import load_model
+from scaleproof.simulator.scenario.read import load_model
 
 Capture = pytest.CaptureFixture[str]
 GROUND = DeviceRates("device", "bf16", 2, 300e12, 1e12, 1)

@@ -15,7 +15,7 @@ from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE
-from scaleproof.simulator.scenario.load import load_device
+from scaleproof.simulator.scenario.read import load_device
 
 MEGATRON = shipped("megatron-core-0.12")
 WORK = TrainingWork("bf16", "adam", NO_RECOMPUTE)

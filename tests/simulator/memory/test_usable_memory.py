@@ -11,7 +11,7 @@ from scaleproof.simulator.analysis.planner import plan
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.memory import memory
-from scaleproof.simulator.scenario.load import load_device
+from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.scenario.schema import Scenario
 
 Make = Callable[..., Scenario]

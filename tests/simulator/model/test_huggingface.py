@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.common.errors import InputError, NotFoundError, ScenarioError
 from scaleproof.simulator.model import huggingface
-from scaleproof.simulator.scenario.load import load, load_model
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_model
 from tests.conftest import SMALL
 
 # what the published configurations say of the architecture, with some fields that tell nothing of it

@@ -105,7 +105,8 @@ def test_kill_9_of_the_fork_server_ends_the_ranks_and_the_next_run_starts_anothe
 
 
 def test_kill_9_of_the_launcher_leaves_no_process_and_no_file(tmp_path: Path) -> None:
-    command = "from tests.validator import faults; from scaleproof.validator.launch.launch import run_on_ranks; run_on_ranks(faults.sleep_for_ever, 2)"
+    imports = "from tests.validator import faults; from scaleproof.validator.launch.launch import run_on_ranks"
+    command = f"{imports}; run_on_ranks(faults.sleep_for_ever, 2)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", command], env=environment) as launcher:
         assert processes.wait_until(lambda: len(processes.descendants(launcher.pid)) == 3)

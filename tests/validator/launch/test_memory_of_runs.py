@@ -20,7 +20,7 @@ from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.memory import memory, segments
 from scaleproof.simulator.memory.in_flight import flights
 from scaleproof.simulator.model import cut_into_stages
-from scaleproof.simulator.scenario.load import load_cluster, load_model
+from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from scaleproof.validator.strategy.base import build_optimizer

@@ -15,7 +15,7 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, slowed
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.run.run import Run
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 from scaleproof.validator.reconciliation.refit import Refit, describe, refit, update

@@ -7,7 +7,7 @@ from typing import Any
 
 from scaleproof.simulator.common import catalog, yaml_file
 from scaleproof.simulator.scenario.device_reference import resolve_device
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 
 
 def description(reference: str) -> dict[str, Any]:

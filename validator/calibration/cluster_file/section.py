@@ -11,7 +11,7 @@ from scaleproof.validator.probe.points import Point
 
 @dataclass(frozen=True)
 class Section:
-    """fields: as the YAML file has them. intervals: by the names of `scaleproof.simulator.cluster.quantities`, as `uncertainty` has them.
+    """fields: as the YAML file has them. intervals: by the names of `simulator.cluster.quantities`, as `uncertainty` has them.
     told: what is odd or was left out, a line each."""
 
     fields: dict[str, Any] = field(default_factory=dict)

@@ -1,8 +1,9 @@
 """Device: what a rank computes by itself, from points of its kernels, layers and optimizer steps.
 
-Layers of models that were named are told as they were measured. For all others the numbers of scaleproof.simulator.cluster.device.cpu_core are
-fitted, by least squares of relative errors, to every layer that was timed: of those models, and of reference models from narrow
-to wide. How far off that is for a layer that the fit has not seen is told by leaving each kind of layer out of it in turn.
+Layers of models that were named are told as they were measured. For all others the numbers of
+simulator.cluster.device.cpu_core are fitted, by least squares of relative errors, to every layer that was timed: of those
+models, and of reference models from narrow to wide. How far off that is for a layer that the fit has not seen is told by
+leaving each kind of layer out of it in turn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""python -m scaleproof.validator.calibration.gpu_check: measures what only a machine with GPUs can tell, and compares it with forecasts."""
+"""python -m validator.calibration.gpu_check: measures what only a machine with GPUs can tell, and compares it with
+forecasts."""
 
 from __future__ import annotations
 

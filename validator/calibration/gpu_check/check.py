@@ -13,7 +13,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.writing import write
 from scaleproof.validator.calibration.gpu_check import probing, sizes, training
 from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, shipped

@@ -15,7 +15,7 @@ from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device
 from scaleproof.simulator.cluster.device.kernels import Generation, Kernels, Speed, products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.scenario.load import load_device
+from scaleproof.simulator.scenario.read import load_device
 from scaleproof.validator.calibration.cluster_file.facts import provenance
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit import curve_fitting

@@ -21,7 +21,7 @@ from scaleproof.simulator.common.file_lock import PATIENCE_S, locked_file
 from scaleproof.simulator.common.units import format_Bps, format_bytes, format_time_s
 from scaleproof.simulator.run.run import write_aside
 from scaleproof.simulator.scenario.device_reference import resolve_device
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.section import rate_text, seconds_text
 from scaleproof.validator.calibration.fit.curve_fitting.lines import FASTEST_S
 from scaleproof.validator.calibration.imports.found import ImportResult, Machines
@@ -273,7 +273,7 @@ def _compare(found: ImportResult, base: Base) -> None:
 
 def _device_name(device: str) -> str:
     """What the device of a file that ships is called."""
-    from scaleproof.simulator.scenario.load import load_device
+    from scaleproof.simulator.scenario.read import load_device
 
     return load_device(catalog.ROOT / "devices" / f"{device}.yaml").name
 

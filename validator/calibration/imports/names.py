@@ -63,7 +63,7 @@ def is_communication(kernel: str) -> bool:
 def shipped_device(name: str) -> str:
     """The file name of the device that ships for what a driver calls `name`, or that has this name itself; "" where none."""
     from scaleproof.simulator.common import catalog
-    from scaleproof.simulator.scenario.load import load_device
+    from scaleproof.simulator.scenario.read import load_device
     from scaleproof.validator.calibration.gpu_check.cluster import shipped
 
     if name in catalog.names("devices"):

@@ -1,7 +1,8 @@
 """Logs of nccl-tests (all_reduce_perf and its siblings): a point for each size, from whatever columns a release prints.
 
 Formats: src/common.cu and src/util.cu of NVIDIA/nccl-tests. Times are the mean of a run's iterations, out of place and in
-place; sizes are those of `scaleproof.simulator.cluster.collectives.algorithms`. What mpirun, srun or a log collector puts before a line is ignored.
+place; sizes are those of `simulator.cluster.collectives.algorithms`. What mpirun, srun or a log collector puts before a line
+is ignored.
 """
 
 from __future__ import annotations

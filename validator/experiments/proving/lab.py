@@ -12,7 +12,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES, Interval
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.model import Gpt, Mlp
-from scaleproof.simulator.scenario.load import load_cluster, load_model
+from scaleproof.simulator.scenario.read import load_cluster, load_model
 from scaleproof.validator.calibration.calibrate import calibrate
 from scaleproof.validator.calibration.cluster_file.describing import description
 from scaleproof.validator.calibration.cluster_file.writing import write

@@ -1,7 +1,8 @@
 """What one process comes to that follows the same rule as the ranks did: by it a measured run shows that it trained rightly.
 
-Rules share with the ranks what is trained: layers, batches and the optimizer (`scaleproof.validator.train.models.models`, `data`, `strategy.base`). How
-it is trained they write anew, constants such as DiLoCo's included: what both had in common could be wrong on both sides.
+Rules share with the ranks what is trained: layers, batches and the optimizer (`validator.train.models.models`, `data`,
+`strategy.base`). How it is trained they write anew, constants such as DiLoCo's included: what both had in common could be
+wrong on both sides.
 """
 
 from __future__ import annotations

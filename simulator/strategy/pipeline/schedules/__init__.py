@@ -1,1 +1,1 @@
-"""How the orders of pipeline schedules come about; what others need of it is in scaleproof.simulator.strategy.pipeline.schedule."""
+"""How the orders of pipeline schedules come about; what others need of it is in simulator.strategy.pipeline.schedule."""

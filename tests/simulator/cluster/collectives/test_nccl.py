@@ -14,7 +14,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import OPS, Group, Op
 from scaleproof.simulator.cluster.collectives.nccl import Curve, GroupLinks, Nccl, candidates, curves, facts_of, rccl_facts_of
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 
 HOPPER, AMPERE = Nccl(generation="hopper"), Nccl(generation="ampere")
 NODE, TWO = Group.of(8, 8), Group.of(16, 8)

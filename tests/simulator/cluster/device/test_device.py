@@ -14,7 +14,8 @@ from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.model import Gpt
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, MemoryBound
-from scaleproof.simulator.scenario.load import load, load_cluster
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 
 KERNELS = {"generation": "ampere", "processors": 10, "tile_share": 0.8, "memory_share": 0.8, "launch": "2 us"}

@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from scaleproof.simulator.cluster.network.topology import AnyTopology, Topology
 from scaleproof.simulator.cluster.network.wiring import Wiring
 from scaleproof.simulator.common.errors import InputError, ScenarioError
-from scaleproof.simulator.scenario.load import load, load_cluster
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.scenario.schema import Scenario
 from tests.conftest import SMALL
 

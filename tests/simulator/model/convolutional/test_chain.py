@@ -22,7 +22,7 @@ from scaleproof.simulator.model.convolutional.image_steps import (
 )
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.operators import Convolution, SavedActivation
-from scaleproof.simulator.scenario.load import load_model
+from scaleproof.simulator.scenario.read import load_model
 
 # (model, parameters, multiply-adds in 1e9): those published with torchvision's models, and the grouped AlexNet's of
 # arXiv 1703.09039, table II; torchvision counts Inception's multiply-adds without its auxiliary classifier

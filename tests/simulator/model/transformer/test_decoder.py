@@ -13,7 +13,7 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model import T5, Bert, Gpt, Llama, ModelSpec
 from scaleproof.simulator.model.layers import WHOLE, Layer, Shard
 from scaleproof.simulator.model.operators import Attention, Matmul
-from scaleproof.simulator.scenario.load import load_model
+from scaleproof.simulator.scenario.read import load_model
 
 
 def kept_bytes(layer: Layer, recompute: str = "none", element_bytes: int = 2) -> float:

@@ -11,7 +11,7 @@ from scaleproof import collective_time
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Precision
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.simulator.strategy.data_parallel.compression import AnyCompression, Compression
 
 PARSER: TypeAdapter[Compression] = TypeAdapter(AnyCompression)

@@ -12,7 +12,7 @@ import yaml
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.cluster_file import described
 from scaleproof.validator.calibration.cluster_file.writing import points_path, write
 from scaleproof.validator.probe import points as tables

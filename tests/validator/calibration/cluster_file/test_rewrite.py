@@ -9,7 +9,7 @@ import pytest
 from scaleproof.simulator.cluster.quantities import Interval, slowed, uncertain
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.rewrite import rewritten
 
 TEXT = """\

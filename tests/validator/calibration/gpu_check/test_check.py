@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.load import load, load_cluster
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.gpu_check import check, probing, training
 from scaleproof.validator.calibration.gpu_check.__main__ import main
 from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults

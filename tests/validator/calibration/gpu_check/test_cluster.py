@@ -13,7 +13,7 @@ from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.device.kernels import Speed, products_s
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import RunError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.cluster_file.writing import write
 from scaleproof.validator.calibration.gpu_check import cluster as described
 from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, fitted_shares, shipped

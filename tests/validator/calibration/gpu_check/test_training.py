@@ -9,7 +9,7 @@ import pytest
 
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.load import load_model
+from scaleproof.simulator.scenario.read import load_model
 from scaleproof.validator.calibration.gpu_check import sizes, training
 from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, shipped
 from scaleproof.validator.calibration.gpu_check.families import ALONE, RANKS, SAMPLES, families

@@ -13,7 +13,7 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.cluster.collectives.cost import collective_cost
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.calibration.imports import cluster, nccl_tests, topo
 from scaleproof.validator.calibration.imports.found import ImportResult
 from scaleproof.validator.probe import points

@@ -9,7 +9,8 @@ import pytest
 from scaleproof.commands.measuring import import_
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.scenario.load import load, load_cluster
+from scaleproof.simulator.scenario.load import load
+from scaleproof.simulator.scenario.read import load_cluster
 from tests.validator.calibration.imports.logs import FILES, all_reduce, host, kernel, launch, nccl_log, step, trace
 
 

@@ -9,7 +9,7 @@ import pytest
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving import cases as cases_module
 from scaleproof.validator.experiments.proving.cases import FAMILIES_A_GROUP, LEAST_EXPOSED, Compute, Draw, ProvingCase
 from scaleproof.validator.launch.hosts import needed_nodes

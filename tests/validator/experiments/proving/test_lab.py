@@ -8,7 +8,7 @@ import pytest
 
 from scaleproof.simulator.cluster.network.links import UnlikeLink
 from scaleproof.simulator.common import catalog
-from scaleproof.simulator.scenario.load import load_cluster
+from scaleproof.simulator.scenario.read import load_cluster
 from scaleproof.validator.experiments.proving.lab import CalibratedLab
 
 

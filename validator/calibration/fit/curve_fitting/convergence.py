@@ -1,4 +1,4 @@
-"""Steps to a target loss by batch and staleness: the coefficients of `scaleproof.simulator.scenario.convergence`, and how sure they are.
+"""Steps to a target loss by batch and staleness: the coefficients of `simulator.scenario.convergence`, and how sure they are.
 
 Least squares of logarithms: steps of one setting scatter by a share, whatever their number. Standard errors follow from the
 scatter and from how much each coefficient moves the steps (the linearised covariance; Seber & Wild, Nonlinear Regression, 1989,

@@ -1,6 +1,6 @@
 """Memory: what the fullest rank of each of many configurations holds.
 
-It follows from few things that many configurations have in common, each of which is asked of `scaleproof.simulator.memory` once.
+It follows from few things that many configurations have in common, each of which is asked of `simulator.memory` once.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _each(space: ServerSpace) -> Iterator[tuple[int, ...]]:
 
 
 def served_memory_bytes(configurations: ServerConfigurations) -> NDArray[np.float64]:
-    """The fullest worker's bytes in each configuration, as `scaleproof.simulator.memory` tells them of one: servers hold what they have in
+    """The fullest worker's bytes in each configuration, as `simulator.memory` tells them of one: servers hold what they have in
     the memory of their hosts, and where and how many they are changes nothing for the workers."""
     c = configurations
     alike = distinct(c.workers, c.recompute)

@@ -371,7 +371,8 @@ def _in_blocks(tables: Iterable[Times]) -> Times:
 
 
 def _lane_tables(passing: Passing) -> Times:
-    """What `_GatherStream` tells of each pass, by its code, shape (8, codes · blocks, configurations of a block): what is gathered
+    """What `_GatherStream` tells of each pass, by its code, shape (8, codes · blocks, configurations of a block): what is
+    gathered
     first, and then; what else is gathered, and summed beside, −∞ where there is one layer; what is summed with the last layer
     but one, −∞ for nothing; the pass, a layer, and that again, −∞ where there are not three; what is summed with the last."""
     given, work_s = passing.collectives, passing.work_s
