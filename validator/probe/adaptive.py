@@ -65,7 +65,7 @@ class Samples(NamedTuple):
 def timed(step: Callable[[], object], parts: int = 1) -> Step:
     """Seconds of a step on this rank's device, over `parts`."""
     # gpu's exchanges need network's, which are timed here
-    from scaleproof.validator.probe.gpu import DeviceTimer
+    from scaleproof.validator.probe.device_timer import DeviceTimer
 
     clock = DeviceTimer(here().device)
 

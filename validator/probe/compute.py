@@ -21,7 +21,8 @@ from scaleproof.simulator.cluster.device.cpu_core import backward_work, forward_
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Samples, Step, repeat, timed
-from scaleproof.validator.probe.gpu import DTYPES, DeviceTimer, draw_batch, passes_s, tf32
+from scaleproof.validator.probe.device_timer import DeviceTimer
+from scaleproof.validator.probe.gpu import DTYPES, draw_batch, passes_s, tf32
 from scaleproof.validator.probe.peers import collected, wait_for_all
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import in_rounds

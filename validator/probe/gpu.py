@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from scaleproof.simulator.model import Gpt, Mlp, ResNet
 from scaleproof.validator.launch import rank
+from scaleproof.validator.probe.device_timer import DeviceTimer
 from scaleproof.validator.probe.network import round_trip
 from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
@@ -30,8 +31,6 @@ from scaleproof.validator.train.models.models import build, loss
 DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32, "fp16": torch.float16}
 # What facts call a device that is none.
 CPU: Final = "CPU"
-_ROUND_S: Final = 1e-3
-_MOST_PER_ROUND: Final = 200
 _LEAST_ROUNDS: Final = 3
 _LAUNCHES: Final = 500
 _GRAPH_KERNELS: Final = 200
@@ -95,52 +94,6 @@ class Launches(TypedDict):
     issue_s: float
     module_s: float
     launch_s: float
-
-
-class DeviceTimer:
-    """Marks on a device's time line and the seconds between them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.is_gpu: Final = device.type == "cuda"
-
-    def mark(self) -> Any:
-        """The moment when the device has done what it was told so far."""
-        if not self.is_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def wait(self) -> None:
-        """Returns once the device has done what it was told."""
-        if self.is_gpu:
-            torch.cuda.synchronize(self._device)
-
-    def seconds(self, first: Any, second: Any) -> float:
-        """Between two marks that have passed."""
-        return float(first.elapsed_time(second) * 1e-3 if self.is_gpu else second - first)
-
-    def median_s(self, step: Callable[[], object], budget_s: float) -> float:
-        """Median seconds of a step, over at least three rounds and for at most about `budget_s`."""
-        for _ in range(_WARM_UP):
-            step()
-        self.wait()
-        until_s = time.perf_counter() + budget_s
-        once_s = self._round_s(step, 1)
-        count = max(1, min(_MOST_PER_ROUND, int(_ROUND_S / once_s)))
-        rounds = [self._round_s(step, count) for _ in range(_LEAST_ROUNDS)]
-        while time.perf_counter() < until_s:
-            rounds.append(self._round_s(step, count))
-        return statistics.median(rounds)
-
-    def _round_s(self, step: Callable[[], object], count: int) -> float:
-        begin = self.mark()
-        for _ in range(count):
-            step()
-        end = self.mark()
-        self.wait()
-        return max(self.seconds(begin, end), 1e-9) / count
 
 
 def facts() -> DeviceFacts:

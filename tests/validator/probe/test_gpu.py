@@ -10,7 +10,7 @@ import torch
 
 from scaleproof.simulator.model import Gpt, Mlp, ResNet
 from scaleproof.validator.launch.launch import run_on_ranks
-from scaleproof.validator.probe import gpu
+from scaleproof.validator.probe import device_timer, gpu
 
 GPT = Gpt(layers=2, hidden=16, heads=2, vocabulary=32, sequence=8)
 
@@ -20,7 +20,7 @@ def on_ranks(function: Any, *arguments: Any, ranks: int = 1) -> Any:
 
 
 def test_a_step_takes_at_least_as_long_as_it_sleeps_and_about_its_budget() -> None:
-    clock = gpu.DeviceTimer(torch.device("cpu"))
+    clock = device_timer.DeviceTimer(torch.device("cpu"))
     begin_s = time.perf_counter()
     seconds = clock.median_s(lambda: time.sleep(0.002), 0.05)
     assert seconds >= 0.002
@@ -29,7 +29,7 @@ def test_a_step_takes_at_least_as_long_as_it_sleeps_and_about_its_budget() -> No
 
 def test_short_steps_are_repeated_within_a_round() -> None:
     calls: list[None] = []
-    gpu.DeviceTimer(torch.device("cpu")).median_s(lambda: calls.append(None), 0.0)
+    device_timer.DeviceTimer(torch.device("cpu")).median_s(lambda: calls.append(None), 0.0)
     assert len(calls) > 100
 
 
@@ -55,7 +55,7 @@ def test_on_a_gpu_events_are_read_in_milliseconds_once_they_have_passed(monkeypa
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     steps: list[int] = []
 
-    assert gpu.DeviceTimer(torch.device("cuda")).median_s(lambda: steps.append(len(waits)), 0.0) == pytest.approx(1e-3)
+    assert device_timer.DeviceTimer(torch.device("cuda")).median_s(lambda: steps.append(len(waits)), 0.0) == pytest.approx(1e-3)
     assert len(steps) == len(set(steps)) + 1, "after the warm-up nothing waits within a round, of which each has a step"
 
 
