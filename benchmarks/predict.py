@@ -14,6 +14,7 @@ from scaleproof.simulator.engine import simulate_steady
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.scaling import STEPS, compared, forget
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.uncertainty.prediction_interval import drawn, responding
@@ -66,7 +67,7 @@ def main() -> None:
         "  simulate": lambda: simulate_steady(program, STEPS),
         "  what the step follows from": lambda: responding(scenario, program),
         "  1,000 draws of that": lambda: drawn(answer.step_times, answer.names, scenario.cluster, 1000),
-        "  spans, breakdown, communication": lambda: timeline.run(scenario="", strategy="", samples=1),
+        "  spans, breakdown, communication": lambda: predicted_run(timeline, scenario="", strategy="", samples=1),
         "  efficiency": lambda: compared(run, scenario),
         "  tokens, FLOPs, energy, cost": lambda: accounted(run, scenario),
         "  memory": lambda: memory(scenario),

@@ -11,6 +11,7 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.remedies import fit_by
 from scaleproof.simulator.program import MAIN_LANE, Program
 from scaleproof.simulator.run.accounting import accounted
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
 from scaleproof.simulator.run.scaling import compared
 from scaleproof.simulator.run.steps import Simulate, simulated, warnings
@@ -47,7 +48,9 @@ def timed(scenario: Scenario, interval: bool = False, simulate: Simulate = simul
         seed=unevenness.seed,
     )
     timeline = simulated(scenario, program, variation, simulate)
-    run = timeline.run(unevenness.wants_mean, scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples)
+    run = predicted_run(
+        timeline, unevenness.wants_mean, scenario=scenario.name, strategy=strategy.kind, samples=scenario.total_samples
+    )
     run = _with_slowest(divided(run, strategy.program_steps), job.slowest)
     run = replace(run, framework=scenario.framework.name, framework_is_default=scenario.framework_is_default)
     if told := "\n".join(warnings(scenario, timeline)):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scaleproof.simulator.cluster.quantities import slowed
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.predict import predict, timed
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import BREAKDOWN, Run, divided
 from scaleproof.simulator.run.scaling import STEPS, compared
 from scaleproof.simulator.scenario.fields import Change, differences
@@ -162,7 +163,9 @@ class _ComparedRun(NamedTuple):
         timeline = replay.simulate_longer(
             self.answer.program, np.tile(more_s, (STEPS, 1)), Variation(start_s=self.answer.program.ranks.late_s)
         )
-        run = timeline.run(scenario=self.run.scenario, strategy=self.run.strategy, samples=self.scenario.total_samples)
+        run = predicted_run(
+            timeline, scenario=self.run.scenario, strategy=self.run.strategy, samples=self.scenario.total_samples
+        )
         return _numbers(compared(divided(run, self.scenario.strategy.program_steps), slower))
 
 

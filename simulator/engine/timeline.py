@@ -14,8 +14,7 @@ from scaleproof.simulator.common.csr import Ragged, in_order
 from scaleproof.simulator.common.spans import Stretches
 from scaleproof.simulator.engine.servers import Applied, Busy
 from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Rows
-from scaleproof.simulator.run.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Run, Spans, Stream, from_spans
-from scaleproof.simulator.run.staleness import run_of, summary
+from scaleproof.simulator.run.run import COMPUTE_PHASES, SPAN_COLUMNS, Phase, Spans, Stream
 
 Times = NDArray[np.float64]
 Block = dict[str, NDArray[Any]]
@@ -34,24 +33,6 @@ class Timeline:
     end_s: Times
     server_busy: Mapping[int, Sequence[Busy]] = field(default_factory=dict)
     applied: Applied | None = None
-
-    def run(self, mean: bool = False, **fields: Any) -> Run:
-        """The steps after the first as a predicted Run; `fields` are what a program does not know, such as its scenario.
-        mean: as `from_spans` has it."""
-        if not self.program.is_static:
-            return replace(run_of(self, **fields), servers=summary(self))
-        ranks = self.program.ranks
-        run = from_spans(
-            self.spans(),
-            self.step_ends_s(),
-            servers=ranks.is_server,
-            multiplicity=ranks.multiplicity,
-            origin="predicted",
-            rank_names=ranks.names,
-            mean=mean,
-            **fields,
-        )
-        return replace(_whole(run), servers=summary(self))
 
     def step_ends_s(self) -> Times:
         """When the last training rank ended each step, shape (steps,)."""
@@ -186,22 +167,6 @@ class Timeline:
         program = self.program
         labels = program.stage[tasks], program.microbatch[tasks]
         return _block(program.rank[tasks], step, stream, phase, arrival_s, start_s, end_s, *labels)
-
-
-def _whole(run: Run) -> Run:
-    """With parts that add up: main lanes have no gaps, but from its own first end to its last a rank takes a little more or
-    less than all together do."""
-    told_s = run.step_time_s - run.breakdown_s["other"]
-
-    def scaled(parts_s: Mapping[str, float]) -> dict[str, float]:
-        return {name: seconds * run.step_time_s / told_s for name, seconds in parts_s.items()} if told_s > 0 else dict(parts_s)
-
-    return replace(
-        run,
-        phase_s=scaled(run.phase_s),
-        breakdown_s=scaled(run.breakdown_s) | {"other": 0.0 if told_s > 0 else run.step_time_s},
-        communication_s=scaled(run.communication_s),
-    )
 
 
 def _block(

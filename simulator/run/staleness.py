@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Rows
 from scaleproof.simulator.program.consistency import DROPPED, Bsp
 from scaleproof.simulator.run.run import SPAN_COLUMNS, Phase, Run, Spans, Stream, divided, from_spans
-
-if TYPE_CHECKING:
-    from scaleproof.simulator.engine.timeline import Timeline
 
 Times = NDArray[np.float64]
 

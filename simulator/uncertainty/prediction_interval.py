@@ -23,6 +23,7 @@ from scaleproof.simulator.cluster.quantities import DEVIATIONS, QUANTITIES, slow
 from scaleproof.simulator.engine import Variation, events, replay
 from scaleproof.simulator.engine.durations import durations_s
 from scaleproof.simulator.program import MAIN_LANE, Kind, Program
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import slopes
 from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
@@ -332,7 +333,7 @@ def _step_s(program: Program, steps: int) -> float:
     if program.is_static:
         return float(replayed_s(program, durations_s(program)[:, None])[0])
     timeline = events.simulate(program, steps, Variation(start_s=program.ranks.late_s))
-    return timeline.run(scenario="", strategy="", samples=1).step_time_s
+    return predicted_run(timeline, scenario="", strategy="", samples=1).step_time_s
 
 
 def replayed_s(program: Program, seconds: Times) -> Times:

@@ -10,13 +10,14 @@ from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import Path, Program, ProgramBuilder, Use
 from scaleproof.simulator.program.consistency import Asp, Gate, Ssp, WorkQuota
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Phase, Run, Stream
 
 JITTER = Variation(compute_jitter=0.1, message_jitter=0.3, samples=2)
 
 
 def run(builder: ProgramBuilder, steps: int = 2) -> Run:
-    return simulate(builder.build(), steps).run(scenario="test", strategy="test", samples=1)
+    return predicted_run(simulate(builder.build(), steps), scenario="test", strategy="test", samples=1)
 
 
 def test_tasks_of_a_lane_follow_one_another_step_after_step() -> None:

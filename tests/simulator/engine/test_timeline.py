@@ -10,12 +10,13 @@ from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.program import Path, ProgramBuilder
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Phase, Run, Stream
 from scaleproof.simulator.scenario.load import load
 
 
 def run(builder: ProgramBuilder) -> Run:
-    return simulate(builder.build(), 2).run(scenario="s", strategy="x", samples=1)
+    return predicted_run(simulate(builder.build(), 2), scenario="s", strategy="x", samples=1)
 
 
 def test_what_ranks_in_lockstep_exchange_is_told_before_the_work_and_is_exposed() -> None:

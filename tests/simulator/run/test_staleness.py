@@ -11,6 +11,7 @@ from scaleproof.simulator.engine import Timeline, simulate
 from scaleproof.simulator.engine.jitter import Variation
 from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.program.consistency import Asp, Bsp, Gate, Ssp, WorkQuota
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.run.staleness import summary, window_of
 
@@ -73,7 +74,7 @@ def test_percentiles_are_of_all_that_counts() -> None:
 @given(st.lists(st.floats(0.1, 3.0), min_size=3, max_size=6), gates)
 def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: Gate) -> None:
     timeline = simulate(program(work_s, gate), 9)
-    run = timeline.run(scenario="", strategy="", samples=7 * len(work_s))
+    run = predicted_run(timeline, scenario="", strategy="", samples=7 * len(work_s))
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     backups = gate.backups if isinstance(gate, Bsp) else 0
     assert run.samples == 7 * (len(work_s) - backups)
@@ -87,13 +88,13 @@ def test_a_run_adds_up_and_counts_what_was_applied(work_s: list[float], gate: Ga
 def test_what_keeps_all_in_step_takes_as_long_as_the_slowest(gate: Gate) -> None:
     timeline = simulate(program([1.0, 2.0, 4.0], gate), 12)
     update_s = 0.3 * isinstance(gate, Bsp)
-    run = timeline.run(scenario="", strategy="", samples=3)
+    run = predicted_run(timeline, scenario="", strategy="", samples=3)
     assert run.step_time_s == pytest.approx(4.0 + 0.1 + 0.2 + update_s)
 
 
 def test_a_run_of_units_is_told_from_its_first_instant_to_its_last() -> None:
     timeline = simulate(program([1.0, 3.0], Asp(), WorkQuota(4, shared=False)), 1)
-    run = timeline.run(scenario="", strategy="", samples=2)
+    run = predicted_run(timeline, scenario="", strategy="", samples=2)
     assert window_of(timeline) == pytest.approx((0.0, 2 * 3.3, 2.0))
     assert run.step_time_s == pytest.approx(3.3)
     # the fast one has ended after 2.6 of 6.6 seconds

@@ -16,6 +16,7 @@ from scaleproof.simulator.engine.events import simulate as by_events
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
+from scaleproof.simulator.run.predicted import predicted_run
 from scaleproof.simulator.run.run import Phase, Run
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.parameter_server.shards import Sparse, buckets
@@ -244,7 +245,7 @@ def test_alike_servers_are_folded_and_equal_what_is_not(small: Make) -> None:
     ]
     programs = [one.strategy.compile(one.job(unevenness=one.unevenness)) for one in scenarios]
     assert [int(program.ranks.is_server.sum()) for program in programs] == [1, 3]
-    folded, each = (simulate(program, 8).run(scenario="", strategy="", samples=6) for program in programs)
+    folded, each = (predicted_run(simulate(program, 8), scenario="", strategy="", samples=6) for program in programs)
     assert each.step_time_s == pytest.approx(folded.step_time_s, rel=1e-9)
     assert told(each)["queue_length"] == pytest.approx(told(folded)["queue_length"])
     assert told(each)["version_staleness"]["mean"] == pytest.approx(told(folded)["version_staleness"]["mean"])
