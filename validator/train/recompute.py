@@ -32,7 +32,8 @@ class Sections:
         self._is_inside = False
 
     def __call__(self, name: str, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """What `function` makes of the inputs. name: of the section, as in `scaleproof.simulator.model.recompute.ModuleName`."""
+        """What `function` makes of the inputs. name: of the section, as in
+        `scaleproof.simulator.model.recompute.ModuleName`."""
         if self._is_inside or name not in self._names:
             return function(*inputs)
         return checkpointed(partial(self._inside, function), *inputs, early_stop=name in _WITH_NEXT_PRODUCT)
