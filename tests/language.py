@@ -1,0 +1,70 @@
+"""Words that this project used in a meaning of its own, and where they still occur: `python -m tests.language [FOLDER …]`.
+
+The words are searched in names, docstrings, comments and other texts of Python files, and in Markdown pages.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+# Each with what to write instead.
+RETIRED: Final = {
+    r"told|tells?": "report, give, show, record",
+    r"so many": "N, the number of",
+    r"alike|unlike": "equivalent, identical; different",
+    r"beside": "next to, in addition to, overlapped with",
+    r"apart": "separate, distinguishable",
+    r"held": "allocated, resident, live, kept",
+    r"asked|asks|answered|answers": "requested, queries; results",
+    r"hand(?:s|ed) on": "boundary activations; passes",
+    r"lockstep": "model-parallel group",
+    r"lanes?": "stream",
+    r"gates?": "consistency model (BSP, SSP, ASP)",
+    r"agreements?": "gradient synchronisation",
+    r"slowness(?:es)?": "slowdown factor",
+    r"knobs?": "parameter",
+    r"doubts?|doubtful": "prediction interval, uncertainty",
+    r"crews?": "group, concurrent",
+    r"wires": "links",
+    r"ragged": "CSR",
+    r"reckon(?:s|ed)?": "compute, count",
+    r"twins?": "counterpart",
+    r"glued": "pinned to the end of a stage",
+}
+_WORD: Final = re.compile("|".join(rf"(?P<w{number}>(?<![a-z])(?:{pattern})(?![a-z]))" for number, pattern in enumerate(RETIRED)), re.I)
+# Names that users write in scenarios, that a library has, or that are quoted.
+_ALLOWED: Final = re.compile(r"cluster\.network\.unlike|link\.unlike|\bunlike:|float_gates|gated?_")
+
+
+def files(folders: list[str]) -> Iterator[Path]:
+    """Python files and pages below some folders of the repository."""
+    for folder in folders:
+        path = ROOT / folder
+        yield from [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in (".py", ".md"))
+
+
+def found(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, word and what to write instead, of each retired word in a file."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for match in _WORD.finditer(_ALLOWED.sub("", line)):
+            yield number, match[0], list(RETIRED.values())[int(match.lastgroup[1:])] if match.lastgroup else ""
+
+
+def main(folders: list[str]) -> int:
+    """Prints what is found; the exit code is 1 if anything is."""
+    count = 0
+    for path in files(folders or ["simulator", "validator", "reports", "commands", "docs", "README.md"]):
+        for line, word, instead in found(path):
+            count += 1
+            print(f"{path.relative_to(ROOT)}:{line}: {word}: write {instead}")
+    print(f"{count} retired words")
+    return int(count > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
