@@ -1,5 +1,6 @@
-# `make demo` shows what there is, `make test` checks it. Both make .venv first, and install what they need into it.
-# PIP_ARGS is passed to pip; README.md says how to get a torch build without CUDA.
+# `make demo` shows what there is, `make test` checks it, `make test-all` checks everything, as CI does. All make .venv first, and
+# install what they need into it. PIP_ARGS is passed to pip. Without an NVIDIA GPU, torch comes from PyTorch's index of CPU builds
+# where that can be reached.
 PYTHON ?= python3
 PIP_ARGS ?=
 # The Python of the machine with GPUs that wheels are carried to.
@@ -8,13 +9,14 @@ GPU_PLATFORMS ?= manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_6
 BIN := .venv/bin
 
 .DELETE_ON_ERROR:
-.PHONY: demo test nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
+.PHONY: demo test test-all lint nightly trust coverage mutants older-torch benchmarks measured screenshots gpu-check gpu-wheels clean
 
 # pip installs into the environment from outside, so that Pythons that ship without ensurepip work too
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("scaleproof needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv --clear --without-pip .venv
-	$(PYTHON) -m pip --python $(BIN)/python install $(PIP_ARGS) --constraint constraints.txt --editable '.[validator,dev]'
+	$(PYTHON) -m pip --python $(BIN)/python install $(PIP_ARGS) $$($(PYTHON) .ci/torch_index.py) \
+		--constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
 demo: .venv/installed
@@ -22,22 +24,29 @@ demo: .venv/installed
 	$(BIN)/scaleproof reconcile scenarios/demo/*.yaml --on local --set cluster=out/demo/cluster.yaml --out out/demo
 	$(BIN)/scaleproof report out/demo
 
-# On how many examples properties are tried that do not say so themselves, as tests/conftest.py has them.
+# The number of examples of properties that do not set their own, by the profiles of tests/conftest.py.
 EXAMPLES := few
+PARALLEL := --numprocesses auto --dist worksteal
 
-test: .venv/installed
+lint: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m 'not nightly and not alone' --hypothesis-profile $(EXAMPLES) \
-		--numprocesses auto --dist loadfile --no-loadscope-reorder
-	$(BIN)/pytest -m alone
 	$(PYTHON) -m pip --python $(BIN)/python check
+
+# Everything that matters once.
+test: lint
+	$(BIN)/pytest -m 'not full and not alone and not nightly' --hypothesis-profile $(EXAMPLES) $(PARALLEL)
+
+# In addition real groups of ranks in bulk, faults, kills, fuzzing, and products over all files that ship.
+test-all: lint
+	$(BIN)/pytest -m 'not alone and not nightly' --hypothesis-profile $(EXAMPLES) $(PARALLEL)
+	$(BIN)/pytest -m alone
 
 # What takes longer, or depends on how quiet the machine is.
 nightly: EXAMPLES := many
-nightly: .venv/installed test benchmarks older-torch coverage mutants
+nightly: .venv/installed test-all benchmarks older-torch coverage mutants
 	$(BIN)/pytest -m nightly
 	$(BIN)/scaleproof prove --on netlab --out out/prove
 
@@ -68,7 +77,7 @@ trust: .venv/installed
 	$(PYTHON) -m venv --clear --without-pip .venv-older
 	grep --invert-match '^\(torch\|setuptools\|sympy\|networkx\)==' constraints.txt > .venv-older/constraints.txt
 	$(PYTHON) -m pip --python .venv-older/bin/python install $(PIP_ARGS) --constraint .venv-older/constraints.txt \
-		--editable '.[validator,dev]' 'torch==2.11.*'
+		--editable '.[all,dev]' 'torch==2.11.*'
 	touch $@
 
 older-torch: .venv-older/installed

@@ -46,7 +46,7 @@ _COMMANDS: Final = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code. Errors of ours are one line each on stderr."""
-    from scaleproof.simulator.common.errors import ScaleproofError, printable
+    from scaleproof.simulator.common.errors import ScaleproofError, missing_extra, printable
 
     # nearly all objects live until the command ends: looking through them again and again is time lost
     gc.set_threshold(100_000, 50, 50)
@@ -62,6 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ScaleproofError as error:
         print(printable(str(error)), file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        print(missing, file=sys.stderr)
+        return missing.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -52,10 +52,16 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used."""
+    """Imports a public name when it is first used. Raises MissingDependencyError where it needs an extra that is not installed."""
     if name not in _MODULES:
         raise AttributeError(f"module 'scaleproof' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"scaleproof.{_MODULES[name]}"), name)
+    try:
+        module = importlib.import_module(f"scaleproof.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        from scaleproof.simulator.common.errors import missing_extra
+
+        raise missing_extra(error) or error from None
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+# The extra that installs each package that the base installation lacks.
+_EXTRAS: Final = {
+    "jinja2": "reports",
+    "joblib": "studies",
+    "matplotlib": "reports",
+    "pandas": "studies",
+    "PIL": "reports",
+    "pyarrow": "studies",
+    "scipy": "validator",
+    "starlette": "explorer",
+    "torch": "validator",
+    "uvicorn": "explorer",
+}
 # Characters of a line that is told; what a file says in more is not told again.
 _LONGEST: Final = 1000
 
@@ -75,6 +88,17 @@ class MissingDependencyError(RunError):
 
 class PluginError(RunError):
     """A package that brings a strategy is broken: says which, what, and what to do."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingDependencyError | None:
+    """The error to report where an import failed because an extra is not installed; None for any other module."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _EXTRAS:
+        return None
+    extra = _EXTRAS[package]
+    return MissingDependencyError(
+        f"this needs the package {package}, which is not installed; install it with: pip install 'scaleproof[{extra}]'"
+    )
 
 
 def printable(text: str) -> str:
