@@ -52,7 +52,10 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used. Raises MissingDependencyError where it needs an extra that is not installed."""
+    """Imports a public name when it is first used.
+
+    Raises AttributeError for other names, and MissingDependencyError where a name needs an extra that is not installed.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module 'scaleproof' has no attribute {name!r}")
     try:
