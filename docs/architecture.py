@@ -2,7 +2,8 @@
 
 Each box is a folder with its number of lines. An arrow from A to B says that modules of A import modules of B; the wider, the
 more of them. Where A reaches B by other arrows too, the direct one is left out. Arrows point downwards or along a row, except
-into the parts of `run` and `scenario` that stand lower in the import contracts of pyproject.toml: the `Run` itself, and the schema.
+into the parts of `run` and `scenario` that stand lower in the import contracts of pyproject.toml: the `Run` itself,
+and the schema.
 """
 
 from __future__ import annotations
