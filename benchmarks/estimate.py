@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleproof.simulator.analysis.planner import plan
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes, step_times
 from scaleproof.simulator.analysis.planner.intervals import doubt
+from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.engine import replay
 from scaleproof.simulator.predict import timed

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from scaleproof.simulator.analysis.study import sweep
 from scaleproof.simulator.analysis.study.evaluate import rows
 from scaleproof.simulator.analysis.study.study import read
-from scaleproof.simulator.analysis.study.sweep import Task, tasks
+from scaleproof.simulator.analysis.study.sweep import Task, sweep, tasks
 
 _STUDY: dict[str, Any] = {
     "scenario": {

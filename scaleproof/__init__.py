@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from scaleproof.simulator.analysis.compare import compare
     from scaleproof.simulator.analysis.crossover.crossover import crossover
     from scaleproof.simulator.analysis.goodput import goodput
-    from scaleproof.simulator.analysis.planner import plan
+    from scaleproof.simulator.analysis.planner.search import plan
     from scaleproof.simulator.analysis.sensitivity.sensitivity import sensitivity
-    from scaleproof.simulator.analysis.study import sweep
+    from scaleproof.simulator.analysis.study.sweep import sweep
     from scaleproof.simulator.predict import predict
     from scaleproof.simulator.scenario.load import load
     from scaleproof.simulator.scenario.schema import Scenario
@@ -44,10 +44,10 @@ _MODULES = {
     "load": "simulator.scenario.load",
     "main": "commands.main",
     "measure": "validator.measure",
-    "plan": "simulator.analysis.planner",
+    "plan": "simulator.analysis.planner.search",
     "predict": "simulator.predict",
     "sensitivity": "simulator.analysis.sensitivity.sensitivity",
-    "sweep": "simulator.analysis.study",
+    "sweep": "simulator.analysis.study.sweep",
 }
 
 

@@ -53,8 +53,8 @@ def _plan(options: argparse.Namespace) -> int:
     import json
 
     from scaleproof.commands.text.plan import describe, plain
-    from scaleproof.simulator.analysis.planner import plan
     from scaleproof.simulator.analysis.planner.intervals import doubt
+    from scaleproof.simulator.analysis.planner.search import plan
     from scaleproof.simulator.common.units import parse_bytes
     from scaleproof.simulator.frameworks import shipped
     from scaleproof.simulator.scenario.load import load

@@ -40,8 +40,8 @@ def mount(commands: Any) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from scaleproof.simulator.analysis.study import sweep
     from scaleproof.simulator.analysis.study.study import read
+    from scaleproof.simulator.analysis.study.sweep import sweep
 
     study = read(options.study, options.overrides)
     with _progress(len(study), options.out) as told:

@@ -215,7 +215,7 @@ class _Slower:
         program = self.strategy.compile(replace(self.job, cluster=cluster))
         longer_s = grown_s(self.program, program, self.seconds)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
-            return longer_s / self.beyond
+            return np.where(np.abs(longer_s) > _NOTHING * self.seconds, longer_s, 0.0) / self.beyond
         return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.beyond)
 
     def without(self, effect: Times | float, of_some: Times | float, others: Sequence[str]) -> Times | float:

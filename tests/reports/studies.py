@@ -10,7 +10,7 @@ import pytest
 
 from scaleproof.reports.charts.style import Drawn
 from scaleproof.reports.pages import result_page, sections, study_page
-from scaleproof.simulator.analysis.study import sweep
+from scaleproof.simulator.analysis.study.sweep import sweep
 
 SCENARIO: Final[Mapping[str, Any]] = {
     "name": "small",

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from scaleproof.reports.pages.page import build
-from scaleproof.simulator.analysis.study import sweep
+from scaleproof.simulator.analysis.study.sweep import sweep
 from tests.reports.studies import STUDY, without_pictures
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scaleproof.reports.pages import page
 
-VENDOR = Path(page.__file__).parent / "vendor"
+VENDOR = Path(page.__file__).parents[1] / "vendor"
 VERSION = "4.1.1"
 SHA256 = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 

@@ -245,7 +245,7 @@ def _studied() -> Seed:
     """A folder that a sweep wrote."""
     import tempfile
 
-    from scaleproof.simulator.analysis.study import sweep
+    from scaleproof.simulator.analysis.study.sweep import sweep
 
     study = {"scenario": yaml.safe_load(SMALL), "axes": {"strategy.workers": [2, 4]}}
     with tempfile.TemporaryDirectory() as name:

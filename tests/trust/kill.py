@@ -52,7 +52,7 @@ class Subject:
 
 
 def _swept(folder: Path) -> Any:
-    from scaleproof.simulator.analysis.study import table
+    from scaleproof.simulator.analysis.study.store import table
 
     # as text: what is not told compares with nothing
     return table(folder / "out").to_json(orient="records", double_precision=15)

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-OWN: Final = ("simulator", "validator", "reports", "scaleproof")
+OWN: Final = ("scaleproof",)
 # Licences that whoever uses Apache-2.0 code can live with beside it, where nothing is changed in theirs.
 _GOOD: Final = re.compile(
     r"(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|MPL|Mozilla|Zlib|BSL-1\.0|CC0|Unlicense|DFSG)[\w\s.()-]*"
@@ -29,16 +29,21 @@ _PARTS: Final = {"pydantic_core": "pydantic"}
 
 
 def _declared(*extras: str) -> set[str]:
-    """Names of what is installed always, and with these extras."""
-    told = [*_PROJECT["dependencies"], *(one for extra in extras for one in _PROJECT["optional-dependencies"][extra])]
-    found = [Requirement(one) for one in told]
-    # an extra that is called as the package that it brings, as dask[distributed]
-    return {canonicalize_name(name) for one in found for name in (one.name, *one.extras)}
+    """Names of the packages that are installed always, and with these extras."""
+    lines = [*_PROJECT["dependencies"], *(line for extra in extras for line in _PROJECT["optional-dependencies"][extra])]
+    names = set()
+    for requirement in map(Requirement, lines):
+        if requirement.name == _PROJECT["name"]:
+            names |= _declared(*requirement.extras)
+        else:
+            # an extra that is named like the package that it installs, as dask[distributed]
+            names |= {canonicalize_name(name) for name in (requirement.name, *requirement.extras)}
+    return names
 
 
 def _imported(package: str) -> Iterator[tuple[str, str]]:
     """Modules that are imported from outside, each with the file that does."""
-    files = [ROOT / f"{package}.py"] if package == "scaleproof" else sorted((ROOT / package).rglob("*.py"))
+    files = sorted((ROOT / package).rglob("*.py"))
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -51,7 +56,13 @@ def _imported(package: str) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("package", "extras"),
-    [("simulator", ("validator", "executors")), ("validator", ("validator",)), ("reports", ()), ("scaleproof", ())],
+    [
+        ("simulator", ("studies", "validator", "executors")),
+        ("validator", ("validator",)),
+        ("reports", ("reports", "explorer")),
+        ("commands", ("reports", "explorer")),
+        ("scaleproof", ()),
+    ],
 )
 def test_what_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> None:
     brought, declared = packages_distributions(), _declared(*extras)
@@ -64,15 +75,15 @@ def test_what_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> 
 
 
 def test_the_base_package_needs_nothing_of_the_extras_but_where_it_says_so() -> None:
-    """`pip install .` is enough to predict."""
+    """`pip install .` is enough to predict and to plan."""
     brought, declared = packages_distributions(), _declared()
     extra = {
         module
-        for package in ("simulator", "reports", "scaleproof")
+        for package in ("simulator", "commands")
         for module, _ in _imported(package)
         if not declared & {canonicalize_name(name) for name in brought.get(module, [module])}
     }
-    assert extra <= {"torch", "distributed", "submitit"}
+    assert extra <= {"distributed", "joblib", "pandas", "pyarrow", "submitit", "torch"}
 
 
 def test_what_is_declared_is_pinned() -> None:
@@ -118,8 +129,8 @@ def test_nothing_is_unpickled_but_what_our_own_processes_made() -> None:
     """A file that is unpickled runs what it says. Where it is done all the same, the line says whose pickle it is."""
     found = {
         f"{file.relative_to(ROOT)}"
-        for package in OWN
-        for file in ([ROOT / "scaleproof.py"] if package == "scaleproof" else (ROOT / package).rglob("*.py"))
+        for package in ("simulator", "validator", "reports", "commands")
+        for file in ((ROOT / package).rglob("*.py"))
         for line in file.read_text().splitlines()
         if re.search(
             r"\bpickle\.(load|loads|Unpickler)\b|\bjoblib\.load\b|allow_pickle=True|weights_only=False|\byaml\.(un|full_)", line

@@ -43,7 +43,7 @@ axes:
 _TOLD: Final = """\
 import contextlib, hashlib, io, json, sys
 import scaleproof
-from scaleproof.simulator.analysis.study import sweep
+from scaleproof.simulator.analysis.study.sweep import sweep
 told = {}
 for command in json.loads(sys.argv[1]):
     out = io.StringIO()

@@ -54,7 +54,7 @@ class Command:
 
     def server(self) -> list[int]:
         """The fork server, as the process that ranks are children of or will be."""
-        return [pid for pid in processes.children(self.pid) if "forkserver" in command_line(pid)]
+        return [pid for pid in processes.children(self.pid) if "fork_server" in command_line(pid)]
 
     def holder(self) -> list[int]:
         return [pid for pid in processes.children(self.pid) if "namespaces" in command_line(pid)]

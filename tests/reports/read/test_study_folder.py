@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from scaleproof.reports.read.study_folder import is_study, read
-from scaleproof.simulator.analysis.study import sweep, table
+from scaleproof.simulator.analysis.study.store import table
+from scaleproof.simulator.analysis.study.sweep import sweep
 
 
 @pytest.fixture

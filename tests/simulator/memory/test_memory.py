@@ -140,7 +140,7 @@ def test_stages_hold_what_the_published_formulae_say(small: Make, recompute: str
     """arXiv 2205.05198, equations 1, 5 and 6 and table 2: bytes of a layer in units of s·b·h; the first of p stages holds p
     microbatches of its layers, so as much as all layers hold for one, and a mask for the embedding's dropout of each."""
     model = "{kind: gpt, layers: 16, hidden: 1024, heads: 16, vocabulary: 64, sequence: 512, dropout: true, flash: false}"
-    training = f"training={{precision: fp16, recompute: {recompute}}}"
+    training = f"training={{precision: bf16, recompute: {recompute}}}"
     held = memory(small(f"model={model}", "cluster=selene-a100", pipeline(4, 8, "1f1b"), "batch=16", training))
     sbh = 512 * (16 / 8) * 1024
     layers = [rank.holders_bytes["activations"] / sbh for rank in held.ranks]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaleproof.simulator.analysis.planner import plan
+from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.errors import InputError, ScenarioError
 from scaleproof.simulator.memory import memory

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from scaleproof.simulator import engine
-from scaleproof.simulator.analysis.planner import plan
+from scaleproof.simulator.analysis.planner.search import plan
 from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.engine import Variation, replay
 from scaleproof.simulator.engine.durations import durations_s

@@ -22,7 +22,7 @@ from scaleproof.commands.text.crossover import describe as crossover_text
 from scaleproof.commands.text.run import describe
 from scaleproof.simulator.analysis.compare import TO_TARGET, compare
 from scaleproof.simulator.analysis.crossover.crossover import Crossover, crossover
-from scaleproof.simulator.analysis.study import sweep
+from scaleproof.simulator.analysis.study.sweep import sweep
 from scaleproof.simulator.common.errors import ScenarioError
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Run, load_run, save

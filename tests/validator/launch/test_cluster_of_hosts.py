@@ -23,7 +23,7 @@ MODEL = "model: {kind: mlp, layers: 4, inputs: 32, hidden: 64, outputs: 16}\nclu
 RING = "strategy: {kind: data_parallel, workers: 2}\n"
 PIPELINE = "strategy: {kind: pipeline, stages: 2, microbatches: 4}\n"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-FAULTY = str(Path(__file__).with_name("joinfaulty.py"))
+FAULTY = str(Path(__file__).parents[1] / "joinfaulty.py")
 # Of two ranks: rank 0's store, and gloo on both.
 LISTENERS = 3
 # One line of the kernel's table of TCP sockets: local address, and 0A where it listens.

@@ -114,7 +114,8 @@ def test_more_microbatches_take_longer_and_fewer_replicas_too() -> None:
 
 def test_recomputation_costs_what_it_does_again() -> None:
     none, selective, full = (step_s("korthikanti22-0001", recompute=kind) for kind in ("none", "selective", "full"))
-    assert none < selective < full < 4 / 3 * none
+    # the forward pass comes twice, with its collectives; those of the backward pass are partly hidden
+    assert none < selective < full < 1.36 * none
 
 
 def test_memory_and_whether_it_fits_have_sets_of_their_own() -> None:

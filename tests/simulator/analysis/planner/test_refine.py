@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaleproof.simulator.analysis.planner import PlanResult, plan
 from scaleproof.simulator.analysis.planner.refine import _forms
+from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.frameworks import shipped
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.model.recompute import Recompute

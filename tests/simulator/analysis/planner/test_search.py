@@ -13,10 +13,10 @@ import yaml
 
 from scaleproof import main
 from scaleproof.commands.text.plan import describe, plain
-from scaleproof.simulator.analysis.planner import PlanResult, plan
 from scaleproof.simulator.analysis.planner.estimate import every, memory_bytes
 from scaleproof.simulator.analysis.planner.intervals import alike, doubt
 from scaleproof.simulator.analysis.planner.objectives import OBJECTIVES
+from scaleproof.simulator.analysis.planner.search import PlanResult, plan
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.engine import replay

@@ -35,7 +35,7 @@ def test_replay_tells_what_predictions_of_both_sides_do(small: Make, name: str, 
 
 
 def test_what_nothing_follows_from_is_surely_zero(small: Make) -> None:
-    assert FiniteDifferences(small(*ONLY_COMPUTE, "strategy.workers=8")).turned(knob("network bandwidth")) == Turned(
+    assert FiniteDifferences(small(*ONLY_COMPUTE, "strategy.workers=4")).turned(knob("network bandwidth")) == Turned(
         0.0, 0.0, 0.0
     )
 

@@ -14,12 +14,11 @@ import pandas as pd
 import psutil
 import pytest
 
-from scaleproof.simulator.analysis.study import sweep
 from scaleproof.simulator.analysis.study.evaluate import rows
 from scaleproof.simulator.analysis.study.executors import Workers, queued, workers
 from scaleproof.simulator.analysis.study.slurm import Jobs
 from scaleproof.simulator.analysis.study.study import Study, read
-from scaleproof.simulator.analysis.study.sweep import done, tasks
+from scaleproof.simulator.analysis.study.sweep import done, sweep, tasks
 from scaleproof.simulator.common.errors import InputError
 
 STUDY = {

@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 
 from scaleproof.simulator.analysis.study import slurm as jobs
-from scaleproof.simulator.analysis.study import sweep
 from scaleproof.simulator.analysis.study.executors import workers
 from scaleproof.simulator.analysis.study.slurm import SlurmJobs, limit_s, slurm
+from scaleproof.simulator.analysis.study.sweep import sweep
 from scaleproof.simulator.common.errors import InputError, RunError
 
 STUDY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -18,10 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scaleproof
-from scaleproof.simulator.analysis.study import sweep, table
-from scaleproof.simulator.analysis.study.store import opened
+from scaleproof.simulator.analysis.study.store import opened, table
 from scaleproof.simulator.analysis.study.study import read
-from scaleproof.simulator.analysis.study.sweep import tasks
+from scaleproof.simulator.analysis.study.sweep import sweep, tasks
 from scaleproof.simulator.common.errors import InputError, NotFoundError
 
 STUDY: dict[str, Any] = {
@@ -42,7 +42,7 @@ axes:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Points that are computed from now on."""
-    from scaleproof.simulator.analysis.study import sweep as running
+    running = importlib.import_module("scaleproof.simulator.analysis.study.sweep")
 
     computed: list[int] = []
 
