@@ -27,9 +27,9 @@ class BatchedPoints:
     def __init__(self, points: int) -> None:
         self.agrees = np.ones(points, dtype=np.bool_)
 
-    def number(self, values: Values) -> Varying:
+    def number(self, values: Values) -> BatchedNumber:
         """A batched number with these values, shape (points,)."""
-        return Varying(self, values)
+        return BatchedNumber(self, values)
 
     def decide(self, outcomes: NDArray[np.bool_]) -> bool:
         """The first point's outcome; points with another outcome no longer agree. outcomes: shape (points,)."""
@@ -37,25 +37,25 @@ class BatchedPoints:
         return bool(outcomes[0])
 
 
-class Varying:
+class BatchedNumber:
     """A number with one value for each point of a batch, shape (points,)."""
 
-    __slots__ = ("crowd", "values")
+    __slots__ = ("batch", "values")
 
-    def __init__(self, crowd: BatchedPoints, values: Values) -> None:
-        self.crowd = crowd
+    def __init__(self, batch: BatchedPoints, values: Values) -> None:
+        self.batch = batch
         self.values = values
 
     def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any]) -> Any:
         if isinstance(other, np.ndarray):
             return NotImplemented
-        return Varying(self.crowd, operation(self.values, other.values if isinstance(other, Varying) else other))
+        return BatchedNumber(self.batch, operation(self.values, other.values if isinstance(other, BatchedNumber) else other))
 
     def _compare(self, other: Any, operation: Callable[[Any, Any], Any]) -> Any:
         if isinstance(other, np.ndarray):
             return NotImplemented
-        outcomes = operation(self.values, other.values if isinstance(other, Varying) else other)
-        return self.crowd.decide(outcomes)
+        outcomes = operation(self.values, other.values if isinstance(other, BatchedNumber) else other)
+        return self.batch.decide(outcomes)
 
     def __add__(self, other: Any) -> Any:
         return self._elementwise(other, operator.add)
@@ -97,13 +97,13 @@ class Varying:
         return self._compare(other, operator.ge)
 
     def __eq__(self, other: object) -> Any:
-        return self is other or (isinstance(other, Varying | float | int) and self._compare(other, operator.eq))
+        return self is other or (isinstance(other, BatchedNumber | float | int) and self._compare(other, operator.eq))
 
     def __hash__(self) -> int:
         return id(self)
 
     def __bool__(self) -> bool:
-        return self.crowd.decide(self.values != 0)
+        return self.batch.decide(self.values != 0)
 
     def __float__(self) -> float:
         raise NotVaryingError("expected a plain number, got one that differs between points")
@@ -114,12 +114,12 @@ def numbers(values: Any, dtype: type) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype != object:
         return array.astype(dtype, copy=False)
-    crowd = next((value.crowd for value in array.flat if isinstance(value, Varying)), None)
-    if crowd is None:
+    batch = next((value.batch for value in array.flat if isinstance(value, BatchedNumber)), None)
+    if batch is None:
         return array.astype(dtype, copy=False)
-    result = np.empty((*array.shape, len(crowd.agrees)), dtype=dtype)
+    result = np.empty((*array.shape, len(batch.agrees)), dtype=dtype)
     for place, value in np.ndenumerate(array):
-        result[place] = value.values if isinstance(value, Varying) else value
+        result[place] = value.values if isinstance(value, BatchedNumber) else value
     return result
 
 
