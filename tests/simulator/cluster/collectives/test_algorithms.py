@@ -212,7 +212,7 @@ def test_a_switch_that_adds_and_multicasts_halves_what_devices_send(ranks: int) 
 @pytest.mark.parametrize("name", sorted(EVEN_ALONE))
 def test_what_needs_as_many_ranks_on_each_node_says_so(name: str) -> None:
     for ranks in (5, [0, 1, 2, 4]):
-        with pytest.raises(InputError, match="as many ranks on each node; use ring"):
+        with pytest.raises(InputError, match="the same number of ranks on each node; use ring"):
             ALGORITHMS[name].rounds("all_reduce", Group.of(ranks, 4))
 
 

@@ -313,7 +313,7 @@ def test_switches_that_reduce_must_be_there() -> None:
         cost_s("all_reduce", 8, plain(1, 4), "nvls")
     with pytest.raises(InputError, match="needs a switch that all ranks are attached to; use another"):
         cost_s("all_reduce", 8, plain(4, network={"topology": {"kind": "torus", "dimensions": [4]}}), "in_network")
-    with pytest.raises(InputError, match="as many ranks on each node; use ring"):
+    with pytest.raises(InputError, match="the same number of ranks on each node; use ring"):
         collective_time("all_reduce", 8, 3, plain(2, 2), "hierarchical")
 
 

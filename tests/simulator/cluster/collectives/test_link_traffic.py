@@ -113,7 +113,7 @@ def test_wires_are_busy_with_what_the_messages_add_up_to(ranks: int, devices: in
 
 def test_an_alltoall_leaves_a_node_for_all_others() -> None:
     found = over(4, "pairwise", "alltoall", devices=2)
-    assert found.remote == 6
+    assert found.remote_messages == 6
     assert (found.inside_steps, found.between_steps) == (1, 1)
     assert found.inside_s * INSIDE_Bps == pytest.approx(1 / 8)
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 6 / 8)

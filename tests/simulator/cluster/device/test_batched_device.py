@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.common.batched import BatchedPoints, Varying
+from scaleproof.simulator.common.batched import BatchedNumber, BatchedPoints
 from scaleproof.simulator.scenario.load import load
 
 DEVICE = load("resnet50-ring-p100").cluster.device
@@ -27,7 +27,7 @@ def several(change: str, values: list[float]) -> tuple[BatchedDevice, list[Devic
 
 def values(told: Any) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
     found = told if isinstance(told, tuple) else (told,)
-    assert all(isinstance(one, Varying) for one in found)
+    assert all(isinstance(one, BatchedNumber) for one in found)
     return [one.values for one in found]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.cluster.device.cpu_core import KINDS, backward_work, forward_work, weights_work
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels import Kernels, Speed, passes_s, weights_s
-from scaleproof.simulator.cluster.quantities import _device
+from scaleproof.simulator.cluster.quantities import _slowed_device
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
@@ -93,7 +93,7 @@ def test_a_device_so_many_times_as_slow_takes_so_many_times_as_long(slowness: fl
     device = Device.model_validate(
         {"name": "core", "peak": {"fp32": "1 GFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 GB/s", "kernels": given}
     )
-    slower = _device(device, slowness)
+    slower = _slowed_device(device, slowness)
     for layer in LAYERS:
         seconds = [slowness * one for one in device.layer_s(layer, samples, "fp32")]
         assert slower.layer_s(layer, samples, "fp32") == pytest.approx(seconds)
