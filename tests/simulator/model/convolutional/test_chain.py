@@ -123,7 +123,7 @@ def test_an_image_too_small_for_the_network(model: Convnet) -> None:
 
 
 def test_convnets_are_not_divided() -> None:
-    with pytest.raises(FieldError, match="a vgg is not divided among ranks"):
+    with pytest.raises(FieldError, match="a vgg cannot be divided among ranks"):
         Vgg().build_layers(Shard(tensor=2))
 
 

@@ -315,7 +315,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_traced_model_is_not_divided() -> None:
-    with pytest.raises(FieldError, match="a traced is not divided"):
+    with pytest.raises(FieldError, match="a traced cannot be divided"):
         trace(f"{MODELS}:gpt").build_layers(Shard(tensor=2))
 
 
