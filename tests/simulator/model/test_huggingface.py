@@ -160,7 +160,7 @@ def without(name: str, *fields: str) -> dict[str, Any]:
         ),
         (
             CONFIGS["deepseek-v3"] | {"num_key_value_heads": 8},
-            "num_key_value_heads: 8 differs from num_attention_heads 128; with latent attention they are alike",
+            "num_key_value_heads: 8 differs from num_attention_heads 128; with latent attention they are equal",
         ),
         (CONFIGS["deepseek-v3"] | {"moe_layer_freq": 2}, "moe_layer_freq: 2 cannot be forecast; only 1 can"),
         (CONFIGS["gpt2-small"] | {"n_ctx": 512}, "n_ctx: 512 contradicts n_positions 1024; make them equal, or leave"),

@@ -15,10 +15,10 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     batch_norm,
     chain,
     concatenation,
+    conv_norm_relu,
     convolution,
     layers_of,
     relu,
-    unit,
 )
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.operators import Convolution, SavedActivation
@@ -90,7 +90,7 @@ def test_grouped_convolutions_have_their_share_of_weights_and_flops() -> None:
 
 def test_a_chain_keeps_each_activation_once() -> None:
     """The input, batch norm's input, and the ReLU's output, which the next convolution reads too."""
-    [layer] = layers_of([Block("a", "a", chain(unit(4, 3), convolution(8, 1)))], channels=3, side=10)
+    [layer] = layers_of([Block("a", "a", chain(conv_norm_relu(4, 3), convolution(8, 1)))], channels=3, side=10)
     assert layer.kept == (
         SavedActivation("input", 300, group="input"),
         SavedActivation("activation", 400),
@@ -118,7 +118,7 @@ def test_the_auxiliary_classifier_changes_one_layer_and_not_what_it_hands_on() -
 
 @pytest.mark.parametrize("model", [AlexNet(image=30), InceptionV3(image=40)], ids=lambda model: model.kind)
 def test_an_image_too_small_for_the_network(model: Convnet) -> None:
-    with pytest.raises(FieldError, match=r"model.image: nothing is left of so small an image"):
+    with pytest.raises(FieldError, match=r"model.image: the image becomes smaller than a window"):
         model.build_layers()
 
 

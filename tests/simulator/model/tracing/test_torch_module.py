@@ -18,9 +18,9 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     average_pool,
     chain,
     concatenation,
+    conv_norm_relu,
     layers_of,
     max_pool,
-    unit,
 )
 from scaleproof.simulator.model.graph import crossing_elements
 from scaleproof.simulator.model.layers import Shard
@@ -116,8 +116,12 @@ def test_the_built_in_resnet_keeps_what_autograd_keeps() -> None:
 
 
 def test_parallel_branches_keep_what_autograd_keeps() -> None:
-    block = concatenation(unit(16, 1), chain(unit(8, 1), unit(16, (1, 3))), chain(average_pool(3, 1, 1), unit(4, 1)))
-    layers = layers_of([Block("a", "a", chain(block, max_pool(3, 2), unit(8, 3)))], channels=12, side=17)
+    block = concatenation(
+        conv_norm_relu(16, 1),
+        chain(conv_norm_relu(8, 1), conv_norm_relu(16, (1, 3))),
+        chain(average_pool(3, 1, 1), conv_norm_relu(4, 1)),
+    )
+    layers = layers_of([Block("a", "a", chain(block, max_pool(3, 2), conv_norm_relu(8, 3)))], channels=12, side=17)
     with torch.device("meta"):
         kept = torch_keeps(torch_models.Branches(), torch.randn(64, 12, 17, 17)) / 64
     # what the last ReLU wrote is kept by the layer that reads it; of the rest, batch norms' statistics are few
