@@ -162,7 +162,7 @@ def without(name: str, *fields: str) -> dict[str, Any]:
             CONFIGS["deepseek-v3"] | {"num_key_value_heads": 8},
             "num_key_value_heads: 8 differs from num_attention_heads 128; with latent attention they are equal",
         ),
-        (CONFIGS["deepseek-v3"] | {"moe_layer_freq": 2}, "moe_layer_freq: 2 cannot be forecast; only 1 can"),
+        (CONFIGS["deepseek-v3"] | {"moe_layer_freq": 2}, "moe_layer_freq: 2 is not supported; only 1 is"),
         (CONFIGS["gpt2-small"] | {"n_ctx": 512}, "n_ctx: 512 contradicts n_positions 1024; make them equal, or leave"),
         (CONFIGS["gpt2-small"] | {"model_type": "mamba"}, "model_type: 'mamba' is not known; give one of bert, deepseek_v3"),
         (without("gpt2-small", "model_type"), "config.json: model_type: missing; give one of bert"),

@@ -281,7 +281,7 @@ WRONG = {
     "def build(size): return size": "its function raised TypeError: .*missing 1 required positional argument",
     "def build(): raise SystemExit(3)": r"its function raised SystemExit: 3",
     "def build(): return nn.Linear(1, 1).cuda(), torch.zeros(1)": r"its function needs a GPU: .*\(users_\d+.py:3\); leave",
-    "def build(): return nn.Linear(1, 1, device='cuda'), torch.zeros(1)": "its function needs a GPU: asks for device cuda",
+    "def build(): return nn.Linear(1, 1, device='cuda'), torch.zeros(1)": "its function needs a GPU: requests device cuda",
     "def build(): return nn.Linear(1, 1).to('cuda'), torch.zeros(1)": "its function needs a GPU",
     "def build(): return nn.Linear(torch.cuda.current_device(), 1), torch.zeros(1)": "its function needs a GPU",
     "def build(): return nn.Linear(int(torch.ones(1).item()), 1), 1": r"\(users_\d+.py:3\); while tracing, tensors",
