@@ -221,8 +221,8 @@ class Recorder:
         )
 
     def _memory(self, name: str, read: list[Any], written: list[Any]) -> MemoryBound:
-        """A memory-bound operator. Its backward pass reads the inputs and the gradients of the results, and writes the gradients
-        of the inputs."""
+        """A memory-bound operator. Its backward pass reads the inputs and the results' gradients and writes the inputs'
+        gradients."""
         base = name.strip("_")
         passes = 2 if base in _READ_TWICE else 1
         results = sum(map(self._size, written))

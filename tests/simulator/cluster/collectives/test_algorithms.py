@@ -122,7 +122,7 @@ def sent_and_got(name: str, op: Op, group: Group) -> tuple[list[float], list[flo
 
 
 # Of each member, both ways, for n ranks: Patarasuk & Yuan 2009, Thakur et al. 2005, and by the definition of the operation.
-ALIKE = {
+EQUAL_SENDS = {
     ("ring", "all_reduce"): lambda n: 2 * (n - 1) / n,
     ("ring", "reduce_scatter"): lambda n: (n - 1) / n,
     ("ring", "all_gather"): lambda n: (n - 1) / n,
@@ -132,10 +132,10 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize(("name", "op"), ALIKE)
+@pytest.mark.parametrize(("name", "op"), EQUAL_SENDS)
 def test_each_member_sends_and_gets_what_theory_says(name: str, op: Op) -> None:
     for group in groups(name):
-        expected = [ALIKE[name, op](group.size)] * group.size
+        expected = [EQUAL_SENDS[name, op](group.size)] * group.size
         assert sent_and_got(name, op, group) == (pytest.approx(expected), pytest.approx(expected))
 
 

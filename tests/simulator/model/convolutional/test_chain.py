@@ -59,9 +59,9 @@ def test_layers_with_one_signature_cost_the_same(name: str) -> None:
     layers = PUBLISHED[name][0].build_layers()
     assert len({layer.name for layer in layers}) == len(layers)
     for layer in layers:
-        alike = [other for other in layers if other.signature == layer.signature]
+        equal = [other for other in layers if other.signature == layer.signature]
         assert all(
-            (other.operators, other.tensors, other.kept) == (layer.operators, layer.tensors, layer.kept) for other in alike
+            (other.operators, other.tensors, other.kept) == (layer.operators, layer.tensors, layer.kept) for other in equal
         )
 
 
@@ -98,7 +98,7 @@ def test_a_chain_keeps_each_activation_once() -> None:
     )
 
 
-def test_what_a_relu_wrote_is_kept_beside_its_copy_in_a_concatenation() -> None:
+def test_the_output_of_a_relu_is_kept_in_addition_to_its_copy_in_a_concatenation() -> None:
     branches = concatenation(chain(convolution(4, 1), relu), chain(convolution(6, 1), batch_norm))
     [layer, reader] = layers_of([Block("a", "a", branches), Block("b", "b", convolution(2, 1))], channels=3, side=10)
     assert layer.kept == (

@@ -139,7 +139,7 @@ def test_fused_attention_keeps_no_scores() -> None:
     assert attention == Attention("attention", heads, heads, sequence, sequence, 16, 16, seen=0.5, flash=True)
 
 
-def test_kernels_that_the_meta_device_takes_apart_are_one(write: Write) -> None:
+def test_kernels_that_the_meta_device_decomposes_are_one(write: Write) -> None:
     text = """
 class Net(nn.Module):
     def __init__(self):
@@ -200,7 +200,7 @@ def test_a_value_read_by_a_later_layer_crosses_each_cut_between() -> None:
     assert [crossing_elements(layers, cut) for cut in range(1, 4)] == [8, 16, 8]
 
 
-def test_blocks_alike_have_one_signature() -> None:
+def test_identical_blocks_have_one_signature() -> None:
     layers = trace(f"{MODELS}:gpt").build_layers()
     assert len({layer.signature for layer in layers}) == 3
     assert len({layer.name for layer in layers}) == len(layers) == 5

@@ -82,10 +82,10 @@ def test_zipf_gives_each_expert_of_a_rank_of_its_own_its_popularity() -> None:
 
 
 def test_loads_are_the_same_whenever_they_are_drawn() -> None:
-    asked = Dirichlet(concentration=3), 64, 4, 8
-    first = fullest_loads(*asked)
+    arguments = Dirichlet(concentration=3), 64, 4, 8
+    first = fullest_loads(*arguments)
     fullest_loads.cache_clear()
-    assert fullest_loads(*asked) == first
+    assert fullest_loads(*arguments) == first
 
 
 def test_equal_tokens_cost_what_no_imbalance_costs() -> None:
