@@ -214,8 +214,7 @@ class _BatchedProduct(NamedTuple):
 
 
 def _rounded(rows: float) -> int:
-    """An expected number of rows as an integer. Large numbers are rounded to aligned ones, since an expected value has no
-    meaningful alignment."""
+    """An expected number of rows as an integer; large ones are aligned, since expected values have no meaningful alignment."""
     return 8 * round(rows / 8) if rows >= _LEAST_ALIGNED else max(1, round(rows))
 
 
@@ -382,10 +381,8 @@ def _winograd(operator: Convolution, samples: float) -> dict[str, Product]:
 
 
 def _flash_s(operator: Attention, samples: float, speed: Speed, work: float, share: float) -> float:
-    """Seconds of a flash attention kernel, which computes blocks of queries of one head and skips masked scores.
-
-    work: products per product of the forward pass. share: of the peak.
-    """
+    """Seconds of a flash attention kernel, which computes blocks of queries of one head and skips masked scores. work: products
+    per product of the forward pass. share: of the peak."""
     kernels = speed.kernels
     blocks = math.ceil(operator.queries / _FLASH_ROWS) * operator.heads * samples
     waves = max(1.0, blocks / kernels.processors)
