@@ -1,4 +1,4 @@
-"""What a model trains on: nodes of devices, the links inside a node and the network between nodes."""
+"""Clusters: nodes of devices, the links inside a node and the network between nodes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from scaleproof.simulator.common.spec import Count, Spec
 
 
 class Cluster(Spec):
-    """A cluster as users describe it: `nodes` nodes of alike devices, joined by a network.
+    """A cluster as users describe it: `nodes` nodes of identical devices, joined by a network.
 
-    network: what joins the nodes; its bandwidth is that of all network cards of a node together.
-    collectives: those that were measured, and who chooses the algorithm of the rest.
-    shared_cores: where the nodes are parts of one machine, as namespaces of a network are, and so compute on the same cores.
-    uncertainty: by the names of `quantities`, which are mostly paths of fields: network.bandwidth.
-    pue: power usage effectiveness, what the site draws over what its nodes draw (ISO/IEC 30134-2).
+    network: links between nodes; the bandwidth is that of all network cards of a node together.
+    collectives: measured collectives, and the library that chooses the algorithm of the others.
+    shared_cores: cores that all nodes compute on if they are parts of one machine, such as network namespaces.
+    uncertainty: 90 % intervals by the names in `quantities`, which are mostly paths of fields: network.bandwidth.
+    pue: power usage effectiveness, power of the site over power of its nodes (ISO/IEC 30134-2).
     """
 
     name: str = ""
     description: str = ""
-    source: str = Field("", description="where the numbers come from")
+    source: str = Field("", description="source of the numbers")
     nodes: Count = 1
     node: Node
     network: Link | None = Field(None, description="needed when there is more than one node")
     device: Device
     shared_cores: float | None = Field(
-        None, gt=0, description="cores' worth of work that all nodes get done together, where they are parts of one machine"
+        None, gt=0, description="effective number of cores that all nodes share, if they are parts of one machine"
     )
     collectives: CollectiveSettings = CollectiveSettings()
     framework: str | None = Field(
@@ -41,9 +41,9 @@ class Cluster(Spec):
     )
     pue: Annotated[float, Field(ge=1, le=10)] = 1.0
     uncertainty: dict[str, Interval] = Field(
-        default_factory=dict, description="90 % intervals of what was measured, by field; a stated prior holds for the rest"
+        default_factory=dict, description="90 % intervals of measured quantities, by field; the others have a prior"
     )
-    provenance: dict[str, str] = Field(default_factory=dict, description="what `calibrate` ran on, when and with what")
+    provenance: dict[str, str] = Field(default_factory=dict, description="machine, time and software of the calibration")
 
     @model_validator(mode="after")
     def _framework_ships(self) -> Self:
@@ -53,7 +53,7 @@ class Cluster(Spec):
 
     @model_validator(mode="after")
     def _topologies_fit(self) -> Self:
-        """FieldError passes through pydantic, its path from the cluster on."""
+        """Raises FieldError (pydantic lets it pass) with the field's path within the cluster."""
         for path, link, endpoints in (
             (("node", "link"), self.node.link, self.node.devices),
             (("network",), self.network, self.nodes),
@@ -77,14 +77,14 @@ class Cluster(Spec):
         return self
 
     def sum_s(self, size_bytes: float) -> float:
-        """Seconds a host takes to add one buffer of `size_bytes` to another: two reads and a write of memory."""
+        """Seconds in which a host adds one buffer of `size_bytes` to another: two reads and one write of memory."""
         return 3 * size_bytes / self._host_Bps
 
     def update_s(self, parameters: float, optimizer: Optimizer, precision: Precision) -> float:
-        """Seconds a host takes for an optimizer's step: as measured on CPU nodes, else bound by the host's memory."""
+        """Seconds of one optimizer step on a host: as measured on CPU nodes, otherwise bound by the host's memory bandwidth."""
         if self.node.memory_bandwidth_Bps is None:
             key = "update", parameters, optimizer, precision
-            return self.device.of_each(key, lambda one: (one.optimizer_s(parameters, optimizer, precision),))[0]
+            return self.device.of_each(key, lambda device: (device.optimizer_s(parameters, optimizer, precision),))[0]
         return optimizer_bytes(parameters, optimizer, precision) / self._host_Bps
 
     @property
@@ -93,11 +93,12 @@ class Cluster(Spec):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether any two devices of a node, and any two nodes, are joined like any other two."""
+        """Whether all pairs of devices of a node are connected equally, and all pairs of nodes."""
         return all(link is None or link.is_uniform for link in (self.node.link, self.network))
 
     @property
     def devices(self) -> int:
+        """Number of devices of all nodes."""
         return self.nodes * self.node.devices
 
 

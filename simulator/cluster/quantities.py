@@ -1,7 +1,7 @@
-"""Quantities: the numbers of a cluster that times follow from, how sure each is, and what a cluster is like where one is worse.
+"""Quantities of a cluster that times depend on: their uncertainty, and clusters in which one of them is slower.
 
-Each quantity is told as a slowness: how many times as long everything takes that follows from it. Half the bandwidth is a
-slowness of 2, twice the latency too. Seconds are linear in slownesses as long as nothing else becomes the bottleneck.
+Each quantity has a slowdown factor: the duration of everything that depends on it over the nominal duration. Half the bandwidth
+is a slowdown of 2, and so is twice the latency. Seconds are linear in the slowdown factors while the bottleneck stays the same.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from scaleproof.simulator.cluster.device.device import Device
     from scaleproof.simulator.cluster.network.links import Link
 
-# Standard deviations that a normal variable's 90 % interval reaches to on either side.
+# Half width of a normal variable's 90 % interval in standard deviations.
 DEVIATIONS: Final = 1.6449
 
 
-# Slowed clusters that are cached, with the clusters that they were made of, so that no other gets the same identity.
-_MOST_SLOWED: Final = 64
+# Cache of slowed clusters by the identity of the original, which is kept as well so that no other cluster gets its identity.
+_MAX_SLOWED: Final = 64
 _SLOWED: Final[OrderedDict[tuple[int, tuple[tuple[str, float], ...]], tuple[Cluster, Cluster]]] = OrderedDict()
 
 
 class Interval(Spec):
-    """Where a quantity is with a probability of 90 %: low to high, written as the quantity is ('471 Mbit/s'), or as a share of
-    the times that the file gives ('104 %') where it stands for many. nominal: what the vendor says, for comparison."""
+    """The 90 % interval of a quantity, from low to high: written like the quantity ('471 Mbit/s'), or as a share of the times
+    in the file ('104 %') if the quantity stands for many numbers. nominal: the vendor's value, for comparison."""
 
     low: str
     high: str
     nominal: str = ""
-    measurements: int = Field(0, ge=0, description="how many it comes from")
+    measurements: int = Field(0, ge=0, description="number of measurements that the interval is based on")
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One such number.
+    """A quantity of a cluster.
 
-    value: what a cluster says of it; None where it has none such; 1 for a share. slowed: the cluster, so many times as slow in
-    this. prior: standard deviation of the logarithm, where a cluster gives no interval.
+    value: the quantity's value in a cluster; None if the cluster has none, 1 for a share. slowed: the cluster with this
+    quantity slowed by a factor. prior: standard deviation of the slowdown's logarithm for clusters that give no interval.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Quantity:
     larger_is_faster: bool = False
 
     def slownesses(self, cluster: Cluster) -> tuple[float, float]:
-        """The 90 % interval of the slowness beside what the file says: as the cluster gives it, else by the prior."""
+        """The 90 % interval of the slowdown factor relative to the cluster's value: the cluster's own, else from the prior."""
         given, value = cluster.uncertainty.get(self.name), self.value(cluster)
         if given is None or not value:
             return math.exp(-DEVIATIONS * self.prior), math.exp(DEVIATIONS * self.prior)
@@ -67,12 +67,12 @@ class Quantity:
         return (value / high, value / low) if self.larger_is_faster else (low / value, high / value)
 
     def deviation(self, cluster: Cluster) -> float:
-        """Standard deviation of the slowness's logarithm."""
+        """Standard deviation of the logarithm of the slowdown factor."""
         low, high = self.slownesses(cluster)
         return math.log(high / low) / (2 * DEVIATIONS)
 
     def check(self, cluster: Cluster) -> None:
-        """Raises ValueError where the cluster's interval makes no sense."""
+        """Raises ValueError if the cluster's interval for this quantity is invalid."""
         given = cluster.uncertainty[self.name]
         low, high = self.parse(given.low), self.parse(given.high)
         if not 0 < low <= high:
@@ -82,7 +82,7 @@ class Quantity:
 
 
 def parse_share(value: object) -> float:
-    """1.04 from '104 %' or '1.04'. Raises UnitError."""
+    """A share from text: 1.04 from '104 %' or '1.04'. Raises UnitError."""
     text = str(value).strip()
     try:
         number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -94,98 +94,97 @@ def parse_share(value: object) -> float:
 
 
 def format_share(share: float) -> str:
-    """'104.0 %'."""
+    """A share as text: '104.0 %'."""
     return f"{share:.1%}".replace("%", " %")
 
 
-def slowed(cluster: Cluster, slownesses: Mapping[str, float]) -> Cluster:
-    """The cluster with each quantity slowed by its factor.
+def slowed(cluster: Cluster, slowdowns: Mapping[str, float]) -> Cluster:
+    """The cluster with the given quantities slowed by their factors.
 
     The last results are cached by the identity of the cluster, so that caches keyed by a result are hit again.
     """
-    key = id(cluster), tuple(slownesses.items())
+    key = id(cluster), tuple(slowdowns.items())
     if key not in _SLOWED:
         result = cluster
-        for name, slowness in slownesses.items():
-            result = QUANTITIES[name].slowed(result, slowness)
+        for name, slowdown in slowdowns.items():
+            result = QUANTITIES[name].slowed(result, slowdown)
         _SLOWED[key] = cluster, result
-        if len(_SLOWED) > _MOST_SLOWED:
+        if len(_SLOWED) > _MAX_SLOWED:
             _SLOWED.popitem(last=False)
     return _SLOWED[key][1]
 
 
 def uncertain(cluster: Cluster) -> dict[str, float]:
-    """The standard deviation of the logarithm of each slowness that the cluster has, by its quantity."""
-    found = {name: quantity for name, quantity in QUANTITIES.items() if quantity.value(cluster) is not None}
-    return {name: quantity.deviation(cluster) for name, quantity in found.items()}
+    """Standard deviations of the logarithms of the slowdown factors, by the names of the quantities that the cluster has."""
+    return {name: quantity.deviation(cluster) for name, quantity in QUANTITIES.items() if quantity.value(cluster) is not None}
 
 
-def _slower_device(cluster: Cluster, slowness: float) -> Cluster:
-    """All that the device computes but the optimizer's step where that was measured."""
-    return cluster.model_copy(update={"device": cluster.device.changed(lambda one: _device(one, slowness))})
+def _slower_device(cluster: Cluster, slowdown: float) -> Cluster:
+    """Slows everything that the device computes except measured optimizer steps."""
+    return cluster.model_copy(update={"device": cluster.device.changed(lambda device: _slowed_device(device, slowdown))})
 
 
-def _device(device: Device, slowness: float) -> Device:
+def _slowed_device(device: Device, slowdown: float) -> Device:
     kernels = device.kernels
     if kernels is not None:
-        times = {name: getattr(kernels, name) * slowness for name in ("launch_s", "issue_s", "burst_s", "host_slowdown")}
+        times = {name: getattr(kernels, name) * slowdown for name in ("launch_s", "issue_s", "burst_s", "host_slowdown")}
         kernels = kernels.model_copy(update=times)
     layers = tuple(
         layer.model_copy(
             update={
-                way: getattr(layer, way).model_copy(
-                    update={name: getattr(getattr(layer, way), name) * slowness for name in ("base_s", "per_sample_s")}
+                direction: getattr(layer, direction).model_copy(
+                    update={name: getattr(getattr(layer, direction), name) * slowdown for name in ("base_s", "per_sample_s")}
                 )
-                for way in ("forward", "backward")
+                for direction in ("forward", "backward")
             }
         )
         for layer in device.measured_layers
     )
     return device.model_copy(
         update={
-            "peak_flops": {name: rate / slowness for name, rate in device.peak_flops.items()},
-            "memory_bandwidth_Bps": device.memory_bandwidth_Bps / slowness,
-            "layer_overhead_s": device.layer_overhead_s * slowness,
+            "peak_flops": {name: rate / slowdown for name, rate in device.peak_flops.items()},
+            "memory_bandwidth_Bps": device.memory_bandwidth_Bps / slowdown,
+            "layer_overhead_s": device.layer_overhead_s * slowdown,
             "kernels": kernels,
             "measured_layers": layers,
         }
     )
 
 
-def _slower_optimizer(cluster: Cluster, slowness: float) -> Cluster:
+def _slower_optimizer(cluster: Cluster, slowdown: float) -> Cluster:
     def slower(device: Device) -> Device:
         measured = tuple(
-            one.model_copy(update={"base_s": one.base_s * slowness, "per_parameter_s": one.per_parameter_s * slowness})
-            for one in device.measured_optimizers
+            entry.model_copy(update={"base_s": entry.base_s * slowdown, "per_parameter_s": entry.per_parameter_s * slowdown})
+            for entry in device.measured_optimizers
         )
         return device.model_copy(update={"measured_optimizers": measured})
 
     return cluster.model_copy(update={"device": cluster.device.changed(slower)})
 
 
-def _slower_collectives(cluster: Cluster, slowness: float) -> Cluster:
+def _slower_collectives(cluster: Cluster, slowdown: float) -> Cluster:
     collectives = cluster.collectives
     measured = tuple(
-        one.model_copy(update={"latency_s": one.latency_s * slowness, "bandwidth_Bps": one.bandwidth_Bps / slowness})
-        for one in collectives.measured
+        entry.model_copy(update={"latency_s": entry.latency_s * slowdown, "bandwidth_Bps": entry.bandwidth_Bps / slowdown})
+        for entry in collectives.measured
     )
     return cluster.model_copy(update={"collectives": collectives.model_copy(update={"measured": measured})})
 
 
-def _of_link(
+def _link_quantity(
     inside: bool, name: str, attribute: str, change: Callable[[Link, float], dict[str, Any]], prior: float
 ) -> Quantity:
-    """A quantity of the links inside nodes, or of the network between them."""
+    """A quantity of the links inside nodes, or of the network between nodes. change: the link's updated fields by slowdown."""
 
     def value(cluster: Cluster) -> float | None:
         link = cluster.node.link if inside else cluster.network
         return None if link is None else getattr(link, attribute) or None
 
-    def slower(cluster: Cluster, slowness: float) -> Cluster:
+    def slower(cluster: Cluster, slowdown: float) -> Cluster:
         link = cluster.node.link if inside else cluster.network
         if link is None:
             return cluster
-        changed = link.model_copy(update=change(link, slowness))
+        changed = link.model_copy(update=change(link, slowdown))
         if inside:
             return cluster.model_copy(update={"node": cluster.node.model_copy(update={"link": changed})})
         return cluster.model_copy(update={"network": changed})
@@ -196,29 +195,29 @@ def _of_link(
     return Quantity(path, value, slower, parse_time_s, format_time_s, prior)
 
 
-def _bandwidth(link: Link, slowness: float) -> dict[str, Any]:
-    unlike = tuple(one.model_copy(update={"bandwidth_Bps": one.bandwidth_Bps / slowness}) for one in link.unlike)
-    return {"bandwidth_Bps": link.bandwidth_Bps / slowness, "unlike": unlike}
+def _bandwidth(link: Link, slowdown: float) -> dict[str, Any]:
+    exceptions = tuple(one.model_copy(update={"bandwidth_Bps": one.bandwidth_Bps / slowdown}) for one in link.unlike)
+    return {"bandwidth_Bps": link.bandwidth_Bps / slowdown, "unlike": exceptions}
 
 
-def _latency(link: Link, slowness: float) -> dict[str, Any]:
-    hops = {"hop_latency_s": link.topology.hop_latency_s * slowness} if link.topology.hop_latency_s else {}
-    return {"latency_s": link.latency_s * slowness, "topology": link.topology.model_copy(update=hops)}
+def _latency(link: Link, slowdown: float) -> dict[str, Any]:
+    hops = {"hop_latency_s": link.topology.hop_latency_s * slowdown} if link.topology.hop_latency_s else {}
+    return {"latency_s": link.latency_s * slowdown, "topology": link.topology.model_copy(update=hops)}
 
 
-def _overhead(link: Link, slowness: float) -> dict[str, Any]:
-    return {"overhead_s": link.overhead_s * slowness}
+def _overhead(link: Link, slowdown: float) -> dict[str, Any]:
+    return {"overhead_s": link.overhead_s * slowdown}
 
 
 _SHARE: Final = (parse_share, format_share)
 
 
 def _measured(kind: str) -> Callable[[Cluster], float | None]:
-    """1, the share of what the file says, where anything of that kind was measured."""
+    """A share of 1 for clusters with measurements of this kind, else None."""
 
     def value(cluster: Cluster) -> float | None:
-        found = cluster.device.measured_optimizers if kind == "optimizer" else cluster.collectives.measured
-        return 1.0 if found else None
+        measured = cluster.device.measured_optimizers if kind == "optimizer" else cluster.collectives.measured
+        return 1.0 if measured else None
 
     return value
 
@@ -227,19 +226,19 @@ def _named(*quantities: Quantity) -> dict[str, Quantity]:
     return {quantity.name: quantity for quantity in quantities}
 
 
-# Priors are what a buyer has to reckon with where nobody has measured: assumptions, stated here, not fitted to anything.
-# Kernels reach a share of their peaks that differs by a tenth between models; links lose some percent to headers and to others'
-# traffic; latencies of one data sheet differ by a third in practice; and a model of training leaves things out.
+# Priors for clusters without measurements. They are stated assumptions, not fitted to anything: kernels reach a share of their
+# peaks that differs by a tenth between models; links lose some percent to headers and to other traffic; latencies differ by a
+# third from their data sheet in practice; and a simulation of training leaves things out.
 QUANTITIES: Final[Mapping[str, Quantity]] = _named(
     Quantity("device", lambda _: 1.0, _slower_device, *_SHARE, prior=0.10),
     Quantity("optimizer", _measured("optimizer"), _slower_optimizer, *_SHARE, prior=0.10),
-    _of_link(True, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
-    _of_link(True, "latency", "latency_s", _latency, prior=0.30),
-    _of_link(True, "overhead", "overhead_s", _overhead, prior=0.30),
-    _of_link(False, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
-    _of_link(False, "latency", "latency_s", _latency, prior=0.30),
-    _of_link(False, "overhead", "overhead_s", _overhead, prior=0.30),
+    _link_quantity(True, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
+    _link_quantity(True, "latency", "latency_s", _latency, prior=0.30),
+    _link_quantity(True, "overhead", "overhead_s", _overhead, prior=0.30),
+    _link_quantity(False, "bandwidth", "bandwidth_Bps", _bandwidth, prior=0.05),
+    _link_quantity(False, "latency", "latency_s", _latency, prior=0.30),
+    _link_quantity(False, "overhead", "overhead_s", _overhead, prior=0.30),
     Quantity("collectives", _measured("collectives"), _slower_collectives, *_SHARE, prior=0.05),
-    # what the simulator leaves out: it slows nothing in particular, but the step as a whole
+    # error of the simulator itself: it slows no part in particular, but the step as a whole
     Quantity("model", lambda _: 1.0, lambda cluster, _: cluster, *_SHARE, prior=0.05),
 )

@@ -1,4 +1,4 @@
-"""What ships: scenarios, models, clusters and devices found by name in the data folder `scenarios`."""
+"""Shipped scenarios, models, clusters, devices and other files, found by name in the data folder `scenarios`."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ from typing import Final
 
 from scaleproof.simulator.common.errors import NotFoundError
 
-# The data folder lies beside this package, in a checkout and in an installed wheel alike.
+# The data folder is next to this package both in a checkout and in an installed wheel.
 ROOT: Final = Path(__file__).resolve().parents[2] / "scenarios"
 PARTS: Final = {"model": "models", "cluster": "clusters"}
-# Parts of a scenario, what is part of a cluster, and what varies scenarios.
 _FOLDERS: Final = PARTS | {"framework": "frameworks", "device": "devices", "study": "studies", "claim": "claims"}
-# what files say of themselves
-_SUMMARIES: Final = ("description", "claim")
+# keys whose value describes a file
+_SUMMARY_KEYS: Final = ("description", "claim")
 SCENARIO_FOLDERS: Final = ("what-if", "systems", "demo", "netlab")
 
 
 def names(folder: str) -> list[str]:
-    """Names of what ships in `folder`, sorted."""
+    """Sorted names of the files in a folder of the data folder."""
     return sorted(path.stem for path in (ROOT / folder).glob("*.yaml"))
 
 
-def find_part(part: str, reference: str, beside: Path) -> Path:
-    """The file of a model, cluster or device of that name, or at that path from the folder `beside`. Raises NotFoundError."""
+def find_part(part: str, reference: str, folder: Path) -> Path:
+    """Path of a model, cluster, device or other part, given by name or by a path relative to `folder`. Raises NotFoundError."""
     if _is_path(reference):
-        return _existing(beside / reference, reference)
-    folder = _FOLDERS[part]
-    path = ROOT / folder / f"{reference}.yaml"
+        return _existing(folder / reference, reference)
+    shipped = _FOLDERS[part]
+    path = ROOT / shipped / f"{reference}.yaml"
     if not path.is_file():
-        raise NotFoundError(_unknown(part, reference, names(folder)))
+        raise NotFoundError(_unknown(part, reference, names(shipped)))
     return path
 
 
 def find_scenario(reference: str) -> Path:
-    """The file of a scenario given by path or by the name of one that ships. Raises NotFoundError."""
+    """Path of a scenario, given by path or by the name of a shipped one. Raises NotFoundError."""
     if _is_path(reference) or Path(reference).is_file():
         return _existing(Path(reference), reference)
     for folder in SCENARIO_FOLDERS:
@@ -46,7 +45,10 @@ def find_scenario(reference: str) -> Path:
 
 
 def find_anything(reference: str) -> Path:
-    """The file of whatever ships under this name: scenario, study, claim, model, cluster or device. Raises NotFoundError."""
+    """Path of the first shipped file of this name: scenario, model, cluster, framework, device, study or claim.
+
+    Raises NotFoundError.
+    """
     for folder in (*SCENARIO_FOLDERS, *_FOLDERS.values()):
         path = ROOT / folder / f"{reference}.yaml"
         if path.is_file():
@@ -65,18 +67,18 @@ def _existing(path: Path, reference: str) -> Path:
     return path
 
 
-def _unknown(what: str, name: str, known: list[str]) -> str:
+def _unknown(kind: str, name: str, known: list[str]) -> str:
     import difflib
 
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "'scaleproof list' shows what ships"
-    return f"no {what} is called {name!r}; {hint}"
+    return f"no {kind} is called {name!r}; {hint}"
 
 
 def summary(folder: str, name: str) -> str:
-    """What a shipped file says of itself, the first line of it, without reading it as YAML in full."""
+    """First line of the description of a shipped file, read without parsing the YAML; empty if it has none."""
     for line in (ROOT / folder / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
-        key, colon, words = line.partition(":")
-        if colon and key in _SUMMARIES:
-            return words.strip().strip("'\"")
+        key, colon, value = line.partition(":")
+        if colon and key in _SUMMARY_KEYS:
+            return value.strip().strip("'\"")
     return ""

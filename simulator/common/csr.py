@@ -1,4 +1,4 @@
-"""Lists of different lengths as two arrays."""
+"""Lists of different lengths in two arrays (compressed sparse rows, CSR)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of different lengths: list i is `values[offsets[i]:offsets[i + 1]]`."""
+    """Lists of different lengths: list i is `values[offsets[i]:offsets[i + 1]]`. offsets: shape (lists + 1,)."""
 
     offsets: NDArray[np.int64]
     values: NDArray[np.int64]
 
     @classmethod
     def of(cls, lists: Sequence[Sequence[int]]) -> Ragged:
+        """CSR arrays of Python lists."""
         offsets = np.zeros(len(lists) + 1, dtype=np.int64)
-        np.cumsum([len(one) for one in lists], out=offsets[1:])
+        np.cumsum([len(values) for values in lists], out=offsets[1:])
         return cls(offsets, np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64, count=int(offsets[-1])))
 
     @classmethod
     def grouped(cls, keys: NDArray[np.int64], values: NDArray[np.int64], lists: int) -> Ragged:
-        """`lists` lists: each value is put at the end of the list that its key says."""
+        """Groups values by key into `lists` lists, in their order. keys, values: shape (values,); keys from 0 to lists − 1."""
         offsets = np.zeros(lists + 1, dtype=np.int64)
         np.cumsum(np.bincount(keys, minlength=lists), out=offsets[1:])
         return cls(offsets, values[in_order(keys)])
@@ -35,40 +36,40 @@ class Ragged:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How long each list is."""
+        """Length of each list, shape (lists,)."""
         return np.diff(self.offsets)
 
     def keys(self) -> NDArray[np.int64]:
-        """The number of the list that each value is in."""
+        """Index of the list that each value is in, shape (values,)."""
         return np.repeat(np.arange(len(self)), self.counts)
 
     @classmethod
     def slices(cls, values: NDArray[np.int64], begins: NDArray[np.integer], stops: NDArray[np.integer]) -> Ragged:
-        """Lists that are parts of `values`: from each of `begins` to before each of `stops`, where that is behind it."""
+        """The slices values[begins[i]:stops[i]] as lists; a slice whose stop is not after its begin is empty."""
         counts = np.maximum(0, stops - begins)
         offsets = np.zeros(len(begins) + 1, dtype=np.int64)
         np.cumsum(counts, out=offsets[1:])
-        moved = np.repeat(begins - offsets[:-1], counts)
-        return cls(offsets, values[np.arange(len(moved)) + moved])
+        shift = np.repeat(begins - offsets[:-1], counts)
+        return cls(offsets, values[np.arange(len(shift)) + shift])
 
-    def take(self, which: NDArray[np.integer]) -> Ragged:
-        """The lists of these numbers, in this order."""
-        return Ragged.slices(self.values, self.offsets[which], self.offsets[1:][which])
+    def take(self, indices: NDArray[np.integer]) -> Ragged:
+        """The lists with these indices, in this order."""
+        return Ragged.slices(self.values, self.offsets[indices], self.offsets[1:][indices])
 
     def extended(self, values: NDArray[np.int64]) -> Ragged:
-        """With one value more at the end of every list for which `values` has none below zero."""
-        more = values >= 0
+        """Appends values[i] to list i where it is not negative. values: shape (lists,)."""
+        appended = values >= 0
         offsets = self.offsets.copy()
-        offsets[1:] += np.cumsum(more)
-        return Ragged(offsets, np.insert(self.values, self.offsets[1:][more], values[more]))
+        offsets[1:] += np.cumsum(appended)
+        return Ragged(offsets, np.insert(self.values, self.offsets[1:][appended], values[appended]))
 
     def lists(self) -> list[list[int]]:
-        """All lists, as plain numbers."""
+        """All lists as Python lists."""
         offsets, values = self.offsets.tolist(), self.values.tolist()
         return [values[a:b] for a, b in itertools.pairwise(offsets)]
 
 
 def in_order(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices that sort keys (zero or more each) and leave equal ones in their order."""
-    # numpy sorts numbers of 16 bits and fewer in linear time
+    """Indices of a stable sort of keys, none of which is negative."""
+    # numpy sorts integers of 16 bits or fewer in linear time
     return np.argsort(keys.astype(np.min_scalar_type(keys.max(initial=0))), kind="stable")

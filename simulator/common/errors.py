@@ -1,15 +1,15 @@
-"""Everything that can go wrong through no fault of ours, as one tree.
+"""Errors that users can cause or fix, as one tree.
 
-ScaleproofError                 what the command line prints as one line, never as a traceback
+ScaleproofError                 the command line prints it as one line, without a traceback
 ├── InputError                  the user's input is wrong (exit code 2)
-│   ├── UnitError               a quantity cannot be read
-│   ├── FieldError              a value breaks a rule; names the field, the loader adds file:line:column
-│   ├── ScenarioError           the same with its place in a file
-│   └── NotFoundError           no part or file of that name
-└── RunError                    the input was right and the work failed (exit code 1)
-    ├── RankError               a rank died or hung while measuring
+│   ├── UnitError               a quantity cannot be parsed
+│   ├── FieldError              a field's value breaks a rule; the loader adds file:line:column
+│   ├── ScenarioError           problems in scenario files, each with file:line:column
+│   └── NotFoundError           no part or file has that name
+└── RunError                    the input is right but the work failed (exit code 1)
+    ├── RankError               a rank died or hung during a measurement
     ├── MissingDependencyError  an optional package is not installed
-    └── PluginError             a package that brings a strategy is broken
+    └── PluginError             a package that provides a strategy is broken
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _EXTRAS: Final = {
     "torch": "validator",
     "uvicorn": "explorer",
 }
-# Characters of a line that is told; what a file says in more is not told again.
-_LONGEST: Final = 1000
+# Most characters of a printed line; longer ones are cut in the middle.
+_MAX_LINE: Final = 1000
 
 
 class ScaleproofError(Exception):
@@ -41,20 +41,20 @@ class ScaleproofError(Exception):
 
 
 class InputError(ScaleproofError):
-    """The input is wrong; nothing was run."""
+    """The user's input is wrong; nothing was run."""
 
     exit_code = 2
 
 
 class UnitError(InputError, ValueError):
-    """A quantity cannot be read, or has the wrong dimension.
+    """A quantity cannot be parsed or has the wrong dimension.
 
-    Also a ValueError, so that pydantic reports it beside the field it stands in.
+    Also a ValueError, so that pydantic reports it with its field.
     """
 
 
 class FieldError(InputError):
-    """A field's value breaks a rule that only the whole scenario can tell."""
+    """A field's value breaks a rule that involves other fields. field: path of keys and indices."""
 
     def __init__(self, field: Sequence[str | int], message: str) -> None:
         self.field = tuple(field)
@@ -63,7 +63,7 @@ class FieldError(InputError):
 
 
 class ScenarioError(InputError):
-    """One or more problems in scenario files, each as `file:line:column: field: what; what to do`."""
+    """One or more problems in scenario files, each as `file:line:column: field: problem; remedy`."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
@@ -71,23 +71,23 @@ class ScenarioError(InputError):
 
 
 class NotFoundError(InputError):
-    """No scenario, part or file of that name."""
+    """No scenario, part or file has that name."""
 
 
 class RunError(ScaleproofError):
-    """The input was right but the work could not be finished."""
+    """The input is right but the work could not be finished."""
 
 
 class RankError(RunError):
-    """A rank died or hung: says which, in which phase, and what was kept."""
+    """A rank died or hung; the message names it, its phase and the results that were kept."""
 
 
 class MissingDependencyError(RunError):
-    """A package that an extra installs is missing."""
+    """An optional package, which an extra installs, is missing."""
 
 
 class PluginError(RunError):
-    """A package that brings a strategy is broken: says which, what, and what to do."""
+    """A package that provides a strategy is broken; the message names it, the problem and the remedy."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingDependencyError | None:
@@ -102,13 +102,13 @@ def missing_extra(error: ModuleNotFoundError) -> MissingDependencyError | None:
 
 
 def printable(text: str) -> str:
-    """Text that holds what users wrote, for a terminal: control characters as escapes, of long lines beginning and end."""
-    half = _LONGEST // 2
-    lines = [line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}" for line in text.split("\n")]
-    return "\n".join("".join(one if one.isprintable() else ascii(one)[1:-1] for one in line) for line in lines)
+    """Text that is safe to print on a terminal: control characters are escaped, long lines are cut in the middle."""
+    half = _MAX_LINE // 2
+    lines = [line if len(line) <= _MAX_LINE else f"{line[:half]} … {line[-half:]}" for line in text.split("\n")]
+    return "\n".join("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line) for line in lines)
 
 
 def one_line(error: BaseException) -> str:
-    """An error in one line: ours say enough, others need their type."""
+    """First line of an error's message, with the type's name unless it is a ScaleproofError."""
     lines = str(error).strip().splitlines() or [""]
     return lines[0] if isinstance(error, ScaleproofError) else f"{type(error).__name__}: {lines[0]}"

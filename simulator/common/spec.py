@@ -1,4 +1,4 @@
-"""The base of everything users describe in YAML."""
+"""Base class of everything that users describe in YAML."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# How deep something is that is listed, how many there are of something, how wide something is that is only multiplied:
-# bounds far beyond any real system, below what would fill a machine's memory or overflow a float.
+# Lengths of lists that are built (layers), counts (devices), and widths that are only multiplied. The bounds are far beyond any
+# real system, and below what would fill a machine's memory or overflow a float.
 Depth = Annotated[int, Field(gt=0, le=100_000)]
 Count = Annotated[int, Field(gt=0, le=1_000_000)]
 Width = Annotated[int, Field(gt=0, le=1_000_000_000)]
 
 
 class Spec(BaseModel):
-    """Unknown keys are errors and values never change. Attributes carry units in their names, YAML keys (aliases) in
-    their values: `bandwidth_Bps` is written `bandwidth: 25 Gbit/s`."""
+    """Base class: unknown keys are errors, and instances are immutable.
+
+    Attributes have units in their names, YAML keys (aliases) in their values: `bandwidth_Bps` is `bandwidth: 25 Gbit/s`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic has it, but without what was worked out of the values before and kept (`cached_property`)."""
+        """Copies like pydantic, but without the values of cached properties, which may depend on changed fields."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]

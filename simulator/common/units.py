@@ -1,8 +1,8 @@
-"""Quantities with units: text to SI floats, and back for people.
+"""Parsing and formatting of quantities with units.
 
-Everything inside the project is a float in SI units (seconds, bytes, bytes per second, FLOP/s); text with units exists
-only at the edges. Upper-case B is a byte, lower-case b is a bit, and a quantity without a unit is refused: that is the only
-way to never confuse the two.
+Inside the project every quantity is a float in SI units (seconds, bytes, bytes per second, FLOP/s); text with units exists only
+at the edges. Upper-case B is a byte and lower-case b is a bit. Quantities without a unit are errors, so that bits and bytes are
+never confused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}
 _PREFIXES: Final = _DECIMAL | _BINARY
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-# In SI units: what lies beyond, no machine has, and products and quotients of such are soon no numbers.
-_LEAST: Final = 1e-30
-_MOST: Final = 1e30
+# Bounds in SI units, beyond any real machine: products and quotients of values outside would overflow.
+_MIN: Final = 1e-30
+_MAX: Final = 1e30
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d].*?)?\s*")
 
 
 def _table(*names: tuple[str, float]) -> dict[str, float]:
-    """Unit name → factor, for every SI and binary prefix."""
+    """Factors by unit name, for every SI and binary prefix."""
     return {prefix + name: size * factor for name, factor in names for prefix, size in _PREFIXES.items()}
 
 
@@ -45,7 +45,7 @@ _UNITS: Final[dict[str, tuple[dict[str, float], str]]] = {
 
 
 def _parse(value: object, dimension: str) -> float:
-    """The SI value of `value`, which is text with a unit of `dimension`, or a plain zero. Raises UnitError."""
+    """The SI value of text with a unit of `dimension`, or of a plain zero. Raises UnitError."""
     units, example = _UNITS[dimension]
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value == 0:
@@ -65,16 +65,16 @@ def _parse(value: object, dimension: str) -> float:
         raise UnitError(f"{value!r} is not finite; write a {dimension} such as {example}")
     if number < 0:
         raise UnitError(f"{value!r} is negative; a {dimension} is zero or more")
-    found = number * units[unit]
-    if found and not _LEAST <= found <= _MOST:
-        raise UnitError(f"{value!r} is no {dimension} that can be reckoned with; give one that somebody could measure")
-    return found
+    result = number * units[unit]
+    if result and not _MIN <= result <= _MAX:
+        raise UnitError(f"{value!r} is out of range; give a {dimension} between {_MIN:g} and {_MAX:g} in SI units")
+    return result
 
 
 def _hint(unit: str, units: dict[str, float]) -> str:
-    """' (did you mean …)' when only the case differs: 'gb/s' could be bits or bytes, so both are offered."""
-    alike = [name for name in units if name.lower() == unit.lower()]
-    return f" (did you mean {' or '.join(alike)}?)" if alike else ""
+    """' (did you mean …)' if only the case differs; for 'gb/s', which could be bits or bytes, both are offered."""
+    matches = [name for name in units if name.lower() == unit.lower()]
+    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
 
 
 def parse_time_s(value: object) -> float:
@@ -113,18 +113,18 @@ def _field(parse: Any, dimension: str) -> tuple[BeforeValidator, WithJsonSchema]
     return BeforeValidator(parse), WithJsonSchema(schema)
 
 
-# with less, times are no longer numbers
-_LEAST_BPS: Final = 1 / 3600
+# lower bandwidths make times overflow
+_MIN_BPS: Final = 1 / 3600
 
 
-def _positive(bandwidth_Bps: float) -> float:
-    if bandwidth_Bps < _LEAST_BPS:
-        what = "zero" if bandwidth_Bps <= 0 else "less than a byte an hour"
-        raise UnitError(f"the bandwidth is {what}; give a positive one such as '25 Gbit/s'")
+def _checked_bandwidth(bandwidth_Bps: float) -> float:
+    if bandwidth_Bps < _MIN_BPS:
+        problem = "zero" if bandwidth_Bps <= 0 else "less than a byte an hour"
+        raise UnitError(f"the bandwidth is {problem}; give a positive one such as '25 Gbit/s'")
     return bandwidth_Bps
 
 
-def _computing(flops: float) -> float:
+def _checked_compute_rate(flops: float) -> float:
     if flops <= 0:
         raise UnitError("the compute rate is zero; give a positive one such as '312 TFLOP/s', or leave the precision out")
     return flops
@@ -133,18 +133,18 @@ def _computing(flops: float) -> float:
 Seconds = Annotated[float, *_field(parse_time_s, "time")]
 Bytes = Annotated[float, *_field(parse_bytes, "size")]
 BytesPerSecond = Annotated[float, *_field(parse_Bps, "bandwidth")]
-PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_positive)]
+PositiveBytesPerSecond = Annotated[BytesPerSecond, AfterValidator(_checked_bandwidth)]
 FlopsPerSecond = Annotated[float, *_field(parse_flops, "compute rate")]
-PositiveFlopsPerSecond = Annotated[FlopsPerSecond, AfterValidator(_computing)]
+PositiveFlopsPerSecond = Annotated[FlopsPerSecond, AfterValidator(_checked_compute_rate)]
 Watts = Annotated[float, *_field(parse_W, "power")]
 DollarsPerSecond = Annotated[float, *_field(parse_USD_per_s, "price")]
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
-    """`value` in the largest unit of `steps` (largest first) that leaves at least 1, with three significant digits."""
+    """`value` with three significant digits in the largest unit of `steps` (largest first) in which it is at least 1."""
     if value == 0:
         return f"0 {steps[-1][1]}"
-    # 0.9995 would print as 1000 of the unit below
+    # 0.9995 of a unit would be printed as 1000 of the next smaller unit
     size, unit = next((step for step in steps if abs(value) >= step[0] * 0.9995), steps[-1])
     number = value / size
     digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
@@ -152,36 +152,36 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
 
 
 def format_time_s(seconds: float) -> str:
-    """'12.3 ms' from 0.0123."""
+    """A duration for people: '12.3 ms' from 0.0123."""
     return _scaled(seconds, [(86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
 
 
 def format_bytes(size_bytes: float) -> str:
-    """'25.0 MiB' from 26214400."""
+    """A size for people: '25.0 MiB' from 26214400."""
     return _scaled(size_bytes, [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1, "B")])
 
 
 def format_Bps(rate_Bps: float) -> str:
-    """'25.0 Gbit/s' from 3.125e9: links are sold in bits."""
+    """A bandwidth in bits per second for people, as links are sold: '25.0 Gbit/s' from 3.125e9."""
     steps = [(1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")]
     return _scaled(rate_Bps * 8, steps)
 
 
 def format_energy_J(energy_J: float) -> str:
-    """'1.50 kWh' from 5.4e6: energy is sold in watt-hours."""
+    """An energy in watt-hours for people: '1.50 kWh' from 5.4e6."""
     return _scaled(energy_J / 3600, [(1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1, "Wh"), (1e-3, "mWh")])
 
 
 def format_USD(amount_USD: float) -> str:
-    """'1,234 USD', '0.0712 USD': three significant digits below a thousand."""
+    """An amount of money: '1,234 USD', '0.0712 USD', with three significant digits below a thousand."""
     return f"{amount_USD:,.0f} USD" if amount_USD >= 999.5 else f"{amount_USD:.3g} USD"
 
 
 def format_count(count: float) -> str:
-    """'175 G' from 1.75e11, for parameters and FLOPs."""
+    """A number of parameters or FLOPs: '175 G' from 1.75e11."""
     return _scaled(count, [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")]).strip()
 
 
 def format_number(value: float) -> str:
-    """Four significant digits, all before the point: '2,349', '37.76'."""
+    """A number with four significant digits, and with all digits before the point: '2,349', '37.76'."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""YAML read safely, with the place of every value, so that errors can name file, line and column."""
+"""Safe reading of YAML with the file, line and column of every value, for error messages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import yaml
 
 from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 
-# LibYAML is ten times faster where the wheel has it.
+# LibYAML, if the wheel has it, is ten times faster.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_BYTES: Final = 16 * 2**20
 _MAX_NODES: Final = 1_000_000
-# LibYAML's loader calls itself for each level, until its stack is full and the process dies.
+# LibYAML's loader is recursive: deeply nested YAML overflows the stack and kills the process.
 _MAX_DEPTH: Final = 100
-# What a terminal takes for a command, but for ends of lines and tabs, and halves of characters, which cannot be written.
+# Control characters except ends of lines and tabs, and surrogates, which cannot be encoded.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 FieldPath = tuple[str | int, ...]
@@ -25,20 +25,20 @@ FieldPath = tuple[str | int, ...]
 
 @dataclass
 class Located:
-    """Plain data and where each of its values stands: path of keys → 'file:line:column'."""
+    """Plain data with the place of each value. places: 'file:line:column' by path of keys."""
 
     data: Any
     places: dict[FieldPath, str] = field(default_factory=dict)
 
     def place(self, path: FieldPath) -> str:
-        """The place of `path`, or of its nearest ancestor that is written down."""
+        """The place of the value at `path`, or of its nearest ancestor with a known place."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.places:
                 return self.places[path[:end]]
         return "scenario"
 
     def graft(self, path: FieldPath, part: Located) -> None:
-        """Puts `part` at `path`, keeping the places in its own file."""
+        """Sets the value at `path` to `part`, whose places in its own file are kept."""
         parent = self.data
         for key in path[:-1]:
             parent = parent[key]
@@ -47,7 +47,7 @@ class Located:
 
 
 def merged(base: Any, changes: dict[str, Any]) -> Any:
-    """`base` with `changes`, in mappings key by key."""
+    """`base` with `changes` applied; nested mappings are merged key by key."""
     if not isinstance(base, dict):
         return base
     result = dict(base)
@@ -57,7 +57,7 @@ def merged(base: Any, changes: dict[str, Any]) -> Any:
 
 
 def read(path: Path) -> Located:
-    """Reads one YAML document. Raises NotFoundError or ScenarioError (`file:line:column: what`)."""
+    """Reads one YAML document. Raises NotFoundError, or ScenarioError with `file:line:column: problem`."""
     try:
         size = path.stat().st_size
         text = path.read_text(encoding="utf-8") if size <= _MAX_BYTES else ""
@@ -70,7 +70,7 @@ def read(path: Path) -> Located:
 
 
 def parse(text: str, name: str) -> Located:
-    """Parses YAML text that stands in a file called `name`. Raises ScenarioError."""
+    """Parses YAML text; `name` is the file's name in error messages. Raises ScenarioError."""
     try:
         _check_depth(text, name)
         loader = _Loader(text)
@@ -78,7 +78,7 @@ def parse(text: str, name: str) -> Located:
             node = loader.get_single_node()
             if node is None:
                 raise ScenarioError([f"{name}:1:1: the file is empty; write a mapping"])
-            return _Walk(name, loader).located(node)
+            return _Constructor(name, loader).located(node)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -91,22 +91,22 @@ def parse(text: str, name: str) -> Located:
 
 
 def _check_depth(text: str, name: str) -> None:
-    """Raises ScenarioError for what is nested too deeply to be loaded."""
+    """Raises ScenarioError if the text is nested too deeply to be loaded."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
                 mark = event.start_mark
-                assert mark is not None, "of what was read from text"
+                assert mark is not None, "events of a text have marks"
                 place = f"{name}:{mark.line + 1}:{mark.column + 1}"
                 raise ScenarioError([f"{place}: nested too deeply, more than {_MAX_DEPTH} levels"])
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-class _Walk:
-    """Turns composed nodes into data, noting places; refuses duplicate keys and alias bombs."""
+class _Constructor:
+    """Constructs data from composed nodes and records their places; rejects duplicate keys and alias bombs."""
 
     def __init__(self, name: str, loader: Any) -> None:
         self.name = name
@@ -141,7 +141,7 @@ class _Walk:
             if key in result:
                 raise ScenarioError([f"{self.place(key_node)}: {key}: given twice; keep one"])
             result[key] = self.value(child, (*path, key))
-            # an error is best shown where its key stands
+            # errors point to the key, not to the value
             self.result.places[(*path, key)] = self.place(key_node)
         return result
 
@@ -151,5 +151,5 @@ class _Walk:
         try:
             return self.loader.construct_object(node)
         except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
-            # of what a tag says that it is, and is not
+            # the value does not match its tag
             raise ScenarioError([f"{self.place(node)}: {node.value!r} cannot be read: {error}"]) from None

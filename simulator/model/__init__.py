@@ -1,6 +1,6 @@
-"""What is trained: models as lists of layers with FLOPs, parameters and activations.
+"""Models to train: lists of layers with FLOPs, parameters and activations.
 
-A new family is a module with a pydantic class derived from `ModelSpec`, added to `AnyModel` here.
+A new family is a pydantic class derived from `ModelSpec` in a module of its own, added to `AnyModel` here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models as graphs: what is handed over where a model is cut, and branches that can run at the same time."""
+"""Models as graphs of layers: boundary activations where a model is cut, and branches that can run concurrently."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def inputs_of(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
-    """The names of the layers that each layer reads; none, where it reads data alone."""
-    before = [None, *layers[:-1]]
+    """Names of the layers whose outputs each layer reads; empty for a layer that reads only input data."""
     return [
         layer.inputs if layer.inputs is not None else (previous.name,) if previous else ()
-        for previous, layer in zip(before, layers, strict=True)
+        for previous, layer in zip([None, *layers[:-1]], layers, strict=True)
     ]
 
 
 def graph_of(layers: Sequence[Layer]) -> Graph:
-    """Layers by name, an edge from each to those that read it; `elements` of an edge are handed over for one sample."""
+    """The graph of layers by name, with an edge to each reader; an edge's `elements` are those of the activation of one
+    sample."""
     import networkx
 
     graph: Graph = networkx.DiGraph()
@@ -39,12 +39,12 @@ def graph_of(layers: Sequence[Layer]) -> Graph:
 
 
 def crossing_elements(layers: Sequence[Layer], cut: int) -> int:
-    """Elements of one sample that layers[:cut] hand to layers[cut:]; what several layers read is handed over once."""
+    """Elements per sample of the boundary activations from layers[:cut] to layers[cut:]; each activation counts once."""
     return handed_on(layers)[cut - 1]
 
 
 def handed_on(layers: Sequence[Layer]) -> list[int]:
-    """For each layer the elements of one sample that it, and those before it, hand to layers behind it."""
+    """Elements per sample of the boundary activations behind each layer, which later layers read."""
     number = {layer.name: i for i, layer in enumerate(layers)}
     last_reader = list(range(len(layers)))
     for reader, inputs in enumerate(inputs_of(layers)):
@@ -58,28 +58,29 @@ def handed_on(layers: Sequence[Layer]) -> list[int]:
 
 
 def owners_of(layers: Sequence[Layer]) -> dict[int, int]:
-    """For each layer that has the weights of another, that layer; both by number.
+    """For each layer that shares another's weights, the number of that layer, by the layer's number.
 
-    A layer that has none of its own stands for the layer like it: the first for the first of its kind, and so on.
+    A layer without weights of its own shares those of the layer with the same signature: the first those of the first, and so
+    on.
     """
     owners: dict[str, list[int]] = {}
     for i, layer in enumerate(layers):
         if layer.tensors:
             owners.setdefault(layer.signature, []).append(i)
-    found: dict[int, int] = {}
-    met: Counter[str] = Counter()
+    shared: dict[int, int] = {}
+    count: Counter[str] = Counter()
     for i, layer in enumerate(layers):
         if not layer.tensors and layer.signature in owners:
-            alike = owners[layer.signature]
-            found[i] = alike[met[layer.signature] % len(alike)]
-            met[layer.signature] += 1
-    return found
+            candidates = owners[layer.signature]
+            shared[i] = candidates[count[layer.signature] % len(candidates)]
+            count[layer.signature] += 1
+    return shared
 
 
 def branches(layers: Sequence[Layer]) -> list[list[list[Layer]]]:
-    """For each place where the model forks, its branches: layers that no path connects to those of another branch.
+    """The branches of each fork of the model: lists of layers with no path to the layers of another branch of the fork.
 
-    What every path passes is on no branch, nor are paths that exchange anything on their way. Both lists are in forward order.
+    Layers on every path are on no branch. Forks, and the layers of a branch, are in forward order.
     """
     import networkx
 
@@ -88,7 +89,7 @@ def branches(layers: Sequence[Layer]) -> list[list[list[Layer]]]:
     trunk = [count == len(layers) - 1 for count in related]
     forked = graph.subgraph(layer.name for layer, passed in zip(layers, trunk, strict=True) if not passed)
     component = {name: number for number, names in enumerate(networkx.weakly_connected_components(forked)) for name in names}
-    # branches of one fork have the same part of the trunk before them
+    # branches of one fork follow the same layers of the trunk
     forks: dict[int, dict[int, list[Layer]]] = {}
     for index, layer in enumerate(layers):
         if not trunk[index]:
@@ -98,10 +99,10 @@ def branches(layers: Sequence[Layer]) -> list[list[list[Layer]]]:
 
 
 def place_branches(layers: Sequence[Layer], devices: int) -> list[int]:
-    """A device, from 0, for each layer, such that branches of a fork are on different devices as long as there are enough.
+    """The device of each layer, from 0. The branches of a fork are on different devices if there are enough.
 
-    Branches with the most FLOPs are placed first, each on the device with the fewest; everything else is on device 0.
-    Raises FieldError for less than one device.
+    Branches with the most FLOPs are placed first, each on the device with the fewest FLOPs; all other layers are on device 0.
+    Raises FieldError for fewer than one device.
     """
     if devices < 1:
         raise FieldError(("devices",), f"{devices} devices to place a model on; give at least 1")

@@ -1,6 +1,6 @@
-"""Models described by a Hugging Face `config.json`: plain JSON, read without their library.
+"""Models from a Hugging Face `config.json`, read as plain JSON without their library.
 
-Field names are those of the configuration classes of `transformers`; absent fields mean what they mean there.
+Field names and defaults are those of the configuration classes of `transformers`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ _MAX_BYTES: Final = 16 * 2**20
 
 
 class _Family(NamedTuple):
-    """How a `model_type` is read: fields of ours (parts' with a dot) and what they are called there.
+    """How configurations of a `model_type` are read; mappings are from our field names (nested ones with a dot) to theirs.
 
-    optional: those that may be missing or null. decided: fields that follow from others. alike: fields that must be equal.
-    only: the values that a model here can have of a field. defaults: what a missing field means, where that is not nothing.
+    required, optional: fields that must be given, or that may be missing or null. derived: computes fields from several of
+    theirs. equal: their fields that must be equal. supported: the only value of their field that a model here can have.
+    defaults: values of their missing fields.
     """
 
     spec: type[ModelSpec]
-    needed: Mapping[str, str]
+    required: Mapping[str, str]
     optional: Mapping[str, str] = {}
-    decided: Callable[[Config], Fields] = lambda config: {}
-    alike: Mapping[str, str] = {}
-    only: Mapping[str, object] = {}
+    derived: Callable[[Config], Fields] = lambda config: {}
+    equal: Mapping[str, str] = {}
+    supported: Mapping[str, object] = {}
     defaults: Mapping[str, object] = {}
 
 
 def read(path: Path) -> Fields:
-    """The fields of a model of ours, `kind` among them, from a config.json or the folder that holds one.
+    """The fields of a model, including `kind`, from a config.json or from the folder that contains one.
 
-    Raises NotFoundError, or ScenarioError as `file: field: what; what to do`.
+    Raises NotFoundError, or ScenarioError with `file: field: problem; remedy`.
     """
     file = path / "config.json" if path.is_dir() else path
     config = _parsed(file)
@@ -53,7 +54,7 @@ def read(path: Path) -> Fields:
         given = f"{config['model_type']!r} is not known" if "model_type" in config else "missing"
         raise ScenarioError([f"{file}: model_type: {given}; give one of {known}"])
     config = {**family.defaults, **config}
-    if problems := _lacking(config, family):
+    if problems := _problems(config, family):
         raise ScenarioError([f"{file}: {problem}" for problem in problems])
     try:
         fields = _fields(config, family)
@@ -62,14 +63,14 @@ def read(path: Path) -> Fields:
     try:
         model = family.spec.model_validate(fields)
     except ValidationError as error:
-        told = dict.fromkeys(_told(detail, family) for detail in error.errors())
-        raise ScenarioError([f"{file}: {problem}" for problem in told]) from None
+        invalid = dict.fromkeys(_with_their_names(detail, family) for detail in error.errors())
+        raise ScenarioError([f"{file}: {problem}" for problem in invalid]) from None
     return {"kind": model.model_dump()["kind"], "name": _name(file), **fields}
 
 
 def _parsed(file: Path) -> Config:
     try:
-        # what is no file (a pipe, a device) may have no end
+        # a pipe or a device may be endless
         if file.exists() and not (file.is_file() and file.stat().st_size <= _MAX_BYTES):
             raise ScenarioError([f"{file}: no file of up to {_MAX_BYTES} bytes; give a model's config.json"])
         config = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -85,46 +86,46 @@ def _parsed(file: Path) -> Config:
 
 
 def _name(file: Path) -> str:
-    """What the model is called: the file, or its folder, which tells more than 'config'."""
+    """The model's name: that of the file, or of its folder if the file is called 'config'."""
     return file.resolve().parent.name if file.stem == "config" else file.stem
 
 
-def _lacking(config: Config, family: _Family) -> list[str]:
-    """What is missing or contradicts itself."""
-    missing = [f"{name}: missing; add it" for name in dict.fromkeys(family.needed.values()) if config.get(name) is None]
-    apart = [
+def _problems(config: Config, family: _Family) -> list[str]:
+    """Messages about missing, contradictory, unsupported and mistyped fields."""
+    missing = [f"{name}: missing; add it" for name in dict.fromkeys(family.required.values()) if config.get(name) is None]
+    unequal = [
         f"{name}: {config[name]!r} contradicts {other} {config[other]!r}; make them equal, or leave {name} out"
-        for name, other in family.alike.items()
+        for name, other in family.equal.items()
         if config.get(name) is not None and other in config and config[name] != config[other]
     ]
-    unknown = [
-        f"{name}: {config[name]!r} cannot be forecast; only {value!r} can"
-        for name, value in family.only.items()
+    unsupported = [
+        f"{name}: {config[name]!r} is not supported; only {value!r} is"
+        for name, value in family.supported.items()
         if config.get(name, value) != value
     ]
     mistyped = [
         f"{name}: expected a whole number, got {json.dumps(config[name])[:60]}"
-        for name in dict.fromkeys(family.needed.values())
+        for name in dict.fromkeys(family.required.values())
         if config.get(name) is not None and type(config[name]) is not int
     ]
-    return missing + mistyped + apart + unknown
+    return missing + mistyped + unequal + unsupported
 
 
 def _fields(config: Config, family: _Family) -> Fields:
     result: Fields = {}
-    for ours, theirs in (*family.needed.items(), *family.optional.items()):
+    for ours, theirs in (*family.required.items(), *family.optional.items()):
         if config.get(theirs) is not None:
             *parts, field = ours.split(".")
             inner = result.setdefault(parts[0], {}) if parts else result
             inner[field] = config[theirs]
-    return result | family.decided(config)
+    return result | family.derived(config)
 
 
-def _told(detail: Any, family: _Family) -> str:
-    """A problem with a field of ours, told of theirs."""
+def _with_their_names(detail: Any, family: _Family) -> str:
+    """The message of a validation error, with their field names instead of ours."""
     path = [str(key) for key in detail["loc"]]
-    # within a part, fields are called by their last names
-    names = {**family.needed, **family.optional}
+    # messages of nested models use the last part of a field's name
+    names = {**family.required, **family.optional}
     local = {ours.rpartition(".")[2] if path and ours.startswith(f"{path[0]}.") else ours: names[ours] for ours in names}
     if detail["type"] == "value_error":
         pattern = "|".join(sorted(map(re.escape, local), key=len, reverse=True))
@@ -135,7 +136,7 @@ def _told(detail: Any, family: _Family) -> str:
 
 
 def _has(config: Config, name: str, default: object) -> bool:
-    """Whether something is on: a flag that is set, a rate that is not zero."""
+    """Whether a flag is set, or a rate is not zero."""
     value = config.get(name)
     return bool(default if value is None else value)
 
@@ -167,15 +168,13 @@ def _qwen3(config: Config) -> Fields:
 
 
 def _qwen_window(config: Config) -> Fields:
-    """Without `use_sliding_window`, what `sliding_window` says is not used; the first `max_window_layers` do without."""
+    """The sliding window, which only `use_sliding_window` enables, and which the first `max_window_layers` do not have."""
     used = _has(config, "use_sliding_window", False) and config.get("sliding_window") is not None
     first, layers = config.get("max_window_layers", 28), config["num_hidden_layers"]
     if not used or first >= layers:
         return {}
     if first > 0:
-        raise ValueError(
-            f"max_window_layers: a window from layer {first} of {layers} on cannot be forecast; give 0, or {layers}"
-        )
+        raise ValueError(f"max_window_layers: a window from layer {first} of {layers} on is not supported; give 0, or {layers}")
     return {"window": config["sliding_window"]}
 
 
@@ -233,7 +232,7 @@ _FAMILIES: Final[dict[str, _Family]] = {
         },
         _GROUPED,
         _qwen3,
-        only={"decoder_sparse_step": 1, "mlp_only_layers": []},
+        supported={"decoder_sparse_step": 1, "mlp_only_layers": []},
     ),
     "deepseek_v3": _Family(
         Llama,
@@ -254,7 +253,7 @@ _FAMILIES: Final[dict[str, _Family]] = {
             "experts.dense_layers": "first_k_dense_replace",
             "latent.query_rank": "q_lora_rank",
         },
-        only={"moe_layer_freq": 1},
+        supported={"moe_layer_freq": 1},
     ),
     "gpt2": _Family(
         Gpt,
@@ -270,7 +269,7 @@ _FAMILIES: Final[dict[str, _Family]] = {
         _gpt2,
         {"n_ctx": "n_positions"},
     ),
-    "gpt_neox": _Family(Gpt, _LLAMA, {"tied": "tie_word_embeddings"}, _gpt_neox, only={"attention_bias": True}),
+    "gpt_neox": _Family(Gpt, _LLAMA, {"tied": "tie_word_embeddings"}, _gpt_neox, supported={"attention_bias": True}),
     "bert": _Family(Bert, {**_LLAMA, "position_rows": "max_position_embeddings"}, {"token_types": "type_vocab_size"}, _bert),
     "t5": _Family(
         T5,

@@ -1,4 +1,4 @@
-"""A layer's costs, what every model family gives, and how layers are cut into pipeline stages."""
+"""Layers and their costs, the base class of model families, and the division of layers into pipeline stages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ContextBy = Literal["ring", "all_gather", "ulysses"]
 class Shard(NamedTuple):
     """How layers are divided among ranks that work on the same samples.
 
-    tensor: ranks that share each layer's matrices. sequence: whether they also share what is between the matrices, along the
-    sequence (arXiv 2205.05198). expert: ranks that share a mixture's experts. context: ranks that each have a part of every
-    sample's tokens, beginnings and ends so that causal attention is balanced. context_by: keys and values pass around a ring
+    tensor: number of ranks that share each layer's matrices. sequence: whether they also divide the activations between the
+    matrices, along the sequence (arXiv 2205.05198). expert: number of ranks that share a mixture's experts. context: number of
+    ranks that share the tokens of every sample, balanced for causal attention. context_by: keys and values pass around a ring
     while attention computes (arXiv 2310.01889), or are gathered before it, or tokens are exchanged for heads before attention
-    and back after it (DeepSpeed-Ulysses, arXiv 2309.14509). expert_tensor: the tensor-parallel ranks that share each expert's
-    matrices, if they are fewer than all.
+    and back after it (DeepSpeed-Ulysses, arXiv 2309.14509). expert_tensor: number of tensor-parallel ranks that share each
+    expert's matrices, if not all do.
     """
 
     tensor: int = 1
@@ -39,17 +39,17 @@ WHOLE: Final = Shard()
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer, the unit in which models are timed and cut; of a sharded model, one rank's share of it.
+    """A layer, the unit in which models are timed and divided into stages; one rank's share of it if the model is sharded.
 
     name: unique within the model.
-    signature: equal for layers that cost the same; the key under which a measured time is found.
-    operators: what its forward pass computes for one sample, in order.
-    tensors: elements of each parameter tensor, in order of registration; gradient buckets are filled with these.
-    output_elements: elements of the activation handed on, for one sample.
-    glued: it always shares a stage with its neighbour (embeddings, stems and heads are not cut off on their own).
-    kept: activations that the backward pass needs. exchanges: collectives among the ranks that share it.
-    inputs: names of the layers whose outputs it reads; the one before it, if None.
-    expert_parameters: how many of its parameters are experts', of which expert-parallel ranks have different ones.
+    signature: equal for layers of equal cost; the key of measured times.
+    operators: operators of the forward pass for one sample, in order.
+    tensors: elements of each parameter tensor, in order of registration, in which gradient buckets are filled.
+    output_elements: elements of the output activation of one sample.
+    glued: whether it is pinned to the end of a stage, next to its neighbour (embeddings, stems and heads).
+    kept: activations that are kept for the backward pass. exchanges: collectives among the ranks that share the layer.
+    inputs: names of the layers whose outputs it reads; the previous layer if None.
+    expert_parameters: number of its parameters that belong to experts and differ between expert-parallel ranks.
     modules: parts of it that can be recomputed alone.
     """
 
@@ -67,6 +67,7 @@ class Layer:
 
     @property
     def parameters(self) -> int:
+        """Number of parameters."""
         return sum(self.tensors)
 
     @property
@@ -88,34 +89,33 @@ class ModelSpec(Spec, ABC):
 
     @abstractmethod
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
-        """The model's layers in forward order, as one of the ranks that share them has them.
-
-        Raises FieldError where the model cannot be divided so.
-        """
+        """The layers in forward order, with the share of one of the ranks. Raises FieldError if the model cannot be divided
+        so."""
 
     def parameters(self) -> int:
+        """Number of parameters of the whole model."""
         return sum(layer.parameters for layer in self.build_layers())
 
 
 def refuse_to_shard(kind: str, shard: Shard) -> None:
-    """Raises FieldError where a model that cannot be divided shall be."""
-    for axis, given, none in zip(Shard._fields, shard, WHOLE, strict=True):
-        if given != none:
+    """Raises FieldError if `shard` divides a model of a kind that cannot be divided."""
+    for axis, given, undivided in zip(Shard._fields, shard, WHOLE, strict=True):
+        if given != undivided:
             field = "sequence_parallel" if axis == "sequence" else axis
-            raise FieldError(("strategy", field), f"a {kind} is not divided among ranks; leave {field} out")
+            raise FieldError(("strategy", field), f"a {kind} cannot be divided among ranks; leave {field} out")
 
 
 def copied_weights(layer: Layer, own: Sequence[Layer], everywhere: Sequence[Layer]) -> list[int]:
-    """Elements of weights of which a rank with the layers `own` has a copy, since this layer's products take them from a layer
-    that another rank has: an output head's that shares the embedding's."""
-    here = {tensor for one in own if one.glued for tensor in one.tensors}
-    elsewhere = {tensor for one in everywhere if one.glued for tensor in one.tensors} - here
+    """Elements of the weights that a rank with the layers `own` has a copy of, since this layer shares them with a layer of
+    another rank: those of an output head that shares the embedding's weights. everywhere: all layers of the model."""
+    here = {tensor for end in own if end.glued for tensor in end.tensors}
+    elsewhere = {tensor for end in everywhere if end.glued for tensor in end.tensors} - here
     weights = (operator.columns * operator.inner for operator in layer.operators if isinstance(operator, Matmul))
     return [elements for elements in weights if elements in elsewhere]
 
 
 def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:
-    """Where the blocks begin and end between the glued layers that lead and trail."""
+    """Begin and end of the blocks between the leading and trailing layers that are pinned to a stage's end."""
     first, last = 0, len(layers)
     while first < last and layers[first].glued:
         first += 1
@@ -125,7 +125,7 @@ def glued_ends(layers: Sequence[Layer]) -> tuple[int, int]:
 
 
 class Counted(NamedTuple):
-    """Which ends of a model count as one of its blocks when these are divided into stages."""
+    """Ends of a model that count as a block when blocks are divided into stages."""
 
     embedding: bool = False
     loss: bool = False
@@ -137,20 +137,20 @@ NOT_COUNTED: Final = Counted()
 def cut_into_stages(layers: Sequence[Layer], stages: int, counted: Counted = NOT_COUNTED) -> list[range]:
     """Contiguous layer ranges, one per stage, with block counts that differ by at most one (the first stages get more).
 
-    Leading and trailing glued layers go with the first and the last stage; where these are counted they may be alone there.
-    Raises FieldError for more stages than blocks, and where a model has no such ends.
+    Layers before and after the blocks belong to the first and the last stage; if they are counted they may be alone there.
+    Raises FieldError for more stages than blocks, and for a counted end that the model does not have.
     """
     first, last = glued_ends(layers)
-    for end, has in (("embedding", first > 0), ("loss", last < len(layers))):
-        if getattr(counted, end) and not has:
-            message = f"the model has no {end} apart from its layers; leave it out"
+    for end, exists in (("embedding", first > 0), ("loss", last < len(layers))):
+        if getattr(counted, end) and not exists:
+            message = f"the model has no separate {end} layer; leave it out"
             raise FieldError(("strategy", f"account_for_{end}"), message)
     blocks = last - first
-    most = blocks + counted.embedding + counted.loss
-    if not 1 <= stages <= most:
-        raise FieldError(("strategy", "stages"), f"{stages} stages for {most} layers; give at most {most}")
-    each, extra = divmod(most, stages)
-    ends = (stage * each + min(stage, extra) - counted.embedding for stage in range(stages + 1))
+    total = blocks + counted.embedding + counted.loss
+    if not 1 <= stages <= total:
+        raise FieldError(("strategy", "stages"), f"{stages} stages for {total} layers; give at most {total}")
+    per_stage, extra = divmod(total, stages)
+    ends = (stage * per_stage + min(stage, extra) - counted.embedding for stage in range(stages + 1))
     bounds = [first + min(max(0, end), blocks) for end in ends]
     bounds[0], bounds[-1] = 0, len(layers)
     return [range(a, b) for a, b in itertools.pairwise(bounds)]

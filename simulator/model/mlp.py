@@ -20,7 +20,7 @@ class Mlp(ModelSpec):
     outputs: Width
 
     def widths(self) -> list[int]:
-        """Widths between layers: layers + 1 numbers, input first."""
+        """Widths of the input and of each layer's output: layers + 1 numbers."""
         return [self.inputs, *[self.hidden] * (self.layers - 1), self.outputs]
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
@@ -30,10 +30,10 @@ class Mlp(ModelSpec):
 
 
 def _linear(index: int, inputs: int, outputs: int, mlp: Mlp) -> Layer:
-    """The first layer computes no input gradient and the last adds the loss: both cost differently."""
+    """A linear layer. The first one has no input gradient and the last one includes the loss, so their costs differ."""
     first, last = index == 0, index == mlp.layers - 1
     role = (",first" if first else "") + (",last" if last else "")
-    # a ReLU keeps its output, which the next layer reads; the loss keeps probabilities
+    # a ReLU keeps its output, which is the next layer's input; the loss keeps the probabilities
     after = MemoryBound("loss" if last else "relu", outputs, outputs, 2 * outputs, outputs)
     return Layer(
         f"linear{index}",

@@ -1,6 +1,6 @@
-"""What a layer computes: operators with exact shapes, for one sample, from which FLOPs, bytes and times follow.
+"""Operators of layers with their exact shapes for one sample, from which FLOPs, bytes and times follow.
 
-A multiply-add counts as two FLOPs. Elements are counted, not bytes: the training precision says how large they are.
+A multiply-add counts as two FLOPs. Memory is counted in elements, whose size depends on the training precision.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 
 class Product(NamedTuple):
-    """`batch` products of an m × k by a k × n matrix."""
+    """`batch` products of an m × k matrix and a k × n matrix."""
 
     m: int
     n: int
@@ -24,7 +24,7 @@ class Product(NamedTuple):
 
 
 class _Weighted(ABC):
-    """A product of activations and weights: the gradients are products of the same sizes, turned round."""
+    """A product of activations and weights, whose gradients are products of the same sizes."""
 
     __slots__ = ()
     input_gradient: bool
@@ -34,7 +34,7 @@ class _Weighted(ABC):
         """The product of the forward pass over `samples` samples."""
 
     def backward(self, samples: float) -> list[Product]:
-        """Those of the gradients of the input, where it has one, and of the weights."""
+        """The products of the input gradient, if it is needed, and of the weight gradient."""
         ((rows, columns, inner, batch),) = self.forward(samples)
         weight = Product(inner, columns, rows, batch)
         return [Product(rows, inner, columns, batch), weight] if self.input_gradient else [weight]
@@ -50,10 +50,10 @@ class _Weighted(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Matmul(_Weighted):
-    """`count` products of `rows` × `inner` activations by `inner` × `columns` weights; a batch makes more rows.
+    """`count` products of `rows` × `inner` activations and `inner` × `columns` weights; a batch has more rows.
 
-    loads: rows of each of the products over the mean, `rows`; equal if empty. input_gradient: false for what reads the data
-    itself.
+    loads: rows of each of the products over their mean, `rows`; all are equal if empty. input_gradient: false if the product
+    reads input data.
     """
 
     name: str
@@ -70,12 +70,12 @@ class Matmul(_Weighted):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Softmax attention: scores of `queries` × `keys` for each of `heads`.
+    """Softmax attention: `queries` × `keys` scores for each of `heads` heads.
 
-    key_heads: of keys and values, which several heads of queries may share. width: of a query and a key; value_width: of a
-    value. seen: share of the scores that a mask leaves, a half if causal; FLOPs count them all, as published formulae do.
-    flash: one kernel that never writes the scores to memory (arXiv 2205.14135), else two products with passes over the scores
-    between.
+    key_heads: number of heads of keys and values, which several query heads may share. width: of queries and keys in a head;
+    value_width: of values. seen: share of the scores that a mask leaves, a half if causal; FLOPs count all scores, like
+    published formulae. flash: a single kernel that does not write the scores to memory (arXiv 2205.14135), else two products
+    with passes over the scores between them.
     """
 
     name: str
@@ -102,12 +102,12 @@ class Attention:
         return 2 * self.forward_flops
 
     def forward(self, samples: float) -> list[Product]:
-        """Scores, then weighted values."""
+        """The products of the scores and of the weighted values."""
         batch = max(1, round(self.heads * samples))
         return [Product(self.queries, self.keys, self.width, batch), Product(self.queries, self.value_width, self.keys, batch)]
 
     def backward(self, samples: float) -> list[Product]:
-        """The gradients of values and of their weights, then of queries and of keys."""
+        """The products of the gradients of values, of the softmax weights, of queries and of keys."""
         batch = max(1, round(self.heads * samples))
         return [
             Product(self.keys, self.value_width, self.queries, batch),
@@ -119,7 +119,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Convolution(_Weighted):
-    """A 2-D convolution: `positions` outputs a channel, each from kernel area × inputs values; `groups` apart from one another.
+    """A 2-D convolution with `positions` outputs per channel and `groups` independent groups of channels.
 
     input_elements: of the activation that it reads.
     """
@@ -142,13 +142,13 @@ class Convolution(_Weighted):
         return self.inputs // self.groups * self.kernel[0] * self.kernel[1]
 
     def forward(self, samples: float) -> list[Product]:
-        """What it comes to (implicit GEMM)."""
+        """The equivalent matrix product (implicit GEMM)."""
         return [Product(round(self.positions * samples), self.outputs // self.groups, self._inner, self.groups)]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
-    """Bound by memory: norms, activations, dropout, additions, pooling, look-ups, losses.
+    """A memory-bound operator: norm, activation function, dropout, addition, pooling, look-up or loss.
 
     read, written: elements of the forward pass; backward_read, backward_written: of the backward pass.
     """
@@ -172,11 +172,11 @@ Operator = Matmul | Attention | Convolution | MemoryBound
 
 
 class SavedActivation(NamedTuple):
-    """An activation that is kept from the forward pass for the backward pass: elements for one sample.
+    """An activation that is kept from the forward pass for the backward pass. elements: for one sample.
 
-    element_bytes: of each, where it is not the training precision's (dropout masks have one byte, what losses keep four).
-    group: what recomputation can leave out together ("attention" scores; "layer" what a whole layer needs inside;
-    "input" what remains when it is recomputed from its input).
+    element_bytes: if not that of the training precision (one for dropout masks, four for the logits that losses keep).
+    group: for recomputation: "attention" for scores, "layer" for activations inside a layer, "input" for those that remain when
+    the layer is recomputed from its input.
     """
 
     name: str
@@ -188,7 +188,7 @@ class SavedActivation(NamedTuple):
 class Module(NamedTuple):
     """Part of a layer that can be recomputed alone: indices into the layer's operators, kept activations and exchanges.
 
-    kept: activations that need not be kept where the module is recomputed.
+    kept: activations that need not be kept if the module is recomputed.
     """
 
     name: str
@@ -197,7 +197,7 @@ class Module(NamedTuple):
     exchanges: tuple[int, ...] = ()
 
     def shifted(self, operators: int, kept: int, exchanges: int) -> Module:
-        """The same module behind that number of other operators, kept activations and exchanges."""
+        """The module with its indices increased by these numbers."""
         return Module(
             self.name,
             tuple(operators + index for index in self.operators),
@@ -210,7 +210,7 @@ Axis = Literal["tensor", "context", "expert", "expert_tensor"]
 
 
 class Routed(NamedTuple):
-    """Tokens that are sent to `active` of `experts` experts each, or what the experts made of them, which is combined."""
+    """Tokens that are each dispatched to `active` of `experts` experts, or whose expert outputs are combined."""
 
     experts: int
     active: int
@@ -218,11 +218,11 @@ class Routed(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """A collective among ranks that share a layer, in each pass over it: elements of the whole buffer, for one sample.
+    """A collective among ranks that share a layer, in the forward or the backward pass. elements: whole buffer, for one sample.
 
-    hidden: it runs beside computation that does not wait for it. axis: which of the degrees those ranks differ in. beside: name
-    of the operator that it runs beside, if it is hidden; all of the pass, if empty. routed: which tokens it moves, of an
-    all-to-all among experts, whose elements are those of all copies of a token.
+    hidden: whether it overlaps computation that does not wait for it. axis: the parallel dimension that the ranks differ in.
+    beside: name of the operator that a hidden collective overlaps; the whole pass if empty. routed: for an all-to-all of
+    experts, the tokens that it moves; its elements are those of all copies of a token.
     """
 
     op: str

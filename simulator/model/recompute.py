@@ -1,4 +1,4 @@
-"""Recomputation: activations that are dropped in the forward pass and computed again in the backward pass."""
+"""Activation recomputation: activations that the forward pass drops and the backward pass computes again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scaleproof.simulator.model.operators import Attention, Exchange, Matmul, Op
 # Megatron-Core's names of --recompute-modules (megatron/core/transformer/transformer_config.py, recompute_modules), and
 # `activation`: the activation functions of all MLPs, experts included.
 ModuleName = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "activation"]
-# What attention keeps for itself, beside what the product behind it keeps.
-_ATTENDED: Final = ("attention output", "attention statistics", "projection input")
+# Activations that attention and its output projection keep.
+_ATTENTION_KEPT: Final = ("attention output", "attention statistics", "projection input")
 
 
 class Recompute(Spec):
-    """What is recomputed: `none`, `selective` or `full`, or a mapping with one of the fields below.
+    """The layers or modules to recompute: `none`, `selective` or `full`, or a mapping with one of the fields below.
 
-    full: each block from its input (Megatron-Core's `uniform` method with one layer). selective: the core of attention alone
+    full: each block from its input (Megatron-Core's `uniform` method with one layer). selective: only the core of attention
     (arXiv 2205.05198, section 5). Embeddings, stems and heads are never recomputed.
     """
 
@@ -33,7 +33,7 @@ class Recompute(Spec):
     layers: Count | None = Field(None, description="full: only the first n blocks of each stage are recomputed")
     modules: tuple[ModuleName, ...] = Field((), description="selective: these modules of each block, core_attn if absent")
     products: Literal["every_second"] | None = Field(
-        None, description="selective: every second product with weights, and all else but attention"
+        None, description="selective: every second product with weights, and all other operators except attention"
     )
 
     @model_validator(mode="before")
@@ -58,7 +58,7 @@ class Recompute(Spec):
 
     @property
     def shorthand(self) -> str | dict[str, Any]:
-        """The value as scenarios write it."""
+        """The value as it is written in scenarios."""
         for field in _KIND_OF:
             if (value := getattr(self, field)) != type(self).model_fields[field].default:
                 return {field: list(value) if isinstance(value, tuple) else value}
@@ -73,12 +73,12 @@ class Recompute(Spec):
 
     @property
     def by_stage(self) -> bool:
-        """Whether the blocks concerned depend on where stages begin."""
+        """Whether the recomputed blocks depend on the begin of stages."""
         return self.every > 1 or self.layers is not None
 
     @property
     def by_place(self) -> bool:
-        """Whether equal blocks of a stage may keep different activations."""
+        """Whether identical blocks of a stage may keep different activations."""
         return self.by_stage or self.group > 1
 
     def concerned(self, stage: Sequence[Layer]) -> list[bool]:
@@ -86,12 +86,12 @@ class Recompute(Spec):
         result, blocks = [], 0
         for layer in stage:
             blocks += not layer.glued
-            chosen = blocks % self.every == 0 and (self.layers is None or blocks <= self.layers)
-            result.append(self.kind != "none" and not layer.glued and chosen)
+            selected = blocks % self.every == 0 and (self.layers is None or blocks <= self.layers)
+            result.append(self.kind != "none" and not layer.glued and selected)
         return result
 
     def suits(self, layers: Sequence[Layer]) -> bool:
-        """Whether a model has what shall be recomputed."""
+        """Whether a model with these layers has the modules to recompute."""
         try:
             self.check(layers, "model")
         except FieldError:
@@ -99,62 +99,62 @@ class Recompute(Spec):
         return True
 
     def check(self, layers: Sequence[Layer], kind: str) -> None:
-        """Raises FieldError where a model of this kind has nothing that could be recomputed so."""
+        """Raises FieldError if a model of this kind, with these layers, does not have the modules to recompute."""
         blocks = [layer for layer in layers if not layer.glued]
-        products = (one for layer in blocks for one in layer.operators if isinstance(one, Matmul))
+        products = (operator for layer in blocks for operator in layer.operators if isinstance(operator, Matmul))
         if self.products is not None and not any(products):
             raise FieldError(_FIELD, f"this {kind} has no products with weights; give full")
         for name in self.module_names:
             if not any(module.name == name for layer in blocks for module in layer.modules):
                 known = sorted({module.name for layer in blocks for module in layer.modules})
                 instead = f"give some of {', '.join(known)}, or full" if known else "give full, or {group: n}"
-                what = "attention" if name == "core_attn" else name
-                raise FieldError(_FIELD, f"this {kind} has no {what} to recompute; {instead}")
+                module = "attention" if name == "core_attn" else name
+                raise FieldError(_FIELD, f"this {kind} has no {module} to recompute; {instead}")
 
     @property
     def module_names(self) -> Sequence[str]:
-        """Modules of each block that are recomputed with `selective`."""
+        """Modules of each block that `selective` recomputes."""
         if self.kind != "selective" or self.products is not None:
             return ()
         return self.modules or ("core_attn",)
 
 
-class Again(NamedTuple):
-    """What selective recomputation of a block computes and exchanges again, and what it keeps."""
+class RecomputedWork(NamedTuple):
+    """Operators and collectives that selective recomputation of a block repeats, and the activations that it keeps."""
 
     operators: tuple[Operator, ...]
     exchanges: tuple[Exchange, ...]
     kept: tuple[SavedActivation, ...]
 
 
-def again(layer: Layer, recompute: Recompute) -> Again:
-    """What a block recomputes with `selective`."""
+def again(layer: Layer, recompute: Recompute) -> RecomputedWork:
+    """The work that `selective` repeats in a block, and the activations that it keeps."""
     if recompute.products is not None:
         return _every_second(layer)
     modules = [module for module in layer.modules if module.name in recompute.module_names]
     operators = {index for module in modules for index in module.operators}
     exchanges = {index for module in modules for index in module.exchanges}
     dropped = {index for module in modules for index in module.kept}
-    return Again(
+    return RecomputedWork(
         tuple(layer.operators[index] for index in sorted(operators)),
         tuple(layer.exchanges[index] for index in sorted(exchanges) if not layer.exchanges[index].backward),
-        tuple(one for index, one in enumerate(layer.kept) if index not in dropped),
+        tuple(kept for index, kept in enumerate(layer.kept) if index not in dropped),
     )
 
 
-def _every_second(layer: Layer) -> Again:
-    """torchtitan's selection by operator (models/llama3/parallelize.py: _save_list, every second mm): the outputs of the first
-    product, the third and so on, of flash attention and of reduce-scatters are kept, and the block's input; all else is
-    recomputed."""
-    products = [one for operator in layer.operators for one in _products(operator, layer.kept)]
-    kept = [one for one in layer.kept if one.group == "input" or one.name in _ATTENDED]
+def _every_second(layer: Layer) -> RecomputedWork:
+    """torchtitan's selection by operator (models/llama3/parallelize.py: _save_list, every second mm).
+
+    The block's input is kept, and the outputs of every second product from the first on, of flash attention and of
+    reduce-scatters; everything else is recomputed.
+    """
+    products = [product for operator in layer.operators for product in _products(operator, layer.kept)]
+    kept = [activation for activation in layer.kept if activation.group == "input" or activation.name in _ATTENTION_KEPT]
     operators = (
-        one
-        for one in layer.operators
-        if not isinstance(one, Matmul | Attention) or (isinstance(one, Attention) and not one.flash)
+        o for o in layer.operators if not isinstance(o, Matmul | Attention) or (isinstance(o, Attention) and not o.flash)
     )
-    exchanges = (one for one in layer.exchanges if not one.backward and one.op != "reduce_scatter" and one.axis != "context")
-    return Again(
+    exchanges = (e for e in layer.exchanges if not e.backward and e.op != "reduce_scatter" and e.axis != "context")
+    return RecomputedWork(
         (*(product for product, _ in products[1::2]), *operators),
         tuple(exchanges),
         (*kept, *(output for _, output in products[::2])),
@@ -162,17 +162,17 @@ def _every_second(layer: Layer) -> Again:
 
 
 def _products(operator: Operator, kept: Sequence[SavedActivation]) -> Iterator[tuple[Matmul, SavedActivation]]:
-    """Products with weights and their outputs; queries, keys, values and both halves of a gated MLP come from products of
-    their own."""
+    """An operator's products with weights, and their outputs. Queries, keys, values and both halves of a gated MLP are separate
+    products."""
     if not isinstance(operator, Matmul):
         return
-    names = {one.name: one for one in kept}
-    if operator.name == "qkv" and {"queries", "keys", "values"} <= names.keys():
+    by_name = {activation.name: activation for activation in kept}
+    if operator.name == "qkv" and {"queries", "keys", "values"} <= by_name.keys():
         for name in ("queries", "keys", "values"):
-            columns = names[name].elements // (operator.rows * operator.count)
-            yield replace(operator, columns=columns), names[name]
+            columns = by_name[name].elements // (operator.rows * operator.count)
+            yield replace(operator, columns=columns), by_name[name]
         return
-    gated = operator.name == "up" and "up" in names and names["up"].elements == 2 * names["activation"].elements
+    gated = operator.name == "up" and "up" in by_name and by_name["up"].elements == 2 * by_name["activation"].elements
     parts = 2 if gated else 1
     part = replace(operator, columns=operator.columns // parts)
     for _ in range(parts):

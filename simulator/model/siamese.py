@@ -1,4 +1,4 @@
-"""Siamese networks: two towers with the same weights, and how far apart they find two inputs."""
+"""Siamese networks: two towers with shared weights, and a learned distance of their outputs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ Tower = Annotated[AlexNet | InceptionV3 | Mlp | ResNet | Vgg, Field(discriminato
 class Siamese(ModelSpec):
     """Two towers joined by a weighted L1 distance (Koch et al., "Siamese neural networks for one-shot image recognition").
 
-    A sample is a pair. tower: its outputs (classes) are the embedding, and its own loss is left out. The towers' weights are
-    the same: the left tower's layers have them, the right tower's have none of their own.
+    A sample is a pair of inputs. tower: its outputs (classes) are the embedding, and its own loss is left out. The towers share
+    their weights: the left tower's layers have them, the right tower's layers have none.
     """
 
     kind: Literal["siamese"] = "siamese"
     tower: Tower
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
-        """The left tower, the right tower and the head that reads both."""
+        """The layers of the left tower, of the right tower, and the head that reads both. Raises FieldError for any
+        sharding."""
         refuse_to_shard(self.kind, shard)
         layers = self.tower.build_layers()
         layers[-1] = _without_loss(layers[-1])
@@ -36,7 +37,7 @@ class Siamese(ModelSpec):
 
 
 def _named(side: str, layers: list[Layer]) -> list[Layer]:
-    """The layers of a tower, the first of which reads no other layer; only what stands at an end of the model is glued."""
+    """The layers of a tower, none of which is pinned to a stage's end; the first one reads input data."""
     first, *rest = [replace(layer, name=f"{side}.{layer.name}", glued=False) for layer in layers]
     return [replace(first, inputs=()), *rest]
 
@@ -51,7 +52,7 @@ def _without_loss(layer: Layer) -> Layer:
 
 
 def _distance(width: int, inputs: tuple[str, str]) -> Layer:
-    """|left − right|, weighted and summed to one number, and its loss."""
+    """The head: |left − right|, weighted and summed to one number, and its loss."""
     operators = (
         MemoryBound("difference", 2 * width, width, 2 * width, 2 * width),
         Matmul("linear", 1, 1, width),

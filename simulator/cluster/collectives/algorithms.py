@@ -1,8 +1,8 @@
-"""What each algorithm of a collective sends: rounds of messages, one after another, between the members of a group.
+"""Algorithms of collectives as consecutive rounds of messages between the members of a group.
 
-Costs, loads of links and message-by-message programs all come from these descriptions. Sizes are nccl-tests' `size`: of the
-whole buffer, that is of what an all_gather receives and of what a reduce_scatter sends; of what each rank holds in an
-alltoall; of one message in a sendrecv; of the root's buffer in a gather and a scatter.
+Costs, link loads and message-by-message programs are derived from these descriptions. A collective's size is nccl-tests'
+`size`: the whole buffer, which is what an all_gather receives and what a reduce_scatter sends; each rank's buffer in an
+alltoall; one message in a sendrecv; the root's buffer in a gather or a scatter.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ OPS: Final[tuple[Op, ...]] = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "alltoall", "sendrecv", "gather", "scatter"
 )  # fmt: skip
 
-# In place of a member: the switch of its node, or of the network, which adds up what it gets or sends to all.
+# In place of a member's number: a switch of its node or of the network that reduces or multicasts.
 NODE_SWITCH: Final = -1
 NETWORK_SWITCH: Final = -2
 
 
-# as many take 2 GiB
-_MOST_AT_ONCE: Final = 8192
+# ranks of an alltoall; its messages need 2 GiB of memory
+_MAX_ALLTOALL_RANKS: Final = 8192
 
 _Numbers = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Round:
-    """Messages that are sent together; `times` such rounds follow one another.
+    """Concurrent messages; `times` such rounds follow one another.
 
-    source, target: members of the group by number, or a switch; share: of the collective's size; shape (messages,).
+    source, target: numbers of members of the group, or a switch; share: message size over the collective's size. Arrays have
+    shape (messages,).
     """
 
     source: NDArray[np.int64]
@@ -48,26 +49,27 @@ class Round:
 
     @classmethod
     def of(cls, source: _Numbers, target: _Numbers, share: float, times: int = 1) -> Round:
-        """Alike messages."""
+        """A round of messages of equal size."""
         sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
         return cls(sources, targets, np.broadcast_to(np.float64(share), len(sources)), times)
 
     def back(self) -> Round:
-        """The same messages the other way."""
+        """A round of the same messages in the opposite direction."""
         return Round(self.target, self.source, self.share, self.times)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The members of a collective: ranks in ascending order, a range if they are evenly spaced, on nodes of `devices` devices
-    (rank // devices is the node)."""
+    """The members of a collective. ranks: ascending, a range if they are evenly spaced. devices: of each node, so that a rank's
+    node is rank // devices."""
 
     ranks: range | tuple[int, ...]
     devices: int
 
     @classmethod
     def of(cls, ranks: int | Sequence[int], devices: int) -> Group:
-        """The first ranks, or those listed. Raises InputError where there are none, or one is repeated."""
+        """The group of the first `ranks` ranks, or of the listed ones. Raises InputError if there are none or one is
+        repeated."""
         if isinstance(ranks, int):
             if ranks < 1:
                 raise InputError(f"a collective over {ranks} ranks; give at least one")
@@ -84,22 +86,23 @@ class Group:
 
     @property
     def size(self) -> int:
+        """Number of members."""
         return len(self.ranks)
 
     @functools.cached_property
     def _numbers(self) -> NDArray[np.int64]:
-        """The ranks; of a range numpy would ask for one after the other."""
-        one = self.ranks
-        return np.arange(one.start, one.stop, one.step) if isinstance(one, range) else np.array(one, dtype=np.int64)
+        """The ranks as an array, shape (size,); np.array is slow for a range."""
+        ranks = self.ranks
+        return np.arange(ranks.start, ranks.stop, ranks.step) if isinstance(ranks, range) else np.array(ranks, dtype=np.int64)
 
     @functools.cached_property
     def node_numbers(self) -> NDArray[np.int64]:
-        """The nodes that have members, ascending."""
+        """The nodes with members, ascending; shape (nodes,)."""
         return np.unique(self._numbers // self.devices)
 
     @functools.cached_property
     def node_of(self) -> NDArray[np.int64]:
-        """Which of those nodes each member is on, counted from zero; shape (size,)."""
+        """Each member's node as an index into `node_numbers`; shape (size,)."""
         return np.searchsorted(self.node_numbers, self._numbers // self.devices)
 
     @functools.cached_property
@@ -114,60 +117,61 @@ class Group:
 
     @functools.cached_property
     def members(self) -> NDArray[np.int64]:
-        """How many members each node has; shape (nodes,)."""
+        """Number of members on each node; shape (nodes,)."""
         return np.bincount(self.node_of)
 
     @functools.cached_property
     def shape(self) -> tuple[bytes, bytes]:
-        """Equal for groups that have as many members on the same devices, whichever nodes they are on."""
+        """A key that is equal for groups with the same devices on each node, on whichever nodes."""
         return self.members.tobytes(), self.device_of.tobytes()
 
     @property
     def nodes(self) -> int:
+        """Number of nodes with members."""
         return len(self.node_numbers)
 
     @functools.cached_property
     def per_node(self) -> int:
-        """The most members that a node has."""
+        """Largest number of members on a node."""
         return int(self.members.max())
 
     @property
     def is_even(self) -> bool:
-        """Whether all nodes have as many members."""
+        """Whether all nodes have the same number of members."""
         return bool((self.members == self.per_node).all())
 
 
 def bus_factor(op: Op, ranks: int) -> float:
-    """nccl-tests' bus bandwidth over its algorithm bandwidth: what makes it comparable with the links' speed."""
+    """nccl-tests' bus bandwidth, which is comparable with link bandwidths, over its algorithm bandwidth."""
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return (ranks - 1) / ranks if op in ("reduce_scatter", "all_gather", "alltoall", "gather", "scatter") else 1.0
 
 
 def ring(op: Op, group: Group) -> list[Round]:
-    """Every member sends to the next, around a ring (Patarasuk & Yuan 2009); broadcast and reduce go once along it."""
+    """A ring in which every member sends to the next (Patarasuk & Yuan 2009); broadcast and reduce pass it once."""
     if op in ("broadcast", "reduce"):
         steps = [Round.of([i], [i + 1], 1.0) for i in range(group.size - 1)]
         return steps if op == "broadcast" else [step.back() for step in reversed(steps)]
-    around = np.arange(group.size)
-    lap = Round.of(around, (around + 1) % group.size, 1 / group.size, times=group.size - 1)
+    everyone = np.arange(group.size)
+    lap = Round.of(everyone, (everyone + 1) % group.size, 1 / group.size, times=group.size - 1)
     return [lap, lap] if op == "all_reduce" else [lap]
 
 
 def whole_ring(op: Op, group: Group) -> list[Round]:
-    """An allreduce around a ring, of which each member keeps its part: how gloo does a reduce_scatter."""
+    """An all-reduce around a ring of which each member keeps its part: gloo's reduce_scatter."""
     return ring("all_reduce", group)
 
 
 def ring_gather(op: Op, group: Group) -> list[Round]:
-    """A reduce-scatter around a ring, then all parts to the first member: how gloo does a reduce."""
+    """A reduce-scatter around a ring, then a gather to the first member: gloo's reduce."""
     return [*ring("reduce_scatter", group), *linear("gather", group)]
 
 
 def tree(op: Op, group: Group) -> list[Round]:
-    """A chain in each node, and between nodes two binary trees for half the data each (Sanders et al. 2009).
+    """A chain in each node and two binary trees between nodes, each for half the data (Sanders et al. 2009).
 
-    What is an inner node of one tree is a leaf of the other.
+    The inner nodes of one tree are leaves of the other.
     """
     parents = _parents(group.nodes)
     if group.nodes % 2:
@@ -179,12 +183,12 @@ def tree(op: Op, group: Group) -> list[Round]:
 
 
 def binary_tree(op: Op, group: Group) -> list[Round]:
-    """One binary tree over all members, up to the root and down again."""
+    """A binary tree over all members: a reduce to the root, then a broadcast."""
     return _there_and_back(_tree_rounds([_parents(group.size)], np.arange(group.size)))
 
 
 def binomial(op: Op, group: Group) -> list[Round]:
-    """In every round all who have it send it on, to as many others; a reduce is the same backwards."""
+    """A binomial tree: in every round each member that has the data sends it to one that has not; a reduce is the reverse."""
     rounds = []
     for distance in (1 << i for i in range((group.size - 1).bit_length())):
         source = np.arange(min(distance, group.size - distance))
@@ -193,10 +197,10 @@ def binomial(op: Op, group: Group) -> list[Round]:
 
 
 def halving_doubling(op: Op, group: Group) -> list[Round]:
-    """Recursive halving, then doubling, near partners first (Thakur et al. 2005); a reduce_scatter is the first half of it, an
+    """Recursive halving, then doubling, near partners first (Thakur et al. 2005); a reduce_scatter is the first half, an
     all_gather the second.
 
-    Members beyond a power of two first hand their data to a partner, and get the result from it.
+    Members beyond a power of two first send their data to a partner, and get the result from it.
     """
     levels = group.size.bit_length() - 1
     everyone, share = np.arange(1 << levels), 1.0
@@ -213,8 +217,8 @@ def halving_doubling(op: Op, group: Group) -> list[Round]:
 
 
 def hierarchical(op: Op, group: Group) -> list[Round]:
-    """A reduce-scatter by a ring in each node, then by rings between nodes, of the members with the same number each, over a
-    part of the data; an all-gather is the same backwards, an allreduce both. So all network cards of a node are used."""
+    """A reduce-scatter by a ring in each node, then by rings between the nodes' members of equal number, which each reduce a
+    part of the data. An all-gather is the reverse, an all-reduce both. All network cards of a node are used."""
     inside, per_node, nodes = _inside_ring(group), group.per_node, group.nodes
     everyone = np.arange(group.size)
     lap = Round.of(everyone, (everyone + per_node) % group.size, 1 / group.size, times=nodes - 1)
@@ -224,7 +228,7 @@ def hierarchical(op: Op, group: Group) -> list[Round]:
 
 
 def in_network(op: Op, group: Group) -> list[Round]:
-    """Reduce-scatter inside each node, sums of the parts in the network's switches (SHARP), all-gather inside."""
+    """A reduce-scatter inside each node, sums of the parts in the network's switches (SHARP), and an all-gather inside."""
     inside, everyone = _inside_ring(group), np.arange(group.size)
     if group.nodes == 1:
         return [*inside, *inside]
@@ -233,7 +237,8 @@ def in_network(op: Op, group: Group) -> list[Round]:
 
 
 def nvls(op: Op, group: Group) -> list[Round]:
-    """NVSwitch reduces and multicasts: each member sends its buffer once, and its part of the result, and receives alike."""
+    """Reduction and multicast by NVSwitch: each member sends its buffer and its part of the result once, and receives as
+    much."""
     part = 1 / group.per_node
     out = {"all_reduce": 1 + part, "reduce_scatter": 1.0, "all_gather": part}[op]
     into = {"all_reduce": 1 + part, "reduce_scatter": part, "all_gather": 1.0}[op]
@@ -241,7 +246,7 @@ def nvls(op: Op, group: Group) -> list[Round]:
 
 
 def nvls_tree(op: Op, group: Group) -> list[Round]:
-    """NVSwitch reduces in each node, two binary trees add up between nodes, NVSwitch multicasts."""
+    """Reduction by NVSwitch in each node, sums over nodes by two binary trees, and multicast by NVSwitch."""
     between = [step for step in tree(op, group) if (group.node_of[step.source] != group.node_of[step.target]).any()]
     if group.per_node == 1:
         return between
@@ -250,23 +255,23 @@ def nvls_tree(op: Op, group: Group) -> list[Round]:
 
 
 def _over_node_switch(group: Group, out: float, into: float) -> Round:
-    """Every member sends a share `out` to its node's switch, and gets `into`."""
+    """A round in which every member sends a share `out` to its node's switch and receives `into`."""
     everyone, switch = np.arange(group.size), np.full(group.size, NODE_SWITCH)
     shares = np.repeat([out, into], group.size)
     return Round(np.concatenate([everyone, switch]), np.concatenate([switch, everyone]), shares)
 
 
 def pairwise(op: Op, group: Group) -> list[Round]:
-    """Every member sends to every other (alltoall), or to the next one (sendrecv); all at once."""
-    if group.size > _MOST_AT_ONCE and op == "alltoall":
-        raise InputError(f"an alltoall over {group.size} ranks; their messages can be counted for {_MOST_AT_ONCE} at most")
+    """Concurrent messages from every member to every other (alltoall), or to the next one (sendrecv)."""
+    if group.size > _MAX_ALLTOALL_RANKS and op == "alltoall":
+        raise InputError(f"an alltoall over {group.size} ranks is too large; give at most {_MAX_ALLTOALL_RANKS}")
     everyone = np.arange(group.size)
     share, distances = (1.0, range(1, 2)) if op == "sendrecv" else (1 / group.size, range(1, group.size))
     return [Round.of(everyone, (everyone + distance) % group.size, share) for distance in distances]
 
 
 def linear(op: Op, group: Group) -> list[Round]:
-    """All send their part to the first member (gather), or get it from there (scatter); all at once."""
+    """Concurrent messages from all other members to the first one (gather), or back (scatter)."""
     others = np.arange(1, group.size)
     gather = Round.of(others, np.zeros_like(others), 1 / group.size)
     return [gather if op == "gather" else gather.back()]
@@ -277,9 +282,9 @@ def _there_and_back(rounds: list[Round]) -> list[Round]:
 
 
 def _inside_ring(group: Group) -> list[Round]:
-    """A ring in each node, over a part of the data each step. Raises InputError where nodes have unlike numbers of members."""
+    """A ring in each node, with a part of the data in each step. Raises InputError if the nodes' numbers of members differ."""
     if not group.is_even:
-        raise InputError("this algorithm needs as many ranks on each node; use ring")
+        raise InputError("this algorithm needs the same number of ranks on each node; use ring")
     per_node = group.per_node
     if per_node == 1:
         return []
@@ -289,7 +294,7 @@ def _inside_ring(group: Group) -> list[Round]:
 
 
 def _chained(group: Group, between: list[Round]) -> list[Round]:
-    """Chains to the first member of each node, `between` from there, and all the way back."""
+    """Rounds of chains to the first member of each node and of `between`, then the reverse of both."""
     chain = []
     for slot in range(group.per_node - 1, 0, -1):
         source = group.first[group.members > slot] + slot
@@ -298,7 +303,7 @@ def _chained(group: Group, between: list[Round]) -> list[Round]:
 
 
 def _parents(count: int) -> NDArray[np.int64]:
-    """Of each vertex of a binary tree whose leaves are the odd ones; −1 for the root, 0."""
+    """Parent of each vertex of a binary tree whose leaves are the odd numbers; −1 for the root 0."""
     numbers = np.arange(count)
     lowest = numbers & -numbers
     above = (numbers ^ lowest) | (lowest << 1)
@@ -309,7 +314,10 @@ def _parents(count: int) -> NDArray[np.int64]:
 
 
 def _tree_rounds(trees: Sequence[NDArray[np.int64]], members: NDArray[np.int64]) -> list[Round]:
-    """From the leaves to the roots, a round for each level; trees share the data evenly. `members` stand for the vertices."""
+    """Rounds from the leaves to the roots, one per level; the trees share the data evenly.
+
+    trees: parents of the vertices; members: the member at each vertex.
+    """
     messages: dict[int, list[tuple[int, int]]] = {}
     for parents in trees:
         for vertex in range(len(parents)):
@@ -326,8 +334,11 @@ def _tree_rounds(trees: Sequence[NDArray[np.int64]], members: NDArray[np.int64])
 
 @dataclass(frozen=True)
 class Algorithm:
-    """rounds: what it sends for an operation. pipelined: the operations for which data passes in pieces, each
-    following the one before through all rounds. at_once: no round waits for another."""
+    """An algorithm of collectives.
+
+    rounds: its messages for an operation and a group. pipelined: operations whose data passes through all rounds in chunks.
+    at_once: whether all rounds are concurrent.
+    """
 
     rounds: Callable[[Op, Group], list[Round]]
     ops: tuple[Op, ...]
@@ -353,5 +364,5 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
 
 
 def names_for(op: Op, among: Iterable[str] = ALGORITHMS) -> list[str]:
-    """The algorithms that do an operation."""
+    """Names of the algorithms that implement an operation."""
     return [name for name in among if op in ALGORITHMS[name].ops]

@@ -1,4 +1,4 @@
-"""What a collective costs on a cluster: the algorithm that the library chooses, its latency and its time."""
+"""Cost of a collective on a cluster: the algorithm that the library chooses, its latency and its duration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 if TYPE_CHECKING:
     from scaleproof.simulator.cluster import Cluster
 
-# What gloo does (gloo/{allreduce,reduce,broadcast,allgather,gather,scatter,alltoall}.cc; ProcessGroupGloo's reduce_scatter).
+# gloo's algorithms (gloo/{allreduce,reduce,broadcast,allgather,gather,scatter,alltoall}.cc; ProcessGroupGloo's reduce_scatter).
 GLOO: Final[dict[Op, str]] = {
     "all_reduce": "ring",
     "reduce_scatter": "whole_ring",
@@ -38,14 +38,14 @@ GLOO: Final[dict[Op, str]] = {
     "scatter": "linear",
 }
 # Messages of a rendezvous in addition to the data.
-_MORE_MESSAGES: Final = 2
-# What a library that is not known is assumed to choose from.
-_PLAIN: Final = ("ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear")
+_RENDEZVOUS_MESSAGES: Final = 2
+# Algorithms that an unknown library is assumed to choose from.
+_COMMON: Final = ("ring", "halving_doubling", "hierarchical", "binomial", "pairwise", "linear")
 
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """seconds: in all, latency_s of them before the busiest wire is busy."""
+    """Cost of a collective. seconds: the whole duration; latency_s: the part of it before the busiest link is busy."""
 
     algorithm: str
     latency_s: float
@@ -53,7 +53,7 @@ class CollectiveCost:
 
 
 def library_of(cluster: Cluster) -> Library:
-    """Who chooses the algorithms on a cluster."""
+    """The library that chooses the algorithms on a cluster."""
     if cluster.collectives.library is not None:
         return cluster.collectives.library
     if nccl_facts(cluster):
@@ -62,14 +62,13 @@ def library_of(cluster: Cluster) -> Library:
 
 
 def nccl_facts(cluster: Cluster) -> Nccl | None:
-    """What NCCL's model, or RCCL's, needs to know: as the cluster says, else by its device's name; None where it is unknown."""
+    """Parameters of NCCL's or RCCL's model: the cluster's own, else those for its device's name; None if they are unknown."""
     name = cluster.device.name
     return cluster.collectives.nccl or facts_of(name) or rccl_facts_of(name)
 
 
 def chosen_nccl(cluster: Cluster) -> Nccl | None:
-    """The facts of NCCL's model where NCCL or RCCL is the cluster's library, else None. Raises FieldError where they are not
-    known."""
+    """Parameters of NCCL's model if NCCL or RCCL is the cluster's library, else None. Raises FieldError if they are unknown."""
     if library_of(cluster) != "nccl":
         return None
     facts = nccl_facts(cluster)
@@ -80,7 +79,7 @@ def chosen_nccl(cluster: Cluster) -> Nccl | None:
 
 
 def processors_taken(cluster: Cluster) -> float:
-    """Share of a device's processors that move data instead of computing: NCCL takes one for each of its channels."""
+    """Share of a device's processors that move data instead of computing: NCCL occupies one for each of its channels."""
     facts, kernels = nccl_facts(cluster), cluster.device.kernels
     if facts is None or kernels is None:
         return 0.0
@@ -88,37 +87,38 @@ def processors_taken(cluster: Cluster) -> float:
 
 
 def rendezvous_s(group: Group, cluster: Cluster) -> float:
-    """Seconds by which a collective takes longer if it starts when its data are ready, with no receives queued before.
+    """Additional seconds of a collective that starts only when its data are ready, with no receives queued before.
 
-    For each node a network plugin that states a latency of its own (aws-ofi-nccl for EFA) then sends two more messages that the
-    data wait for: the receiver announces its buffer, and the sender reports completion (its RDMA protocol). That each takes the
-    latency that the plugin states is an assumption.
+    For each node, a network plugin that states its own latency (aws-ofi-nccl for EFA) then sends two more messages that the
+    data wait for: the receiver announces its buffer, and the sender reports completion (its RDMA protocol). It is an assumption
+    that each has the latency that the plugin states.
     """
     facts = chosen_nccl(cluster)
     if facts is None or group.nodes == 1:
         return 0.0
-    return _MORE_MESSAGES * group.nodes * facts.network_latency_s
+    return _RENDEZVOUS_MESSAGES * group.nodes * facts.network_latency_s
 
 
 def rotates(cluster: Cluster, algorithm: str) -> bool:
-    """Whether channels take turns at who is where in a node's order: NCCL's do, where messages follow one another."""
+    """Whether the order of a node's members is rotated from channel to channel, as NCCL does unless messages are concurrent."""
     return library_of(cluster) == "nccl" and not ALGORITHMS[algorithm].at_once
 
 
-# What a collective over a group costs, by the bytes of its size.
+# Cost of a collective over a group as a function of its size in bytes.
 Costing = Callable[[float], CollectiveCost]
 
 
 def collective_cost(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str | None = None) -> CollectiveCost:
-    """Of one size; see `costing`."""
+    """Cost of a collective of one size; see `costing`."""
     return costing(op, group, cluster, algorithm)(size_bytes)
 
 
 def costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
-    """By NCCL's model on the GPUs that it runs on, elsewhere by latency and bytes of the links, or as `calibrate` measured.
+    """Cost of a collective by size: as `calibrate` measured it, else by NCCL's model on its GPUs, else by the links' latency
+    and bandwidth.
 
-    algorithm: the one to use; the library's choice if absent. Raises InputError for an algorithm that does not suit, FieldError
-    for a link that is missing.
+    algorithm: the one to use; the library's choice if absent. Raises InputError for an unsuitable algorithm and FieldError for
+    a missing link.
     """
     if group.size == 1:
         return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
@@ -137,7 +137,8 @@ def costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None
 
 
 def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Group, cluster: Cluster) -> CollectiveCost:
-    """By the links, and as many times that as the nearest group that was measured took: of latency and of the rest apart."""
+    """The links' model, whose latency and transfer time are each scaled by measured over modelled of the nearest measured
+    group."""
     measured = cluster.collectives.nearest(op, group.size, group.nodes, size_bytes)
     if measured is None:
         return cost
@@ -146,30 +147,31 @@ def _corrected_cost(cost: CollectiveCost, op: Op, size_bytes: float, group: Grou
     if measured.nodes > cluster.nodes or per_node > devices:
         return cost
     ranks = [node * devices + device for node in range(measured.nodes) for device in range(per_node)][: measured.ranks]
-    alike = modelled_costing(op, Group.of(ranks, devices), cluster)(size_bytes)
+    modelled = modelled_costing(op, Group.of(ranks, devices), cluster)(size_bytes)
     measured_s = size_bytes / measured.bandwidth_Bps
-    latency_s, moving_s = cost.latency_s, cost.seconds - cost.latency_s
-    if alike.latency_s > 0:
-        latency_s *= measured.latency_s / alike.latency_s
-    if alike.seconds > alike.latency_s:
-        moving_s *= measured_s / (alike.seconds - alike.latency_s)
-    return CollectiveCost(cost.algorithm, latency_s, latency_s + moving_s)
+    latency_s, transfer_s = cost.latency_s, cost.seconds - cost.latency_s
+    if modelled.latency_s > 0:
+        latency_s *= measured.latency_s / modelled.latency_s
+    if modelled.seconds > modelled.latency_s:
+        transfer_s *= measured_s / (modelled.seconds - modelled.latency_s)
+    return CollectiveCost(cost.algorithm, latency_s, latency_s + transfer_s)
 
 
 def modelled_costing(op: Op, group: Group, cluster: Cluster, algorithm: str | None = None) -> Costing:
-    """The same for two ranks or more, whatever was measured."""
+    """Cost of a collective over two or more ranks by size, by the model alone; errors as in `costing`."""
     if facts := chosen_nccl(cluster):
         return _nccl_costing(op, group, cluster, facts, algorithm)
-    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suiting(op, group)
-    return _cheapest([_plain_costing(op, group, cluster, name) for name in names])
+    names = [algorithm] if algorithm else [GLOO[op]] if library_of(cluster) == "gloo" else _suitable(op, group)
+    return _cheapest([_link_costing(op, group, cluster, name) for name in names])
 
 
 def direct_costing(op: Op, group: Group, cluster: Cluster) -> Costing:
-    """What kernels take that move data themselves, without a library: latency and bytes of the links."""
+    """Cost by size of a collective in kernels that move data themselves, without a library: the links' latency and
+    bandwidth."""
     if group.size == 1:
         return lambda size_bytes: CollectiveCost("none", 0.0, 0.0)
     _check_links(group, cluster)
-    return _plain_costing(op, group, cluster, GLOO[op])
+    return _link_costing(op, group, cluster, GLOO[op])
 
 
 def _check_links(group: Group, cluster: Cluster) -> None:
@@ -179,8 +181,8 @@ def _check_links(group: Group, cluster: Cluster) -> None:
         raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
 
 
-def _suiting(op: Op, group: Group) -> list[str]:
-    return [name for name in names_for(op, _PLAIN) if name != "hierarchical" or group.is_even]
+def _suitable(op: Op, group: Group) -> list[str]:
+    return [name for name in names_for(op, _COMMON) if name != "hierarchical" or group.is_even]
 
 
 def _cheapest(costings: Sequence[Costing]) -> Costing:
@@ -190,52 +192,51 @@ def _cheapest(costings: Sequence[Costing]) -> Costing:
 
 
 def _nccl_costing(op: Op, group: Group, cluster: Cluster, facts: Nccl, algorithm: str | None) -> Costing:
-    """An algorithm that NCCL does not have, but is asked for, goes by the links alone."""
+    """Cost by NCCL's model; a given algorithm that NCCL does not have uses the links' model."""
     usable = candidates(op, group, facts)
-    wires = GroupLinks(group, cluster.node, cluster.network)
+    links = GroupLinks(group, cluster.node, cluster.network)
     if names := [name for name in usable if algorithm in (None, name)]:
-        return _fastest([(name, curve) for name in names for curve in curves(op, wires, facts, name)])
+        return _fastest([(name, curve) for name in names for curve in curves(op, links, facts, name)])
     if algorithm is not None and algorithm.startswith("nvls"):
         raise InputError(f"{algorithm} does not work on {group.size} ranks here; use one of {', '.join(usable)}")
-    return _plain_costing(op, group, cluster, algorithm or GLOO[op])
+    return _link_costing(op, group, cluster, algorithm or GLOO[op])
 
 
 def _fastest(named: Sequence[tuple[str, Curve]]) -> Costing:
     def cost(size_bytes: float) -> CollectiveCost:
-        # this is asked for thousands of sizes: only what is chosen becomes a cost
+        # called for thousands of sizes: only the chosen curve becomes a CollectiveCost
         latency_s, seconds, chosen = 0.0, math.inf, ""
         for name, curve in named:
-            found_s, in_all_s = curve.seconds(size_bytes)
-            # a link may be so slow that all take for ever
-            if not chosen or in_all_s < seconds:
-                latency_s, seconds, chosen = found_s, in_all_s, name
+            curve_latency_s, curve_s = curve.seconds(size_bytes)
+            # `not chosen`: all durations may be infinite
+            if not chosen or curve_s < seconds:
+                latency_s, seconds, chosen = curve_latency_s, curve_s, name
         return CollectiveCost(chosen, latency_s, seconds)
 
     return cost
 
 
-def _plain_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Costing:
-    """Latency of the steps that follow one another, plus the time of the busiest wire: of each round, or of all together where
-    data is passed on in pieces."""
+def _link_costing(op: Op, group: Group, cluster: Cluster, algorithm: str) -> Costing:
+    """Latency of the consecutive steps plus the busy time of the busiest link: of each round, or of all rounds together if data
+    passes in chunks."""
     if algorithm.startswith("nvls") and library_of(cluster) != "nccl":
         raise InputError(f"{algorithm} needs NVSwitch, which {cluster.device.name} does not have; use another algorithm")
-    known = ALGORITHMS[algorithm]
-    if op in known.pipelined or known.at_once:
+    if op in ALGORITHMS[algorithm].pipelined or ALGORITHMS[algorithm].at_once:
         parts: Sequence[Traffic] = [traffic(algorithm, op, group, cluster.node, cluster.network, rotate=False)]
     else:
         parts = traffic_by_round(algorithm, op, group, cluster.node, cluster.network)
-    wires = GroupLinks(group, cluster.node, cluster.network)
-    latency_s = sum(map(wires.latency_s, parts))
+    links = GroupLinks(group, cluster.node, cluster.network)
+    latency_s = sum(map(links.latency_s, parts))
 
     def cost(size_bytes: float) -> CollectiveCost:
-        moving_s = sum(_moving_s(part, size_bytes, cluster) for part in parts)
-        return CollectiveCost(algorithm, latency_s, latency_s + moving_s)
+        transfer_s = sum(_transfer_s(part, size_bytes, cluster) for part in parts)
+        return CollectiveCost(algorithm, latency_s, latency_s + transfer_s)
 
     return cost
 
 
-def _moving_s(part: Traffic, size_bytes: float, cluster: Cluster) -> float:
-    """Of the busiest wire, or of the host that handles most messages, one after another."""
+def _transfer_s(part: Traffic, size_bytes: float, cluster: Cluster) -> float:
+    """Busy seconds of the busiest link, or of the host that handles the most messages, if that is longer."""
     inside_s, between_s = (link.overhead_s if link else 0.0 for link in (cluster.node.link, cluster.network))
-    handled_s = max(part.inside_messages * inside_s, part.between_messages * between_s)
-    return max(size_bytes * part.inside_s, size_bytes * part.between_s, handled_s)
+    host_s = max(part.inside_messages * inside_s, part.between_messages * between_s)
+    return max(size_bytes * part.inside_s, size_bytes * part.between_s, host_s)

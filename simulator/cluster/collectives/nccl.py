@@ -1,9 +1,9 @@
-"""What NCCL makes of a collective: its choice of algorithm and protocol, and the time, by its own tuning model.
+"""NCCL's choice of algorithm and protocol for a collective, and the collective's time, by NCCL's own tuning model.
 
-Latencies and limits are those of NCCL's src/graph/tuning.cc, of the releases that know Blackwell (2.27 and on); link
-efficiencies those of src/graph/topo.h and search.cc. RCCL is NCCL ported to AMD's GPUs: the same rings, trees and protocols,
-with the latencies, links and channels of its own copies of these files (ROCm/rccl, 2.27).
-Steps and bytes come from `traffic`, where NCCL counts coarser: so that NVLS depends on how many devices take part.
+Latencies and limits are those of NCCL's src/graph/tuning.cc in releases that know Blackwell (2.27 and later); link efficiencies
+are those of src/graph/topo.h and search.cc. RCCL is NCCL ported to AMD's GPUs: the same rings, trees and protocols, with the
+latencies, links and channels of its own copies of these files (ROCm/rccl, 2.27).
+Steps and bytes come from `traffic`, which is finer than NCCL's count: the time of NVLS depends on the number of devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROTOCOLS: Final[tuple[Protocol, ...]] = ("ll", "ll128", "simple")
 
 
 class Nccl(Spec):
-    """What NCCL's model needs to know of a cluster beyond the speeds of its links. With the generation cdna it is RCCL's."""
+    """Parameters of NCCL's model for a cluster, in addition to the speeds of its links; of RCCL's with the generation cdna."""
 
     generation: Generation = Field(
         description="of the GPUs; older ones than Volta count as Volta, as in NCCL; cdna: AMD Instinct from MI200 on"
@@ -37,13 +37,13 @@ class Nccl(Spec):
     nvls: bool = Field(True, description="use NVLink SHARP where the generation has it")
     ll128: bool = Field(True, description="whether the network keeps 128-byte stores in order, as the LL128 protocol needs")
     network_latency_s: Seconds = Field(
-        0.0, alias="network_latency", description="that the network's plugin states, on top of NCCL's own for InfiniBand"
+        0.0, alias="network_latency", description="latency that the network plugin states, added to NCCL's own for InfiniBand"
     )
 
 
 @dataclass(frozen=True)
 class GroupLinks:
-    """The links that a group uses, at their nominal speed."""
+    """The links that a group uses, at their nominal bandwidth."""
 
     group: Group
     node: Node
@@ -51,15 +51,15 @@ class GroupLinks:
 
     @property
     def cards(self) -> int:
-        """Of a node."""
+        """Number of network cards in use per node."""
         return self.node.cards_used
 
     def traffic(self, algorithm: str, op: Op) -> Traffic:
-        """What an algorithm sends over them."""
+        """Traffic of an algorithm on these links."""
         return traffic(algorithm, op, self.group, self.node, self.network, rotate=True)
 
     def latency_s(self, traffic: Traffic) -> float:
-        """Seconds that messages which follow one another are on their way over the links alone."""
+        """Seconds of latency of the traffic's consecutive messages on the links alone."""
         inside_s, between_s = (link.latency_s if link else 0.0 for link in (self.node.link, self.network))
         return traffic.inside_steps * inside_s + traffic.between_steps * between_s + traffic.further_s
 
@@ -72,19 +72,19 @@ _STEP_US: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
     "pcie": {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)},
     "network": {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0), "nvls_tree": (0, 0, 20.9)},
 }
-# The same of RCCL: baseLat, then hwLat of tuning_model_5, which its MI300X nodes use, by NVLink for Infinity Fabric. There a
-# ring's Simple step between nodes has 320 us, which no step takes: it stands for what RCCL's choice has to avoid. The tree's
-# latency is taken for the ring, an assumption, as NCCL's own model takes it where a node has one rank.
+# RCCL's counterparts: baseLat, then hwLat of tuning_model_5, which its MI300X nodes use; "nvlink" is Infinity Fabric. There a
+# ring's Simple step between nodes has 320 us, which no real step has: it keeps RCCL from choosing the ring. It is an assumption
+# that the ring has the tree's latency, as in NCCL's own model with one rank per node.
 _RCCL_BASE_US: Final = {"tree": (12.0, 12.0, 17.0), "ring": (12.0, 12.0, 17.0)}
 _RCCL_STEP_US: Final[dict[str, dict[str, tuple[float, float, float]]]] = {
     "nvlink": {"tree": (0.9, 0.9, 2.3), "ring": (0.8, 0.8, 2.1)},
     "pcie": {"tree": (2.2, 2.2, 5.7), "ring": (2.2, 2.2, 5.7)},
     "network": {"tree": (10.5, 10.5, 25.0), "ring": (10.5, 10.5, 25.0)},
 }
-# tuning.cc, getNetOverhead: what a proxy takes to post one message (Simple: a chunk of three), on Intel hosts.
+# tuning.cc, getNetOverhead: time of a proxy to post one message (Simple: a chunk of three), on Intel hosts.
 _POST_US: Final = {"ll": 1.0, "ll128": 1.0, "simple": 3.0}
-# tuning.cc, limits in GB/s for 1 node, 2 nodes, more: of LL (several nodes: Intel hosts), and per channel. RCCL has none, but
-# tables of ratios that rank its algorithms: that its limits are Ampere's is an assumption.
+# tuning.cc, limits in GB/s for 1 node, 2 nodes, more: of LL (several nodes: Intel hosts), and per channel. RCCL has no limits
+# but tables of ratios that rank its algorithms; it is an assumption that it has Ampere's limits.
 _GBps: Final = 1e9
 _LL_MAX: Final = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0, "blackwell": 282.0, "cdna": 87.7}
 _LL_NETWORK_MAX: Final = (39.0, 20.4)
@@ -98,21 +98,21 @@ _TREE_MAX: Final = {
     "cdna": (24.0, 23.6, 17.8),
 }  # fmt: skip
 _NVLS_TREE_MAX: Final = {"hopper": (0.0, 57.7, 45.5), "blackwell": (0.0, 96.0, 43.8)}
-# tuning.cc, nvlsEfficiency: share of NVLink that NVLS reaches.
+# tuning.cc, nvlsEfficiency: share of NVLink's bandwidth that NVLS reaches.
 _NVLS_SHARE: Final = {"hopper": 0.85, "blackwell": 0.74}
-# topo.h: GB/s that one NVLink carries of its nominal 25 (Volta to Hopper) or 50; of Infinity Fabric's 64 (MI300X; MI200: 36 of
-# 50); PCIe 3 x16: 12 of 15.75.
+# topo.h: effective over nominal GB/s of one NVLink (25 from Volta to Hopper, then 50), of Infinity Fabric (64 on MI300X; MI200:
+# 36 of 50) and of PCIe 3 x16 (12 of 15.75).
 _NVLINK_SHARE: Final = {"volta": 20 / 25, "ampere": 20 / 25, "hopper": 20.6 / 25, "blackwell": 40.1 / 50, "cdna": 48 / 64}
 _PCIE_SHARE: Final = 12 / 15.75
-# search.cc: channels get 12, 24 or 48 GB/s of cards that nominally carry 12.5, 25 or 50.
+# search.cc: channels get 12, 24 or 48 GB/s of cards with nominally 12.5, 25 or 50.
 _NETWORK_SHARE: Final = 0.96
-# What moves from a node to one rank of another at most, however fast the card. NCCL gives such a rank two channels (paths.cc,
-# ncclTopoGetNchannels) and cuts messages into 128 KiB (NCCL_P2P_NET_CHUNKSIZE), each of which has a fixed cost (NVIDIA/nccl,
-# issue 2409): one channel brought 18.3 GB/s, two 24.2 on cards of 25 (issue 1272). What goes to several ranks moves at the same
-# time, so that an alltoall over many nodes fills its cards (NVIDIA/nccl-tests, issue 267). Fitted, on CALIBRATION alone.
+# Largest rate from a node to one rank of another node, however fast the card. NCCL gives such a rank two channels (paths.cc,
+# ncclTopoGetNchannels) and cuts messages into chunks of 128 KiB (NCCL_P2P_NET_CHUNKSIZE), each of which has a fixed cost
+# (NVIDIA/nccl, issue 2409): one channel reached 18.3 GB/s, two 24.2 on cards of 25 (issue 1272). Messages to several ranks are
+# concurrent, so that an alltoall over many nodes fills its cards (NVIDIA/nccl-tests, issue 267). Fitted to CALIBRATION alone.
 _PEER_Bps: Final = 19.82e9
 CALIBRATION: Final = "sendrecv of 512 MiB between two nodes of eight B200 (19.82 GB/s over a card of 400 Gbit/s)"
-# Channels on one node; between nodes two for each card that the node's ranks use, which is where NCCL's search usually ends.
+# Channels on one node; between nodes two for each card that the node's ranks use, the usual result of NCCL's search.
 # RCCL: four for each of the 14 rings of eight fully joined MI300X, 16 rings for eight cards (rome_models.cc, 79 and 81).
 _CHANNELS: Final = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32, "cdna": 56}
 _NVLS_CHANNELS: Final = 16
@@ -136,7 +136,7 @@ _INSTINCT: Final = re.compile(r"\bMI[2-9]\d\d[AX]?\b")
 
 @functools.lru_cache(maxsize=256)
 def rccl_facts_of(device: str) -> Nccl | None:
-    """What the model takes from an AMD GPU's name, such as 'MI300X-192GB-OAM'; None when it is no AMD Instinct."""
+    """Parameters of RCCL's model for an AMD GPU by its name, such as 'MI300X-192GB-OAM'; None if it is no AMD Instinct."""
     if not _INSTINCT.search(device):
         return None
     return Nccl(generation="cdna", interconnect="pcie" if re.search("PCIe|MI210", device, re.IGNORECASE) else "nvlink")
@@ -144,33 +144,33 @@ def rccl_facts_of(device: str) -> Nccl | None:
 
 @functools.lru_cache(maxsize=256)
 def facts_of(device: str) -> Nccl | None:
-    """What NCCL's model takes from a GPU's name, such as 'H100-80GB-SXM'; None when it is no GPU that NCCL runs on."""
-    found = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
-    linked = not re.search(r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000", device, re.IGNORECASE)
-    return Nccl(generation=found[0], interconnect="nvlink" if linked else "pcie") if found else None
+    """Parameters of NCCL's model for a GPU by its name, such as 'H100-80GB-SXM'; None if NCCL does not run on it."""
+    matches = [generation for pattern, generation in _GENERATIONS.items() if re.search(rf"\b(?:{pattern})", device)]
+    has_nvlink = not re.search(r"PCIe|K80|M60|T4\b|L40?S?\b|A[34]0\b|A10G?\b|RTX|A[456]000", device, re.IGNORECASE)
+    return Nccl(generation=matches[0], interconnect="nvlink" if has_nvlink else "pcie") if matches else None
 
 
 def channels(facts: Nccl, nodes: int, cards: int) -> int:
-    """Channels over so many nodes, of which each uses so many cards."""
-    most = _CHANNELS[facts.generation]
-    return most if nodes == 1 else min(most, 2 * cards)
+    """Number of channels over `nodes` nodes that use `cards` network cards each."""
+    limit = _CHANNELS[facts.generation]
+    return limit if nodes == 1 else min(limit, 2 * cards)
 
 
 def candidates(op: Op, group: Group, facts: Nccl) -> list[str]:
-    """The algorithms NCCL has for `op` on such a group."""
+    """The algorithms that NCCL has for an operation on a group."""
     if op in ("alltoall", "sendrecv"):
         return ["pairwise"]
-    switched = facts.nvls and facts.generation in _NVLS_SHARE and facts.interconnect == "nvlink" and group.per_node > 2
-    found = ["ring", "tree"] + (["nvls" if group.nodes == 1 else "nvls_tree"] if switched else [])
-    return names_for(op, found)
+    has_nvls = facts.nvls and facts.generation in _NVLS_SHARE and facts.interconnect == "nvlink" and group.per_node > 2
+    algorithms = ["ring", "tree"] + (["nvls" if group.nodes == 1 else "nvls_tree"] if has_nvls else [])
+    return names_for(op, algorithms)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A collective by one algorithm and protocol, of any size.
+    """Duration of a collective as a function of its size, for one algorithm and protocol.
 
-    latency_s: before the first byte has come through all steps; from `plateau_bytes` on `plateau` times as long. rate_Bps: of
-    the whole size, of which small sizes reach a share by `fill`, a table for sizes of 64 B · 2^i.
+    latency_s: until the first byte has passed all steps; `plateau` times as long from `plateau_bytes` on. rate_Bps: algorithm
+    bandwidth of large sizes; small sizes reach a share of it, given by `fill` for sizes of 64 B · 2^i.
     """
 
     latency_s: float
@@ -180,54 +180,56 @@ class Curve:
     plateau_bytes: float = math.inf
 
     def seconds(self, size_bytes: float) -> tuple[float, float]:
-        """Latency, and seconds in all."""
+        """Latency and whole duration in seconds."""
         latency_s = self.latency_s * self.plateau if size_bytes >= self.plateau_bytes else self.latency_s
         return latency_s, latency_s + size_bytes / (self.rate_Bps * _filled(size_bytes, self.fill))
 
 
-def curves(op: Op, wires: GroupLinks, facts: Nccl, algorithm: str) -> tuple[Curve, ...]:
-    """A collective by one of `candidates`: with each protocol that NCCL may choose, of which it takes the fastest."""
+def curves(op: Op, links: GroupLinks, facts: Nccl, algorithm: str) -> tuple[Curve, ...]:
+    """Durations of a collective with one of `candidates`, for each protocol that NCCL may choose; it takes the fastest."""
     if algorithm == "pairwise":
-        return (_pairwise(op, wires, facts),)
-    case = _Case(op, wires, facts, algorithm)
+        return (_pairwise(op, links, facts),)
+    case = _Case(op, links, facts, algorithm)
     return tuple(case.curve(protocol) for protocol in case.protocols)
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A collective by one algorithm; protocols differ in what a step takes and in what of the links they use."""
+    """A collective with one algorithm; protocols differ in the latency of a step and in the share of the bandwidth they
+    reach."""
 
     op: Op
-    wires: GroupLinks
+    links: GroupLinks
     facts: Nccl
     algorithm: str
 
     @property
     def group(self) -> Group:
-        return self.wires.group
+        return self.links.group
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
-        """NVLS moves by Simple alone; LL128 needs NVLink and a network that keeps order."""
+        """Protocols to choose from: only Simple for NVLS; LL128 needs NVLink and a network that keeps stores in order."""
         if self.algorithm.startswith("nvls"):
             return ("simple",)
         return PROTOCOLS if self.facts.ll128 and self.facts.interconnect == "nvlink" else ("ll", "simple")
 
     @functools.cached_property
     def channels(self) -> int:
-        return channels(self.facts, self.group.nodes, min(self.wires.cards, self.group.per_node))
+        return channels(self.facts, self.group.nodes, min(self.links.cards, self.group.per_node))
 
     @property
     def scale(self) -> int:
-        """Where NCCL's limits for one node, two, and more stand."""
+        """Index into NCCL's limits for one node, two nodes and more."""
         return min(self.group.nodes, 3) - 1
 
     @functools.cached_property
     def traffic(self) -> Traffic:
-        return self.wires.traffic(self.algorithm, self.op)
+        return self.links.traffic(self.algorithm, self.op)
 
     def curve(self, protocol: Protocol) -> Curve:
-        """By a protocol. NCCL applies its table of filling to trees; NVLS passes chunks through several stages alike."""
+        """Duration by size with a protocol. NCCL applies its tree correction to trees; here NVLS, which passes chunks through
+        several stages too, gets it as well."""
         latency_s, rate_Bps = self._latency_s(protocol), self._rate_Bps(protocol)
         if self.algorithm != "ring":
             return Curve(latency_s, rate_Bps, (*_FILL[protocol], 1.0))
@@ -237,33 +239,33 @@ class _Case:
         return Curve(latency_s, rate_Bps, (), plateau, 64 * self.channels * self.group.size)
 
     def _latency_s(self, protocol: Protocol) -> float:
-        """Seconds before the first byte has come through all steps."""
-        traffic, at, several = self.traffic, PROTOCOLS.index(protocol), self.group.nodes > 1
+        """Seconds until the first byte has passed all steps."""
+        traffic, index, multi_node = self.traffic, PROTOCOLS.index(protocol), self.group.nodes > 1
         base_us, step_us = _latencies_us(self.facts)
-        inside_us, between_us = step_us[self.facts.interconnect][self.algorithm][at], 0.0
-        if several:
-            # with one rank per node nothing hides the network's latency, and NCCL takes the tree's
+        inside_us, between_us = step_us[self.facts.interconnect][self.algorithm][index], 0.0
+        if multi_node:
+            # with one rank per node nothing overlaps the network's latency, and NCCL uses the tree's
             steps_us = step_us["network"]["tree" if self.group.per_node == 1 else self.algorithm]
-            between_us = steps_us[at] + self.facts.network_latency_s / _US
-        if several and self.algorithm == "ring":
+            between_us = steps_us[index] + self.facts.network_latency_s / _US
+        if multi_node and self.algorithm == "ring":
             inside_us = max(inside_us, _POST_US[protocol])
-        # NCCL counts both ways over the switch as one step
+        # NCCL counts both directions over the switch as one step
         inside_steps = min(1, traffic.inside_steps) if self.algorithm.startswith("nvls") else traffic.inside_steps
-        return _US * (base_us[self.algorithm][at] + inside_steps * inside_us + traffic.between_steps * between_us)
+        return _US * (base_us[self.algorithm][index] + inside_steps * inside_us + traffic.between_steps * between_us)
 
     def _rate_Bps(self, protocol: Protocol) -> float:
-        """Algorithm bandwidth: the wires', less what the protocol spends, within NCCL's limits per channel."""
+        """Algorithm bandwidth: that of the links, less the protocol's overhead, within NCCL's limits per channel."""
         port_share = _NVLS_SHARE[self.facts.generation] if self.algorithm.startswith("nvls") else 1.0
-        wire_Bps = 1 / _wire_s(self.traffic, self.facts, port_share)
+        links_Bps = 1 / _links_s(self.traffic, self.facts, port_share)
         bus = bus_factor(self.op, self.group.size)
         if self.algorithm == "ring":
-            return self._ring_bus_Bps(wire_Bps * bus, protocol) / bus
+            return self._ring_bus_Bps(links_Bps * bus, protocol) / bus
         if self.algorithm == "tree":
-            return self._tree_bus_Bps(wire_Bps * 2, protocol) / 2
+            return self._tree_bus_Bps(links_Bps * 2, protocol) / 2
         if self.algorithm == "nvls_tree":
             channel_Bps = _NVLS_TREE_MAX[self.facts.generation][self.scale] * _GBps
-            return min(wire_Bps, channel_Bps * min(_NVLS_CHANNELS, self.channels) / bus)
-        return wire_Bps
+            return min(links_Bps, channel_Bps * min(_NVLS_CHANNELS, self.channels) / bus)
+        return links_Bps
 
     def _ring_bus_Bps(self, bus_Bps: float, protocol: Protocol) -> float:
         if protocol == "ll":
@@ -289,7 +291,7 @@ class _Case:
 
 
 def _filled(size_bytes: float, table: tuple[float, ...]) -> float:
-    """Between the table's sizes in proportion, so that a larger size never takes less time; all of it beyond them."""
+    """Share of the rate that a size reaches, interpolated in the table so that a larger size never takes less time."""
     if not table:
         return 1.0
     step = min(max(0.0, math.log2(max(size_bytes, 1.0) / 64)), len(table) - 1.0)
@@ -297,44 +299,45 @@ def _filled(size_bytes: float, table: tuple[float, ...]) -> float:
     return table[below] + (step - below) * (table[below + 1] - table[below])
 
 
-# By algorithm and protocol.
+# Microseconds by algorithm and protocol.
 _Latencies = dict[str, tuple[float, float, float]]
 
 
 def _latencies_us(facts: Nccl) -> tuple[_Latencies, dict[str, _Latencies]]:
-    """Microseconds to start, and of a step by the kind of link."""
+    """Microseconds to start a collective, and of a step by the kind of link."""
     return (_RCCL_BASE_US, _RCCL_STEP_US) if facts.generation == "cdna" else (_BASE_US, _STEP_US)
 
 
 def _link_share(facts: Nccl) -> float:
-    """Share of its nominal bandwidth that a link inside a node carries."""
+    """Effective over nominal bandwidth of a link inside a node."""
     return _NVLINK_SHARE[facts.generation] if facts.interconnect == "nvlink" else _PCIE_SHARE
 
 
-def _wire_s(traffic: Traffic, facts: Nccl, port_share: float = 1.0) -> float:
-    """Seconds that the busiest wire is busy for each byte, at what NCCL gets out of it."""
+def _links_s(traffic: Traffic, facts: Nccl, port_share: float = 1.0) -> float:
+    """Busy seconds of the busiest link per byte, at the rate that NCCL reaches."""
     return max(traffic.inside_s / (_link_share(facts) * port_share), traffic.between_s / _NETWORK_SHARE)
 
 
-def _pairwise(op: Op, wires: GroupLinks, facts: Nccl) -> Curve:
-    """Messages to all peers at once: one step each way, every remote one posted by the proxy, and none sooner than links allow.
+def _pairwise(op: Op, links: GroupLinks, facts: Nccl) -> Curve:
+    """Concurrent messages to all peers: one step inside and one between nodes; the proxy posts each remote message, and the
+    latency is at least that of the links.
 
-    Where NVLink joins a node's ranks, what they all have for one rank of another node goes over that rank's rail together (PXN,
-    NVIDIA's blog on NCCL 2.12).
+    If NVLink connects a node's ranks, all their messages for one rank of another node use that rank's rail (PXN, NVIDIA's blog
+    on NCCL 2.12).
     """
-    group, traffic = wires.group, wires.traffic("pairwise", op)
-    second_s = _wire_s(traffic, facts)
-    if traffic.remote:
-        together = group.per_node if facts.interconnect == "nvlink" else 1
-        second_s = max(second_s, (1.0 if op == "sendrecv" else together / group.size) / _PEER_Bps)
-    latency_s = _messages_latency_s(facts, traffic.inside_steps, traffic.remote)
-    return Curve(max(latency_s, wires.latency_s(traffic)), 1 / second_s)
+    group, traffic = links.group, links.traffic("pairwise", op)
+    per_byte_s = _links_s(traffic, facts)
+    if traffic.remote_messages:
+        senders = group.per_node if facts.interconnect == "nvlink" else 1
+        per_byte_s = max(per_byte_s, (1.0 if op == "sendrecv" else senders / group.size) / _PEER_Bps)
+    latency_s = _messages_latency_s(facts, traffic.inside_steps, traffic.remote_messages)
+    return Curve(max(latency_s, links.latency_s(traffic)), 1 / per_byte_s)
 
 
 def _messages_latency_s(facts: Nccl, inside: int, remote: int) -> float:
-    """Seconds before the first byte of messages that start together has come: the kernel's launch, and a step each way.
+    """Seconds until the first byte of concurrent messages arrives: the kernel's launch, and a step inside and between nodes.
 
-    inside: whether there are any inside the node; remote: how many go to other nodes.
+    inside: 1 if there are messages inside the node, else 0; remote: number of messages to other nodes.
     """
     base_us, step_us = _latencies_us(facts)
     simple = PROTOCOLS.index("simple")
@@ -346,10 +349,10 @@ def _messages_latency_s(facts: Nccl, inside: int, remote: int) -> float:
 
 @dataclass(frozen=True)
 class PointToPoint:
-    """A message from one rank to another, as a sendrecv moves it.
+    """A message from one rank to another by sendrecv.
 
-    latency_s: before its first byte has come, at least. share: of the links' nominal bandwidth that its bytes get. most_Bps:
-    what it reaches at most, however fast the links.
+    latency_s: least time until its first byte arrives. share: of the links' nominal bandwidth that it reaches. most_Bps: its
+    largest rate, however fast the links are.
     """
 
     latency_s: float
@@ -358,7 +361,7 @@ class PointToPoint:
 
 
 def point_to_point(facts: Nccl, crosses: bool) -> PointToPoint:
-    """A message between two ranks. crosses: whether they are on different nodes."""
+    """Parameters of a message between two ranks. crosses: whether they are on different nodes."""
     if crosses:
         return PointToPoint(_messages_latency_s(facts, inside=0, remote=1), _NETWORK_SHARE, _PEER_Bps)
     return PointToPoint(_messages_latency_s(facts, inside=1, remote=0), _link_share(facts), math.inf)

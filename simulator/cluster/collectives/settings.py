@@ -1,4 +1,4 @@
-"""What is known of a cluster's collectives beyond its links: the library, what was measured, what NCCL needs."""
+"""Settings of a cluster's collectives: the library, measured collectives, and parameters of NCCL's model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ Library = Literal["nccl", "gloo", "fastest"]
 
 
 class MeasuredCollective(Spec):
-    """A collective over `ranks` ranks on `nodes` nodes takes latency + size / bandwidth, keeping `cores_busy` cores busy.
+    """Duration of a collective over `ranks` ranks on `nodes` nodes, latency + size / bandwidth, which keeps `cores_busy` cores
+    busy.
 
-    bandwidth: of the collective's size (for all_reduce and the like the whole buffer), not of a link. from: the smallest size
-    that it holds for. Libraries change protocols with the size: several entries for a group make a curve in pieces.
+    bandwidth: the collective's size (for all_reduce and similar ones the whole buffer) per second, not that of a link. from:
+    the smallest size that the entry is valid for. Libraries change protocols with the size: several entries for a group are a
+    piecewise linear curve.
     """
 
     op: Op = "all_reduce"
@@ -31,17 +33,17 @@ class MeasuredCollective(Spec):
     cores_busy: float = Field(0.0, ge=0)
 
     def seconds(self, size_bytes: float) -> float:
-        """What one of that size takes."""
+        """Seconds of a collective of this size."""
         return self.latency_s + size_bytes / self.bandwidth_Bps
 
 
 class CollectiveSettings(Spec):
-    """Measured collectives, and facts for NCCL's model (without them, the device's name tells).
+    """The library, measured collectives and parameters of NCCL's model, which otherwise follow from the device's name.
 
-    library: who chooses the algorithm. nccl (on AMD's GPUs RCCL) and gloo choose as they do; fastest: the best of those that
-    need nothing but links. Absent: nccl on the GPUs it runs on, gloo where ranks compute on the host's cores, else fastest.
-    measured: by operation and group. A group of another size goes by the links, corrected as the nearest measured one of the
-    same operation needs it.
+    library: chooses the algorithm. nccl (RCCL on AMD's GPUs) and gloo choose like these libraries; fastest: the fastest
+    algorithm that needs only links. If absent: nccl on the GPUs that it runs on, gloo if ranks compute on the host's cores,
+    else fastest. measured: by operation and group. Groups of other sizes use the links' model with the correction of the
+    nearest measured group of the same operation.
     """
 
     library: Library | None = None
@@ -49,16 +51,16 @@ class CollectiveSettings(Spec):
     nccl: Nccl | None = None
 
     def exactly(self, op: Op, ranks: int, nodes: int, size_bytes: float = math.inf) -> MeasuredCollective | None:
-        """The measurement of such a group, if there is one: of several the one from the largest size that does not exceed this
-        one, for sizes smaller than any the first."""
-        pieces = [m for m in self.measured if (m.op, m.ranks, m.nodes) == (op, ranks, nodes)]
-        reached = [m for m in pieces if m.from_bytes <= size_bytes]
-        if reached:
-            return max(reached, key=lambda m: m.from_bytes)
-        return min(pieces, key=lambda m: m.from_bytes, default=None)
+        """The measured entry that is valid for this group and size (the first one for smaller sizes); None if there is none."""
+        entries = [m for m in self.measured if (m.op, m.ranks, m.nodes) == (op, ranks, nodes)]
+        valid = [m for m in entries if m.from_bytes <= size_bytes]
+        if valid:
+            return max(valid, key=lambda m: m.from_bytes)
+        return min(entries, key=lambda m: m.from_bytes, default=None)
 
     def nearest(self, op: Op, ranks: int, nodes: int, size_bytes: float = math.inf) -> MeasuredCollective | None:
-        """The same of the group whose size is nearest by ratio, of those that stay on one node, or that do not."""
-        alike = [m for m in self.measured if m.op == op and (m.nodes > 1) == (nodes > 1)]
-        group = min(alike, key=lambda m: abs(math.log(m.ranks / ranks)), default=None)
+        """The measured entry of the group whose size is nearest by ratio, among groups that also are on one node, or on
+        several; None if there is none."""
+        comparable = [m for m in self.measured if m.op == op and (m.nodes > 1) == (nodes > 1)]
+        group = min(comparable, key=lambda m: abs(math.log(m.ranks / ranks)), default=None)
         return None if group is None else self.exactly(op, group.ranks, group.nodes, size_bytes)

@@ -1,1 +1,1 @@
-"""TODO: simulator.cluster.device."""
+"""Devices: time of layers on GPUs, other accelerators and CPU cores."""

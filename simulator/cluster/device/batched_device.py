@@ -1,4 +1,4 @@
-"""Devices: several of them in place of one, for points that differ in the numbers of what they compute on."""
+"""Several devices in place of one, for points of a study that differ in their devices' numbers."""
 
 from __future__ import annotations
 
@@ -11,72 +11,73 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.cluster.device.device import Device, Precision
 from scaleproof.simulator.cluster.device.kernels import Kernels
-from scaleproof.simulator.common.batched import BatchedPoints, Varying
+from scaleproof.simulator.common.batched import BatchedNumber, BatchedPoints
 
 
 @dataclass(frozen=True)
 class BatchedDevice:
-    """Stands for a Device where a program is compiled for many points at once; what it tells varies from point to point.
+    """Has the interface of a Device where a program is compiled for many points at once; its numbers are batched.
 
-    each: devices of one name, memory, power limit and kernels; at: which of them each point has, shape (points,). known: what
-    was computed of each device, by what it follows from; shared by all that have the same devices.
+    devices: they have the same name, memory, power limit and kernels. device_of_point: index into `devices`, shape (points,).
+    cache: numbers of each device by a key of what they depend on; batches of the same devices share it.
     """
 
-    crowd: BatchedPoints
-    each: Sequence[Device]
-    at: NDArray[np.int64]
-    known: dict[Hashable, Sequence[Sequence[float]]] = field(default_factory=dict, compare=False)
+    batch: BatchedPoints
+    devices: Sequence[Device]
+    device_of_point: NDArray[np.int64]
+    cache: dict[Hashable, Sequence[Sequence[float]]] = field(default_factory=dict, compare=False)
 
     @property
     def name(self) -> str:
-        """Of all."""
-        return self.each[0].name
+        """Name, which all devices share."""
+        return self.devices[0].name
 
     @property
     def kernels(self) -> Kernels | None:
-        """Of all."""
-        return self.each[0].kernels
+        """Parameters of the kernel model, which all devices share."""
+        return self.devices[0].kernels
 
     @property
     def memory_bytes(self) -> float:
-        """Of all."""
-        return self.each[0].memory_bytes
+        """Bytes of memory, which all devices share."""
+        return self.devices[0].memory_bytes
 
     @property
     def capacity_bytes(self) -> float:
-        """Of all."""
-        return self.each[0].capacity_bytes
+        """Bytes of memory that programs can allocate, which all devices share."""
+        return self.devices[0].capacity_bytes
 
     @property
     def power_limit_W(self) -> float | None:
-        """Of all."""
-        return self.each[0].power_limit_W
+        """Power limit in watts, which all devices share."""
+        return self.devices[0].power_limit_W
 
     @property
-    def memory_bandwidth_Bps(self) -> Varying:
-        """Of each."""
-        return self._number([one.memory_bandwidth_Bps for one in self.each])
+    def memory_bandwidth_Bps(self) -> BatchedNumber:
+        """Memory bandwidth of each point's device."""
+        return self._number([device.memory_bandwidth_Bps for device in self.devices])
 
     @property
-    def efficiency(self) -> Varying | None:
-        """None where no device has one."""
-        found = [one.efficiency for one in self.each if one.efficiency is not None]
-        return self._number(found) if found else None
+    def efficiency(self) -> BatchedNumber | None:
+        """Efficiency of each point's device; None if no device has one."""
+        efficiencies = [device.efficiency for device in self.devices if device.efficiency is not None]
+        return self._number(efficiencies) if efficiencies else None
 
     @property
-    def peak_flops(self) -> dict[Precision, Varying]:
-        """Of each, by precision."""
-        return {name: self._number([one.peak_flops[name] for one in self.each]) for name in self.each[0].peak_flops}
+    def peak_flops(self) -> dict[Precision, BatchedNumber]:
+        """Peak FLOP/s of each point's device, by precision."""
+        names = self.devices[0].peak_flops
+        return {name: self._number([device.peak_flops[name] for device in self.devices]) for name in names}
 
-    def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> tuple[Varying, ...]:
-        """What `function` says of each device, as numbers that vary from point to point; once for each `key`."""
-        if key not in self.known:
-            self.known[key] = [function(one) for one in self.each]
-        return tuple(self._number(values) for values in zip(*self.known[key], strict=True))
+    def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> tuple[BatchedNumber, ...]:
+        """Batched numbers that `function` computes of each device; computed once for each `key`."""
+        if key not in self.cache:
+            self.cache[key] = [function(device) for device in self.devices]
+        return tuple(self._number(values) for values in zip(*self.cache[key], strict=True))
 
     def changed(self, change: Callable[[Device], Device]) -> BatchedDevice:
-        """With each of them changed."""
-        return BatchedDevice(self.crowd, [change(one) for one in self.each], self.at)
+        """A batch of the changed devices."""
+        return BatchedDevice(self.batch, [change(device) for device in self.devices], self.device_of_point)
 
-    def _number(self, values: Any) -> Varying:
-        return self.crowd.number(np.array(values, dtype=np.float64)[self.at])
+    def _number(self, values: Any) -> BatchedNumber:
+        return self.batch.number(np.array(values, dtype=np.float64)[self.device_of_point])

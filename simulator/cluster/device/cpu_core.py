@@ -1,8 +1,8 @@
-"""What layers take on a processor's core, which hides nothing under anything else: calls, arithmetic and bytes add up.
+"""Time of layers on a CPU core, which overlaps nothing: calls, arithmetic and memory traffic add up.
 
-Frameworks call one operator after another, and the caches of a core hold little of what the one before has left: what an
-operator takes is what its calls, its FLOPs and its bytes take, each for itself. So times are linear in a few numbers of the
-device, which `scaleproof calibrate` fits to layers that it has timed.
+Frameworks call one operator after another, and little of the previous operator's data is still in the core's caches: the time
+of an operator is the sum of the times of its calls, its FLOPs and its bytes. So times are linear in a few numbers of the
+device, which `scaleproof calibrate` fits to measured layers.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ ATTENTION_CALLS: Final = "attention calls"
 FLOPS: Final = "flops"
 FLASH_FORWARD_FLOPS: Final = "flash forward flops"
 FLASH_BACKWARD_FLOPS: Final = "flash backward flops"
-# Kinds of operators by what they move, each a field of Serial; what is none of them counts as `other`. Libraries pack factors
-# of a product, so that they can be read in order, but not those of a matrix and a vector.
+# Kinds of memory traffic, each a field of Serial; `other` is the rest. `packed`: libraries copy the factors of a product so
+# that they can be read in order, but not those of a product of a matrix and a vector.
 KINDS: Final = ("product", "packed", "norm", "gelu", "relu", "embedding", "loss", "other")
-# Products of a flash kernel's backward pass for each of its forward pass: it makes the scores again (arXiv 2205.14135).
+# Products of a flash kernel's backward pass per product of its forward pass: it recomputes the scores (arXiv 2205.14135).
 _FLASH_BACKWARD: Final = 2.5
 
-# How much there is of each: calls, FLOPs, and elements moved by kind.
+# Amounts of work by the names above: calls, FLOPs, and elements moved by kind.
 Work = Counter[str]
 
 
 class Serial(Spec):
-    """What operators take, in launches and in what memory takes for the bytes that they move.
+    """Costs of operators, in units of the launch time and of the memory's time for their bytes.
 
-    backward_calls: launches of a product of the backward pass, with what differentiates it, where one of the forward pass takes
-    one. memory_calls, memory_backward_calls: of an operator that is no product. attention_calls: of attention beside its own,
-    for what splits and joins heads. packed: times that factors of a product are packed. The rest: how many times as long as
-    memory operators of that kind take for their bytes.
+    backward_calls: launch times per product of the backward pass, including autograd's work; a product of the forward pass has
+    one. memory_calls, memory_backward_calls: launch times per operator that is not a product. attention_calls: additional
+    launch times per attention, which splits and joins heads. packed: times that factors of a product are packed. The others:
+    time of operators of that kind over the memory's time for their bytes.
     """
 
     backward_calls: float = Field(1.0, ge=0)
@@ -59,7 +59,7 @@ class Serial(Spec):
     def each_s(
         self, launch_s: float, flops: float, flash_forward_flops: float, flash_backward_flops: float, element_s: float
     ) -> dict[str, float]:
-        """Seconds of one of each kind of work, by what a launch and an element that memory moves take, and FLOP/s."""
+        """Seconds per unit of each kind of work. element_s: the memory's time per element; the FLOP rates are per second."""
         return {
             CALLS: launch_s,
             BACKWARD_CALLS: launch_s * self.backward_calls,
@@ -74,7 +74,7 @@ class Serial(Spec):
 
 
 def forward_work(operators: Iterable[Operator], samples: float) -> Work:
-    """Of the forward pass over `samples` samples."""
+    """Work of the forward pass over `samples` samples."""
     work: Work = Counter()
     for operator in operators:
         if isinstance(operator, MemoryBound):
@@ -87,7 +87,7 @@ def forward_work(operators: Iterable[Operator], samples: float) -> Work:
 
 
 def backward_work(operators: Iterable[Operator], samples: float) -> Work:
-    """Of the backward pass."""
+    """Work of the backward pass over `samples` samples."""
     work: Work = Counter()
     for operator in operators:
         if isinstance(operator, MemoryBound):
@@ -100,7 +100,7 @@ def backward_work(operators: Iterable[Operator], samples: float) -> Work:
 
 
 def weights_work(operators: Iterable[Operator], samples: float) -> Work:
-    """Of those products of the backward pass that make gradients of weights."""
+    """Work of the backward pass's products that compute weight gradients."""
     work: Work = Counter()
     for operator in operators:
         if isinstance(operator, Matmul | Convolution):
@@ -118,13 +118,14 @@ def _multiply(work: Work, calls: str, operator: Matmul | Convolution, products: 
         packed = 0.0
         if isinstance(operator, Matmul):
             moved, packed = _matrices(product), _packed(product)
-        else:  # a value is read once, however many windows it is in
+        else:  # each input value is read once, even if it is in several windows
             moved = (operator.input_elements + operator.positions * operator.outputs) * samples + operator.weights
         work.update({calls: 1, FLOPS: product.flops, "product": moved, "packed": packed})
 
 
 def _attend(work: Work, calls: str, operator: Attention, samples: float, times: float, flops: str) -> None:
-    """A flash kernel skips what a mask hides; else each product and the softmax between them is a call."""
+    """Adds the work of attention: one call that skips masked scores if it is flash attention, else a call for each product and
+    for the softmax. times: products per product of the forward pass."""
     work.update({ATTENTION_CALLS: 1})
     if operator.flash:
         rows = operator.heads * operator.queries + operator.key_heads * operator.keys
@@ -138,12 +139,12 @@ def _attend(work: Work, calls: str, operator: Attention, samples: float, times: 
 
 
 def _matrices(product: Product) -> float:
-    """Elements of both factors and of the result."""
+    """Elements of both factors and the result of a product."""
     m, n, k, batch = product
     return float(batch * (m * k + k * n + m * n))
 
 
 def _packed(product: Product) -> float:
-    """Elements of both factors, if they are matrices."""
+    """Elements of both factors of a product; zero if one of them is a vector, which is not packed."""
     m, n, k, batch = product
     return float(batch * (m * k + k * n)) if min(m, n, k) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""The device a rank computes on: from layers to seconds, by vendor numbers or by what was measured."""
+"""Devices: seconds of layers and optimizer steps, from the vendor's numbers or from measurements."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from scaleproof.simulator.model.operators import Attention, Convolution, Matmul,
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
 Optimizer = Literal["sgd", "momentum", "adam", "lamb", "adafactor"]
 
-# One, or many in an array.
+# A number or an array of numbers.
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 
-# Of an element between operators: products in 8 or 4 bits read what was stored in 16.
+# Bytes of a stored element, by precision: operands of products in 8 or 4 bits are stored in 16 bits.
 ELEMENT_BYTES: Final[dict[str, int]] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2}
 _NARROW: Final = ("fp8", "fp4")
-# Elements read and written per parameter: sgd reads w and g and writes w; momentum and Adam also read and write states. LAMB
-# writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once more for its sums.
+# Elements that an optimizer reads and writes per parameter: sgd reads w and g and writes w; momentum and Adam also read and
+# write states. LAMB writes Adam's update, reads it and w for their norms, and both again to apply it; Adafactor reads g once
+# more for its sums.
 OPTIMIZER_ACCESSES: Final[dict[str, int]] = {"sgd": 3, "momentum": 5, "adam": 7, "lamb": 12, "adafactor": 4}
 
 
 def storage_precision(precision: Precision) -> Precision:
-    """The precision in which activations and gradients are stored, and in which all but matrix products compute."""
+    """The precision of stored activations and gradients, and of all operators other than matrix products."""
     return "bf16" if precision in _NARROW else precision
 
 
 def is_narrow(precision: Precision) -> bool:
-    """Whether matrix products of blocks have 8 or 4 bits."""
+    """Whether the matrix products of blocks compute in 8 or 4 bits."""
     return precision in _NARROW
 
 
 def optimizer_bytes(parameters: Amount, optimizer: str, precision: str) -> Amount:
-    """Bytes that an optimizer's step moves: master weights and states are 32-bit also where gradients are 16-bit."""
+    """Bytes that an optimizer step reads and writes; master weights and states have 32 bits even if gradients have 16."""
     return parameters * max(4, ELEMENT_BYTES[precision]) * OPTIMIZER_ACCESSES[optimizer]
 
 
 class Linear(Spec):
-    """A measured time that grows with the number of samples: base + per_sample · samples."""
+    """A measured duration, linear in the number of samples: base + per_sample · samples."""
 
     base_s: Seconds = Field(alias="base")
     per_sample_s: Seconds = Field(alias="per_sample")
 
     def at(self, samples: float) -> float:
-        """Seconds for `samples` samples."""
+        """The duration in seconds for `samples` samples."""
         return self.base_s + self.per_sample_s * samples
 
 
 class MeasuredLayer(Spec):
-    """Times of one kind of layer, as `calibrate` measured them on one device."""
+    """Durations of one kind of layer, as `calibrate` measured them on a device."""
 
     signature: str
     precision: Precision
@@ -66,7 +67,7 @@ class MeasuredLayer(Spec):
 
 
 class MeasuredOptimizer(Spec):
-    """Time of an optimizer's step: base + per_parameter · parameters."""
+    """Measured duration of an optimizer step: base + per_parameter · parameters."""
 
     optimizer: Optimizer
     precision: Precision
@@ -75,10 +76,10 @@ class MeasuredOptimizer(Spec):
 
 
 class Device(Spec):
-    """One device. Times come from `measured` where it knows the layer, else from its kernels, else from its peak rate.
+    """A device. A layer's time is the measured one if there is one, else that of its kernels, else follows from the peak rate.
 
-    kernels: what bends times away from the peaks. A device without, or one given an efficiency, reaches the same share of
-    its peak in whatever it computes: `efficiency`, which is 1 if absent.
+    kernels: parameters of the kernel model. A device without them, or with an efficiency, reaches the same share of its peak in
+    all operators: `efficiency`, which is 1 if absent.
     """
 
     name: str
@@ -89,14 +90,14 @@ class Device(Spec):
         None, gt=0, le=1, description="share of the peak that training reaches, in place of kernels"
     )
     layer_overhead_s: Seconds = Field(
-        0.0, alias="layer_overhead", description="time a layer takes in each pass however small it is, beside an efficiency"
+        0.0, alias="layer_overhead", description="fixed time of a layer in each pass, for devices with an efficiency"
     )
-    memory_bytes: Bytes = Field(alias="memory", description="as the device is sold")
+    memory_bytes: Bytes = Field(alias="memory", description="nominal size of the device's memory")
     usable_memory_bytes: Bytes | None = Field(
-        None, alias="usable_memory", description="that programs can allocate, contexts included; all of its memory if absent"
+        None, alias="usable_memory", description="memory that programs can allocate, contexts included; all of it if absent"
     )
     memory_bandwidth_Bps: PositiveBytesPerSecond = Field(alias="memory_bandwidth")
-    power_limit_W: Watts | None = Field(None, gt=0, alias="power_limit", description="no kernel reaches it if absent")
+    power_limit_W: Watts | None = Field(None, gt=0, alias="power_limit", description="power limit; no throttling if absent")
     source: str = ""
     measured_layers: tuple[MeasuredLayer, ...] = ()
     measured_optimizers: tuple[MeasuredOptimizer, ...] = ()
@@ -107,7 +108,7 @@ class Device(Spec):
         return self.memory_bytes if self.usable_memory_bytes is None else self.usable_memory_bytes
 
     @model_validator(mode="after")
-    def _no_more_is_usable_than_there_is(self) -> Self:
+    def _usable_memory_fits(self) -> Self:
         if self.capacity_bytes > self.memory_bytes:
             raise ValueError("usable_memory: more than memory; give at most that, or leave it out")
         return self
@@ -119,13 +120,13 @@ class Device(Spec):
         return self
 
     def changed(self, change: Callable[[Device], Device]) -> Device:
-        """What `change` makes of it, and of each of several that stand for it (`simulator.cluster.device.batched_device`)."""
+        """The result of `change`; a BatchedDevice applies it to each of its devices."""
         return change(self)
 
     def layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float]:
-        """Seconds of the layer's forward and backward pass over `samples` samples, collectives not among them.
+        """Seconds of the layer's forward and backward pass over `samples` samples, without collectives.
 
-        Raises KeyError when the device has no peak rate for `precision`.
+        Raises KeyError if the device has no peak rate for `precision`.
         """
         measured = self.measured_layer_s(layer, samples, precision)
         if measured is not None:
@@ -137,83 +138,82 @@ class Device(Spec):
         return self.layer_overhead_s + forward_s, self.layer_overhead_s + backward_s
 
     def measured_layer_s(self, layer: Layer, samples: float, precision: Precision) -> tuple[float, float] | None:
-        """Seconds of the layer's forward and backward pass as measured; None where that was not measured."""
+        """Measured seconds of the layer's forward and backward pass; None if the layer was not measured."""
         for measured in self.measured_layers:
             if measured.signature == layer.signature and measured.precision == precision:
                 return measured.forward.at(samples), measured.backward.at(samples)
         return None
 
     def speed(self, precision: Precision, kernels: Kernels, faster: float = 1.0) -> Speed:
-        """Rates of `kernels` at a precision, with a peak `faster` times the device's."""
+        """Rates of `kernels` at a precision, with `faster` times the device's peak."""
         size_bytes = ELEMENT_BYTES[precision]
         peak_flops = self.peak_flops[precision] * faster
         return Speed(kernels, peak_flops, self.memory_bandwidth_Bps, size_bytes, winograd=precision == "fp32")
 
     def of_each(self, key: Hashable, function: Callable[[Device], Sequence[float]]) -> Sequence[float]:
-        """What `function` says of the device; of each of several that stand for it
-        (`simulator.cluster.device.batched_device`)."""
+        """Numbers that `function` computes of the device; a BatchedDevice returns batched numbers and caches them by `key`."""
         return function(self)
 
     def weights_s(self, layer: Layer, samples: float, precision: Precision) -> float:
-        """Seconds of the layer's backward pass that are its weights' gradients, on which no other layer waits.
+        """Seconds of the layer's backward pass that compute weight gradients, which no other layer waits for.
 
-        As a share of the pass, so that it fits where that was measured.
+        They are the kernel model's share of the backward pass, whose time may be a measured one.
         """
-        _, whole_s = self.layer_s(layer, samples, precision)
+        _, backward_s = self.layer_s(layer, samples, precision)
         if self.kernels is None or self.efficiency is not None:
             weighted = sum(o.forward_flops for o in layer.operators if isinstance(o, Matmul | Convolution))
-            return whole_s * weighted / layer.backward_flops if layer.backward_flops else 0.0
+            return backward_s * weighted / layer.backward_flops if layer.backward_flops else 0.0
         speed = self.speed(precision, self.kernels)
         _, modelled_s = passes_s(speed, layer.operators, layer.kept, samples)
-        return whole_s * weights_s(speed, layer.operators, samples) / modelled_s if modelled_s else 0.0
+        return backward_s * weights_s(speed, layer.operators, samples) / modelled_s if modelled_s else 0.0
 
     def operators_s(
         self, layer: Layer, operators: Sequence[Operator], samples: float, precision: Precision
     ) -> tuple[float, float]:
-        """Seconds that some of a layer's operators take in the forward and in the backward pass."""
+        """Seconds of some of a layer's operators in the forward and in the backward pass, by the model alone."""
         return self.layer_s(replace(layer, signature="", operators=tuple(operators), kept=()), samples, precision)
 
     def scores_s(self, layer: Layer, samples: float, precision: Precision) -> float:
-        """Seconds in which attention's scores are computed and used in the forward pass; zero for flash attention."""
+        """Seconds of unfused attention's score computation in the forward pass; zero for flash attention."""
         scores = tuple(o for o in layer.operators if isinstance(o, Attention) and not o.flash)
         return self.share_s(layer, scores, samples, precision)
 
     def share_s(self, layer: Layer, operators: tuple[Operator, ...], samples: float, precision: Precision) -> float:
         """Seconds of some of a layer's operators in its forward pass.
 
-        As a share of the layer's forward pass, so that it fits where that was measured.
+        They are the kernel model's share of the forward pass, whose time may be a measured one.
         """
         if not operators:
             return 0.0
-        whole_s, _ = self.layer_s(layer, samples, precision)
+        forward_s, _ = self.layer_s(layer, samples, precision)
         if self.kernels is None or self.efficiency is not None:
             flops = sum(operator.forward_flops for operator in operators)
-            return whole_s * flops / layer.forward_flops if flops else 0.0
+            return forward_s * flops / layer.forward_flops if flops else 0.0
         speed = self.speed(precision, self.kernels)
-        # what is kept says whether there is dropout between softmax and values
+        # kept activations show whether there is dropout between softmax and values
         kept = layer.kept if any(isinstance(operator, Attention) for operator in operators) else ()
-        some_s, _ = passes_s(speed, operators, kept, samples)
+        part_s, _ = passes_s(speed, operators, kept, samples)
         modelled_s, _ = passes_s(speed, layer.operators, layer.kept, samples)
-        return whole_s * some_s / modelled_s
+        return forward_s * part_s / modelled_s
 
     def _flat_s(self, flops: float, precision: Precision) -> float:
         efficiency = 1.0 if self.efficiency is None else self.efficiency
         return flops / (self.peak_flops[precision] * efficiency)
 
     def moved_s(self, size_bytes: float) -> float:
-        """Seconds in which a kernel that is bound by memory moves bytes."""
+        """Seconds in which a memory-bound kernel reads and writes `size_bytes`."""
         share = 1.0 if self.kernels is None or self.efficiency is not None else self.kernels.memory_share
         return size_bytes / (self.memory_bandwidth_Bps * share)
 
     def measured_optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount | None:
-        """Seconds of one optimizer step as measured; None where that was not measured."""
+        """Measured seconds of one optimizer step; None if it was not measured."""
         for measured in self.measured_optimizers:
             if measured.optimizer == optimizer and measured.precision == precision:
                 return measured.base_s + measured.per_parameter_s * parameters
         return None
 
     def optimizer_s(self, parameters: Amount, optimizer: Optimizer, precision: Precision) -> Amount:
-        """Seconds of one optimizer step over `parameters` parameters: measured, else bound by memory bandwidth."""
+        """Seconds of one optimizer step over `parameters` parameters: measured, otherwise bound by memory bandwidth."""
         measured = self.measured_optimizer_s(parameters, optimizer, precision)
         if measured is not None:
             return measured

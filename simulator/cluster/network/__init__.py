@@ -1,1 +1,1 @@
-"""TODO: simulator.cluster.network."""
+"""Links, topologies and the routes that messages take through them."""

@@ -1,4 +1,4 @@
-"""Links and nodes: what devices and nodes are joined by."""
+"""Links between devices or nodes, and nodes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from scaleproof.simulator.common.units import BytesPerSecond, DollarsPerSecond, 
 
 
 class UnlikeLink(Spec):
-    """Endpoints whose own link has another bandwidth than the rest."""
+    """Endpoints whose own link has a different bandwidth."""
 
     at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=100_000)]
     bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
 
 
 class Link(Spec):
-    """What joins endpoints: the devices of a node, or the nodes of a cluster.
+    """The network between endpoints, which are the devices of a node or the nodes of a cluster.
 
-    bandwidth: what one endpoint can send, and at the same time receive (half duplex: both together), over all its links.
-    latency: of a message over the shortest way there is; then it takes its size over its share of the bandwidth.
-    overhead: time for which a message occupies the host at either end, which handles its messages one after another.
-    incast: what a receiver's link loses for each sender beyond the first: it carries bandwidth / (1 + incast · (senders − 1)).
-    unlike: endpoints whose link differs.
+    bandwidth: rate at which an endpoint can send, and at the same time receive (half duplex: both together), over all its
+    links. latency: of a message over the shortest path; the transfer of its bytes follows.
+    overhead: time for which a message occupies the host at each end; a host handles one message at a time.
+    incast: loss of a receiver's link per sender beyond the first: it carries bandwidth / (1 + incast · (senders − 1)).
+    unlike: endpoints whose own link has a different bandwidth.
     """
 
     bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
@@ -39,16 +39,16 @@ class Link(Spec):
     incast: float = Field(0.0, ge=0, le=1000)
     unlike: tuple[UnlikeLink, ...] = ()
     cores_busy: float = Field(
-        0.0, ge=0, description="host cores kept busy while one message moves at full bandwidth (0 where hardware moves it)"
+        0.0, ge=0, description="host cores that are busy while a message moves at full bandwidth (0 if hardware moves it)"
     )
 
     @property
     def is_uniform(self) -> bool:
-        """Whether any two endpoints are joined like any other two."""
+        """Whether all pairs of endpoints are connected equally."""
         return self.topology.is_uniform and not self.unlike
 
     def check(self, endpoints: int) -> None:
-        """Raises FieldError, its path from the link on, where the topology does not fit so many endpoints."""
+        """Raises FieldError, with the field's path within the link, if the link does not fit this number of endpoints."""
         try:
             self.topology.check(endpoints)
         except FieldError as error:
@@ -56,49 +56,47 @@ class Link(Spec):
         if self.unlike and not self.topology.has_own_links:
             message = f"the endpoints of a {self.topology.kind} have no link of their own; describe it as kind: graph"
             raise FieldError(("unlike",), message)
-        for i, unlike in enumerate(self.unlike):
-            if max(unlike.at) >= endpoints:
-                message = f"there is no endpoint {max(unlike.at)}; they are numbered 0 to {endpoints - 1}"
+        for i, exception in enumerate(self.unlike):
+            if max(exception.at) >= endpoints:
+                message = f"there is no endpoint {max(exception.at)}; they are numbered 0 to {endpoints - 1}"
                 raise FieldError(("unlike", i, "at"), message)
 
     def wiring(self, endpoints: int, cards: int = 1) -> Wiring:
-        """The wiring of `endpoints` endpoints of `cards` network cards each."""
+        """The wiring of `endpoints` endpoints with `cards` network cards each."""
         return _wiring(self, endpoints, cards)
 
 
 @functools.lru_cache(maxsize=64)
 def _wiring(link: Link, endpoints: int, cards: int) -> Wiring:
-    apart = cards if link.topology.tells_cards_apart else 1
+    per_node = cards if link.topology.tells_cards_apart else 1
     topology = Switch() if link.is_uniform else link.topology
-    wiring = topology.wire(endpoints * apart, link.bandwidth_Bps / apart, apart)
+    wiring = topology.wire(endpoints * per_node, link.bandwidth_Bps / per_node, per_node)
     wiring.half_duplex = link.duplex == "half"
-    for unlike in link.unlike:
+    for exception in link.unlike:
         assert wiring.access_Bps is not None
-        for endpoint in unlike.at:
-            wiring.access_Bps[endpoint * apart : (endpoint + 1) * apart] = unlike.bandwidth_Bps / apart
+        for endpoint in exception.at:
+            wiring.access_Bps[endpoint * per_node : (endpoint + 1) * per_node] = exception.bandwidth_Bps / per_node
     return wiring
 
 
 class Node(Spec):
-    """One machine.
+    """A machine.
 
-    devices: how many ranks compute on it without sharing (GPUs), or how many processes it hosts (CPU nodes).
-    link: from one device to the others inside the node (NVLink, PCIe, or the loopback interface).
-    cores: given where ranks compute on the host's cores: how many cores' worth of work all of them together get done.
-    power: what the whole node draws while it trains. idle_power: while its ranks wait; as much as otherwise, if absent.
-    price: of renting the whole node.
+    devices: number of GPUs, one rank each, or of processes on a CPU node.
+    link: between the devices of the node (NVLink, PCIe, or the loopback interface).
+    cores: effective number of cores that all ranks share, if ranks compute on the host's cores.
     """
 
     devices: Count = 1
-    cards: Count = Field(1, description="network cards; one message moves over one of them")
+    cards: Count = Field(1, description="number of network cards; a message uses one of them")
     link: Link | None = Field(None, description="needed when there is more than one device")
     cores: float | None = Field(None, gt=0)
     memory_bandwidth_Bps: BytesPerSecond | None = Field(
-        None, alias="memory_bandwidth", description="of the host, where parameter servers work; the device's if absent"
+        None, alias="memory_bandwidth", description="of the host, for parameter servers; that of the device if absent"
     )
-    power_W: Watts | None = Field(None, alias="power", description="of the whole node while it trains")
+    power_W: Watts | None = Field(None, alias="power", description="of the whole node in training")
     idle_power_W: Watts | None = Field(None, alias="idle_power", description="while its ranks wait; power if absent")
-    price_USD_per_s: DollarsPerSecond | None = Field(None, alias="price", description="of the whole node")
+    price_USD_per_s: DollarsPerSecond | None = Field(None, alias="price", description="of renting the whole node")
 
     @model_validator(mode="after")
     def _powers_fit(self) -> Self:
@@ -110,5 +108,5 @@ class Node(Spec):
 
     @property
     def cards_used(self) -> int:
-        """Further cards serve the same devices."""
+        """Number of network cards in use, at most one per device."""
         return min(self.cards, self.devices)

@@ -1,7 +1,7 @@
-"""Topologies as users name them, and the graphs they come to.
+"""Topologies by the names that users give, and their graphs.
 
-One form for devices inside a node and for nodes in a network: `topology: {kind: ...}` within a link. The link's bandwidth is
-always what one endpoint can send, and receive, over all its links together; a kind says how the rest is joined.
+The devices inside a node and the nodes of a network are described in the same way: `topology: {kind: ...}` within a link. The
+link's bandwidth is always that of one endpoint over all its links, in each direction; the kind determines the other links.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from scaleproof.simulator.common.units import PositiveBytesPerSecond, Seconds
 if TYPE_CHECKING:
     import networkx as nx
 
-# between switches; as many take 1 GiB
-_MOST_LINKS: Final = 500_000
+# between switches; they need 1 GiB of memory
+_MAX_LINKS: Final = 500_000
 
 Edges = Iterator[tuple[Vertex, Vertex, float]]
 
 
 class Topology(Spec, ABC):
-    """How endpoints are joined. hop_latency: of each link that a message passes beyond the shortest way there is."""
+    """How endpoints are connected. hop_latency: of each link that a message passes in addition to those of the shortest route
+    between any two endpoints."""
 
     kind: str
     hop_latency_s: Seconds = Field(0.0, alias="hop_latency")
-    routing: Routing = Field("spread", description="over all shortest ways, or hashed to one of them (ECMP)")
+    routing: Routing = Field("spread", description="over all shortest paths, or hashed to one of them (ECMP)")
 
     @property
     def places(self) -> float:
-        """The most endpoints that fit; infinite where it grows with them."""
+        """Largest number of endpoints; infinite if the topology grows with them."""
         return math.inf
 
     def check(self, endpoints: int) -> None:
-        """Raises FieldError, its path from the topology on, where the endpoints do not fit it."""
+        """Raises FieldError, with the field's path within the topology, if the endpoints do not fit the topology."""
         if endpoints > self.places:
             raise FieldError((), f"{self.kind} with {self.places:.0f} places for {endpoints}; make it larger")
 
     @property
     def is_uniform(self) -> bool:
-        """Whether any two endpoints are joined like any other two, so that one switch says the same.
+        """Whether all pairs of endpoints are connected equally, so that the topology is equivalent to a single switch.
 
-        A tree of switches that has no less bandwidth upward than downward never limits, if messages are spread evenly.
+        A tree of switches with at least as much bandwidth up as down is never the bottleneck if messages are spread evenly.
         """
         return False
 
@@ -61,39 +62,40 @@ class Topology(Spec, ABC):
 
     @property
     def tells_cards_apart(self) -> bool:
-        """Whether in a network the endpoints are the nodes' cards, numbered node by node, and not the nodes."""
+        """Whether the endpoints of a network are the nodes' cards, numbered node by node, instead of the nodes."""
         return False
 
     @abstractmethod
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
-        """The wiring of `endpoints` endpoints that send `bandwidth_Bps` each; `cards`: endpoints of a node, if told apart."""
+        """The wiring of `endpoints` endpoints that send `bandwidth_Bps` each. cards: of each node, if the endpoints are
+        cards."""
 
     def rings(self, endpoints: int) -> list[list[int]]:
-        """Orders in which rings pass through the endpoints, each with an equal part of the data."""
+        """Orders of the endpoints in rings, each of which carries an equal part of the data."""
         return [list(range(endpoints))]
 
     def _switched(self, attached: Sequence[Vertex], bandwidth_Bps: float, edges: Edges) -> Wiring:
-        """Endpoints with a link each to a switch; `edges` are one way of each link between switches."""
+        """The wiring of endpoints that are attached to switches. edges: one direction of each link between switches."""
         access_Bps = np.full(len(attached), bandwidth_Bps)
         return Wiring(attached, access_Bps, _graph(edges), routing=self.routing)
 
 
 def _graph(edges: Edges) -> nx.DiGraph[Any]:
-    """Both directions of each edge; parallel ones add up. Raises InputError where there are more than fit into memory."""
+    """The graph with both directions of each edge; parallel edges are added up. Raises InputError if it is too large."""
     import networkx as nx
 
     graph: nx.DiGraph[Any] = nx.DiGraph()
-    for number, (one, other, capacity_Bps) in enumerate(edges):
-        if number >= _MOST_LINKS:
-            raise InputError(f"the topology has more than {_MOST_LINKS} links between switches; give fewer, wider ones")
-        for edge in ((one, other), (other, one)):
-            before_Bps = graph.edges[edge]["capacity_Bps"] if graph.has_edge(*edge) else 0.0
-            graph.add_edge(*edge, capacity_Bps=before_Bps + capacity_Bps)
+    for number, (left, right, capacity_Bps) in enumerate(edges):
+        if number >= _MAX_LINKS:
+            raise InputError(f"the topology has more than {_MAX_LINKS} links between switches; give fewer, wider ones")
+        for edge in ((left, right), (right, left)):
+            parallel_Bps = graph.edges[edge]["capacity_Bps"] if graph.has_edge(*edge) else 0.0
+            graph.add_edge(*edge, capacity_Bps=parallel_Bps + capacity_Bps)
     return graph
 
 
 class Switch(Topology):
-    """One switch that never limits: NVSwitch, or a small network."""
+    """A single switch that is never the bottleneck: NVSwitch, or a small network."""
 
     kind: Literal["switch"] = "switch"
 
@@ -106,7 +108,7 @@ class Switch(Topology):
 
 
 class Direct(Topology):
-    """Endpoints that are joined with one another, and pass on what is not theirs."""
+    """Endpoints that are connected to one another and forward messages for others."""
 
     @property
     def has_own_links(self) -> bool:
@@ -117,30 +119,31 @@ class Direct(Topology):
 
 
 class Mesh(Direct):
-    """Every pair joined directly, as NVLink joins four GPUs, or Infinity Fabric eight, without a switch."""
+    """A direct link between every pair, like NVLink between four GPUs or Infinity Fabric between eight, without a switch."""
 
     kind: Literal["mesh"] = "mesh"
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
-        each_Bps = bandwidth_Bps / max(1, endpoints - 1)
-        return self._direct(endpoints, ((a, b, each_Bps) for a, b in itertools.combinations(range(endpoints), 2)))
+        link_Bps = bandwidth_Bps / max(1, endpoints - 1)
+        return self._direct(endpoints, ((a, b, link_Bps) for a, b in itertools.combinations(range(endpoints), 2)))
 
     def rings(self, endpoints: int) -> list[list[int]]:
-        """Rings in both directions that share no link (Walecki's zigzag, in Lucas 1892); of four endpoints all rings there are,
+        """Rings in both directions that share no link (Walecki's zigzag, in Lucas 1892); for up to four endpoints all rings,
         which use every link equally."""
         if endpoints <= 4:
             return [[0, *rest] for rest in itertools.permutations(range(1, endpoints))]
-        turn = endpoints - 1
-        offsets = [(i + 1) // 2 * (1 if i % 2 else -1) for i in range(turn)]
-        ways = [[*((first + offset) % turn for offset in offsets), turn] for first in range(turn // 2)]
-        return [order for way in ways for order in (way, way[::-1])]
+        last = endpoints - 1
+        offsets = [(i + 1) // 2 * (1 if i % 2 else -1) for i in range(last)]
+        orders = [[*((first + offset) % last for offset in offsets), last] for first in range(last // 2)]
+        return _both_directions(orders)
 
 
 class HybridCubeMesh(Direct):
-    """DGX-1: two quads of GPUs, every pair of a quad joined, and each GPU with its twin in the other quad.
+    """DGX-1: two quads of GPUs with a link between all pairs of a quad and between each GPU and its counterpart in the other
+    quad.
 
-    links: of each GPU. Four (P100): one for every such pair. Six (V100): two for the eight pairs along one ring (NVIDIA's
-    white paper on DGX-1 with Tesla V100, WP-08437).
+    links: number of links of each GPU. Four (P100): one for every such pair. Six (V100): two for the eight pairs along one ring
+    (NVIDIA's white paper on DGX-1 with Tesla V100, WP-08437).
     """
 
     kind: Literal["hybrid_cube_mesh"] = "hybrid_cube_mesh"
@@ -151,29 +154,34 @@ class HybridCubeMesh(Direct):
         return 8
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
-        # each of the rings below passes every link there is of its own
         link_Bps = bandwidth_Bps / self.links
-        edges = ((a, b, link_Bps) for ring in self._ways() for a, b in zip(ring, [*ring[1:], ring[0]], strict=True))
-        return self._direct(endpoints, ((a, b, each) for a, b, each in edges if max(a, b) < endpoints))
+        edges = ((a, b, link_Bps) for ring in self._orders() for a, b in zip(ring, [*ring[1:], ring[0]], strict=True))
+        return self._direct(endpoints, ((a, b, rate_Bps) for a, b, rate_Bps in edges if max(a, b) < endpoints))
 
-    def _ways(self) -> list[list[int]]:
-        """Rings that together pass each link once."""
+    def _orders(self) -> list[list[int]]:
+        """Rings that together use each link exactly once."""
         doubled = [[0, 3, 2, 1, 5, 6, 7, 4]] if self.links == 6 else []
         return [[0, 1, 2, 3, 7, 6, 5, 4], [0, 2, 6, 4, 7, 5, 1, 3], *doubled]
 
     def rings(self, endpoints: int) -> list[list[int]]:
         if endpoints < self.places:
             return super().rings(endpoints)
-        return [order for way in self._ways() for order in (way, way[::-1])]
+        return _both_directions(self._orders())
+
+
+def _both_directions(orders: list[list[int]]) -> list[list[int]]:
+    return [ring for order in orders for ring in (order, order[::-1])]
 
 
 class PcieTree(Topology):
-    """Devices under PCIe switches, switches under the sockets of a host, sockets joined with one another."""
+    """Devices attached to PCIe switches, switches attached to the sockets of a host, and links between all sockets."""
 
     kind: Literal["pcie_tree"] = "pcie_tree"
     per_switch: Count = 2
     switches_per_socket: Count = 2
-    between_sockets_Bps: PositiveBytesPerSecond = Field(alias="between_sockets", description="one way, of each pair of sockets")
+    between_sockets_Bps: PositiveBytesPerSecond = Field(
+        alias="between_sockets", description="bandwidth between two sockets in one direction"
+    )
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         switches = -(-endpoints // self.per_switch)
@@ -186,7 +194,7 @@ class PcieTree(Topology):
 
 
 class SwitchTree(Topology):
-    """Switches in levels. oversubscription: bandwidth down over bandwidth up of those that endpoints are attached to."""
+    """Switches in levels. oversubscription: bandwidth down over bandwidth up of the switches that endpoints are attached to."""
 
     oversubscription: float = Field(1.0, gt=0, le=1000)
 
@@ -194,13 +202,13 @@ class SwitchTree(Topology):
     def is_uniform(self) -> bool:
         return self.oversubscription <= 1 and self.routing == "spread" and self.hop_latency_s == 0
 
-    def _apart(self, alike: int) -> int:
-        """How many of `alike` switches messages tell apart: spread over all of them evenly they use them as one."""
-        return alike if self.routing == "hashed" else 1
+    def _distinct(self, switches: int) -> int:
+        """Number of vertices for equivalent switches: one if messages are spread evenly over all of them."""
+        return switches if self.routing == "hashed" else 1
 
 
 class LeafSpine(SwitchTree):
-    """Leaf switches of `per_leaf` endpoints, each joined with every spine."""
+    """Leaf switches with `per_leaf` endpoints, each connected to every spine switch."""
 
     kind: Literal["leaf_spine"] = "leaf_spine"
     per_leaf: Count
@@ -208,15 +216,15 @@ class LeafSpine(SwitchTree):
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         leaves = range(-(-endpoints // self.per_leaf))
-        spines = self._apart(self.spines)
+        spines = self._distinct(self.spines)
         up_Bps = self.per_leaf * bandwidth_Bps / self.oversubscription / spines
         edges = ((f"leaf {leaf}", f"spine {spine}", up_Bps) for leaf in leaves for spine in range(spines))
         return self._switched([f"leaf {i // self.per_leaf}" for i in range(endpoints)], bandwidth_Bps, edges)
 
 
 class FatTree(SwitchTree):
-    """Three levels: leaves, the spines of their pod, cores; each switch joined with all of the next level in its pod, spines
-    with all cores. pod_oversubscription: down over up of a pod's spines."""
+    """Three levels: leaf switches, spine switches of their pod, core switches. Each leaf is connected to all spines of its pod,
+    each spine to all cores. pod_oversubscription: bandwidth down over bandwidth up of a pod's spines."""
 
     kind: Literal["fat_tree"] = "fat_tree"
     per_leaf: Count
@@ -234,7 +242,7 @@ class FatTree(SwitchTree):
         pod_up_Bps = leaf_up_Bps * self.leaves_per_pod / self.pod_oversubscription
         leaves = -(-endpoints // self.per_leaf)
         pods = -(-leaves // self.leaves_per_pod)
-        spines, cores = range(self._apart(self.spines_per_pod)), range(self._apart(self.cores))
+        spines, cores = range(self._distinct(self.spines_per_pod)), range(self._distinct(self.cores))
 
         def edges() -> Edges:
             for leaf, spine in itertools.product(range(leaves), spines):
@@ -247,9 +255,9 @@ class FatTree(SwitchTree):
 
 
 class RailOptimised(SwitchTree):
-    """Card c of every node of a group on the group's rail switch c; rail switches joined by spines.
+    """Card c of every node of a group is attached to the group's rail switch c; spines connect the rail switches.
 
-    Messages between rails change inside the node first.
+    Messages to another rail change the rail inside the node first.
     """
 
     kind: Literal["rail_optimised"] = "rail_optimised"
@@ -262,7 +270,7 @@ class RailOptimised(SwitchTree):
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
         attached = [f"group {i // cards // self.nodes_per_group} rail {i % cards}" for i in range(endpoints)]
-        spines = self._apart(self.spines)
+        spines = self._distinct(self.spines)
         up_Bps = self.nodes_per_group * bandwidth_Bps / self.oversubscription / spines
         rails = dict.fromkeys(attached)
         return self._switched(
@@ -271,7 +279,7 @@ class RailOptimised(SwitchTree):
 
 
 class Torus(Direct):
-    """A grid whose rows close to rings, in as many dimensions as are given; neighbours joined directly."""
+    """A grid with a ring along each dimension and direct links between neighbours. dimensions: sizes of the grid."""
 
     kind: Literal["torus"] = "torus"
     dimensions: Annotated[tuple[Count, ...], Field(min_length=1, max_length=8)]
@@ -288,41 +296,41 @@ class Torus(Direct):
         return math.prod(self.dimensions)
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
-        long = [axis for axis, size in enumerate(self.dimensions) if size > 1]
-        link_Bps = bandwidth_Bps / (2 * len(long))
+        axes = [axis for axis, size in enumerate(self.dimensions) if size > 1]
+        link_Bps = bandwidth_Bps / (2 * len(axes))
 
         def edges() -> Edges:
-            for at in itertools.product(*map(range, self.dimensions)):
-                for axis in long:
-                    after = (*at[:axis], (at[axis] + 1) % self.dimensions[axis], *at[axis + 1 :])
-                    yield self._number(at), self._number(after), link_Bps
+            for position in itertools.product(*map(range, self.dimensions)):
+                for axis in axes:
+                    neighbour = (*position[:axis], (position[axis] + 1) % self.dimensions[axis], *position[axis + 1 :])
+                    yield self._number(position), self._number(neighbour), link_Bps
 
         return self._direct(endpoints, edges())
 
-    def _number(self, at: Sequence[int]) -> int:
-        """Places are numbered along the last dimension first."""
-        return int(np.ravel_multi_index(tuple(at), self.dimensions))
+    def _number(self, position: Sequence[int]) -> int:
+        """The endpoint at a position; endpoints are numbered along the last dimension first."""
+        return int(np.ravel_multi_index(tuple(position), self.dimensions))
 
     def rings(self, endpoints: int) -> list[list[int]]:
-        """Row after row, every other one backwards, so that each message goes to a neighbour (where all sizes are odd, all but
-        the last); and the same backwards."""
+        """A ring in both directions: row by row, every other row backwards, so that each message goes to a neighbour (all but
+        the last one if all sizes are odd)."""
         if endpoints < self.places:
             return super().rings(endpoints)
-        # an even number of rows ends where it began
+        # even dimensions first: an even number of rows ends next to its begin
         axes = sorted(range(len(self.dimensions)), key=lambda axis: self.dimensions[axis] % 2)
-        way: list[tuple[int, ...]] = [()]
+        path: list[tuple[int, ...]] = [()]
         for size in (self.dimensions[axis] for axis in axes):
-            turns = [range(size), range(size - 1, -1, -1)]
-            way = [(*at, i) for row, at in enumerate(way) for i in turns[row % 2]]
-        order = [self._number([at[axes.index(axis)] for axis in range(len(axes))]) for at in way]
-        return [order, order[::-1]]
+            directions = [range(size), range(size - 1, -1, -1)]
+            path = [(*position, i) for row, position in enumerate(path) for i in directions[row % 2]]
+        order = [self._number([position[axes.index(axis)] for axis in range(len(axes))]) for position in path]
+        return _both_directions([order])
 
 
 class Dragonfly(Topology):
-    """Groups of routers, joined with all others of their group (`local`), and one link between any two groups (`global`).
+    """Groups of routers with a link between all routers of a group (`local`) and one link between any two groups (`global`).
 
-    The links of a group to others are dealt out to its routers in turn (Kim et al. 2008). Messages pass one link
-    between groups (minimal routing).
+    The global links of a group are assigned to its routers in turn (Kim et al. 2008). Messages pass at most one global link
+    (minimal routing).
     """
 
     kind: Literal["dragonfly"] = "dragonfly"
@@ -348,31 +356,29 @@ class Dragonfly(Topology):
         attached = [f"group {group} router {router}" for group, router in places]
         wiring = self._switched(attached, bandwidth_Bps, edges())
 
-        def way(source: int, target: int) -> list[str] | None:
-            one, other = places[source][0], places[target][0]
-            if one == other:
+        def fixed_path(source: int, target: int) -> list[str] | None:
+            a, b = places[source][0], places[target][0]
+            if a == b:
                 return None
-            return list(
-                dict.fromkeys([attached[source], self._gateway(one, other), self._gateway(other, one), attached[target]])
-            )
+            return list(dict.fromkeys([attached[source], self._gateway(a, b), self._gateway(b, a), attached[target]]))
 
-        wiring.way = way
+        wiring.fixed_path = fixed_path
         return wiring
 
     def _gateway(self, group: int, other: int) -> str:
-        """The router of a group that has the link to another group."""
+        """The router of a group with the link to another group."""
         return f"group {group} router {(other - group - 1) % self.groups % self.routers_per_group}"
 
 
 class GraphLink(Spec):
-    """A link between two vertices: numbers are endpoints, words are switches. Each direction has this bandwidth."""
+    """A link between two vertices, which are endpoints (numbers) or switches (names). bandwidth: of each direction."""
 
     between: tuple[int | str, int | str]
     bandwidth_Bps: PositiveBytesPerSecond = Field(alias="bandwidth")
 
 
 class Graph(Direct):
-    """Links given one by one. routes: ways, as vertices, for pairs whose messages shall not take the shortest."""
+    """A topology given link by link. routes: vertices of the paths between pairs that do not use the shortest paths."""
 
     kind: Literal["graph"] = "graph"
     links: Annotated[tuple[GraphLink, ...], Field(min_length=1, max_length=100_000)]
@@ -383,31 +389,31 @@ class Graph(Direct):
 
         for i, link in enumerate(self.links):
             if link.between[0] == link.between[1]:
-                raise FieldError(("links", i), f"it joins {link.between[0]} with itself; leave it out")
+                raise FieldError(("links", i), f"it connects {link.between[0]} to itself; leave it out")
             for vertex in link.between:
                 if isinstance(vertex, int) and not 0 <= vertex < endpoints:
                     raise FieldError(("links", i), f"there is no endpoint {vertex}; they are numbered 0 to {endpoints - 1}")
         links = self._links()
-        if bare := [endpoint for endpoint in range(endpoints) if endpoint not in links]:
-            raise FieldError(("links",), f"endpoint {bare[0]} has no link; add one")
+        if unconnected := [endpoint for endpoint in range(endpoints) if endpoint not in links]:
+            raise FieldError(("links",), f"endpoint {unconnected[0]} has no link; add one")
         reached = nx.node_connected_component(links.to_undirected(), 0)
-        if apart := [endpoint for endpoint in range(endpoints) if endpoint not in reached]:
-            several = ", ".join(map(str, apart[:5])) + (", …" if len(apart) > 5 else "")
-            raise FieldError(("links",), f"no way leads from endpoint 0 to {several}; add links that join them")
-        ways: set[tuple[int | str, int | str]] = set()
-        for i, way in enumerate(self.routes):
-            self._check_way(("routes", i), way, links)
-            if (way[0], way[-1]) in ways:
-                raise FieldError(("routes", i), f"a second route from {way[0]} to {way[-1]}; keep one")
-            ways.add((way[0], way[-1]))
+        if unreachable := [endpoint for endpoint in range(endpoints) if endpoint not in reached]:
+            listed = ", ".join(map(str, unreachable[:5])) + (", …" if len(unreachable) > 5 else "")
+            raise FieldError(("links",), f"no path leads from endpoint 0 to {listed}; add links that connect them")
+        pairs: set[tuple[int | str, int | str]] = set()
+        for i, route in enumerate(self.routes):
+            self._check_route(("routes", i), route, links)
+            if (route[0], route[-1]) in pairs:
+                raise FieldError(("routes", i), f"a second route from {route[0]} to {route[-1]}; keep one")
+            pairs.add((route[0], route[-1]))
 
     @staticmethod
-    def _check_way(field: tuple[str, int], way: tuple[int | str, ...], links: nx.DiGraph[Any]) -> None:
-        if not (isinstance(way[0], int) and isinstance(way[-1], int) and way[0] != way[-1]):
+    def _check_route(field: tuple[str, int], route: tuple[int | str, ...], links: nx.DiGraph[Any]) -> None:
+        if not (isinstance(route[0], int) and isinstance(route[-1], int) and route[0] != route[-1]):
             raise FieldError(field, "a route leads from one endpoint, a number, to another")
-        if len(set(way)) < len(way):
-            raise FieldError(field, "a route passes no place twice; take the circle out")
-        for step in itertools.pairwise(way):
+        if len(set(route)) < len(route):
+            raise FieldError(field, "a route passes a vertex twice; remove the cycle")
+        for step in itertools.pairwise(route):
             if not links.has_edge(*step):
                 raise FieldError(field, f"no link joins {step[0]} and {step[1]}; add it, or another route")
 
@@ -415,12 +421,12 @@ class Graph(Direct):
         return _graph((*link.between, link.bandwidth_Bps) for link in self.links)
 
     def wire(self, endpoints: int, bandwidth_Bps: float, cards: int = 1) -> Wiring:
-        ways: dict[tuple[Any, Any], Sequence[Vertex]] = {(way[-1], way[0]): way[::-1] for way in self.routes}
-        ways |= {(way[0], way[-1]): way for way in self.routes}
-        joined = any(isinstance(a, int) and isinstance(b, int) for a, b in (link.between for link in self.links))
+        routes: dict[tuple[Any, Any], Sequence[Vertex]] = {(route[-1], route[0]): route[::-1] for route in self.routes}
+        routes |= {(route[0], route[-1]): route for route in self.routes}
+        adjacent = any(isinstance(a, int) and isinstance(b, int) for a, b in (link.between for link in self.links))
         wiring = self._direct(endpoints, ((*link.between, link.bandwidth_Bps) for link in self.links))
-        wiring.way = lambda source, target: ways.get((source, target))
-        wiring.nearest_hops = 1 if joined else 2
+        wiring.fixed_path = lambda source, target: routes.get((source, target))
+        wiring.nearest_hops = 1 if adjacent else 2
         return wiring
 
 

@@ -1,1 +1,1 @@
-"""TODO: simulator.model.convolutional."""
+"""Convolutional networks."""

@@ -1,4 +1,4 @@
-"""Convolutional networks whose layers follow one another: ResNet, VGG, AlexNet."""
+"""Convolutional networks that are a chain of layers: ResNet, VGG, AlexNet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from scaleproof.simulator.common.spec import Width
 from scaleproof.simulator.model.convolutional.image_steps import (
     Block,
     Step,
-    average_to,
+    adaptive_average_pool,
     batch_norm,
     chain,
+    conv_norm_relu,
     convolution,
     dropout,
     identity,
@@ -21,27 +22,26 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     max_pool,
     relu,
     residual,
-    unit,
 )
 from scaleproof.simulator.model.layers import WHOLE, Layer, ModelSpec, Shard, refuse_to_shard
 
 
 class Convnet(ModelSpec):
-    """What tells square images of three channels apart."""
+    """A classifier of square images with three channels."""
 
     image: Width = 224
     classes: Width = 1000
 
     @abstractmethod
     def blocks(self) -> list[Block]:
-        """The network, step by step."""
+        """The network's blocks in forward order."""
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
         refuse_to_shard(type(self).model_fields["kind"].default, shard)
         return layers_of(self.blocks(), 3, self.image)
 
 
-# Blocks per group, arXiv 1512.03385 table 1.
+# Blocks per group, arXiv 1512.03385, table 1.
 _RESNET_BLOCKS: Final = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _EXPANSION: Final = 4
 
@@ -54,36 +54,37 @@ class ResNet(Convnet):
 
     def blocks(self) -> list[Block]:
         """Stem, bottleneck blocks in four groups, head."""
-        blocks = [Block("stem", "resnet.stem", chain(unit(64, 7, stride=2), max_pool(3, 2, padding=1)), glued=True)]
+        blocks = [Block("stem", "resnet.stem", chain(conv_norm_relu(64, 7, stride=2), max_pool(3, 2, padding=1)), glued=True)]
         for group, count in enumerate(_RESNET_BLOCKS[self.depth]):
             for index in range(count):
                 width, stride = 64 * 2**group, 2 if group > 0 and index == 0 else 1
                 label = f"resnet.bottleneck(width={width},stride={stride})"
                 blocks.append(Block(f"group{group}.block{index}", label, _bottleneck(width, stride, projected=index == 0)))
-        head = chain(average_to(1), linear(self.classes), loss)
+        head = chain(adaptive_average_pool(1), linear(self.classes), loss)
         return [*blocks, Block("head", f"resnet.head({self.classes})", head, glued=True)]
 
 
 def _bottleneck(width: int, stride: int, projected: bool) -> Step:
-    """1×1 reduce, 3×3 (with the stride), 1×1 expand; a 1×1 projection on the shortcut where shapes change."""
+    """A bottleneck block: 1×1 reduce, 3×3 with the stride, 1×1 expand; a 1×1 projection on the shortcut if the shape
+    changes."""
     outputs = width * _EXPANSION
-    body = chain(unit(width, 1), unit(width, 3, stride), convolution(outputs, 1), batch_norm)
+    body = chain(conv_norm_relu(width, 1), conv_norm_relu(width, 3, stride), convolution(outputs, 1), batch_norm)
     shortcut = chain(convolution(outputs, 1, stride), batch_norm) if projected else identity
     return chain(residual(body, shortcut), relu)
 
 
-# 3×3 convolutions before each pool, arXiv 1409.1556 table 1 (D and E).
+# 3×3 convolutions before each pool, arXiv 1409.1556, table 1 (D and E).
 _VGG_CONVOLUTIONS: Final = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 class Vgg(Convnet):
-    """VGG-16 or VGG-19 without batch norm; images of other sizes are averaged to 7×7 before the linear layers (torchvision)."""
+    """VGG-16 or VGG-19 without batch norm; images of other sizes are pooled to 7×7 before the linear layers (torchvision)."""
 
     kind: Literal["vgg"] = "vgg"
     depth: Literal[16, 19] = 16
 
     def blocks(self) -> list[Block]:
-        """Each convolution with the ReLU and the pool after it, then the classifier."""
+        """Convolutions, each with the ReLU and the pool after it, then the classifier."""
         blocks = []
         for group, count in enumerate(_VGG_CONVOLUTIONS[self.depth]):
             outputs = min(64 * 2**group, 512)
@@ -95,7 +96,7 @@ class Vgg(Convnet):
         hidden = chain(linear(4096), relu, dropout)
         return [
             *blocks,
-            Block("linear0", "vgg.linear(4096)", chain(average_to(7), hidden)),
+            Block("linear0", "vgg.linear(4096)", chain(adaptive_average_pool(7), hidden)),
             Block("linear1", "vgg.linear(4096)", hidden),
             Block("head", f"vgg.head({self.classes})", chain(linear(self.classes), loss)),
         ]
@@ -105,7 +106,7 @@ class AlexNet(Convnet):
     """AlexNet on one device (arXiv 1404.5997), or the original with its convolutions in two groups.
 
     grouped: the network of "ImageNet Classification with Deep Convolutional Neural Networks" (2012), whose second, fourth and
-    fifth convolution are two apart, without its local response normalisation.
+    fifth convolutions have two groups, without its local response normalisation.
     """
 
     kind: Literal["alexnet"] = "alexnet"
@@ -116,15 +117,15 @@ class AlexNet(Convnet):
         widths = (96, 256, 384, 384, 256) if self.grouped else (64, 192, 384, 256, 256)
         windows = ((11, 4, 2, 1), (5, 1, 2, 2), (3, 1, 1, 1), (3, 1, 1, 2), (3, 1, 1, 2))
         blocks = []
-        for index, (outputs, (kernel, stride, padding, apart)) in enumerate(zip(widths, windows, strict=True)):
-            groups, pooled = apart if self.grouped else 1, index in (0, 1, 4)
+        for index, (outputs, (kernel, stride, padding, grouped)) in enumerate(zip(widths, windows, strict=True)):
+            groups, pooled = grouped if self.grouped else 1, index in (0, 1, 4)
             steps = chain(convolution(outputs, kernel, stride, padding, groups, bias=True), relu)
             label = f"alexnet.convolution({outputs},groups={groups}{',pool' if pooled else ''})"
             blocks.append(Block(f"conv{index}", label, chain(steps, max_pool(3, 2)) if pooled else steps))
         hidden = chain(dropout, linear(4096), relu)
         return [
             *blocks,
-            Block("linear0", "alexnet.linear(4096)", chain(average_to(6), hidden)),
+            Block("linear0", "alexnet.linear(4096)", chain(adaptive_average_pool(6), hidden)),
             Block("linear1", "alexnet.linear(4096)", hidden),
             Block("head", f"alexnet.head({self.classes})", chain(linear(self.classes), loss)),
         ]

@@ -1,8 +1,9 @@
-"""What convolutional networks are made of: steps that an image passes through, noting what each computes and keeps.
+"""Steps of convolutional networks: each transforms an image and records the operators and kept activations.
 
-What is kept is what torch keeps for the backward pass: the inputs of convolutions, linear layers, batch norms and pools, the
-indices of max-pools, and what ReLUs write in place. Batch norms also keep two numbers per channel for the whole batch, too few
-to count. Accesses to memory are those of each kernel on its own: all elements, each time that they are read or written.
+Kept activations are those that torch keeps for the backward pass: the inputs of convolutions, linear layers, batch norms and
+pools, the indices of max-pools, and the outputs of in-place ReLUs. The two numbers per channel that batch norms keep for the
+whole batch are too few to count. Memory accesses are those of each kernel on its own: all elements, each time they are read or
+written.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from scaleproof.simulator.model.operators import Convolution, Matmul, MemoryBoun
 class Image(NamedTuple):
     """An activation of one sample.
 
-    data: it is what the model is given, whose gradient nobody needs. kept: it is kept for the backward pass already.
-    needed: who made it needs it there.
+    data: it is input data, which needs no gradient. kept: it is already kept for the backward pass. needed: the step that wrote
+    it needs it in the backward pass.
     """
 
     channels: int
@@ -36,32 +37,33 @@ class Image(NamedTuple):
 
 
 @dataclass(slots=True)
-class Notes:
-    """What the steps of one layer compute, learn and keep; lists as in `Layer`."""
+class LayerRecord:
+    """Operators, parameter tensors and kept activations of the steps of one layer; lists as in `Layer`."""
 
     operators: list[Operator] = field(default_factory=list)
     tensors: list[int] = field(default_factory=list)
     kept: list[SavedActivation] = field(default_factory=list)
 
     def keep(self, image: Image) -> Image:
-        """The image, kept once however many steps read it."""
+        """Marks an image as kept; it counts once even if several steps read it."""
         if not image.kept:
             self.kept.append(SavedActivation("activation", image.elements))
         return image._replace(kept=True)
 
     def release(self, image: Image) -> Image:
-        """An image that its reader does not need: it is kept if who made it needs it."""
+        """Keeps an image that its reader does not need only if the step that wrote it needs it."""
         return self.keep(image) if image.needed else image
 
     def memory(self, name: str, read: int, written: int, backward_read: int, backward_written: int) -> None:
+        """Records a memory-bound operator."""
         self.operators.append(MemoryBound(name, read, written, backward_read, backward_written))
 
 
-Step = Callable[[Image, Notes], Image]
+Step = Callable[[Image, LayerRecord], Image]
 
 
 class Block(NamedTuple):
-    """A step that is a layer of its own. label: what it is, the same for all that are built alike."""
+    """A step that is a layer of its own. label: equal for blocks with the same structure."""
 
     name: str
     label: str
@@ -70,71 +72,71 @@ class Block(NamedTuple):
 
 
 def layers_of(blocks: Iterable[Block], channels: int, side: int) -> list[Layer]:
-    """The layers that square images pass through one after another. Raises FieldError where too little of an image is left."""
+    """The layers of consecutive blocks for square images. Raises FieldError if an image becomes smaller than a window."""
     layers: list[Layer] = []
     image = Image(channels, side, side, data=True)
     for block in blocks:
-        notes = Notes(kept=[SavedActivation("input", image.elements, group="input")])
-        result = block.step(image._replace(kept=True, needed=False), notes)
+        record = LayerRecord(kept=[SavedActivation("input", image.elements, group="input")])
+        result = block.step(image._replace(kept=True, needed=False), record)
         signature = f"{block.label}[{image.channels}x{image.height}x{image.width}]"
-        lists = tuple(notes.operators), tuple(notes.tensors)
-        layers.append(Layer(block.name, signature, *lists, result.elements, block.glued, tuple(notes.kept)))
+        lists = tuple(record.operators), tuple(record.tensors)
+        layers.append(Layer(block.name, signature, *lists, result.elements, block.glued, tuple(record.kept)))
         image = result
     return layers
 
 
 def chain(*steps: Step) -> Step:
-    """One step after another."""
+    """A step that applies several steps one after another."""
 
-    def step(image: Image, notes: Notes) -> Image:
+    def step(image: Image, record: LayerRecord) -> Image:
         for part in steps:
-            image = part(image, notes)
+            image = part(image, record)
         return image
 
     return step
 
 
 def concatenation(*branches: Step) -> Step:
-    """Branches that read the same image; their channels are put together in memory."""
+    """Branches that read the same image and whose channels are concatenated."""
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.keep(image)
-        results = [notes.release(branch(image, notes)) for branch in branches]
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.keep(image)
+        results = [record.release(branch(image, record)) for branch in branches]
         result = Image(sum(part.channels for part in results), results[0].height, results[0].width)
-        # backward, the branches' gradients of the image are summed
+        # the backward pass sums the branches' gradients of the image
         sums = (len(branches) - 1) * image.elements
-        notes.memory("concatenation", result.elements, result.elements, 2 * sums, sums)
+        record.memory("concatenation", result.elements, result.elements, 2 * sums, sums)
         return result
 
     return step
 
 
 def residual(body: Step, shortcut: Step) -> Step:
-    """The sum of two branches, in place of the first."""
+    """The sum of two branches, written in place of the first one's result."""
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.keep(image)
-        result = body(image, notes)
-        shortcut(image, notes)
-        notes.memory("addition", 2 * result.elements, result.elements, 2 * image.elements, image.elements)
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.keep(image)
+        result = body(image, record)
+        shortcut(image, record)
+        record.memory("addition", 2 * result.elements, result.elements, 2 * image.elements, image.elements)
         return result
 
     return step
 
 
-def aside(branch: Step) -> Step:
-    """A branch whose result nobody reads, with a loss of its own; the image passes by."""
+def auxiliary_branch(branch: Step) -> Step:
+    """A branch with a loss of its own, whose result is not used; the image itself is passed through."""
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.keep(image)
-        branch(image, notes)
-        notes.memory("sum", 0, 0, 2 * image.elements, image.elements)
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.keep(image)
+        branch(image, record)
+        record.memory("sum", 0, 0, 2 * image.elements, image.elements)
         return image
 
     return step
 
 
-def identity(image: Image, notes: Notes) -> Image:
+def identity(image: Image, record: LayerRecord) -> Image:
     """The image itself."""
     return image
 
@@ -147,11 +149,11 @@ def convolution(
     groups: int = 1,
     bias: bool = False,
 ) -> Step:
-    """A convolution. padding: on each side; half of the kernel if None, which keeps height and width at a stride of 1."""
+    """A convolution. padding: on each side; half of the kernel if None, so that a stride of 1 preserves height and width."""
     height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.keep(image)
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.keep(image)
         result = Image(
             outputs,
             _side(image.height, height, stride, height // 2 if padding is None else padding),
@@ -167,37 +169,37 @@ def convolution(
             groups,
             input_gradient=not image.data,
         )
-        notes.operators.append(operator)
-        notes.tensors += [operator.weights, outputs] if bias else [operator.weights]
+        record.operators.append(operator)
+        record.tensors += [operator.weights, outputs] if bias else [operator.weights]
         return result
 
     return step
 
 
-def batch_norm(image: Image, notes: Notes) -> Image:
-    """Batch norm in training: the image is read for its statistics, then again to normalise it; so is its gradient."""
-    image = notes.keep(image)
-    notes.tensors += [image.channels, image.channels]
-    notes.memory("batch norm", 2 * image.elements, image.elements, 4 * image.elements, image.elements)
+def batch_norm(image: Image, record: LayerRecord) -> Image:
+    """Batch norm in training: it reads the image for the statistics and again to normalise it, and likewise the gradient."""
+    image = record.keep(image)
+    record.tensors += [image.channels, image.channels]
+    record.memory("batch norm", 2 * image.elements, image.elements, 4 * image.elements, image.elements)
     return image._replace(data=False, kept=False, needed=False)
 
 
-def relu(image: Image, notes: Notes) -> Image:
-    """ReLU in place, which needs what it wrote."""
-    notes.memory("relu", image.elements, image.elements, 2 * image.elements, image.elements)
+def relu(image: Image, record: LayerRecord) -> Image:
+    """ReLU in place, which needs its output in the backward pass."""
+    record.memory("relu", image.elements, image.elements, 2 * image.elements, image.elements)
     return image._replace(needed=True)
 
 
 def max_pool(kernel: int, stride: int, padding: int = 0) -> Step:
-    """Max-pool, which keeps the index of each maximum in eight bytes, as torch does."""
+    """Max-pool, which keeps an index of eight bytes for each maximum, like torch."""
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.keep(image)
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.keep(image)
         result = Image(
             image.channels, _side(image.height, kernel, stride, padding), _side(image.width, kernel, stride, padding)
         )
-        notes.kept.append(SavedActivation("indices", result.elements, 8))
-        notes.memory("max pool", image.elements, result.elements, result.elements, image.elements)
+        record.kept.append(SavedActivation("indices", result.elements, 8))
+        record.memory("max pool", image.elements, result.elements, result.elements, image.elements)
         return result
 
     return step
@@ -206,66 +208,65 @@ def max_pool(kernel: int, stride: int, padding: int = 0) -> Step:
 def average_pool(kernel: int, stride: int, padding: int = 0) -> Step:
     """Average pool over windows."""
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.keep(image)
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.keep(image)
         result = Image(
             image.channels, _side(image.height, kernel, stride, padding), _side(image.width, kernel, stride, padding)
         )
-        notes.memory("average pool", image.elements, result.elements, result.elements, image.elements)
+        record.memory("average pool", image.elements, result.elements, result.elements, image.elements)
         return result
 
     return step
 
 
-def average_to(side: int) -> Step:
-    """Average pool to `side` × `side`, whatever the image; to a single number it is a mean, which needs nothing backward."""
+def adaptive_average_pool(side: int) -> Step:
+    """Average pool to `side` × `side` for any image size; if `side` is 1 it is a mean, whose backward pass needs no
+    activation."""
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.release(image) if side == 1 else notes.keep(image)
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.release(image) if side == 1 else record.keep(image)
         result = Image(image.channels, side, side)
-        notes.memory("average pool", image.elements, result.elements, result.elements, image.elements)
+        record.memory("average pool", image.elements, result.elements, result.elements, image.elements)
         return result
 
     return step
 
 
-def dropout(image: Image, notes: Notes) -> Image:
+def dropout(image: Image, record: LayerRecord) -> Image:
     """Dropout, which keeps a mask of one byte for each element."""
-    image = notes.release(image)
-    notes.kept.append(SavedActivation("mask", image.elements, 1))
-    notes.memory("dropout", image.elements, image.elements, image.elements, image.elements)
+    image = record.release(image)
+    record.kept.append(SavedActivation("mask", image.elements, 1))
+    record.memory("dropout", image.elements, image.elements, image.elements, image.elements)
     return image._replace(kept=False, needed=False)
 
 
 def linear(outputs: int) -> Step:
-    """A linear layer with a bias over all that the image holds."""
+    """A linear layer with a bias over all elements of the image."""
 
-    def step(image: Image, notes: Notes) -> Image:
-        image = notes.keep(image)
-        notes.operators.append(Matmul("linear", 1, outputs, image.elements, input_gradient=not image.data))
-        notes.tensors += [image.elements * outputs, outputs]
+    def step(image: Image, record: LayerRecord) -> Image:
+        image = record.keep(image)
+        record.operators.append(Matmul("linear", 1, outputs, image.elements, input_gradient=not image.data))
+        record.tensors += [image.elements * outputs, outputs]
         return Image(outputs, 1, 1)
 
     return step
 
 
-def loss(image: Image, notes: Notes) -> Image:
+def loss(image: Image, record: LayerRecord) -> Image:
     """Cross-entropy, which keeps the probabilities."""
-    notes.kept.append(SavedActivation("probabilities", image.elements))
-    notes.memory("loss", image.elements, image.elements, 2 * image.elements, image.elements)
+    record.kept.append(SavedActivation("probabilities", image.elements))
+    record.memory("loss", image.elements, image.elements, 2 * image.elements, image.elements)
     return image
 
 
-def unit(outputs: int, kernel: int | tuple[int, int], stride: int = 1, padding: int | None = None) -> Step:
-    """Convolution, batch norm and ReLU."""
+def conv_norm_relu(outputs: int, kernel: int | tuple[int, int], stride: int = 1, padding: int | None = None) -> Step:
+    """A convolution, batch norm and ReLU."""
     return chain(convolution(outputs, kernel, stride, padding), batch_norm, relu)
 
 
 def _side(side: int, kernel: int, stride: int, padding: int) -> int:
-    """Height or width of what a convolution or a pool gives. Raises FieldError if nothing is left."""
+    """Height or width of a convolution's or a pool's output. Raises FieldError if the image is smaller than the window."""
     result = (side + 2 * padding - kernel) // stride + 1
     if result < 1:
-        raise FieldError(
-            ("model", "image"), f"nothing is left of so small an image before a window of {kernel}; give more pixels"
-        )
+        raise FieldError(("model", "image"), f"the image becomes smaller than a window of {kernel}; give more pixels")
     return result

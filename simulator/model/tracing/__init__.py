@@ -1,1 +1,1 @@
-"""TODO: simulator.model.tracing."""
+"""Tracing of torch modules into layers."""

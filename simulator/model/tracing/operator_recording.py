@@ -1,6 +1,6 @@
-"""What a torch module computes, reads and keeps while it runs, piece by piece; tracing.py makes layers of it.
+"""Recording of the operators, activations and saved tensors of a torch module while it runs, and their layers.
 
-Nothing here imports torch: tensors, storages and operators are handed in by the modes of tracing.py.
+Nothing here imports torch: `torch_module` passes in tensors, storages and operators.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
 
-# Operators that are bound by memory and carry no tag that says so, without underscores at their ends.
-_BY_BYTES: Final = re.compile(
+# Names, without underscores at their ends, of memory-bound operators that have no torch tag to identify them.
+_MEMORY_BOUND: Final = re.compile(
     r"(native|fused|batch)_\w*norm\w*|native_dropout|\w*softmax|nll_loss\w*"
     r"|(adaptive_)?(avg|max)_pool\w*|upsample_\w+|\w+_pad(\d*d|_nd)|grid_sampler\w*|im2col|col2im"
     r"|embedding\w*|(masked_|index_|slice_|select_)?(select|gather|scatter|fill|copy|put|add|index)(_reduce|_add)?|diagonal_copy"
@@ -26,23 +26,23 @@ _BY_BYTES: Final = re.compile(
     r"|exponential|multinomial|bincount|nonzero|unique2|local_scalar_dense"
 )
 _FREE: Final = ("assert_async", "assert_tensor_metadata", "empty", "empty_like", "empty_strided", "lift_fresh", "new_empty")
-# Their gradient needs no value of the forward pass.
+# Operators whose gradient needs no value of the forward pass.
 _LINEAR: Final = ("add", "cat", "clone", "copy", "div", "dropout", "mean", "neg", "stack", "sub", "sum", "to_copy")
-# They read some rows of a table alone.
+# Operators that read only some rows of a table.
 _LOOK_UPS: Final = ("embedding", "embedding_bag", "gather", "index", "index_select")
-# They read everything for its statistics before they normalise it.
-_TWICE: Final = ("batch_norm_with_update", "native_batch_norm", "native_batch_norm_legit")
+# Operators that read their input twice: for its statistics, and to normalise it.
+_READ_TWICE: Final = ("batch_norm_with_update", "native_batch_norm", "native_batch_norm_legit")
 
 
-# The run of what runs before the first piece.
-_BEFORE: Final = -1
+# Run number of operators that run before the first module.
+_BEFORE_FIRST: Final = -1
 
 
 @dataclass(eq=False)
 class RecordedModule:
-    """A module that is not looked into, and what it computed: operators for one sample, the elements of its parameters.
+    """A module that is recorded as a whole: its operators for one sample, and the elements of its parameter tensors.
 
-    run: pieces of the same run stand beside each other. chained: in a Sequential or a ModuleList.
+    run: number of the run; modules of the same run are neighbours. chained: whether it is in a Sequential or a ModuleList.
     """
 
     name: str
@@ -54,12 +54,16 @@ class RecordedModule:
 
     @property
     def computes(self) -> bool:
+        """Whether it has operators with FLOPs."""
         return any(operator.forward_flops for operator in self.operators)
 
 
 @dataclass(eq=False)
 class Stored:
-    """A storage: who wrote it (data, if nobody), who read it as an activation, who keeps it. `storage` keeps its id its own."""
+    """A tensor storage with the modules that wrote it (None for input data), read it as an activation, and keep it.
+
+    storage: referenced so that its id stays unique.
+    """
 
     storage: Any
     elements: int
@@ -70,12 +74,12 @@ class Stored:
 
 
 class Recorder:
-    """Notes each operator in the piece that runs it. batch: samples that run; dtype: of the weights; data: what is read."""
+    """Records operators in the module that runs them. batch: number of samples; dtype: of the weights; data: input tensors."""
 
     def __init__(self, batch: int, dtype: Any, weights: Iterable[Any], data: Iterable[Any]) -> None:
         self.batch = batch
         self.dtype = dtype
-        self.pieces: list[RecordedModule] = []
+        self.modules: list[RecordedModule] = []
         self.stored: dict[int, Stored] = {}
         self.unknown: set[str] = set()
         self.within = ""
@@ -85,28 +89,28 @@ class Recorder:
         for tensor in data:
             self._stored(tensor)
 
-    def enter(self, piece: RecordedModule) -> None:
-        """What runs from here on belongs to `piece`."""
-        self.current = piece
-        if piece not in self.pieces:
-            self.pieces.append(piece)
+    def enter(self, module: RecordedModule) -> None:
+        """Makes `module` the one that runs."""
+        self.current = module
+        if module not in self.modules:
+            self.modules.append(module)
 
     @property
     def running(self) -> RecordedModule:
-        """The piece that runs; what runs before the first is a piece of its own."""
+        """The module that runs; operators before the first module belong to one called `inputs`."""
         if self.current is None:
-            self.current = RecordedModule("inputs", "inputs", _BEFORE, chained=False)
-            self.pieces.append(self.current)
+            self.current = RecordedModule("inputs", "inputs", _BEFORE_FIRST, chained=False)
+            self.modules.append(self.current)
         return self.current
 
     def keep(self, tensor: Any) -> Any:
-        """Takes note of a tensor that autograd keeps, and returns it."""
+        """Records a tensor that autograd saves, and returns it."""
         if not self.paused and id(tensor.untyped_storage()) not in self._weights:
             self._stored(tensor).keepers.append(self.running)
         return tensor
 
     def operator(self, function: Any, arguments: Any, results: Any) -> None:
-        """Takes note of an operator that ran."""
+        """Records an operator that ran."""
         if self.paused:
             return
         read, written = list(_tensors(arguments)), list(_tensors(results))
@@ -123,12 +127,12 @@ class Recorder:
         elif name == "convolution":
             self._add(self._convolution(read, written[0], arguments[0]))
         else:
-            if not (tags & {"pointwise", "reduction"} or _BY_BYTES.fullmatch(name.strip("_"))):
+            if not (tags & {"pointwise", "reduction"} or _MEMORY_BOUND.fullmatch(name.strip("_"))):
                 self.unknown.add(function._schema.name)
             self._add(self._memory(name, read, written))
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any, causal: bool, result: Any) -> None:
-        """Takes note of attention in one kernel, which keeps its inputs, its output and a statistic of each row of scores."""
+        """Records attention in one kernel, which keeps its inputs, its output and one number for each row of scores."""
         masks = [] if mask is None else [mask]
         self._kernel([query, key, value, *masks], result, [query, key, value, *masks, result], query.shape[:-1].numel(), 4)
         heads, key_heads = (self.per_sample(tensor.shape[:-2].numel()) for tensor in (query, key))
@@ -136,18 +140,18 @@ class Recorder:
         self._add(Attention(self._named("attention"), heads, key_heads, *sizes, seen=0.5 if causal else 1.0, flash=True))
 
     def dropout(self, image: Any, result: Any) -> None:
-        """Takes note of dropout in one kernel, which keeps a mask of one byte for each element."""
+        """Records dropout in one kernel, which keeps a mask of one byte per element."""
         self._kernel([image], result, [], image.numel(), 1)
         self._add(self._memory("dropout", [image], [result]))
 
     def rms_norm(self, image: Any, weight: Any, result: Any) -> None:
-        """Takes note of a norm in one kernel, which keeps its input and a statistic of each row."""
+        """Records a norm in one kernel, which keeps its input and one number for each row."""
         read = [image] if weight is None else [image, weight]
         self._kernel(read, result, [image], image.shape[:-1].numel(), 4)
         self._add(self._memory("rms_norm", read, [result]))
 
     def _kernel(self, read: list[Any], result: Any, kept: list[Any], elements: int, element_bytes: int) -> None:
-        """Notes what a kernel moves and keeps; `elements` are something of its own."""
+        """Records what a kernel reads, writes and keeps, including `elements` that it computes only for its backward pass."""
         self._moved(read, [result])
         for tensor in kept:
             self.keep(tensor)
@@ -156,7 +160,7 @@ class Recorder:
         self.stored[id(own)] = own
 
     def per_sample(self, elements: float) -> int:
-        """Elements for one sample, rounded up."""
+        """Elements per sample, rounded up."""
         return math.ceil(elements / self.batch)
 
     def _stored(self, tensor: Any, writer: RecordedModule | None = None) -> Stored:
@@ -168,7 +172,7 @@ class Recorder:
         return self.stored[id(storage)]
 
     def _moved(self, read: Iterable[Any], written: Iterable[Any]) -> None:
-        """Notes who reads activations and who writes them."""
+        """Records the running module as a reader and writer of tensors."""
         for tensor in read:
             if tensor.requires_grad and id(tensor.untyped_storage()) not in self._weights:
                 self._stored(tensor).readers.append(self.running)
@@ -179,7 +183,7 @@ class Recorder:
         self.running.operators.append(operator)
 
     def _named(self, operator: str) -> str:
-        """The module that runs, as its piece calls it; the operator, if it is the piece itself."""
+        """The name of the running submodule within its recorded module; the operator's name if there is none."""
         inner = self.within.removeprefix(self.running.name).removeprefix(".")
         return inner or operator
 
@@ -187,7 +191,7 @@ class Recorder:
         return id(tensor.untyped_storage()) in self._weights
 
     def _product(self, name: str, read: list[Any]) -> Matmul:
-        """Rows are those that grow with the batch: of the operand that is not a weight."""
+        """A matrix product; its rows are those of the operand that is not a weight, which grow with the batch."""
         left, right = read[-2:]
         if self._is_weight(left) and not self._is_weight(right) and right.dim() == 2:
             left, right = right.t(), left.t()
@@ -201,7 +205,7 @@ class Recorder:
         return Matmul(self._named(name), rows, columns, inner, count, input_gradient=left.requires_grad)
 
     def _convolution(self, read: list[Any], result: Any, arguments: Any) -> Convolution:
-        """Dimensions before the last are taken together; a transposed convolution has a position for each of its inputs."""
+        """A convolution; dimensions before the last are merged, and a transposed one has a position for each input."""
         image, weight = read[:2]
         transposed, groups = arguments[6], arguments[8]
         shape = weight.shape[2:]
@@ -217,9 +221,10 @@ class Recorder:
         )
 
     def _memory(self, name: str, read: list[Any], written: list[Any]) -> MemoryBound:
-        """The backward pass reads the gradients of what was written and what was read, and writes those of what was read."""
+        """A memory-bound operator. Its backward pass reads the inputs and the results' gradients and writes the inputs'
+        gradients."""
         base = name.strip("_")
-        passes = 2 if base in _TWICE else 1
+        passes = 2 if base in _READ_TWICE else 1
         results = sum(map(self._size, written))
         inputs = results if base in _LOOK_UPS else passes * sum(map(self._size, read))
         active = [tensor for tensor in read if tensor.requires_grad and not self._is_weight(tensor)]
@@ -229,12 +234,12 @@ class Recorder:
         return MemoryBound(base, *map(self.per_sample, (inputs, results, backward, gradients)))
 
     def _size(self, tensor: Any) -> float:
-        """Elements that are in memory, as many times as large as weights are."""
+        """Elements that a tensor has in memory, in units of the weights' element size."""
         return float(min(tensor.numel() * tensor.dtype.itemsize, tensor.untyped_storage().nbytes()) / self.dtype.itemsize)
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """All tensors within arguments or results."""
+    """All tensors in nested arguments or results."""
     if hasattr(value, "untyped_storage"):
         yield value
     elif isinstance(value, list | tuple):
@@ -246,26 +251,27 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 @dataclass(slots=True)
 class _Flow:
-    """What a layer reads (numbers of layers) and hands on, and elements that it keeps by group and by bytes of each."""
+    """Activations of a layer. reads: numbers of the layers it reads; output: elements that later layers read; kept: elements by
+    group and by bytes per element."""
 
     reads: set[int] = field(default_factory=set)
-    handed: int = 0
+    output: int = 0
     kept: dict[tuple[str, int | None], int] = field(default_factory=dict)
 
 
 def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
-    """Layers of the pieces that ran. outputs: ids of the storages that the model gives."""
-    groups = _grouped(recorder.pieces)
-    leading = [max(group, key=lambda piece: (piece.computes, piece.run != _BEFORE)) for group in groups]
-    chained = [any(piece.chained for piece in group) for group in groups]
+    """Layers of the recorded modules. outputs: ids of the storages that the model returns."""
+    groups = _grouped(recorder.modules)
+    leading = [max(group, key=lambda module: (module.computes, module.run != _BEFORE_FIRST)) for group in groups]
+    chained = [any(module.chained for module in group) for group in groups]
     layers = []
     for index, (group, flow) in enumerate(zip(groups, _flows(recorder, groups, outputs), strict=True)):
-        before = {index - 1} if index else set()
-        operators = tuple(operator for piece in group for operator in piece.operators)
-        tensors = tuple(size for piece in group for size in piece.tensors)
+        previous = {index - 1} if index else set()
+        operators = tuple(operator for module in group for operator in module.operators)
+        tensors = tuple(size for module in group for size in module.tensors)
         kept = tuple(
-            SavedActivation("input" if part == "input" else "activations", elements, size, part)
-            for (part, size), elements in flow.kept.items()
+            SavedActivation("input" if kind == "input" else "activations", elements, size, kind)
+            for (kind, size), elements in flow.kept.items()
         )
         digest = hashlib.sha256(repr((operators, tensors)).encode()).hexdigest()[:8]
         layer = Layer(
@@ -273,50 +279,50 @@ def layers_of(recorder: Recorder, outputs: set[int]) -> list[Layer]:
             f"traced.{leading[index].label}({digest})",
             operators,
             tensors,
-            flow.handed,
-            # what stands before or after all chains
+            flow.output,
+            # layers before or after all chains
             glued=any(chained) and not (any(chained[: index + 1]) and any(chained[index:])),
             kept=kept,
-            inputs=None if flow.reads == before else tuple(leading[i].name for i in sorted(flow.reads)),
+            inputs=None if flow.reads == previous else tuple(leading[i].name for i in sorted(flow.reads)),
         )
         layers.append(layer)
     return layers
 
 
-def _grouped(pieces: Sequence[RecordedModule]) -> list[list[RecordedModule]]:
-    """Pieces that make one layer together."""
-    computing = {piece.run for piece in pieces if piece.computes}
-    groups = [[pieces[0]]]
-    for before, piece in itertools.pairwise(pieces):
+def _grouped(modules: Sequence[RecordedModule]) -> list[list[RecordedModule]]:
+    """Groups of consecutive modules, each of which is one layer."""
+    computing = {module.run for module in modules if module.computes}
+    groups = [[modules[0]]]
+    for previous, module in itertools.pairwise(modules):
         group = groups[-1]
-        if before.run == piece.run:
-            joins = not (piece.computes and any(part.computes for part in group))
+        if previous.run == module.run:
+            joins = not (module.computes and any(member.computes for member in group))
         else:
-            joins = before.run == _BEFORE or piece.run not in computing
+            joins = previous.run == _BEFORE_FIRST or module.run not in computing
         if joins:
-            group.append(piece)
+            group.append(module)
         else:
-            groups.append([piece])
+            groups.append([module])
     return groups
 
 
 def _flows(recorder: Recorder, groups: Sequence[Sequence[RecordedModule]], outputs: set[int]) -> list[_Flow]:
-    """What goes from layer to layer, and what is kept: by the layer that reads it, if that is another than wrote it."""
-    number = {piece: index for index, group in enumerate(groups) for piece in group}
+    """Activations between layers, and kept ones, which belong to the layer that reads them unless only the writer does."""
+    number = {module: index for index, group in enumerate(groups) for module in group}
     flows = [_Flow() for _ in groups]
     for key, stored in recorder.stored.items():
         elements = recorder.per_sample(stored.elements)
         writer = number[stored.writer] if stored.writer else None
-        readers = {number[piece] for piece in stored.readers}
+        readers = {number[module] for module in stored.readers}
         if writer is not None:
             later = {reader for reader in readers if reader > writer}
             for reader in later:
                 flows[reader].reads.add(writer)
-            flows[writer].handed += elements if later or key in outputs else 0
-        keepers = [number[piece] for piece in stored.keepers]
+            flows[writer].output += elements if later or key in outputs else 0
+        keepers = [number[module] for module in stored.keepers]
         if keepers:
             others = [keeper for keeper in keepers if keeper != writer]
             kept = flows[others[0] if others else keepers[0]].kept
-            held = ("input" if others else "layer", stored.element_bytes)
-            kept[held] = kept.get(held, 0) + elements
+            kind = ("input" if others else "layer", stored.element_bytes)
+            kept[kind] = kept.get(kind, 0) + elements
     return flows

@@ -1,13 +1,13 @@
-"""Any torch module as a model: run once on the meta device, where tensors have shapes and no values, and noted down.
+"""Any torch module as a model: it runs once on the meta device, where tensors have shapes but no values, and is recorded.
 
-A user writes a function that returns the module and an example of its inputs, whose first dimension is the batch:
+The user writes a function that returns the module and example inputs, whose first dimension is the batch:
 
     def build():
         return MyNetwork(), torch.randn(8, 3, 224, 224)
 
-and calls the model `python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and
-the modules beside them; what computes no products belongs to the layer before it, or to the one after it where none is before.
-All parameters are taken to be trained.
+and gives the model as `python:my_file:build`. Layers are the elements of the module's Sequentials and ModuleLists (blocks), and
+the modules next to them. A module without products belongs to the previous layer, or to the next one if it is the first. All
+parameters are assumed to be trained.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _EXAMPLE = "`return model, torch.randn(8, 3, 224, 224)`"
 class Traced(ModelSpec):
     """A torch module that a user's function builds.
 
-    source: `python:module:function`; the module is looked for in the working folder first. strict: an operator whose cost is
-    not known is an error; otherwise it is counted by the bytes that it reads and writes, with a warning.
+    source: `python:module:function`; the working folder is searched first. strict: whether an operator of unknown cost is an
+    error; otherwise its cost is that of the bytes that it reads and writes, with a warning.
     """
 
     kind: Literal["traced"] = "traced"
@@ -43,9 +43,9 @@ class Traced(ModelSpec):
     strict: bool = False
 
     def build_layers(self, shard: Shard = WHOLE) -> list[Layer]:
-        """The layers, traced once in a process. Raises FieldError for whatever is wrong with the function.
+        """The layers, traced once per process.
 
-        Raises MissingDependencyError where torch is not installed.
+        Raises FieldError for any problem with the function, and MissingDependencyError if torch is not installed.
         """
         refuse_to_shard(self.kind, shard)
         layers, unknown = _trace(self.source, Path.cwd())
@@ -58,7 +58,7 @@ class Traced(ModelSpec):
 
 
 def trace(reference: str, strict: bool = False) -> Traced:
-    """The model `python:module:function`, traced. Raises what `Traced.build_layers` raises."""
+    """The traced model `python:module:function`; errors as in `Traced.build_layers`."""
     traced = Traced(name=reference.rpartition(":")[2], source=reference, strict=strict)
     traced.build_layers()
     return traced
@@ -66,7 +66,7 @@ def trace(reference: str, strict: bool = False) -> Traced:
 
 @functools.cache
 def _trace(source: str, folder: Path) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """Layers, and operators without a known cost."""
+    """The layers, and names of operators of unknown cost."""
     try:
         import torch
     except ImportError:
@@ -77,18 +77,18 @@ def _trace(source: str, folder: Path) -> tuple[tuple[Layer, ...], tuple[str, ...
     try:
         function = _function(source, folder)
         with torch.enable_grad(), _on_meta(torch):
-            with _blaming(source, "its function", folder):
+            with _user_errors(source, "its function", folder):
                 returned = function()
             module, inputs = _checked(torch, source, returned)
-            with _blaming(source, "its forward pass on the example inputs", folder):
+            with _user_errors(source, "its forward pass on the example inputs", folder):
                 recorder, outputs = _run(torch, module, inputs)
     finally:
         sys.path.remove(str(folder))
     return tuple(layers_of(recorder, outputs)), tuple(sorted(recorder.unknown))
 
 
-class _GpuAskedError(Exception):
-    """The user's code asks for a device that tracing does not have."""
+class _GpuRequestedError(Exception):
+    """The user's code requests a device that tracing does not have."""
 
 
 def _refuse(source: str, message: str) -> NoReturn:
@@ -96,13 +96,13 @@ def _refuse(source: str, message: str) -> NoReturn:
 
 
 def _function(source: str, folder: Path) -> Any:
-    """The user's function."""
+    """The user's function. Raises FieldError if it cannot be imported."""
     module_name, _, name = source.removeprefix(_PREFIX).partition(":")
     if not (source.startswith(_PREFIX) and module_name and name):
         _refuse(source, "not of the form python:module:function")
     importlib.invalidate_caches()
     try:
-        with _blaming(source, f"module {module_name}", folder):
+        with _user_errors(source, f"module {module_name}", folder):
             module = importlib.import_module(module_name)
     except FieldError as error:
         cause = error.__cause__
@@ -120,24 +120,24 @@ def _function(source: str, folder: Path) -> Any:
 
 
 @contextmanager
-def _blaming(source: str, what: str, folder: Path) -> Iterator[None]:
-    """Turns whatever the user's code raises into one line that says where."""
+def _user_errors(source: str, activity: str, folder: Path) -> Iterator[None]:
+    """Turns any error of the user's code into a FieldError in one line with its place. activity: what raised it."""
     try:
         yield
     except FieldError:
         raise
     except (Exception, SystemExit) as error:
         text, place = " ".join(str(error).split())[:300], _place(error, folder)
-        message = f"{what} raised {type(error).__name__}: {text}{place}"
-        if isinstance(error, _GpuAskedError) or re.search(r"cuda|nvidia|accelerator", text, re.IGNORECASE):
-            message = f"{what} needs a GPU: {text}{place}; leave the device out, tracing needs none"
+        message = f"{activity} raised {type(error).__name__}: {text}{place}"
+        if isinstance(error, _GpuRequestedError) or re.search(r"cuda|nvidia|accelerator", text, re.IGNORECASE):
+            message = f"{activity} needs a GPU: {text}{place}; leave the device out, tracing needs none"
         elif re.search(r"\bmeta\b|data-dependent", text):
             message += "; while tracing, tensors have shapes and no values"
         raise FieldError(("model", "source"), f"{source}: {message}") from error
 
 
 def _place(error: BaseException, folder: Path) -> str:
-    """` (file:line)` of the last line that is neither torch's nor ours."""
+    """` (file:line)` of the innermost line that is neither torch's nor ours."""
     if isinstance(error, SyntaxError) and error.filename:
         frames = [(error.filename, error.lineno)]
     else:
@@ -156,7 +156,7 @@ def _place(error: BaseException, folder: Path) -> str:
 
 
 def _checked(torch: Any, source: str, returned: Any) -> tuple[Any, list[Any]]:
-    """The module and its example inputs."""
+    """The module and its example inputs. Raises FieldError if the function returned something else."""
     if isinstance(returned, torch.nn.Module):
         _refuse(source, f"returns a module alone; return an example of its inputs too, such as {_EXAMPLE}")
     if not (isinstance(returned, tuple) and len(returned) > 1 and isinstance(returned[0], torch.nn.Module)):
@@ -173,11 +173,11 @@ def _checked(torch: Any, source: str, returned: Any) -> tuple[Any, list[Any]]:
 
 @contextmanager
 def _on_meta(torch: Any) -> Iterator[None]:
-    """Tensors are made on the meta device, also where the CPU is asked for. Raises _GpuAskedError where a GPU is."""
+    """Creates tensors on the meta device, also if the CPU is requested. Raises _GpuRequestedError if a GPU is requested."""
 
     def meta(device: Any) -> Any:
         if torch.device(device).type not in ("cpu", "meta"):
-            raise _GpuAskedError(f"asks for device {device}")
+            raise _GpuRequestedError(f"requests device {device}")
         return torch.device("meta")
 
     class Devices(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
@@ -198,20 +198,20 @@ def _on_meta(torch: Any) -> Iterator[None]:
 
 
 def _run(torch: Any, module: Any, inputs: list[Any]) -> tuple[Recorder, set[int]]:
-    """Runs the forward pass; what was noted, and ids of the storages that it returns."""
+    """Runs the forward pass; returns the record, and ids of the storages of the outputs."""
     module, inputs = module.to("meta").train(), [tensor.to("meta") for tensor in inputs]
     floats = [tensor.requires_grad_() for tensor in module.parameters() if tensor.is_floating_point()]
     dtype = floats[0].dtype if floats else torch.get_default_dtype()
     recorder = Recorder(len(inputs[0]), dtype, [*module.parameters(), *module.buffers()], inputs)
     names = {inner: name for name, inner in module.named_modules()}
-    pieces = _pieces(torch, module)
+    recorded = _recorded_modules(torch, module)
     running: list[str] = []
 
     def enter(inner: Any, _: Any) -> None:
         running.append(names.get(inner, ""))
         recorder.within = running[-1]
-        if inner in pieces:
-            recorder.enter(pieces[inner])
+        if inner in recorded:
+            recorder.enter(recorded[inner])
 
     def leave(inner: Any, _: Any, __: Any) -> None:
         running.pop()
@@ -221,16 +221,16 @@ def _run(torch: Any, module: Any, inputs: list[Any]) -> tuple[Recorder, set[int]
     with ExitStack() as stack:
         stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
         stack.callback(hooks.register_module_forward_hook(leave).remove)
-        stack.enter_context(_noting(torch, recorder))
+        stack.enter_context(_recording(torch, recorder))
         outputs = module(*inputs)
-    _give_tensors(module, {names[inner]: piece for inner, piece in pieces.items()}, recorder)
+    _assign_parameters(module, {names[inner]: record for inner, record in recorded.items()}, recorder)
     tensors = [tensor for tensor in torch.utils._pytree.tree_leaves(outputs) if torch.is_tensor(tensor)]
     return recorder, {id(tensor.untyped_storage()) for tensor in tensors}
 
 
 @contextmanager
-def _noting(torch: Any, recorder: Recorder) -> Iterator[None]:
-    """Notes operators and what autograd keeps."""
+def _recording(torch: Any, recorder: Recorder) -> Iterator[None]:
+    """Records operators and the tensors that autograd saves."""
     kernels = _kernels(torch, recorder)
 
     class Operators(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
@@ -248,39 +248,39 @@ def _noting(torch: Any, recorder: Recorder) -> Iterator[None]:
 
 
 def _kernels(torch: Any, recorder: Recorder) -> dict[Any, Any]:
-    """What GPUs run as one kernel and the meta device takes apart, each with a function that notes it as one."""
+    """Functions that GPUs run as one kernel but the meta device decomposes, each with a function that records one kernel."""
     hooks, functional = torch.autograd.graph.saved_tensors_hooks, torch.nn.functional
     original = functional.scaled_dot_product_attention
 
-    def quietly(function: Any, args: Any, kwargs: Any) -> Any:
+    def unrecorded(function: Any, args: Any, kwargs: Any) -> Any:
         recorder.paused = True
         with hooks(lambda tensor: tensor, lambda tensor: tensor):
             result = function(*args, **kwargs)
             if function is original and result.dim() > 3:
-                # fused kernels write heads innermost, so that putting them together copies nothing
+                # fused kernels write heads innermost, so that concatenating them copies nothing
                 result = result.transpose(-3, -2).contiguous().transpose(-3, -2)
         recorder.paused = False
         return result
 
     def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        result = quietly(original, (query, key, value, attn_mask, *args), kwargs)
+        result = unrecorded(original, (query, key, value, attn_mask, *args), kwargs)
         causal = args[1] if len(args) > 1 else kwargs.get("is_causal", False)
         recorder.attention(query, key, value, attn_mask, causal, result)
         return result
 
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: A002 (torch's name)
-        result = quietly(functional.dropout, (input, p, training, inplace), {})
+        result = unrecorded(functional.dropout, (input, p, training, inplace), {})
         if training and p > 0:
             recorder.dropout(input, result)
         return result
 
     def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:  # noqa: A002 (torch's name)
-        result = quietly(functional.rms_norm, (input, normalized_shape, weight, eps), {})
+        result = unrecorded(functional.rms_norm, (input, normalized_shape, weight, eps), {})
         recorder.rms_norm(input, weight, result)
         return result
 
     def attention_of_heads(*args: Any, **kwargs: Any) -> Any:
-        # modes do not see what torch's own functions call
+        # modes do not intercept calls inside torch's own functions
         functional.scaled_dot_product_attention = attention
         try:
             return functional.multi_head_attention_forward(*args, **kwargs)
@@ -295,14 +295,15 @@ def _kernels(torch: Any, recorder: Recorder) -> dict[Any, Any]:
     }
 
 
-def _pieces(torch: Any, module: Any) -> dict[Any, RecordedModule]:
-    """The modules that are not looked into, in order of registration.
+def _recorded_modules(torch: Any, module: Any) -> dict[Any, RecordedModule]:
+    """The modules that are recorded as a whole, in order of registration.
 
-    Looked into are Sequentials, ModuleLists and ModuleDicts, and what holds more than half of all parameters and one of these.
+    Sequentials, ModuleLists, ModuleDicts, and modules with one of these and more than half of all parameters are recorded by
+    their submodules.
     """
     chains = torch.nn.Sequential, torch.nn.ModuleList
     total = sum(tensor.numel() for tensor in module.parameters())
-    pieces: dict[Any, RecordedModule] = {}
+    recorded: dict[Any, RecordedModule] = {}
     runs = 0
 
     def is_open(inner: Any) -> bool:
@@ -311,28 +312,28 @@ def _pieces(torch: Any, module: Any) -> dict[Any, RecordedModule]:
         large = 2 * sum(tensor.numel() for tensor in inner.parameters()) > total
         return large and any(isinstance(part, chains) and len(part) > 1 for part in inner.modules())
 
-    def look_into(outer: Any, path: str) -> None:
+    def visit(outer: Any, path: str) -> None:
         nonlocal runs
         runs += 1
         for name, inner in outer.named_children():
             full = f"{path}.{name}" if path else name
             if is_open(inner):
-                look_into(inner, full)
+                visit(inner, full)
                 runs += 1
             else:
-                pieces.setdefault(inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains)))
+                recorded.setdefault(inner, RecordedModule(full, type(inner).__name__, runs, isinstance(outer, chains)))
 
-    look_into(module, "")
-    return pieces or {module: RecordedModule("model", type(module).__name__, 0, chained=False)}
+    visit(module, "")
+    return recorded or {module: RecordedModule("model", type(module).__name__, 0, chained=False)}
 
 
-def _give_tensors(module: Any, pieces: dict[str, RecordedModule], recorder: Recorder) -> None:
-    """Gives each parameter to the piece that it stands in, of those that ran, or to the first that stands beside it."""
+def _assign_parameters(module: Any, recorded: dict[str, RecordedModule], recorder: Recorder) -> None:
+    """Assigns each parameter to the innermost recorded module around it that ran, or else to the first one at its path."""
     last = recorder.running
     for name, parameter in module.named_parameters():
         path = name.split(".")[:-1]
-        above = [".".join(path[:end]) for end in range(len(path), -1, -1)]
-        owners = [pieces[prefix] for prefix in above if prefix in pieces]
-        beside = [piece for piece in recorder.pieces if piece.name.startswith(above[0])]
-        last = next((piece for piece in (*owners, *beside) if piece in recorder.pieces), last)
+        prefixes = [".".join(path[:end]) for end in range(len(path), -1, -1)]
+        owners = [recorded[prefix] for prefix in prefixes if prefix in recorded]
+        siblings = [ran for ran in recorder.modules if ran.name.startswith(prefixes[0])]
+        last = next((owner for owner in (*owners, *siblings) if owner in recorder.modules), last)
         last.tensors.append(parameter.numel())

@@ -1,1 +1,1 @@
-"""TODO: simulator.model.transformer."""
+"""Transformers: decoders, encoders, attention and mixtures of experts."""

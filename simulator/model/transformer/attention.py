@@ -1,4 +1,4 @@
-"""Attention of transformer layers, as one of the ranks that share a layer has it: projections, core, and exchanges."""
+"""Attention of transformer layers: one rank's share of projections, core and collectives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scaleproof.simulator.model.operators import Attention, Exchange, MemoryBoun
 from scaleproof.simulator.model.transformer.layer_parts import (
     ActivationStream,
     LayerPart,
-    entered,
     even_share,
+    input_collectives,
     linear,
     norm_of,
     norm_tensors,
@@ -21,7 +21,7 @@ from scaleproof.simulator.model.transformer.layer_parts import (
 
 
 class Heads(NamedTuple):
-    """Attention heads of one rank; fields as in `Attention`. window: tokens that a query looks back on."""
+    """Attention heads of one rank; fields as in `Attention`. window: number of tokens that a query attends to."""
 
     heads: int
     key_heads: int
@@ -33,17 +33,17 @@ class Heads(NamedTuple):
 
 
 class Latent(Spec):
-    """Attention with compressed keys and values (arXiv 2405.04434, section 2.1); of each head, widths."""
+    """Multi-head latent attention with compressed keys and values (arXiv 2405.04434, section 2.1); widths are per head."""
 
-    query_rank: Width | None = Field(None, description="of the queries' latent; queries are not compressed if absent")
-    key_rank: Width = Field(description="of the latent that keys and values share")
-    width: Width = Field(description="of the part of queries and keys that does not turn with the position")
-    rotary_width: Width = Field(description="of the part that does")
+    query_rank: Width | None = Field(None, description="width of the queries' latent; queries are not compressed if absent")
+    key_rank: Width = Field(description="width of the latent that keys and values share")
+    width: Width = Field(description="width of the part of queries and keys without rotary positions")
+    rotary_width: Width = Field(description="width of the part of queries and keys with rotary positions")
     value_width: Width
 
 
-def projected(stream: ActivationStream, heads: Heads, bias: bool, rotary: bool, head_norms: bool = False) -> LayerPart:
-    """Queries, keys and values from one product; keys' heads may be fewer than queries'."""
+def qkv_projection(stream: ActivationStream, heads: Heads, bias: bool, rotary: bool, head_norms: bool = False) -> LayerPart:
+    """Queries, keys and values from one product, with norms of the heads and rotary positions if any."""
     queries, keys = heads.heads * heads.width, heads.key_heads * heads.width
     columns = queries + keys + heads.key_heads * heads.value_width
     part = linear("qkv", stream.tokens, columns, stream.hidden, bias)
@@ -58,7 +58,7 @@ def _rotary(elements: int) -> LayerPart:
     return LayerPart((MemoryBound("rotary", elements, elements, elements, elements),))
 
 
-def compressed(stream: ActivationStream, heads: Heads, latent: Latent) -> LayerPart:
+def latent_projection(stream: ActivationStream, heads: Heads, latent: Latent) -> LayerPart:
     """Queries, keys and values through low-rank latents, which every rank has; all heads share a key's rotary part."""
     tokens, hidden, count = stream.tokens, stream.hidden, heads.heads
     part = LayerPart()
@@ -74,41 +74,44 @@ def compressed(stream: ActivationStream, heads: Heads, latent: Latent) -> LayerP
 
 
 def _normed_latent(stream: ActivationStream, rank: int) -> LayerPart:
-    """The norm of a latent; what it reads and what it writes are kept."""
+    """The norm of a latent, which keeps its input and output."""
     elements = stream.tokens * rank
     return LayerPart(
         (norm_of("latent norm", elements),), norm_tensors(stream.norm, rank), (SavedActivation("latent", 2 * elements),)
     )
 
 
-def crossed(stream: ActivationStream, source: ActivationStream, heads: Heads) -> LayerPart:
-    """Queries from this stream, keys and values from another, whose ranks bring it together for them."""
+def cross_projection(stream: ActivationStream, source: ActivationStream, heads: Heads) -> LayerPart:
+    """Queries from this stream, keys and values from all tokens of another stream, with the collectives at its input."""
     keys = heads.key_heads * (heads.width + heads.value_width)
     queries = linear("query", stream.tokens, heads.heads * heads.width, stream.hidden, False)
-    return queries + entered(source) + linear("key value", source.tokens, keys, stream.hidden, False)
+    return queries + input_collectives(source) + linear("key value", source.tokens, keys, stream.hidden, False)
 
 
 def attention(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None = None) -> LayerPart:
-    """Attention with its output projection; the rank has `read_tokens` keys, as many as queries if None.
+    """Attention with its output projection. read_tokens: number of the rank's keys; that of queries if None.
 
-    Ranks that share a sample's tokens read one another's keys and values, or each attends to all tokens with some of the heads.
-    A window bounds the keys that a query sees; the first queries see fewer, which is all that a causal mask hides then.
+    Context-parallel ranks read one another's keys and values, or each attends to all tokens with some of the heads. A window
+    bounds the keys of a query; a causal mask then hides keys only from the first queries.
     """
     if stream.shard.context > 1 and stream.shard.context_by == "ulysses":
         return _attention_by_heads(stream, heads, bias, read_tokens)
     queries, own_keys = stream.tokens, read_tokens or stream.tokens
     keys = own_keys * stream.shard.context
-    mixed, widths = heads.heads * heads.value_width, heads.width + heads.value_width
+    output_width, widths = heads.heads * heads.value_width, heads.width + heads.value_width
     part = _core(heads, queries, own_keys, keys, stream.dropout)
-    around = LayerPart(exchanges=_passed_around(stream.shard, part.operators[0].name, keys * heads.key_heads * widths))
-    return _recomputable(part + around) + linear("projection", queries, stream.hidden, mixed, bias)
+    collectives = _key_collectives(stream.shard, part.operators[0].name, keys * heads.key_heads * widths)
+    return _recomputable(part + LayerPart(exchanges=collectives)) + linear(
+        "projection", queries, stream.hidden, output_width, bias
+    )
 
 
 def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read_tokens: int | None) -> LayerPart:
-    """Attention of ranks that share a sample's tokens, each over all tokens with its share of the heads (arXiv 2309.14509).
+    """Attention of context-parallel ranks, each over all tokens with its share of the heads (arXiv 2309.14509).
 
-    Queries, keys and values are sent before attention and its output after it, in both passes. Key heads that are fewer than
-    ranks are repeated. Both what attention writes and what the projection reads are kept, since they are not the same tokens.
+    All-to-alls exchange queries, keys and values before attention and its output after it, in both passes. Key heads are
+    replicated if they are fewer than ranks. Both the output of attention and the input of the projection are kept, since they
+    are of different tokens.
     """
     ranks, tokens, keys = stream.shard.context, stream.tokens, read_tokens or stream.tokens
     key_heads = max(heads.key_heads, ranks)
@@ -116,19 +119,19 @@ def _attention_by_heads(stream: ActivationStream, heads: Heads, bias: bool, read
         heads=even_share("heads", heads.heads, ranks, "context"), key_heads=even_share("key_heads", key_heads, ranks, "context")
     )
     part = _core(own, tokens * ranks, keys * ranks, keys * ranks, stream.dropout)
-    mixed = heads.heads * heads.value_width
+    output_width = heads.heads * heads.value_width
     sent = tokens * heads.heads * heads.width + keys * key_heads * (heads.width + heads.value_width)
-    around = tuple(
+    exchanges = tuple(
         Exchange("alltoall", elements, backward, axis="context")
-        for elements in (sent, tokens * mixed)
+        for elements in (sent, tokens * output_width)
         for backward in (False, True)
     )
-    read = LayerPart(kept=(SavedActivation("projection input", tokens * mixed),), exchanges=around)
-    return _recomputable(part) + read + linear("projection", tokens, stream.hidden, mixed, bias)
+    read = LayerPart(kept=(SavedActivation("projection input", tokens * output_width),), exchanges=exchanges)
+    return _recomputable(part) + read + linear("projection", tokens, stream.hidden, output_width, bias)
 
 
 def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool) -> LayerPart:
-    """Attention of `queries` to `keys`, of which a rank keeps `own_keys`."""
+    """Attention of `queries` to `keys`, of which the rank keeps `own_keys`."""
     window = min(heads.window or keys, keys)
     operator = Attention(
         "attention",
@@ -152,25 +155,30 @@ def _core(heads: Heads, queries: int, own_keys: int, keys: int, dropout: bool) -
 
 
 def _recomputable(attention: LayerPart) -> LayerPart:
-    """What attention writes is kept by the product that reads it, whether attention is recomputed or not."""
-    return attention.module("core_attn", None, {one.name for one in attention.kept if one.name in _RECOMPUTED})
+    """Attention as a module that can be recomputed; its output is kept in any case, by the product that reads it."""
+    return attention.module(
+        "core_attn", None, {activation.name for activation in attention.kept if activation.name in _RECOMPUTED}
+    )
 
 
-def _passed_around(shard: Shard, attention: str, elements: int) -> tuple[Exchange, ...]:
-    """Keys and values of all ranks that share the tokens, `elements` of them; backward once more, and their gradients back."""
+def _key_collectives(shard: Shard, attention: str, elements: int) -> tuple[Exchange, ...]:
+    """Gathering of all ranks' keys and values, `elements` of them, in both passes, and reduction of their gradients.
+
+    attention: name of the operator that they overlap if they pass around a ring.
+    """
     if shard.context == 1:
         return ()
     hidden = shard.context_by == "ring"
-    ways = (("all_gather", False), ("all_gather", True), ("reduce_scatter", True))
-    return tuple(Exchange(op, elements, backward, hidden, "context", attention) for op, backward in ways)
+    passes = (("all_gather", False), ("all_gather", True), ("reduce_scatter", True))
+    return tuple(Exchange(op, elements, backward, hidden, "context", attention) for op, backward in passes)
 
 
-# What the core of attention keeps for itself, which it makes again where it is recomputed.
+# Activations that only the core of attention needs, and that need not be kept if it is recomputed.
 _RECOMPUTED: Final = ("attention statistics", "attention scores", "attention mask", "dropped attention scores")
 
 
 def _scores(operator: Attention, dropped: bool) -> tuple[SavedActivation, ...]:
-    """The softmax's output, dropout's mask and output; a flash kernel keeps one sum for each row of scores instead."""
+    """Kept activations of the scores: the softmax's output, dropout's mask and output, or a flash kernel's sum of each row."""
     if operator.flash:
         return (SavedActivation("attention statistics", operator.heads * operator.queries, 4),)
     softmax = SavedActivation("attention scores", operator.scores, group="attention")

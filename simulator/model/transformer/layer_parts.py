@@ -1,8 +1,8 @@
-"""What transformer layers are made of, as one of the ranks that share a layer has it.
+"""Parts of transformer layers: one rank's share of operators, parameters, kept activations and collectives.
 
-A part is operators, parameters, kept activations and collectives; adding parts makes a layer. Kept activations follow arXiv
-2205.05198, section 4: those of matrix products, of softmax and activation functions and of dropout, but neither norms'
-statistics nor biases, which are small; kernels are fused where training frameworks fuse them.
+The sum of parts is a layer. Kept activations follow arXiv 2205.05198, section 4: those of matrix products, softmax, activation
+functions and dropout, but not norms' statistics and biases, which are small. Kernels are fused where training frameworks fuse
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Activation = Literal["relu", "gelu", "swiglu", "geglu"]
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """A piece of a layer; fields as in `Layer`."""
+    """A part of a layer; fields as in `Layer`."""
 
     operators: tuple[Operator, ...] = ()
     tensors: tuple[int, ...] = ()
@@ -44,22 +44,22 @@ class LayerPart:
     def module(
         self, name: str, operators: Collection[str] | None = None, kept: Collection[str] | None = None, exchanges: bool = True
     ) -> LayerPart:
-        """The same part, marked as a module that can be recomputed alone.
+        """This part, marked as a module that can be recomputed alone.
 
-        operators, kept: names of what is recomputed and of what need not be kept; everything if None. exchanges: whether the
-        collectives of this part belong to the module.
+        operators, kept: names of the recomputed operators and of the activations that then need not be kept; all if None.
+        exchanges: whether the part's collectives belong to the module.
         """
-        found = Module(
+        module = Module(
             name,
-            tuple(i for i, one in enumerate(self.operators) if operators is None or one.name in operators),
-            tuple(i for i, one in enumerate(self.kept) if kept is None or one.name in kept),
+            tuple(i for i, operator in enumerate(self.operators) if operators is None or operator.name in operators),
+            tuple(i for i, activation in enumerate(self.kept) if kept is None or activation.name in kept),
             tuple(range(len(self.exchanges) if exchanges else 0)),
         )
-        return replace(self, modules=(*self.modules, found))
+        return replace(self, modules=(*self.modules, module))
 
 
 class ActivationStream(NamedTuple):
-    """Activations between the parts: `tokens` × `hidden` elements a sample."""
+    """Activations between parts: `tokens` × `hidden` elements per sample."""
 
     tokens: int
     hidden: int
@@ -71,7 +71,8 @@ class ActivationStream(NamedTuple):
     def checked(
         cls, tokens: int, hidden: int, shard: Shard, norm: Norm, dropout: bool, experts: int | None = None
     ) -> ActivationStream:
-        """One that can be divided so. experts: of each mixture, None if there is none. Raises FieldError where it cannot."""
+        """The stream of a rank. experts: number in each mixture, None without mixtures. Raises FieldError if the tokens or the
+        experts cannot be divided so."""
         tokens = even_share("sequence", tokens, shard.context, "context")
         if shard.sequence:
             even_share("sequence", tokens, shard.tensor)
@@ -84,8 +85,8 @@ class ActivationStream(NamedTuple):
         return cls(tokens, hidden, shard, norm, dropout)
 
     @property
-    def folded(self) -> ActivationStream:
-        """The stream of the ranks that share each expert's matrices: with their own tokens, where they are fewer than the
+    def expert_stream(self) -> ActivationStream:
+        """The stream of the ranks that share each expert's matrices, with only their tokens if they are fewer than the
         tensor-parallel ranks."""
         ranks = self.shard.expert_tensor
         if ranks is None:
@@ -94,18 +95,18 @@ class ActivationStream(NamedTuple):
         return self._replace(tokens=self.tokens // self.shard.tensor * ranks, shard=shard)
 
     @property
-    def whole(self) -> int:
+    def full_elements(self) -> int:
         """Elements that matrix products read and write."""
         return self.tokens * self.hidden
 
     @property
-    def here(self) -> int:
-        """Elements that a rank has between them."""
-        return self.whole // self.shard.tensor if self.shard.sequence else self.whole
+    def local_elements(self) -> int:
+        """Elements that a rank has between matrix products, fewer with sequence parallelism."""
+        return self.full_elements // self.shard.tensor if self.shard.sequence else self.full_elements
 
 
 def _check_folding(shard: Shard, ranks: int, experts: bool) -> None:
-    """Raises FieldError where fewer ranks than the tensor-parallel ones cannot share each expert's matrices."""
+    """Raises FieldError if `ranks` of the tensor-parallel ranks cannot share each expert's matrices."""
     field = ("strategy", "expert_tensor")
     if not experts:
         raise FieldError(field, "there are no experts to divide; leave it out")
@@ -116,23 +117,23 @@ def _check_folding(shard: Shard, ranks: int, experts: bool) -> None:
 
 
 def linear(name: str, rows: int, columns: int, inner: int, bias: bool) -> LayerPart:
-    """A matrix product and its weights; `bias` elements for each of its columns."""
+    """A matrix product and its weights. bias: whether each column has one."""
     return LayerPart((Matmul(name, rows, columns, inner),), (inner * columns, *((columns,) if bias else ())))
 
 
 def norm(stream: ActivationStream) -> LayerPart:
-    """Layer norm has weights and biases, RMS norm weights alone. Every rank has all of them."""
+    """A norm, whose parameters every rank has in full."""
     name = "rms norm" if stream.norm == "rms" else "norm"
-    return LayerPart((norm_of(name, stream.here),), norm_tensors(stream.norm, stream.hidden))
+    return LayerPart((norm_of(name, stream.local_elements),), norm_tensors(stream.norm, stream.hidden))
 
 
 def norm_of(name: str, elements: int) -> MemoryBound:
-    """A norm of `elements`; backward reads what it read and the gradient of what it wrote."""
+    """The operator of a norm; its backward pass reads the input and the gradient of the output."""
     return MemoryBound(name, elements, elements, 2 * elements, elements)
 
 
 def norm_tensors(kind: Norm, width: int) -> tuple[int, ...]:
-    """Elements of a norm's parameters."""
+    """Elements of a norm's parameter tensors: weights and biases of a layer norm, weights of an RMS norm."""
     return (width, width) if kind == "layer" else (width,)
 
 
@@ -141,82 +142,74 @@ def block(
 ) -> LayerPart:
     """Branches with norms and residual additions: one after the other, or all in parallel on the same input.
 
-    Whether norms are before the branches or after the additions, as many activations are kept. around: the collectives around
-    each branch, `joined` if empty; branches in parallel share those that are equal.
+    Norms before the branches or after the additions keep the same number of activations. around: the collectives around each
+    branch, `branch_collectives` if empty; parallel branches share equal ones.
     """
-    around = around or [joined(stream)] * len(branches)
-    layer = LayerPart(kept=(SavedActivation("input", stream.here, group="input"),))
+    around = around or [branch_collectives(stream)] * len(branches)
+    layer = LayerPart(kept=(SavedActivation("input", stream.local_elements, group="input"),))
     norms, sums = (
-        SavedActivation("norms", len(branches) * stream.here),
-        SavedActivation("sums", (len(branches) - 1) * stream.here),
+        SavedActivation("norms", len(branches) * stream.local_elements),
+        SavedActivation("sums", (len(branches) - 1) * stream.local_elements),
     )
     if parallel:
         inner = sum([norm(stream) for _ in branches] + list(branches), LayerPart())
         layer += inner + sum(dict.fromkeys(around), LayerPart()) + residual(stream, len(branches))
     else:
         for branch, collectives in zip(branches, around, strict=True):
-            layer += norm(stream) + _surrounded(branch, collectives) + residual(stream)
+            layer += norm(stream) + _with_collectives(branch, collectives) + residual(stream)
     layer += LayerPart(kept=(norms,) if parallel or not sums.elements else (norms, sums))
     return layer.module("layernorm", {"norm", "rms norm"}, {"norms"}, exchanges=False)
 
 
-def _surrounded(branch: LayerPart, collectives: LayerPart) -> LayerPart:
-    """A branch with the collectives around it, which are part of modules that are the whole branch."""
-    whole = branch + collectives
-    around = tuple(range(len(branch.exchanges), len(whole.exchanges)))
-    return replace(
-        whole,
-        modules=tuple(
-            one._replace(exchanges=one.exchanges + around) if one.name in ("mlp", "moe") else one for one in whole.modules
-        ),
-    )
+def _with_collectives(branch: LayerPart, collectives: LayerPart) -> LayerPart:
+    """A branch with the collectives around it, which also belong to a module that is the whole branch."""
+    part = branch + collectives
+    added = tuple(range(len(branch.exchanges), len(part.exchanges)))
+    modules = (m._replace(exchanges=m.exchanges + added) if m.name in ("mlp", "moe") else m for m in part.modules)
+    return replace(part, modules=tuple(modules))
 
 
-def joined(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
-    """The collectives around a branch whose matrices are shared: both its products' sums over ranks.
-
-    With sequence parallelism the backward pass gathers the branch's input once more, during the product before the one that
-    needs it (arXiv 2205.05198, section 4.2.2); hidden as it is, it is not counted.
-    """
-    return entered(stream, axis) + left(stream, axis)
+def branch_collectives(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
+    """The collectives at the input and at the output of a branch whose matrices are shared."""
+    return input_collectives(stream, axis) + output_collectives(stream, axis)
 
 
-def entered(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
-    """Where all ranks need all tokens."""
+def input_collectives(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
+    """The collectives at an input of which all ranks need all tokens, and whose gradients are summed over ranks."""
     if stream.shard.tensor == 1:
         return LayerPart()
     if stream.shard.sequence:
-        # the weights' gradients need all tokens again, which are gathered beside the input's gradient (arXiv 2205.05198, 4.2.2)
-        again = Exchange("all_gather", stream.whole, True, hidden=True, axis=axis)
-        ways = (("all_gather", False), ("reduce_scatter", True))
-        return LayerPart(exchanges=(*(Exchange(op, stream.whole, backward, axis=axis) for op, backward in ways), again))
-    return LayerPart(exchanges=(Exchange("all_reduce", stream.whole, True, axis=axis),))
+        # the weight gradients need all tokens again; their gathering overlaps the input gradient (arXiv 2205.05198, 4.2.2)
+        regather = Exchange("all_gather", stream.full_elements, True, hidden=True, axis=axis)
+        passes = (("all_gather", False), ("reduce_scatter", True))
+        exchanges = (Exchange(op, stream.full_elements, backward, axis=axis) for op, backward in passes)
+        return LayerPart(exchanges=(*exchanges, regather))
+    return LayerPart(exchanges=(Exchange("all_reduce", stream.full_elements, True, axis=axis),))
 
 
-def left(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
-    """Where each rank has a summand of all tokens."""
+def output_collectives(stream: ActivationStream, axis: Axis = "tensor") -> LayerPart:
+    """The collectives at an output of which each rank has a partial sum for all tokens."""
     if stream.shard.tensor == 1:
         return LayerPart()
     if stream.shard.sequence:
-        ways = (("reduce_scatter", False), ("all_gather", True))
-        return LayerPart(exchanges=tuple(Exchange(op, stream.whole, backward, axis=axis) for op, backward in ways))
-    return LayerPart(exchanges=(Exchange("all_reduce", stream.whole, False, axis=axis),))
+        passes = (("reduce_scatter", False), ("all_gather", True))
+        return LayerPart(exchanges=tuple(Exchange(op, stream.full_elements, backward, axis=axis) for op, backward in passes))
+    return LayerPart(exchanges=(Exchange("all_reduce", stream.full_elements, False, axis=axis),))
 
 
 def residual(stream: ActivationStream, branches: int = 1) -> LayerPart:
-    """Dropout, if any, and addition in one kernel; its backward pass adds the gradients where trunk and branches part."""
-    n = stream.here
-    dropped = dropout(stream)
-    # a dropout mask has one byte an element, half of a 16-bit one
+    """Dropout, if any, and the residual addition in one kernel; its backward pass adds the gradients of trunk and branches."""
+    n = stream.local_elements
+    # a dropout mask has one byte per element, half of a 16-bit element
     mask = n // 2 if stream.dropout else 0
-    passed = n if stream.dropout else 0
+    dropped = n if stream.dropout else 0
     read = (1 + branches) * n
-    return dropped + LayerPart((MemoryBound("residual", read, n + mask, read + passed + mask, n + passed),))
+    return dropout(stream) + LayerPart((MemoryBound("residual", read, n + mask, read + dropped + mask, n + dropped),))
 
 
 def dropout(stream: ActivationStream) -> LayerPart:
-    """What dropout keeps: a mask of one byte an element."""
-    return LayerPart(kept=(SavedActivation("dropout mask", stream.here, 1),)) if stream.dropout else LayerPart()
+    """The activation that dropout keeps, if there is dropout: a mask of one byte per element."""
+    return LayerPart(kept=(SavedActivation("dropout mask", stream.local_elements, 1),)) if stream.dropout else LayerPart()
 
 
 def mlp(
@@ -226,74 +219,84 @@ def mlp(
     bias: bool,
     module: Literal["mlp", "shared_experts"] = "mlp",
 ) -> LayerPart:
-    """Two products and the activation function between them; a gated one has twice the columns in the first. module: its name
-    among those that can be recomputed alone."""
+    """An MLP: two products and the activation function between them; if it is gated, the first product has twice the columns.
+
+    module: name of the module that can be recomputed alone.
+    """
     tokens, hidden = stream.tokens, stream.hidden
-    up = linear("up", tokens, feedforward * fan(activation), hidden, bias)
-    part = up + activated(tokens * feedforward, activation) + linear("down", tokens, hidden, feedforward, bias)
+    up = linear("up", tokens, feedforward * activation_inputs(activation), hidden, bias)
+    part = up + activation_function(tokens * feedforward, activation) + linear("down", tokens, hidden, feedforward, bias)
     return part.module(module)
 
 
-def fan(activation: Activation) -> int:
-    """Inputs of an activation function for each of its outputs: the gate is one."""
+def activation_inputs(activation: Activation) -> int:
+    """Inputs of an activation function per output: two if it is gated, else one."""
     return 2 if activation in ("swiglu", "geglu") else 1
 
 
-def activated(elements: int, activation: Activation) -> LayerPart:
-    """What it reads is kept, unless what it writes tells, and what it writes, which the next product reads."""
-    inputs = fan(activation) * elements
-    read = () if activation == "relu" else (SavedActivation("up", inputs),)
-    kept = (*read, SavedActivation("activation", elements))
+def activation_function(elements: int, activation: Activation) -> LayerPart:
+    """An activation function with `elements` outputs. It keeps its input, which ReLU does not need, and its output, which the
+    next product reads."""
+    inputs = activation_inputs(activation) * elements
+    kept_input = () if activation == "relu" else (SavedActivation("up", inputs),)
+    kept = (*kept_input, SavedActivation("activation", elements))
     part = LayerPart((MemoryBound(activation, inputs, elements, inputs + elements, inputs),), kept=kept)
-    # without what it reads it cannot be computed again
-    return part.module("activation", None, {"activation"}) if read else part
+    # it can be recomputed only from its input
+    return part.module("activation", None, {"activation"}) if kept_input else part
 
 
-def looked_up(stream: ActivationStream, rows: int, positions: int | None, types: int = 0) -> LayerPart:
-    """Embedding of `rows` words (of all ranks' tokens, which they then add up), with learned positions and token types.
+def embedding(stream: ActivationStream, rows: int, positions: int | None, types: int = 0) -> LayerPart:
+    """The embedding of tokens, with learned positions and token types if there are any; it is not recomputed.
 
-    It is not recomputed, nor is the output head.
+    rows: words of this rank's part of the table; ranks sum their results. positions, types: rows of these tables.
     """
-    operators = [MemoryBound("embedding", stream.whole, stream.whole, stream.whole, stream.whole)]
+    operators = [
+        MemoryBound("embedding", stream.full_elements, stream.full_elements, stream.full_elements, stream.full_elements)
+    ]
     tensors = [rows * stream.hidden]
     for table in filter(None, (positions, types)):
-        operators.append(MemoryBound("add embedding", 2 * stream.here, stream.here, stream.here, stream.here))
+        operators.append(
+            MemoryBound(
+                "add embedding", 2 * stream.local_elements, stream.local_elements, stream.local_elements, stream.local_elements
+            )
+        )
         tensors.append(table * stream.hidden)
-    return LayerPart(tuple(operators), tuple(tensors)) + left(stream) + never_recomputed(dropout(stream))
+    return LayerPart(tuple(operators), tuple(tensors)) + output_collectives(stream) + never_recomputed(dropout(stream))
 
 
 def output_head(stream: ActivationStream, rows: int, tied: bool) -> LayerPart:
-    """The last norm, then `predicted`."""
-    return (
-        LayerPart(kept=(SavedActivation("input", stream.here, group="input"),)) + norm(stream) + predicted(stream, rows, tied)
-    )
+    """The last norm, then the logits of `rows` words and the loss."""
+    kept = (SavedActivation("input", stream.local_elements, group="input"),)
+    return LayerPart(kept=kept) + norm(stream) + logits_and_loss(stream, rows, tied)
 
 
-def predicted(stream: ActivationStream, rows: int, tied: bool, bias: bool = False) -> LayerPart:
-    """Output words' logits, `rows` of them on this rank, and their loss, which keeps them with four bytes each.
+def logits_and_loss(stream: ActivationStream, rows: int, tied: bool, bias: bool = False) -> LayerPart:
+    """The logits of this rank's `rows` words, and the loss, which keeps them with four bytes each.
 
-    Ranks that share the words tell each other the largest logit, the sum of exponents and the right word's logit.
+    Ranks that share the words reduce the largest logit, the sum of exponentials and the logit of the target. tied: whether the
+    weights are those of the embedding.
     """
     tokens, hidden = stream.tokens, stream.hidden
     logits = tokens * rows
     tensors = (*(() if tied else (hidden * rows,)), *((rows,) if bias else ()))
     operators = (Matmul("head", tokens, rows, hidden), MemoryBound("loss", logits, logits, logits, logits))
-    kept = (SavedActivation("head input", stream.here, group="input"), SavedActivation("logits", logits, 4, "input"))
-    part = entered(stream) + LayerPart(operators, tensors, kept)
+    kept = (SavedActivation("head input", stream.local_elements, group="input"), SavedActivation("logits", logits, 4, "input"))
+    part = input_collectives(stream) + LayerPart(operators, tensors, kept)
     if stream.shard.tensor > 1:
         part += LayerPart(exchanges=(Exchange("all_reduce", tokens, False),) * 3)
     return part
 
 
 def never_recomputed(part: LayerPart) -> LayerPart:
-    """The same with all that it keeps in the group that stays."""
+    """The part with all kept activations in the group "input", which recomputation does not drop."""
     return LayerPart(part.operators, part.tensors, tuple(kept._replace(group="input") for kept in part.kept), part.exchanges)
 
 
-def even_share(what: str, number: int, ranks: int, field: str = "tensor") -> int:
-    """What one of `ranks` ranks gets of `number`. Raises FieldError where it does not come out even."""
+def even_share(name: str, number: int, ranks: int, field: str = "tensor") -> int:
+    """The share of `number` of each of `ranks` ranks. Raises FieldError for strategy.`field` if the division leaves a
+    remainder."""
     if number % ranks:
-        fewer = next(divisor for divisor in range(min(ranks, 1024), 0, -1) if number % divisor == 0)
-        message = f"{ranks} ranks do not divide {what} {number}; give a divisor of it, such as {fewer}"
+        divisor = next(divisor for divisor in range(min(ranks, 1024), 0, -1) if number % divisor == 0)
+        message = f"{ranks} ranks do not divide {name} {number}; give a divisor of it, such as {divisor}"
         raise FieldError(("strategy", field), message)
     return number // ranks

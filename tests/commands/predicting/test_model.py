@@ -80,7 +80,7 @@ def test_every_model_that_ships_fits_the_screen(name: str, capsys: Capture) -> N
 def test_the_table_tells_what_a_mixture_is_and_who_shares_it(capsys: Capture) -> None:
     title = printed(capsys, "mixtral-8x7b", "--tensor", "8", "--seq", "2048").splitlines()[0]
     assert title == (
-        "mixtral-8x7b: 46.7 G parameters, of which a token meets 12.9 G; 2,048 tokens a sample; one of 8 tensor-parallel ranks"
+        "mixtral-8x7b: 46.7 G parameters, of which a token uses 12.9 G; 2,048 tokens a sample; one of 8 tensor-parallel ranks"
     )
 
 
@@ -95,7 +95,7 @@ def test_bars_are_as_long_as_shares(capsys: Capture) -> None:
     [
         (("llama3",), "no model is called 'llama3'; did you mean 'llama-3-8b'?"),
         (("llama-3-8b", "--tensor", "64"), "--tensor 64: 64 ranks do not divide heads 32; give a divisor of it, such as 32"),
-        (("resnet50", "--tensor", "2"), "--tensor 2: a resnet is not divided among ranks; leave tensor out"),
+        (("resnet50", "--tensor", "2"), "--tensor 2: a resnet cannot be divided among ranks; leave tensor out"),
         (("resnet50", "--seq", "8"), "resnet50 with sequence=8: model.sequence: unknown key"),
         (("bert-base", "--seq", "513"), "sequence: 513 is more than position_rows 512; give at most that many"),
         (("llama-3-8b", "--strict"), "llama-3-8b with strict=True: model.strict: unknown key"),

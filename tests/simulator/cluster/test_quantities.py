@@ -1,4 +1,4 @@
-"""Quantities: what a cluster's numbers are worth, and what it is like where one is worse."""
+"""Quantities of a cluster: intervals, and clusters in which one of them is slower."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LINKED = {"overhead": "2 us"}
 
 
 @pytest.mark.parametrize("name", QUANTITIES)
-@given(slowness=st.floats(0.2, 5))
-def test_what_is_slower_by_a_factor_is_as_fast_again_by_its_inverse(name: str, slowness: float) -> None:
+@given(slowdown=st.floats(0.2, 5))
+def test_the_inverse_slowdown_restores_the_cluster(name: str, slowdown: float) -> None:
     cluster = plain(2, 4, link=_LINKED, network=_LINKED)
     quantity = QUANTITIES[name]
-    worse = quantity.slowed(cluster, slowness)
+    worse = quantity.slowed(cluster, slowdown)
     value, changed = quantity.value(cluster), quantity.value(worse)
     if value not in (None, 1.0):
         assert changed is not None
-        assert (value / changed if quantity.larger_is_faster else changed / value) == pytest.approx(slowness)
-    again = quantity.value(quantity.slowed(worse, 1 / slowness))
+        assert (value / changed if quantity.larger_is_faster else changed / value) == pytest.approx(slowdown)
+    again = quantity.value(quantity.slowed(worse, 1 / slowdown))
     assert again == (None if value is None else pytest.approx(value))
 
 

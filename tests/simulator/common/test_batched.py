@@ -1,4 +1,4 @@
-"""Varying numbers: what is computed once for many points is what each of them alone would have come to."""
+"""Batched numbers: a result computed once for many points equals the results of the points computed one by one."""
 
 from __future__ import annotations
 
@@ -25,31 +25,33 @@ positive = st.floats(0.1, 10)
 
 
 @given(st.sampled_from(FORMULAS), st.lists(st.tuples(positive, positive), min_size=1, max_size=20))
-def test_points_that_decide_alike_get_what_each_alone_would(formula: Callable[[Any, Any], Any], points: Any) -> None:
-    crowd = BatchedPoints(len(points))
-    first, second = (crowd.number(np.array(values)) for values in zip(*points, strict=True))
-    found = numbers([formula(first, second)], np.float64)
-    assert crowd.agrees[0]
-    each = np.broadcast_to(found, (1, len(points))) if found.ndim == 2 else np.repeat(found[:, None], len(points), axis=1)
-    for point, value, agrees in zip(points, each[0], crowd.agrees, strict=True):
+def test_points_that_agree_get_the_same_result_as_alone(formula: Callable[[Any, Any], Any], points: Any) -> None:
+    batch = BatchedPoints(len(points))
+    first, second = (batch.number(np.array(values)) for values in zip(*points, strict=True))
+    result = numbers([formula(first, second)], np.float64)
+    assert batch.agrees[0]
+    expanded = (
+        np.broadcast_to(result, (1, len(points))) if result.ndim == 2 else np.repeat(result[:, None], len(points), axis=1)
+    )
+    for point, value, agrees in zip(points, expanded[0], batch.agrees, strict=True):
         if agrees:
             assert value == formula(*point)
 
 
-def test_a_comparison_is_the_first_points() -> None:
-    crowd = BatchedPoints(3)
-    assert crowd.number(np.array([1.0, 2.0, 3.0])) < 2.5
-    assert crowd.agrees.tolist() == [True, True, False]
+def test_a_comparison_returns_the_outcome_of_the_first_point() -> None:
+    batch = BatchedPoints(3)
+    assert batch.number(np.array([1.0, 2.0, 3.0])) < 2.5
+    assert batch.agrees.tolist() == [True, True, False]
 
 
-def test_nothing_is_taken_for_a_plain_number() -> None:
+def test_conversion_to_a_plain_number_is_an_error() -> None:
     number = BatchedPoints(2).number(np.array([1.0, 2.0]))
-    for wants in (float, math.sqrt, lambda value: np.array([value], dtype=np.float64)):
+    for convert in (float, math.sqrt, lambda value: np.array([value], dtype=np.float64)):
         with pytest.raises(NotVaryingError):
-            wants(number)
+            convert(number)
 
 
-def test_columns_get_the_points_as_their_last_axis() -> None:
+def test_columns_get_the_points_as_last_axis() -> None:
     number = BatchedPoints(2).number(np.array([1.0, 2.0]))
     assert numbers([3, number], np.float64).tolist() == [[3, 3], [1, 2]]
     assert numbers([3, 4], np.float64).tolist() == [3, 4]

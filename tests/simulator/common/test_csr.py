@@ -1,4 +1,4 @@
-"""Ragged: lists of different lengths in two arrays."""
+"""Lists of different lengths in CSR arrays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=
 
 
 @given(_LISTS, st.data())
-def test_lists_are_taken_in_any_order(lists: list[list[int]], data: st.DataObject) -> None:
-    which = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8))
+def test_take_returns_the_lists_in_the_given_order(lists: list[list[int]], data: st.DataObject) -> None:
+    indices = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=8))
 
-    assert Ragged.of(lists).take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
+    assert Ragged.of(lists).take(np.array(indices, dtype=np.int64)).lists() == [lists[i] for i in indices]
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=6))
-def test_slices_are_those_of_lists(values: list[int], bounds: list[tuple[int, int]]) -> None:
+def test_slices_equal_python_slices(values: list[int], bounds: list[tuple[int, int]]) -> None:
     cut = [(min(a, len(values)), min(b, len(values))) for a, b in bounds]
     begins, stops = np.array(cut, dtype=np.int64).reshape(-1, 2).T
 
@@ -29,7 +29,7 @@ def test_slices_are_those_of_lists(values: list[int], bounds: list[tuple[int, in
 
 
 @given(_LISTS)
-def test_keys_tell_which_list_a_value_is_in(lists: list[list[int]]) -> None:
+def test_keys_are_the_list_indices_of_values(lists: list[list[int]]) -> None:
     found = Ragged.of(lists)
 
     assert found.keys().tolist() == [i for i, one in enumerate(lists) for _ in one]

@@ -17,36 +17,36 @@ from scaleproof.simulator.common.file_lock import locked_file, locked_folder
 from tests.conftest import SMALL
 
 
-def test_a_second_run_is_refused_in_a_line_that_says_who_is_there(tmp_path: Path) -> None:
+def test_a_second_run_gets_a_one_line_error_naming_the_holder(tmp_path: Path) -> None:
     with locked_folder(tmp_path / "out", "a sweep"), pytest.raises(InputError) as caught, locked_folder(tmp_path / "out", "x"):
         pass
-    who = f"a sweep (process {os.getpid()} on {socket.gethostname()}, since "
-    assert str(caught.value).startswith(f"{tmp_path / 'out'}: {who}")
+    holder = f"a sweep (process {os.getpid()} on {socket.gethostname()}, since "
+    assert str(caught.value).startswith(f"{tmp_path / 'out'}: {holder}")
     assert str(caught.value).endswith("writes to it; wait for its end, or choose another place")
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_it_is_let_go_and_nothing_is_left(tmp_path: Path) -> None:
+def test_releasing_removes_the_lock_files(tmp_path: Path) -> None:
     for _ in range(2):
         with locked_folder(tmp_path, "one"), locked_file(tmp_path / "new" / "c.yaml", "another"):
             pass
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_files_of_one_folder_are_each_their_own(tmp_path: Path) -> None:
+def test_files_of_a_folder_are_locked_independently(tmp_path: Path) -> None:
     with locked_file(tmp_path / "a", "one"), locked_file(tmp_path / "b", "another"), locked_folder(tmp_path, "a third"):
         pass
 
 
-def test_who_writes_for_a_moment_waits_for_others_that_do(tmp_path: Path) -> None:
+def test_waiting_for_another_holder(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from scaleproof.simulator.common.file_lock import locked_file\n"
-        "with locked_file(Path(sys.argv[1]), 'one'):\n    print('held', flush=True); sys.stdin.readline()"
+        "with locked_file(Path(sys.argv[1]), 'one'):\n    print('locked', flush=True); sys.stdin.readline()"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "f")], stdin=-1, stdout=-1, text=True) as other:
         assert other.stdin is not None
         assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
+        assert other.stdout.readline() == "locked\n"
         with pytest.raises(InputError, match=f"process {other.pid} "), locked_file(tmp_path / "f", "another", patience_s=0.2):
             pass
         other.stdin.write("go\n")
@@ -55,10 +55,10 @@ def test_who_writes_for_a_moment_waits_for_others_that_do(tmp_path: Path) -> Non
             pass
 
 
-def test_what_is_killed_holds_nothing_any_more(tmp_path: Path) -> None:
+def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=_hold, args=(tmp_path,))
     process.start()
-    while not (tmp_path / "held").exists():
+    while not (tmp_path / "locked").exists():
         time.sleep(0.02)
     with pytest.raises(InputError, match=f"process {process.pid} "), locked_folder(tmp_path, "another"):
         pass
@@ -72,7 +72,7 @@ def test_what_is_killed_holds_nothing_any_more(tmp_path: Path) -> None:
 
 def _hold(folder: Path) -> None:
     with locked_folder(folder, "a sweep"):
-        (folder / "held").touch()
+        (folder / "locked").touch()
         time.sleep(600)
 
 
@@ -84,7 +84,7 @@ def _count(folder: Path, rounds: int) -> None:
             (folder / "count").write_text(str(number + 1))
 
 
-def test_nobody_is_in_while_another_is(tmp_path: Path) -> None:
+def test_the_lock_is_mutually_exclusive(tmp_path: Path) -> None:
     (tmp_path / "count").write_text("0")
     spawn = multiprocessing.get_context("spawn")
     others = [spawn.Process(target=_count, args=(tmp_path, 20)) for _ in range(3)]
@@ -104,7 +104,7 @@ def test_nobody_is_in_while_another_is(tmp_path: Path) -> None:
         ["calibrate", "--out", "c.yaml"],
     ],
 )
-def test_commands_that_take_long_are_refused_before_they_begin(
+def test_long_commands_check_the_lock_before_they_begin(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

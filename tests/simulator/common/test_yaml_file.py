@@ -16,7 +16,7 @@ def test_places_of_values() -> None:
     assert located.place(("b", 1, "y")) == "f.yaml:4:6"
 
 
-def test_what_is_absent_has_the_place_of_its_nearest_ancestor() -> None:
+def test_an_absent_value_has_the_place_of_its_nearest_ancestor() -> None:
     located = yaml_file.parse("a:\n  b: 1\n", "f.yaml")
     assert located.place(("a", "c", "d")) == "f.yaml:1:1"
 
@@ -38,7 +38,7 @@ def test_a_grafted_part_keeps_its_own_places() -> None:
         ("{[1]: 2}", "a key must be a word"),
         ("when: 2026-99-99", "cannot be read"),
         ("- " * 2000, "f.yaml:1:201: nested too deeply"),
-        # LibYAML's loader would fill the stack, and the process be gone
+        # LibYAML's loader would overflow the stack and kill the process
         ("[" * 200_000, "f.yaml:1:101: nested too deeply"),
         ("? " * 200_000, "nested too deeply"),
         ('a: "\\x1b[2J"', "f.yaml:1:4: .* has control characters"),

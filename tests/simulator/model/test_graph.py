@@ -50,7 +50,7 @@ def test_towers_run_on_different_devices_and_hand_over_embeddings_alone() -> Non
 
 
 def test_a_siamese_network_is_not_divided() -> None:
-    with pytest.raises(FieldError, match="a siamese is not divided"):
+    with pytest.raises(FieldError, match="a siamese cannot be divided"):
         Siamese(tower=TOWER).build_layers(Shard(tensor=2))
 
 

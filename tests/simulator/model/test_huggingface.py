@@ -17,7 +17,7 @@ from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.read import load_model
 from tests.conftest import SMALL
 
-# what the published configurations say of the architecture, with some fields that tell nothing of it
+# what the published configurations say of the architecture, with some unrelated fields
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-2-70b": {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 8192,
@@ -118,7 +118,7 @@ def test_head_norms_and_wide_heads(config: dict[str, Any], parameters: int, tmp_
     assert model.parameters() == parameters
 
 
-def test_the_sequence_is_the_longest_unless_told(tmp_path: Path) -> None:
+def test_the_default_sequence_is_the_longest(tmp_path: Path) -> None:
     path = written(tmp_path, CONFIGS["llama-2-70b"])
     assert load_model(f"hf:{path}").model_dump()["sequence"] == 4096
     assert load_model(f"hf:{path}", sequence=8192).model_dump()["sequence"] == 8192
@@ -160,22 +160,22 @@ def without(name: str, *fields: str) -> dict[str, Any]:
         ),
         (
             CONFIGS["deepseek-v3"] | {"num_key_value_heads": 8},
-            "num_key_value_heads: 8 differs from num_attention_heads 128; with latent attention they are alike",
+            "num_key_value_heads: 8 differs from num_attention_heads 128; with latent attention they are equal",
         ),
-        (CONFIGS["deepseek-v3"] | {"moe_layer_freq": 2}, "moe_layer_freq: 2 cannot be forecast; only 1 can"),
+        (CONFIGS["deepseek-v3"] | {"moe_layer_freq": 2}, "moe_layer_freq: 2 is not supported; only 1 is"),
         (CONFIGS["gpt2-small"] | {"n_ctx": 512}, "n_ctx: 512 contradicts n_positions 1024; make them equal, or leave"),
         (CONFIGS["gpt2-small"] | {"model_type": "mamba"}, "model_type: 'mamba' is not known; give one of bert, deepseek_v3"),
         (without("gpt2-small", "model_type"), "config.json: model_type: missing; give one of bert"),
         (CONFIGS["llama-2-70b"] | {"model_type": ["llama"]}, "model_type: ['llama'] is not known"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_file_and_field(config: dict[str, Any], message: str, tmp_path: Path) -> None:
-    told = problem(tmp_path, config)
-    assert message in told
-    assert len(told.splitlines()) == 1
+def test_errors_name_file_and_field(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    printed = problem(tmp_path, config)
+    assert message in printed
+    assert len(printed.splitlines()) == 1
 
 
-def test_all_missing_fields_are_told_at_once(tmp_path: Path) -> None:
+def test_all_missing_fields_are_reported_at_once(tmp_path: Path) -> None:
     assert len(problem(tmp_path, {"model_type": "llama"}).splitlines()) == 6
 
 
@@ -216,7 +216,7 @@ def test_whatever_a_field_holds_is_read_or_refused(name: str, data: st.DataObjec
         assert huggingface.read(path)["layers"]
 
 
-def test_scenarios_name_configurations_beside_them(tmp_path: Path) -> None:
+def test_scenarios_name_configurations_by_relative_path(tmp_path: Path) -> None:
     written(tmp_path, CONFIGS["gpt2-small"])
     lines = SMALL.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("model:"))

@@ -96,15 +96,15 @@ def test_attention_scores_are_what_plain_selective_drops(small: Make) -> None:
 
 
 def test_every_second_product_is_recomputed_with_all_else_but_flash_attention(small: Make) -> None:
-    """torchtitan: of queries, keys, values, projection, gate, up and down the second, fourth and sixth are computed again."""
+    """torchtitan: of queries, keys, values, projection, gating, up and down the second, fourth and sixth are computed again."""
     block = blocks(small(LLAMA, *ON))[0]
     found = again(block, form(products="every_second"))
     products = [(one.name, one.columns) for one in found.operators if isinstance(one, Matmul)]
     assert products == [("qkv", KEYS), ("projection", HIDDEN), ("up", FEEDFORWARD)]
     assert [one.name for one in found.operators[3:]] == ["rms norm", "rotary", "residual", "rms norm", "swiglu", "residual"]
-    # a gate and a down projection, values as wide as two key heads, what attention reads of queries and keeps, the input
-    held = TOKENS * (HIDDEN + HIDDEN + KEYS + FEEDFORWARD + HIDDEN + HIDDEN) + 4 * 8 * TOKENS
-    assert size_bytes(kept(block, form(products="every_second")), 1) == held
+    # a gating and a down projection, values as wide as two key heads, what attention reads of queries and keeps, the input
+    expected_bytes = TOKENS * (HIDDEN + HIDDEN + KEYS + FEEDFORWARD + HIDDEN + HIDDEN) + 4 * 8 * TOKENS
+    assert size_bytes(kept(block, form(products="every_second")), 1) == expected_bytes
 
 
 @pytest.mark.parametrize(

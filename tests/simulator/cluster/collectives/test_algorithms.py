@@ -122,7 +122,7 @@ def sent_and_got(name: str, op: Op, group: Group) -> tuple[list[float], list[flo
 
 
 # Of each member, both ways, for n ranks: Patarasuk & Yuan 2009, Thakur et al. 2005, and by the definition of the operation.
-ALIKE = {
+EQUAL_SENDS = {
     ("ring", "all_reduce"): lambda n: 2 * (n - 1) / n,
     ("ring", "reduce_scatter"): lambda n: (n - 1) / n,
     ("ring", "all_gather"): lambda n: (n - 1) / n,
@@ -132,10 +132,10 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize(("name", "op"), ALIKE)
+@pytest.mark.parametrize(("name", "op"), EQUAL_SENDS)
 def test_each_member_sends_and_gets_what_theory_says(name: str, op: Op) -> None:
     for group in groups(name):
-        expected = [ALIKE[name, op](group.size)] * group.size
+        expected = [EQUAL_SENDS[name, op](group.size)] * group.size
         assert sent_and_got(name, op, group) == (pytest.approx(expected), pytest.approx(expected))
 
 
@@ -212,7 +212,7 @@ def test_a_switch_that_adds_and_multicasts_halves_what_devices_send(ranks: int) 
 @pytest.mark.parametrize("name", sorted(EVEN_ALONE))
 def test_what_needs_as_many_ranks_on_each_node_says_so(name: str) -> None:
     for ranks in (5, [0, 1, 2, 4]):
-        with pytest.raises(InputError, match="as many ranks on each node; use ring"):
+        with pytest.raises(InputError, match="the same number of ranks on each node; use ring"):
             ALGORITHMS[name].rounds("all_reduce", Group.of(ranks, 4))
 
 

@@ -214,7 +214,7 @@ def test_what_was_measured_counts() -> None:
     assert collective_time("allreduce", 1e6, 2, cluster) == pytest.approx(2e-3)
     assert collective_time("allreduce", 1e6, [5, 7], cluster) == pytest.approx(2e-3)
     assert collective_time("allreduce", 1e6, 2, cluster, "ring") < 1e-4
-    # one node tells nothing of two
+    # one node says nothing about two
     assert collective_time("allreduce", 1e6, [0, 4], cluster) == collective_time("allreduce", 1e6, [0, 4], plain(2, 4))
 
 
@@ -273,10 +273,10 @@ def test_ranks_may_be_named_in_any_order(seed: int) -> None:
 
 def test_it_counts_on_which_nodes_ranks_are() -> None:
     cluster = plain(4, 4)
-    near, apart = (collective_time("allreduce", 2**20, ranks, cluster) for ranks in ([4, 5, 6, 7], [0, 4, 8, 12]))
+    near, spread = (collective_time("allreduce", 2**20, ranks, cluster) for ranks in ([4, 5, 6, 7], [0, 4, 8, 12]))
     assert near == collective_time("allreduce", 2**20, 4, cluster)
-    assert apart == collective_time("allreduce", 2**20, 4, plain(4))
-    assert near < apart
+    assert spread == collective_time("allreduce", 2**20, 4, plain(4))
+    assert near < spread
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_switches_that_reduce_must_be_there() -> None:
         cost_s("all_reduce", 8, plain(1, 4), "nvls")
     with pytest.raises(InputError, match="needs a switch that all ranks are attached to; use another"):
         cost_s("all_reduce", 8, plain(4, network={"topology": {"kind": "torus", "dimensions": [4]}}), "in_network")
-    with pytest.raises(InputError, match="as many ranks on each node; use ring"):
+    with pytest.raises(InputError, match="the same number of ranks on each node; use ring"):
         collective_time("all_reduce", 8, 3, plain(2, 2), "hierarchical")
 
 

@@ -1,4 +1,4 @@
-"""How long wires are busy with a collective: closed forms on switches, nodes with cards, leaf–spines and tori."""
+"""Busy time of links in a collective: closed forms on switches, nodes with cards, leaf–spines and tori."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def over(
 
 
 @pytest.mark.parametrize("devices", [2, 4, 5, 8])
-def test_on_one_switch_the_busiest_device_tells(devices: int) -> None:
+def test_on_one_switch_the_busiest_device_determines_the_time(devices: int) -> None:
     n, log = devices, math.ceil(math.log2(devices))
     expected: dict[tuple[str, Op], float] = {
         ("ring", "all_reduce"): 2 * (n - 1) / n,
@@ -93,7 +93,7 @@ def test_a_ring_crosses_between_nodes_once_a_lap(nodes: int, devices: int) -> No
 
 @pytest.mark.parametrize(("ranks", "devices"), [(8, 4), (16, 2), (8, 1), (12, 4), (7, 4)])
 @pytest.mark.parametrize(("name", "op"), [pair for pair in PAIRS if pair[0] not in ("nvls", "nvls_tree", "in_network")])
-def test_wires_are_busy_with_what_the_messages_add_up_to(ranks: int, devices: int, name: str, op: Op) -> None:
+def test_busy_time_is_the_sum_of_the_messages(ranks: int, devices: int, name: str, op: Op) -> None:
     """One card to a node, so that the two directions of each device's link and of each node's are all there is."""
     group = Group.of(ranks, devices)
     if name == "hierarchical" and not group.is_even:
@@ -113,7 +113,7 @@ def test_wires_are_busy_with_what_the_messages_add_up_to(ranks: int, devices: in
 
 def test_an_alltoall_leaves_a_node_for_all_others() -> None:
     found = over(4, "pairwise", "alltoall", devices=2)
-    assert found.remote == 6
+    assert found.remote_messages == 6
     assert (found.inside_steps, found.between_steps) == (1, 1)
     assert found.inside_s * INSIDE_Bps == pytest.approx(1 / 8)
     assert found.between_s * BETWEEN_Bps == pytest.approx(2 * 6 / 8)

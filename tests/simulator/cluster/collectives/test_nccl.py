@@ -20,14 +20,14 @@ HOPPER, AMPERE = Nccl(generation="hopper"), Nccl(generation="ampere")
 NODE, TWO = Group.of(8, 8), Group.of(16, 8)
 
 
-def wires(group: Group, inside: str, between: str) -> GroupLinks:
+def links_of(group: Group, inside: str, between: str) -> GroupLinks:
     """Of nodes of eight devices with a card each."""
     link, network = (Link.model_validate({"bandwidth": bandwidth, "latency": "1 us"}) for bandwidth in (inside, between))
     return GroupLinks(group, Node(devices=8, cards=8, link=link), network)
 
 
 H100, A100, TWO_A100 = (
-    wires(group, inside, between)
+    links_of(group, inside, between)
     for group, inside, between in (
         (NODE, "450 GB/s", "400 GB/s"),
         (NODE, "300 GB/s", "200 GB/s"),
@@ -55,7 +55,7 @@ def cluster(name: str) -> Cluster:
         ("K80", "volta", "pcie"),
     ],
 )
-def test_a_gpus_name_tells_its_generation(device: str, generation: str, interconnect: str) -> None:
+def test_generation_and_interconnect_follow_from_the_name(device: str, generation: str, interconnect: str) -> None:
     facts = facts_of(device)
     assert facts is not None
     assert (facts.generation, facts.interconnect) == (generation, interconnect)
@@ -108,7 +108,7 @@ def test_messages_to_all_peers_cost_one_step_and_each_remote_one_its_posting() -
 @pytest.mark.parametrize(("network", "reached_Bps"), [("100 Gbit/s", 12e9), ("400 Gbit/s", 19.82e9), ("800 Gbit/s", 19.82e9)])
 def test_one_rank_gets_no_more_than_two_channels_carry(network: str, reached_Bps: float) -> None:
     """NCCL gets 96 % out of a card, and out of its connection with one other rank what was measured, however fast the card."""
-    pair = wires(Group.of([0, 8], 8), "450 GB/s", network)
+    pair = links_of(Group.of([0, 8], 8), "450 GB/s", network)
     pair = GroupLinks(pair.group, pair.node.model_copy(update={"cards": 1}), pair.network)
     assert 2**36 / seconds(2**36, pair, HOPPER, "pairwise", "sendrecv") == pytest.approx(reached_Bps, rel=1e-3)
 
@@ -116,7 +116,7 @@ def test_one_rank_gets_no_more_than_two_channels_carry(network: str, reached_Bps
 def test_an_alltoall_over_many_nodes_fills_its_cards() -> None:
     """Of each rank's buffer (nodes − 1) / nodes goes over its card, 1 / nodes to each other node over one connection."""
     for nodes, each_Bps in ((2, 19.82e9), (8, 0.96 * 50e9)):
-        many = wires(Group.of(8 * nodes, 8), "450 GB/s", "3200 Gbit/s")
+        many = links_of(Group.of(8 * nodes, 8), "450 GB/s", "3200 Gbit/s")
         crossing = 2**36 * (nodes - 1) / nodes
         assert crossing / seconds(2**36, many, HOPPER, "pairwise", "alltoall") == pytest.approx(each_Bps, rel=1e-2)
 
@@ -175,9 +175,9 @@ def test_an_algorithm_that_is_not_there_is_refused_and_one_that_nccl_lacks_costs
     assert collective_time("allreduce", 2**30, 16, cluster("dgx-h100"), "hierarchical") > 0
 
 
-# of a torus of 4,096 places, which takes a dozen seconds, test_shipped_clusters.py asks nearly the same
+# of a torus of 4,096 places, which takes a dozen seconds, test_shipped_clusters.py checks nearly the same
 @pytest.mark.parametrize("name", [name for name in catalog.names("clusters") if name != "tpu-v4-pod"])
-def test_every_cluster_that_ships_answers(name: str) -> None:
+def test_every_shipped_cluster_has_a_collective_time(name: str) -> None:
     known = cluster(name)
     assert known.source or known.provenance
     assert collective_time("allreduce", 2**20, min(2, known.devices), known) > 0
@@ -190,8 +190,8 @@ def test_from_the_plateau_on_latency_takes_its_factor_longer() -> None:
     assert curve.seconds(1000) == pytest.approx((14e-6, 14e-6 + 1000e-9))
 
 
-def test_protocols_spend_their_share_of_a_rings_wires() -> None:
-    """Where nothing else limits them: half of LL's bytes are flags, and NCCL reckons LL128 with 92 % (tuning.cc)."""
-    low_latency, low_latency_128, simple = curves("all_reduce", wires(NODE, "5 GB/s", "400 GB/s"), HOPPER, "ring")
+def test_protocol_overheads_of_a_ring() -> None:
+    """Where nothing else limits them: half of LL's bytes are flags, and NCCL assumes 92 % for LL128 (tuning.cc)."""
+    low_latency, low_latency_128, simple = curves("all_reduce", links_of(NODE, "5 GB/s", "400 GB/s"), HOPPER, "ring")
     assert low_latency.rate_Bps == pytest.approx(simple.rate_Bps / 2)
     assert low_latency_128.rate_Bps == pytest.approx(0.92 * simple.rate_Bps)

@@ -1,4 +1,4 @@
-"""Devices: several in place of one tell at each point what the point's own device would."""
+"""A batch of devices has the numbers of each point's own device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
 from scaleproof.simulator.cluster.device.device import Device
-from scaleproof.simulator.common.batched import BatchedPoints, Varying
+from scaleproof.simulator.common.batched import BatchedNumber, BatchedPoints
 from scaleproof.simulator.scenario.load import load
 
 DEVICE = load("resnet50-ring-p100").cluster.device
@@ -25,9 +25,9 @@ def several(change: str, values: list[float]) -> tuple[BatchedDevice, list[Devic
     return BatchedDevice(BatchedPoints(len(AT)), each, AT), each
 
 
-def values(told: Any) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
-    found = told if isinstance(told, tuple) else (told,)
-    assert all(isinstance(one, Varying) for one in found)
+def values(batched: Any) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    found = batched if isinstance(batched, tuple) else (batched,)
+    assert all(isinstance(one, BatchedNumber) for one in found)
     return [one.values for one in found]
 
 
@@ -41,25 +41,25 @@ NUMBERS = {
 def test_each_point_has_what_a_function_says_of_its_own_device(found: list[float]) -> None:
     devices, each = several("efficiency", found)
     for layer in LAYERS:
-        told = devices.of_each(layer.name, lambda one, layer=layer: one.layer_s(layer, 8, "fp32"))
-        for varying, *own in zip(values(told), *(one.layer_s(layer, 8, "fp32") for one in each), strict=True):
+        batched = devices.of_each(layer.name, lambda one, layer=layer: one.layer_s(layer, 8, "fp32"))
+        for varying, *own in zip(values(batched), *(one.layer_s(layer, 8, "fp32") for one in each), strict=True):
             np.testing.assert_array_equal(varying, np.array(own)[AT])
 
 
-def test_a_function_is_asked_once_of_each_device() -> None:
+def test_a_function_is_called_once_for_each_device() -> None:
     devices, each = several("efficiency", [0.2, 0.4, 0.8])
-    asked: list[Device] = []
+    called: list[Device] = []
     for _ in range(2):
-        devices.of_each("same key", lambda one: asked.append(one) or (1.0,))  # type: ignore[func-returns-value]
-    assert asked == each
+        devices.of_each("same key", lambda one: called.append(one) or (1.0,))  # type: ignore[func-returns-value]
+    assert called == each
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 @given(shares)
 def test_each_point_has_the_numbers_of_its_own_device(name: str, found: list[float]) -> None:
     devices, each = several("efficiency", found)
-    (told,) = values(NUMBERS[name](devices))
-    np.testing.assert_array_equal(told, np.array([NUMBERS[name](one) for one in each])[AT])
+    (batched,) = values(NUMBERS[name](devices))
+    np.testing.assert_array_equal(batched, np.array([NUMBERS[name](one) for one in each])[AT])
 
 
 def test_a_change_is_made_to_each() -> None:
@@ -69,7 +69,7 @@ def test_a_change_is_made_to_each() -> None:
     assert [one.memory_bandwidth_Bps for one in each] == [1e11, 2e11, 4e11]
 
 
-def test_what_all_have_alike_is_no_number_of_points() -> None:
+def test_shared_numbers_are_plain() -> None:
     devices, each = several("efficiency", [0.2, 0.3, 0.4])
     assert (devices.name, devices.kernels, devices.memory_bytes) == (each[0].name, each[0].kernels, each[0].memory_bytes)
     np.testing.assert_array_equal(values(devices.efficiency)[0], [0.3, 0.2, 0.4, 0.3])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scaleproof.simulator.cluster.device.cpu_core import KINDS, backward_work, forward_work, weights_work
 from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.cluster.device.kernels import Kernels, Speed, passes_s, weights_s
-from scaleproof.simulator.cluster.quantities import _device
+from scaleproof.simulator.cluster.quantities import _slowed_device
 from scaleproof.simulator.model import Gpt, Mlp
 from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound
@@ -87,15 +87,15 @@ def test_gradients_of_weights_are_a_part_of_the_backward_pass(layer: Layer) -> N
 
 
 @given(st.floats(0.1, 10), st.integers(1, 64))
-def test_a_device_so_many_times_as_slow_takes_so_many_times_as_long(slowness: float, samples: int) -> None:
-    """All that is told of calls and bytes is told in launches and in what memory takes."""
+def test_a_slowdown_scales_all_times(slowdown: float, samples: int) -> None:
+    """Costs of calls and bytes are relative to the launch time and the memory bandwidth."""
     given = core("10 us", **dict.fromkeys(FREE, 1.5))
     device = Device.model_validate(
         {"name": "core", "peak": {"fp32": "1 GFLOP/s"}, "memory": "1 GB", "memory_bandwidth": "1 GB/s", "kernels": given}
     )
-    slower = _device(device, slowness)
+    slower = _slowed_device(device, slowdown)
     for layer in LAYERS:
-        seconds = [slowness * one for one in device.layer_s(layer, samples, "fp32")]
+        seconds = [slowdown * one for one in device.layer_s(layer, samples, "fp32")]
         assert slower.layer_s(layer, samples, "fp32") == pytest.approx(seconds)
 
 
@@ -108,7 +108,7 @@ def test_only_factors_that_are_matrices_are_packed() -> None:
     )
 
 
-def test_calls_are_told_in_launches_by_what_is_called_and_in_which_pass() -> None:
+def test_costs_of_calls_by_operator_and_pass() -> None:
     kernels = core(backward_calls=2.0, memory_calls=3.0, memory_backward_calls=4.0, attention_calls=5.0)
     device = speed(kernels)._replace(peak_flops=1e30, memory_Bps=1e30)
     operators = (

@@ -57,7 +57,7 @@ def test_a_device_without_kernels_takes_the_same_share_of_its_peak_in_whatever_i
     assert device().layer_s(mixed, 3, "fp32") == pytest.approx((flops_s / 2, flops_s))
 
 
-def test_kernels_tell_operators_apart() -> None:
+def test_kernel_times_depend_on_the_operator() -> None:
     own, norm = device(kernels=KERNELS), MemoryBound("norm", 10**6, 10**6, 10**6, 10**6)
     with_norm, without = (own.layer_s(block(*operators), 3, "fp32") for operators in ((LINEAR, norm), (LINEAR,)))
     took_s = 2e-6 + 4 * 2 * 3e6 / 80e9
@@ -136,7 +136,7 @@ def test_a_device_is_named_in_a_cluster(tmp_path: Path) -> None:
     assert load_cluster(tmp_path / "cluster.yaml").device == shipped
 
 
-def test_a_device_is_a_file_beside_the_one_that_names_it(tmp_path: Path) -> None:
+def test_a_device_file_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
     (folder / "own.yaml").write_text(yaml.safe_dump(OWN))
@@ -145,7 +145,7 @@ def test_a_device_is_a_file_beside_the_one_that_names_it(tmp_path: Path) -> None
         assert scenario(tmp_path, cluster).cluster.device == device()
 
 
-def test_what_stands_beside_a_base_changes_it(tmp_path: Path) -> None:
+def test_fields_next_to_a_base_override_it(tmp_path: Path) -> None:
     changed = scenario(
         tmp_path, "{node: {}, device: {base: a100-80gb-sxm, name: mine, memory: 60 GiB, kernels: {launch: 7 us}}}"
     ).cluster.device

@@ -154,7 +154,7 @@ def test_a_flash_head_of_108_takes_as_long_as_one_of_128() -> None:
 
 
 def test_plain_attention_passes_over_its_scores() -> None:
-    """Beside the two products: softmax reads and writes them, dropout too, with a mask of a byte."""
+    """In addition to the two products: softmax reads and writes them, dropout too, with a mask of a byte."""
     plain, mask = attention(False), (SavedActivation("mask", attention(False).scores, 1, "attention"),)
     slow = speed(1e9, flops=1e30, memory_share=1.0)
     score_s = plain.scores / 1e9

@@ -92,7 +92,7 @@ def test_a_mesh_joins_every_pair_once(endpoints: int) -> None:
     assert set(found.values()) <= {BANDWIDTH / max(1, endpoints - 1)}
 
 
-# Of DGX-1, in both generations: the quads, and each GPU's twin (WP-08437, figure 4).
+# Of DGX-1, in both generations: the quads, and each GPU's counterpart (WP-08437, figure 4).
 CUBE = [*itertools.combinations(range(4), 2), *itertools.combinations(range(4, 8), 2), *((i, i + 4) for i in range(4))]
 DOUBLED = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]  # what nvidia-smi shows as NV2 on V100
 
@@ -318,7 +318,7 @@ def test_what_does_not_fit_is_refused_with_its_place(
     assert message.replace("{}", prefix) in problem
 
 
-def test_an_unknown_kind_is_answered_with_those_there_are(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_kind_lists_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(CLUSTER.replace("SWITCH", "{kind: hypercube}"))
     with pytest.raises(ScenarioError, match="unknown kind 'hypercube'; give one of switch, mesh"):

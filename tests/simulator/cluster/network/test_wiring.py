@@ -1,4 +1,4 @@
-"""Ways of messages through any graph: conserved, shortest, spread evenly, and the same for whoever asks."""
+"""Routes of messages through any graph are conserved, shortest, evenly spread and deterministic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Edge = tuple[Any, Any]
 def wiring(
     endpoints: int, kind: str = "switch", cards: int = 1, link: dict[str, object] | None = None, **fields: object
 ) -> Wiring:
-    """Of a link of 8 GB/s."""
+    """The wiring of a link of 8 GB/s."""
     plain: dict[str, object] = {"bandwidth": "8 GB/s", "latency": "1 us", "topology": {"kind": kind, **fields}}
     return Link.model_validate(plain | (link or {})).wiring(endpoints, cards)
 
@@ -47,7 +47,7 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[Edge]]:
 
 
 def even_shares(graph: nx.Graph, source: int, target: int) -> dict[Edge, float]:
-    """Of a message that at each vertex goes in even parts to all vertices one nearer to its target."""
+    """Shares of a message that each vertex divides evenly among all vertices that are nearer to the target."""
     distance = nx.single_source_shortest_path_length(graph, target)
     arrived, shares = Counter({source: 1.0}), {}
     for vertex in sorted(graph, key=lambda vertex: -distance[vertex]):
@@ -60,11 +60,11 @@ def even_shares(graph: nx.Graph, source: int, target: int) -> dict[Edge, float]:
 
 @given(graphs())
 @settings(max_examples=100, deadline=None)
-def test_messages_take_all_shortest_ways_evenly_and_nothing_is_lost(case: tuple[int, list[Edge]]) -> None:
+def test_messages_are_spread_evenly_over_all_shortest_paths(case: tuple[int, list[Edge]]) -> None:
     endpoints, pairs = case
-    graph, wires = nx.Graph(pairs), wiring(endpoints, "graph", links=plain_links(pairs))
+    graph, net = nx.Graph(pairs), wiring(endpoints, "graph", links=plain_links(pairs))
     for source, target in itertools.permutations(range(endpoints), 2):
-        route = wires.route(source, target)
+        route = net.route(source, target)
         assert route.shares == pytest.approx(even_shares(graph, source, target))
         nearest = 1 if any(isinstance(a, int) and isinstance(b, int) for a, b in pairs) else 2
         assert route.further_hops == nx.shortest_path_length(graph, source, target) - nearest
@@ -78,30 +78,30 @@ def test_messages_take_all_shortest_ways_evenly_and_nothing_is_lost(case: tuple[
 
 @given(graphs())
 @settings(max_examples=50, deadline=None)
-def test_a_hashed_message_takes_one_of_the_shortest_ways(case: tuple[int, list[Edge]]) -> None:
+def test_a_hashed_message_takes_one_of_the_shortest_paths(case: tuple[int, list[Edge]]) -> None:
     endpoints, pairs = case
-    graph, wires = nx.Graph(pairs), wiring(endpoints, "graph", links=plain_links(pairs), routing="hashed")
+    graph, net = nx.Graph(pairs), wiring(endpoints, "graph", links=plain_links(pairs), routing="hashed")
     for source, target in itertools.permutations(range(endpoints), 2):
-        shares = wires.route(source, target).shares
+        shares = net.route(source, target).shares
         assert set(shares.values()) == {1.0}
-        ways = [set(itertools.pairwise(way)) for way in nx.all_shortest_paths(graph, source, target)]
-        assert set(shares) in ways
+        paths = [set(itertools.pairwise(path)) for path in nx.all_shortest_paths(graph, source, target)]
+        assert set(shares) in paths
 
 
 @given(graphs(), st.sampled_from(["spread", "hashed"]), st.sampled_from(["full", "half"]), st.randoms(use_true_random=False))
 @settings(max_examples=50, deadline=None)
-def test_loads_are_the_sum_of_the_messages_ways(
+def test_loads_are_the_sums_over_messages(
     case: tuple[int, list[Edge]], routing: str, duplex: str, chance: random.Random
 ) -> None:
     endpoints, pairs = case
-    wires = wiring(endpoints, "graph", link={"duplex": duplex}, links=plain_links(pairs), routing=routing)
+    net = wiring(endpoints, "graph", link={"duplex": duplex}, links=plain_links(pairs), routing=routing)
     between = list(itertools.permutations(range(endpoints), 2))
     messages = [(*chance.choice(between), float(chance.randint(0, 9))) for _ in range(12)]
     expected: Counter[Edge] = Counter()
     for source, target, size in messages:
-        for channel, share in wires.route(source, target).shares.items():
+        for channel, share in net.route(source, target).shares.items():
             expected[channel] += share * size
-    assert wires.link_loads(messages) == pytest.approx(expected)
+    assert net.link_loads(messages) == pytest.approx(expected)
 
 
 def of_automorphism(name: str) -> tuple[Wiring, Callable[[int], int], Callable[[Any], Any]]:
@@ -112,7 +112,7 @@ def of_automorphism(name: str) -> tuple[Wiring, Callable[[int], int], Callable[[
         return wiring(6, "mesh"), *(2 * [lambda v: (v + 1) % 6])
     if name == "cube_mesh":  # the quads change places
         return wiring(8, "hybrid_cube_mesh"), *(2 * [lambda v: (v + 4) % 8])
-    if name == "v100_mesh":  # two turns of the doubled ring 0 3 2 1 5 6 7 4, and back: twins change places
+    if name == "v100_mesh":  # two turns of the doubled ring 0 3 2 1 5 6 7 4, and back: counterparts change places
         swap = {0: 5, 5: 0, 1: 4, 4: 1, 2: 7, 7: 2, 3: 6, 6: 3}
         return wiring(8, "hybrid_cube_mesh", links=6), swap.__getitem__, swap.__getitem__
     leaves = wiring(12, "leaf_spine", per_leaf=4, spines=2, oversubscription=2)
@@ -124,10 +124,10 @@ def of_automorphism(name: str) -> tuple[Wiring, Callable[[int], int], Callable[[
 @given(chance=st.randoms(use_true_random=False))
 @settings(max_examples=15, deadline=None)
 def test_renumbering_by_a_symmetry_moves_the_loads_and_changes_none(name: str, chance: random.Random) -> None:
-    wires, endpoint, vertex = of_automorphism(name)
-    messages = [(*chance.sample(range(len(wires)), 2), float(chance.randint(1, 9))) for _ in range(10)]
-    moved = wires.link_loads([(endpoint(source), endpoint(target), size) for source, target, size in messages])
-    expected = {(vertex(one), vertex(other)): load for (one, other), load in wires.link_loads(messages).items()}
+    net, endpoint, vertex = of_automorphism(name)
+    messages = [(*chance.sample(range(len(net)), 2), float(chance.randint(1, 9))) for _ in range(10)]
+    moved = net.link_loads([(endpoint(source), endpoint(target), size) for source, target, size in messages])
+    expected = {(vertex(one), vertex(other)): load for (one, other), load in net.link_loads(messages).items()}
     assert moved == pytest.approx(expected)
 
 
@@ -136,13 +136,13 @@ import json, sys
 from scaleproof.simulator.cluster.network.links import Link
 topology = {"kind": "fat_tree", "per_leaf": 2, "leaves_per_pod": 2, "spines_per_pod": 3, "cores": 3, "routing": "ROUTING",
             "oversubscription": 2}
-wires = Link.model_validate({"bandwidth": "1 GB/s", "latency": "1 us", "topology": topology}).wiring(12)
-print(json.dumps([sorted(map(repr, wires.route(0, target).shares.items())) for target in range(1, 12)]))
+net = Link.model_validate({"bandwidth": "1 GB/s", "latency": "1 us", "topology": topology}).wiring(12)
+print(json.dumps([sorted(map(repr, net.route(0, target).shares.items())) for target in range(1, 12)]))
 """
 
 
 @pytest.mark.parametrize("routing", ["spread", "hashed"])
-def test_ways_are_the_same_in_every_process(routing: str) -> None:
+def test_routes_are_the_same_in_every_process(routing: str) -> None:
     code = HASHED.replace("ROUTING", routing)
     found = [
         subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
@@ -156,12 +156,12 @@ def test_ways_are_the_same_in_every_process(routing: str) -> None:
 def test_hashes_collide_as_often_as_chance_would_have_it(spines: int) -> None:
     """As many flows as uplinks leave a leaf, each to the like endpoint of another leaf: balls into bins."""
     leaves = 48
-    wires = wiring(leaves * spines, "leaf_spine", per_leaf=spines, spines=spines, routing="hashed")
+    net = wiring(leaves * spines, "leaf_spine", per_leaf=spines, spines=spines, routing="hashed")
     busiest = []
     for leaf, shift in itertools.product(range(leaves), (1, 3, 7, 12)):
         senders = range(leaf * spines, (leaf + 1) * spines)
-        ways = [wires.route(sender, (sender + shift * spines) % len(wires)).shares for sender in senders]
-        busiest.append(max(Counter(edge for way in ways for edge in way if edge[0] == f"leaf {leaf}").values()))
+        paths = [net.route(sender, (sender + shift * spines) % len(net)).shares for sender in senders]
+        busiest.append(max(Counter(edge for path in paths for edge in path if edge[0] == f"leaf {leaf}").values()))
     chance = random.Random(0)
     balls = [max(Counter(chance.randrange(spines) for _ in range(spines)).values()) for _ in range(4000)]
     error = statistics.stdev(balls) / len(busiest) ** 0.5
@@ -169,23 +169,21 @@ def test_hashes_collide_as_often_as_chance_would_have_it(spines: int) -> None:
 
 
 def test_endpoints_own_links_carry_all_that_they_send_and_get() -> None:
-    wires = wiring(8, "leaf_spine", per_leaf=2, spines=2, oversubscription=2)
-    near, far = wires.route(0, 1), wires.route(0, 7)
+    net = wiring(8, "leaf_spine", per_leaf=2, spines=2, oversubscription=2)
+    near, far = net.route(0, 1), net.route(0, 7)
     assert near.shares == {("out", 0): 1, ("in", 1): 1}
     assert near.further_hops == 0
     # spread evenly over both spines, messages use them as one
     assert far.shares == {("out", 0): 1, ("in", 7): 1, ("leaf 0", "spine 0"): 1, ("spine 0", "leaf 3"): 1}
-    assert wires.capacity_Bps(("leaf 0", "spine 0")) == pytest.approx(wires.capacity_Bps(("out", 0)))
+    assert net.capacity_Bps(("leaf 0", "spine 0")) == pytest.approx(net.capacity_Bps(("out", 0)))
     assert far.further_hops == 2
 
 
-def test_alone_a_message_has_what_its_ways_carry_together() -> None:
+def test_the_rate_of_a_single_message_is_the_sum_of_its_paths() -> None:
     # a leaf of two endpoints of 8 GB/s has uplinks of 16 / 4 = 4 GB/s, on two spines of 2 GB/s
-    wires = {
-        routing: wiring(4, "leaf_spine", per_leaf=2, spines=2, oversubscription=4, routing=routing) for routing in ROUTINGS
-    }
-    assert {routing: known.alone_Bps(known.route(0, 2)) for routing, known in wires.items()} == {"spread": 4e9, "hashed": 2e9}
-    assert {known.alone_Bps(known.route(0, 1)) for known in wires.values()} == {8e9}
+    net = {routing: wiring(4, "leaf_spine", per_leaf=2, spines=2, oversubscription=4, routing=routing) for routing in ROUTINGS}
+    assert {routing: known.alone_Bps(known.route(0, 2)) for routing, known in net.items()} == {"spread": 4e9, "hashed": 2e9}
+    assert {known.alone_Bps(known.route(0, 1)) for known in net.values()} == {8e9}
 
 
 ROUTINGS = ("spread", "hashed")
@@ -213,10 +211,10 @@ def test_in_half_duplex_both_directions_are_one_channel(endpoints: int, kind: st
             assert both == pytest.approx({channel: 2 * load for channel, load in single.items()})
 
 
-def test_an_unlike_link_is_its_endpoints_alone() -> None:
-    wires = wiring(4, link={"unlike": [{"at": [1, 3], "bandwidth": "2 GB/s"}]})
-    assert [wires.capacity_Bps(wires.out_of(i)) for i in range(4)] == [8e9, 2e9, 8e9, 2e9]
-    assert [wires.alone_Bps(wires.route(0, i)) for i in (1, 2, 3)] == [2e9, 8e9, 2e9]
+def test_a_link_exception_affects_only_its_endpoints() -> None:
+    net = wiring(4, link={"unlike": [{"at": [1, 3], "bandwidth": "2 GB/s"}]})
+    assert [net.capacity_Bps(net.out_of(i)) for i in range(4)] == [8e9, 2e9, 8e9, 2e9]
+    assert [net.alone_Bps(net.route(0, i)) for i in (1, 2, 3)] == [2e9, 8e9, 2e9]
 
 
 def test_uplinks_are_made_for_the_links_bandwidth_and_limit_faster_endpoints() -> None:
@@ -226,29 +224,29 @@ def test_uplinks_are_made_for_the_links_bandwidth_and_limit_faster_endpoints() -
     assert hashed.alone_Bps(hashed.route(0, 1)) == spread.alone_Bps(spread.route(0, 1)) == 8e9
 
 
-def test_an_unlike_node_shares_its_bandwidth_among_its_cards() -> None:
+def test_the_bandwidth_of_an_exception_is_shared_among_its_cards() -> None:
     unlike = {"unlike": [{"at": [1], "bandwidth": "2 GB/s"}]}
-    wires = wiring(2, "rail_optimised", cards=4, link=unlike, nodes_per_group=2, oversubscription=2)
-    assert [wires.capacity_Bps(wires.out_of(card)) for card in range(8)] == [2e9] * 4 + [0.5e9] * 4
+    net = wiring(2, "rail_optimised", cards=4, link=unlike, nodes_per_group=2, oversubscription=2)
+    assert [net.capacity_Bps(net.out_of(card)) for card in range(8)] == [2e9] * 4 + [0.5e9] * 4
 
 
 SQUARE = plain_links([(0, 1), (1, 2), (2, 3), (3, 0)])
 
 
 def test_a_fixed_route_leads_both_ways_and_other_pairs_go_as_before() -> None:
-    wires, plain = wiring(4, "graph", links=SQUARE, routes=[[0, 3, 2, 1]]), wiring(4, "graph", links=SQUARE)
-    assert wires.route(0, 1).shares == {(0, 3): 1, (3, 2): 1, (2, 1): 1}
-    assert wires.route(1, 0).shares == {(1, 2): 1, (2, 3): 1, (3, 0): 1}
-    assert wires.route(0, 1).further_hops == wires.route(1, 0).further_hops == 2
+    net, plain = wiring(4, "graph", links=SQUARE, routes=[[0, 3, 2, 1]]), wiring(4, "graph", links=SQUARE)
+    assert net.route(0, 1).shares == {(0, 3): 1, (3, 2): 1, (2, 1): 1}
+    assert net.route(1, 0).shares == {(1, 2): 1, (2, 3): 1, (3, 0): 1}
+    assert net.route(0, 1).further_hops == net.route(1, 0).further_hops == 2
     others = [pair for pair in itertools.permutations(range(4), 2) if set(pair) != {0, 1}]
-    assert [wires.route(*pair) for pair in others] == [plain.route(*pair) for pair in others]
-    assert wires.link_loads([(0, 1, 5.0), (0, 1, 1.0)]) == {(0, 3): 6, (3, 2): 6, (2, 1): 6}
+    assert [net.route(*pair) for pair in others] == [plain.route(*pair) for pair in others]
+    assert net.link_loads([(0, 1, 5.0), (0, 1, 1.0)]) == {(0, 3): 6, (3, 2): 6, (2, 1): 6}
 
 
 def test_each_direction_may_have_a_route_of_its_own() -> None:
-    wires = wiring(4, "graph", links=SQUARE, routes=[[0, 1, 2], [2, 3, 0]])
-    assert wires.route(0, 2).shares == {(0, 1): 1, (1, 2): 1}
-    assert wires.route(2, 0).shares == {(2, 3): 1, (3, 0): 1}
+    net = wiring(4, "graph", links=SQUARE, routes=[[0, 1, 2], [2, 3, 0]])
+    assert net.route(0, 2).shares == {(0, 1): 1, (1, 2): 1}
+    assert net.route(2, 0).shares == {(2, 3): 1, (3, 0): 1}
 
 
 def test_a_star_drawn_as_a_graph_costs_no_further_hops_like_the_switch_it_is() -> None:

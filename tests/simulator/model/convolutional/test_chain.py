@@ -15,10 +15,10 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     batch_norm,
     chain,
     concatenation,
+    conv_norm_relu,
     convolution,
     layers_of,
     relu,
-    unit,
 )
 from scaleproof.simulator.model.layers import Shard
 from scaleproof.simulator.model.operators import Convolution, SavedActivation
@@ -59,9 +59,9 @@ def test_layers_with_one_signature_cost_the_same(name: str) -> None:
     layers = PUBLISHED[name][0].build_layers()
     assert len({layer.name for layer in layers}) == len(layers)
     for layer in layers:
-        alike = [other for other in layers if other.signature == layer.signature]
+        equal = [other for other in layers if other.signature == layer.signature]
         assert all(
-            (other.operators, other.tensors, other.kept) == (layer.operators, layer.tensors, layer.kept) for other in alike
+            (other.operators, other.tensors, other.kept) == (layer.operators, layer.tensors, layer.kept) for other in equal
         )
 
 
@@ -90,7 +90,7 @@ def test_grouped_convolutions_have_their_share_of_weights_and_flops() -> None:
 
 def test_a_chain_keeps_each_activation_once() -> None:
     """The input, batch norm's input, and the ReLU's output, which the next convolution reads too."""
-    [layer] = layers_of([Block("a", "a", chain(unit(4, 3), convolution(8, 1)))], channels=3, side=10)
+    [layer] = layers_of([Block("a", "a", chain(conv_norm_relu(4, 3), convolution(8, 1)))], channels=3, side=10)
     assert layer.kept == (
         SavedActivation("input", 300, group="input"),
         SavedActivation("activation", 400),
@@ -98,7 +98,7 @@ def test_a_chain_keeps_each_activation_once() -> None:
     )
 
 
-def test_what_a_relu_wrote_is_kept_beside_its_copy_in_a_concatenation() -> None:
+def test_the_output_of_a_relu_is_kept_in_addition_to_its_copy_in_a_concatenation() -> None:
     branches = concatenation(chain(convolution(4, 1), relu), chain(convolution(6, 1), batch_norm))
     [layer, reader] = layers_of([Block("a", "a", branches), Block("b", "b", convolution(2, 1))], channels=3, side=10)
     assert layer.kept == (
@@ -118,12 +118,12 @@ def test_the_auxiliary_classifier_changes_one_layer_and_not_what_it_hands_on() -
 
 @pytest.mark.parametrize("model", [AlexNet(image=30), InceptionV3(image=40)], ids=lambda model: model.kind)
 def test_an_image_too_small_for_the_network(model: Convnet) -> None:
-    with pytest.raises(FieldError, match=r"model.image: nothing is left of so small an image"):
+    with pytest.raises(FieldError, match=r"model.image: the image becomes smaller than a window"):
         model.build_layers()
 
 
 def test_convnets_are_not_divided() -> None:
-    with pytest.raises(FieldError, match="a vgg is not divided among ranks"):
+    with pytest.raises(FieldError, match="a vgg cannot be divided among ranks"):
         Vgg().build_layers(Shard(tensor=2))
 
 

@@ -18,9 +18,9 @@ from scaleproof.simulator.model.convolutional.image_steps import (
     average_pool,
     chain,
     concatenation,
+    conv_norm_relu,
     layers_of,
     max_pool,
-    unit,
 )
 from scaleproof.simulator.model.graph import crossing_elements
 from scaleproof.simulator.model.layers import Shard
@@ -116,8 +116,12 @@ def test_the_built_in_resnet_keeps_what_autograd_keeps() -> None:
 
 
 def test_parallel_branches_keep_what_autograd_keeps() -> None:
-    block = concatenation(unit(16, 1), chain(unit(8, 1), unit(16, (1, 3))), chain(average_pool(3, 1, 1), unit(4, 1)))
-    layers = layers_of([Block("a", "a", chain(block, max_pool(3, 2), unit(8, 3)))], channels=12, side=17)
+    block = concatenation(
+        conv_norm_relu(16, 1),
+        chain(conv_norm_relu(8, 1), conv_norm_relu(16, (1, 3))),
+        chain(average_pool(3, 1, 1), conv_norm_relu(4, 1)),
+    )
+    layers = layers_of([Block("a", "a", chain(block, max_pool(3, 2), conv_norm_relu(8, 3)))], channels=12, side=17)
     with torch.device("meta"):
         kept = torch_keeps(torch_models.Branches(), torch.randn(64, 12, 17, 17)) / 64
     # what the last ReLU wrote is kept by the layer that reads it; of the rest, batch norms' statistics are few
@@ -135,7 +139,7 @@ def test_fused_attention_keeps_no_scores() -> None:
     assert attention == Attention("attention", heads, heads, sequence, sequence, 16, 16, seen=0.5, flash=True)
 
 
-def test_kernels_that_the_meta_device_takes_apart_are_one(write: Write) -> None:
+def test_kernels_that_the_meta_device_decomposes_are_one(write: Write) -> None:
     text = """
 class Net(nn.Module):
     def __init__(self):
@@ -196,7 +200,7 @@ def test_a_value_read_by_a_later_layer_crosses_each_cut_between() -> None:
     assert [crossing_elements(layers, cut) for cut in range(1, 4)] == [8, 16, 8]
 
 
-def test_blocks_alike_have_one_signature() -> None:
+def test_identical_blocks_have_one_signature() -> None:
     layers = trace(f"{MODELS}:gpt").build_layers()
     assert len({layer.signature for layer in layers}) == 3
     assert len({layer.name for layer in layers}) == len(layers) == 5
@@ -277,7 +281,7 @@ WRONG = {
     "def build(size): return size": "its function raised TypeError: .*missing 1 required positional argument",
     "def build(): raise SystemExit(3)": r"its function raised SystemExit: 3",
     "def build(): return nn.Linear(1, 1).cuda(), torch.zeros(1)": r"its function needs a GPU: .*\(users_\d+.py:3\); leave",
-    "def build(): return nn.Linear(1, 1, device='cuda'), torch.zeros(1)": "its function needs a GPU: asks for device cuda",
+    "def build(): return nn.Linear(1, 1, device='cuda'), torch.zeros(1)": "its function needs a GPU: requests device cuda",
     "def build(): return nn.Linear(1, 1).to('cuda'), torch.zeros(1)": "its function needs a GPU",
     "def build(): return nn.Linear(torch.cuda.current_device(), 1), torch.zeros(1)": "its function needs a GPU",
     "def build(): return nn.Linear(int(torch.ones(1).item()), 1), 1": r"\(users_\d+.py:3\); while tracing, tensors",
@@ -315,7 +319,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_traced_model_is_not_divided() -> None:
-    with pytest.raises(FieldError, match="a traced is not divided"):
+    with pytest.raises(FieldError, match="a traced cannot be divided"):
         trace(f"{MODELS}:gpt").build_layers(Shard(tensor=2))
 
 

@@ -303,7 +303,7 @@ def test_ranks_that_divide_the_sequence_send_the_tokens_they_have(tensor: int, s
         ),
     ],
 )
-def test_what_cannot_be_divided_is_told(model: ModelSpec, shard: Shard, message: str) -> None:
+def test_errors_for_divisions_with_a_remainder(model: ModelSpec, shard: Shard, message: str) -> None:
     with pytest.raises(FieldError) as caught:
         model.build_layers(shard)
     assert message in str(caught.value)

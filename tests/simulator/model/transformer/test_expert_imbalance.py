@@ -82,10 +82,10 @@ def test_zipf_gives_each_expert_of_a_rank_of_its_own_its_popularity() -> None:
 
 
 def test_loads_are_the_same_whenever_they_are_drawn() -> None:
-    asked = Dirichlet(concentration=3), 64, 4, 8
-    first = fullest_loads(*asked)
+    arguments = Dirichlet(concentration=3), 64, 4, 8
+    first = fullest_loads(*arguments)
     fullest_loads.cache_clear()
-    assert fullest_loads(*asked) == first
+    assert fullest_loads(*arguments) == first
 
 
 def test_equal_tokens_cost_what_no_imbalance_costs() -> None:
@@ -117,7 +117,7 @@ def test_unequal_tokens_of_a_rank_with_all_experts_leave_its_work_as_it_is() -> 
 
 def test_a_number_says_how_full_the_fullest_rank_is() -> None:
     experts = Experts.model_validate({"count": 8, "active": 2, "feedforward": 8, "imbalance": 1.5})
-    assert (experts.room(4), experts.loads(4), experts.filled.room(4)) == (1.5, (), 1)
+    assert (experts.load_factor(4), experts.loads(4), experts.filled.load_factor(4)) == (1.5, (), 1)
 
 
 REFUSED = {
@@ -138,5 +138,5 @@ def test_distributions_that_are_none_are_refused(imbalance: str) -> None:
 
 def test_a_capacity_leaves_no_imbalance() -> None:
     overrides = ("model.experts.capacity=1.25", "model.experts.imbalance={kind: zipf, exponent: 1}")
-    with pytest.raises(ScenarioError, match="imbalance: beside a capacity"):
+    with pytest.raises(ScenarioError, match="imbalance: with a capacity"):
         load("mixtral-8x7b-experts-h100", overrides)

@@ -44,7 +44,7 @@ def mixtures(scenario: Scenario) -> list[Layer]:
     return [layer for layer in scenario.job().layers if layer.expert_parameters]
 
 
-def held_s(scenario: Scenario) -> tuple[float, float]:
+def delays_s(scenario: Scenario) -> tuple[float, float]:
     """For which all-to-alls and other exchanges hold up the forward and the backward pass."""
     program = compiled(scenario)
     return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
@@ -130,10 +130,10 @@ def test_folded_expert_groups_stay_inside_a_node(small: Make) -> None:
     """Eight experts on the eight ranks of a node, where they would be spread over the workers of four nodes otherwise."""
     numbers = "workers: 8, tensor: 4, sequence_parallel: true, expert: 8"
     slow = "cluster.network.bandwidth=100 Mbit/s"
-    apart, folded = (hybrid(small, f"{numbers}{more}", slow) for more in ("", ", expert_tensor: 1"))
-    assert held_s(folded)[0] < held_s(apart)[0] / 10
+    unfolded, folded = (hybrid(small, f"{numbers}{more}", slow) for more in ("", ", expert_tensor: 1"))
+    assert delays_s(folded)[0] < delays_s(unfolded)[0] / 10
     assert folded.strategy.plan.exchanging(folded.job()).exchange.group("expert").nodes == 1  # type: ignore[union-attr]
-    assert apart.strategy.plan.exchanging(apart.job()).exchange.group("expert").nodes == 4  # type: ignore[union-attr]
+    assert unfolded.strategy.plan.exchanging(unfolded.job()).exchange.group("expert").nodes == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
@@ -165,12 +165,12 @@ def test_memory_of_folded_experts_is_shared_among_their_replicas(small: Make) ->
         own = scenario.job().layers
         experts = sum(layer.expert_parameters for layer in own)
         dense = sum(layer.parameters for layer in own) - experts
-        held = memory(scenario).worst.holders_bytes
-        assert held["parameters"] == 4 * (dense + experts)
-        assert held["gradients"] == pytest.approx(4 * (dense + experts))
+        allocated = memory(scenario).worst.holders_bytes
+        assert allocated["parameters"] == 4 * (dense + experts)
+        assert allocated["gradients"] == pytest.approx(4 * (dense + experts))
         replicas = 16 // (expert * expert_tensor)
         states = dense / 4 + experts / replicas if zero else dense + experts
-        assert held["optimizer_states"] == pytest.approx(8 * states)
+        assert allocated["optimizer_states"] == pytest.approx(8 * states)
 
 
 REFUSED = {
@@ -241,9 +241,9 @@ def test_deduplicated_tokens_cross_the_network_once_to_each_node(small: Make) ->
     for scenario, limit in ((once, 4), (limited, 2)):
         nodes = expected_visited(limit, 2 * limit, 2)
         # both ranks of a node send at the same time
-        assert held_s(scenario)[0] == pytest.approx(2 * layers * 2 * token_bytes * nodes * 3 / 4 / 1e9)
+        assert delays_s(scenario)[0] == pytest.approx(2 * layers * 2 * token_bytes * nodes * 3 / 4 / 1e9)
     assert expected_visited(4, 8, 2) == pytest.approx(4 * (1 - 6 * 5 / (8 * 7)))
-    assert held_s(limited)[0] < held_s(once)[0] < held_s(plain)[0]
+    assert delays_s(limited)[0] < delays_s(once)[0] < delays_s(plain)[0]
 
 
 def test_deduplicated_tokens_are_sent_once_to_each_rank_of_a_node(small: Make) -> None:
@@ -252,15 +252,15 @@ def test_deduplicated_tokens_are_sent_once_to_each_rank_of_a_node(small: Make) -
         scenario = hybrid(small, f"workers: 8, expert: {expert}, deduplicated: true")
         ranks = expected_visited(expert, 8, 2)
         cost = direct_costing("alltoall", scenario.strategy.plan.grid(8).expert_group(expert, None), scenario.cluster)
-        assert held_s(scenario)[0] == pytest.approx(2 * 4 * cost(4 * 32 * 64 * 4 * ranks).seconds)
+        assert delays_s(scenario)[0] == pytest.approx(2 * 4 * cost(4 * 32 * 64 * 4 * ranks).seconds)
 
 
 def test_precisions_say_how_many_bytes_are_sent(small: Make) -> None:
     """In fp32 training: 8 bits to the experts and 16 back take 1/4 and 1/2 of the time."""
-    plain = held_s(hybrid(small, "workers: 8, expert: 8"))[0]
-    narrow = held_s(hybrid(small, "workers: 8, expert: 8, dispatch_precision: fp8, combine_precision: bf16"))
+    plain = delays_s(hybrid(small, "workers: 8, expert: 8"))[0]
+    narrow = delays_s(hybrid(small, "workers: 8, expert: 8, dispatch_precision: fp8, combine_precision: bf16"))
     assert narrow == pytest.approx((plain * 3 / 8, plain * 3 / 8))
-    assert held_s(hybrid(small, "workers: 8, expert: 8, dispatch_precision: fp32"))[0] == plain
+    assert delays_s(hybrid(small, "workers: 8, expert: 8, dispatch_precision: fp32"))[0] == plain
 
 
 GPU = ("cluster=dgx-h100", "cluster.nodes=8", "training.precision=bf16", "batch={per_worker: 8}")
@@ -277,13 +277,13 @@ def test_only_what_exceeds_the_compute_of_another_microbatch_is_exposed(small: M
     plain, hidden = (small(WIDE, f"strategy={{kind: hybrid, {numbers}{more}}}", *GPU) for more in overlaps)
     share = processors_taken(hidden.cluster)
     assert 0 < share < 1
-    for one, other in zip(held_s(hidden), held_s(plain), strict=True):
+    for one, other in zip(delays_s(hidden), delays_s(plain), strict=True):
         assert one == pytest.approx(share * other)
     slow = ("cluster.node.link={bandwidth: 1 GB/s, latency: 0}",)
     plain, hidden = (small(WIDE, f"strategy={{kind: hybrid, {numbers}{more}}}", *GPU, *slow) for more in overlaps)
     layer = mixtures(hidden)[0]
     compute_s = 4 * sum(hidden.job().operators_s(layer, layer.operators, 2))
-    for one, other in zip(held_s(hidden), held_s(plain), strict=True):
+    for one, other in zip(delays_s(hidden), delays_s(plain), strict=True):
         assert one == pytest.approx(other - 4 * compute_s / 2, rel=1e-6)
 
 
@@ -291,8 +291,8 @@ def test_all_to_alls_cost_what_collectives_cost(small: Make) -> None:
     scenario = hybrid(small, f"{FOLDED}, workers: 2, expert: 8, expert_tensor: 1")
     own_bytes = 4 * 32 // 4 * 2 * 64 * 4
     attention_s = 2 * collective_time("all_gather", 4 * 32 * 64 * 4, 4, scenario.cluster)
-    ends_s = held_s(hybrid(small, f"{FOLDED}, workers: 2", model=f"model={{{FIELDS}}}"))[0] - 4 * 2 * attention_s
-    assert held_s(scenario)[0] == pytest.approx(
+    ends_s = delays_s(hybrid(small, f"{FOLDED}, workers: 2", model=f"model={{{FIELDS}}}"))[0] - 4 * 2 * attention_s
+    assert delays_s(scenario)[0] == pytest.approx(
         4 * (2 * collective_time("alltoall", own_bytes, 8, scenario.cluster) + attention_s) + ends_s
     )
 
@@ -308,8 +308,8 @@ def test_estimates_of_folded_experts_agree_with_replay_and_memory() -> None:
         (found.expert_tensor > 0) & (found.stages * found.microbatches * np.where(found.zero == 3, 60, 1) < 6000)
     )
     rows = np.random.default_rng(7).choice(folded, 16, replace=False)
-    times, held = step_times(found.take(rows)), memory_bytes(found.take(rows))
-    for row, expected_s, least_s, bytes_ in zip(rows.tolist(), times.expected_s, times.least_s, held, strict=True):
+    times, allocated = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    for row, expected_s, least_s, bytes_ in zip(rows.tolist(), times.expected_s, times.least_s, allocated, strict=True):
         own = found.scenario(row)
         replayed_s = predict(own).step_time_s
         assert least_s <= replayed_s * (1 + 1e-9)

@@ -113,7 +113,7 @@ def test_estimates_cut_models_so_too(small: Make) -> None:
         ((hybrid(stages=17, **BOTH),), "strategy.stages: 17 stages for 16 layers; give at most 16"),
         (
             ("model={kind: mlp, layers: 4, inputs: 8, hidden: 8, outputs: 8}", hybrid(stages=2, account_for_embedding="true")),
-            "strategy.account_for_embedding: the model has no embedding apart from its layers; leave it out",
+            "strategy.account_for_embedding: the model has no separate embedding layer; leave it out",
         ),
     ],
 )
