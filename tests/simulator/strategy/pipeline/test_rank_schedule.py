@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program import COLLECTIVE_LANE, Kind
+from scaleproof.simulator.program import COLLECTIVE_STREAM, Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, lanes
@@ -237,4 +237,4 @@ def test_halves_of_backward_passes_are_the_whole(small: Make, schedule: str, chu
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         assert work_s(halves, phase).sum() == pytest.approx(work_s(whole, phase).sum())
         assert held_up_s(halves, phase).sum() == pytest.approx(held_up_s(whole, phase).sum())
-    assert (halves.lane == COLLECTIVE_LANE).sum() == 0
+    assert (halves.lane == COLLECTIVE_STREAM).sum() == 0
