@@ -10,7 +10,7 @@ from scaleproof.simulator.cluster.device.device import Device
 from scaleproof.simulator.common import catalog
 from scaleproof.simulator.common.catalog import ROOT
 from scaleproof.simulator.predict import timed
-from scaleproof.simulator.scenario.load import load_device
+from scaleproof.simulator.scenario.read import load_device
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
 from scaleproof.simulator.strategy.data_parallel.power import PowerBudget, joules_per_bus_byte
 from tests.simulator.frameworks.scenarios import scenario

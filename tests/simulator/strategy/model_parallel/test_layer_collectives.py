@@ -13,7 +13,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import Exchanges
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from tests.simulator.programs import compiled, held_up_s, step_s, work_s
 
 Make = Callable[..., Scenario]
@@ -142,7 +142,7 @@ def test_of_a_collective_in_pieces_one_shows_where_products_take_longer(small: M
     grid, job, (block, *_) = scenario.strategy.plan.grid(8), scenario.job(), blocks(scenario)
     for exchange in block.exchanges:
         if not exchange.hidden:
-            whole_s, shown_s = (Exchanges(grid, 1, flag).seconds(exchange, block, 400, job) for flag in (False, True))
+            whole_s, shown_s = (LayerCollectives(grid, 1, flag).seconds(exchange, block, 400, job) for flag in (False, True))
             assert shown_s == pytest.approx(whole_s / tensor)
 
 
@@ -155,7 +155,7 @@ def test_what_no_product_hides_leaves_the_products_to_the_rest(small: Make) -> N
     link = f"cluster.node.link={{bandwidth: {moved_bytes / product_s} B/s, latency: 0}}"
     scenario = shared(small, numbers, WIDE, link, "cluster.node.devices=8")
     (gather, *_) = (one for one in head.exchanges if one.op == "all_gather" and not one.backward)
-    pieces = Exchanges(scenario.strategy.plan.grid(8), 1, overlap_tensor=True)
+    pieces = LayerCollectives(scenario.strategy.plan.grid(8), 1, overlap_tensor=True)
     assert pieces.seconds(gather, head, many, scenario.job()) == pytest.approx(product_s / 4)
 
 

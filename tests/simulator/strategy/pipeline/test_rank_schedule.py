@@ -15,7 +15,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import COLLECTIVE_STREAM, Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, lanes
+from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, held_up_s, step_s, work_s
@@ -58,7 +58,7 @@ def test_lanes_are_the_passes_of_the_schedule_in_pieces(
     plan = Plan(stages=stages, chunks=chunks, microbatches=microbatches, schedule=name)
     each, total = 2 * pieces, stages * chunks
     cuts = [[range(each * s + 2 * i, each * s + 2 * i + 2) for i in range(pieces)] for s in range(total)]
-    tasks = lanes(plan, cuts, all_cut, PassTimes())
+    tasks = rank_schedule(plan, cuts, all_cut, PassTimes())
     works = tasks.kind >= 0
     assert set(tasks.kind[~works]) == ({BEGIN, TURN} if name == "gpipe" else {BEGIN})
     assert (tasks.begin[~works] == tasks.end[~works]).all()
