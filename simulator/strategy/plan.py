@@ -275,7 +275,7 @@ class Plan:
             raise FieldError(("strategy", "overlap_experts"), message)
         for field, given in (("expert", self.expert > 1), ("expert_tensor", self.expert_tensor is not None)):
             if given and not experts:
-                raise FieldError(("strategy", field), "the model has no experts to divide; leave it out")
+                raise FieldError(("strategy", field), "there are no experts to divide; leave expert parallelism out")
 
     def check_on(self, cluster: Cluster) -> None:
         """Checks the options that depend on the cluster; raises FieldError."""

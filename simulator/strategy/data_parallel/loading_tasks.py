@@ -47,11 +47,11 @@ class Feeding:
         for load in loads:
             self._builder.carry(load, [load, slot] if input_.prefetch else [load])
 
-    def _parts(self, input_: Input, samples: int, node: int, each: int, alike: int) -> Iterator[tuple[float, Path]]:
+    def _parts(self, input_: Input, samples: int, node: int, each: int, multiplicity: int) -> Iterator[tuple[float, Path]]:
         """Amounts and paths of loading a batch: bytes from storage, and seconds of a core."""
         if input_.storage is not None:
             shared = input_.storage.shared_by == "cluster"
-            name, count = ("storage", alike) if shared else (f"node {node} storage", each)
+            name, count = ("storage", multiplicity) if shared else (f"node {node} storage", each)
             yield input_.storage.sample_bytes * samples, self._path(name, input_.storage.bandwidth_Bps, count)
         if input_.decode_s > 0:
             yield input_.decode_s * samples, self._path(f"node {node} decoding", input_.cores, each)

@@ -36,7 +36,7 @@ def place_shares(shares: Sequence[int], per_node: int, distinguishable: Collecti
     equivalent: dict[tuple[int, ...], list[int]] = {}
     for node in range(-(-len(shares) // per_node)):
         workers = _workers_on(node, len(shares), per_node)
-        # a node with a distinguishable worker is equivalent to no other: its key is negative, unlike any share
+        # a node with a distinguishable worker is equivalent to no other: its key is negative, which no share is
         unique = (-1 - node,) if any(rank in distinguishable for rank in workers) else ()
         equivalent.setdefault((*unique, *(shares[rank] for rank in workers)), []).append(node)
     classes = [one for nodes in equivalent.values() for one in _classes_on(nodes, shares, per_node, distinguishable)]

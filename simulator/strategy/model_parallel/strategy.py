@@ -35,7 +35,7 @@ class ModelParallel(Strategy):
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
         devices = len(set(self._device_of(layers)))
         if devices < self.stages:
-            message = f"{self.stages} devices for a model with {devices} branches or blocks; give at most {devices}"
+            message = f"{self.stages} devices for a model with {devices} branches; give at most {devices}"
             raise FieldError(("strategy", "stages"), message)
 
     def parts(self, job: Job) -> list[list[Layer]]:

@@ -61,7 +61,7 @@ def check(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int) ->
         raise FieldError(("strategy", "microbatches"), message)
     if schedule in ("interleaved_1f1b", "interleaved_zero_bubble") and not _has_rounds(ranks, microbatches):
         nearest = _nearest(microbatches, lambda number: _has_rounds(ranks, number))
-        rule = f"{schedule} needs a multiple of {written.rounds(ranks, microbatches)} microbatches, its number of rounds"
+        rule = f"{schedule} runs its microbatches in {written.rounds(ranks, microbatches)} equal rounds"
         raise FieldError(("strategy", "microbatches"), f"{rule}, got {microbatches}; give {nearest}")
 
 

@@ -148,9 +148,9 @@ def test_the_same_seed_gives_the_same_times(small: Make) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("noise: [{period: 1 ms, lasts: 1 ms}]", "lasts: all of the period"),
-        ("throttled: [{slowdown: 2, period: 1 s}]", "period: goes with lasts"),
-        ("throttled: [{slowdown: 2, phase: random}]", "phase: only what recurs"),
+        ("noise: [{period: 1 ms, lasts: 1 ms}]", "lasts: must be shorter than period"),
+        ("throttled: [{slowdown: 2, period: 1 s}]", "period: needs lasts"),
+        ("throttled: [{slowdown: 2, phase: random}]", "phase: random needs an interval that recurs"),
         ("throttled: [{slowdown: 0.5}]", "slowdown"),
         ("tail: {share: 0.1, slowdown: 2, shape: 1}", "shape"),
         ("tenants: [{share: 0.1, flows: 1}]", "not both"),

@@ -146,7 +146,7 @@ def test_input_cannot_be_measured(small: Make) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("{cores: 4}", "input: neither read nor decoded; give storage, decode or both, or leave input out"),
+        ("{cores: 4}", "input: input has no effect; give storage, decode or both, or leave input out"),
         ("{decode: 1 ms, cores: 0}", "input.cores: must be greater than 0"),
         ("{decode: 1 ms, prefetch: -1}", "input.prefetch: must be at least 0"),
         ("{storage: {bandwidth: 1 GB/s}}", "input.storage.sample: missing; add it"),

@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused(small: Make) -> None:
         small("strategy={kind: local_sgd, period: 0}")
     with pytest.raises(ScenarioError, match=r"strategy.outer: 'adam' is not known; give 'none' or 'nesterov'"):
         small("strategy={kind: local_sgd, outer: adam}")
-    with pytest.raises(FieldError, match=r"strategy.period: 100000 steps of 32 unlike workers are too many .* at most 10416"):
+    with pytest.raises(FieldError, match=r"strategy.period: 100000 steps of 32 different workers are too many .* at most 10416"):
         compiled(small("strategy={kind: local_sgd, workers: 32, period: 100000}", "batch=32", "unevenness={compute_jitter: 1}"))
 
 

@@ -154,7 +154,7 @@ def test_shares_are_split_into_microbatches_worker_by_worker(small: Make) -> Non
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ("[24, 24]", "2 shares for 4 workers; give one for each worker, or set strategy.workers=2"),
+        ("[24, 24]", "2 shares for 4 workers; give one per worker, or set strategy.workers=2"),
         ("[12, 12, 12, 13]", "they add up to 49 samples, the batch has 48; set batch.total=49"),
     ],
 )

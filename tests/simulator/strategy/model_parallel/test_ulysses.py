@@ -121,7 +121,7 @@ def test_estimates_of_it(small: Make) -> None:
     [
         (hybrid(context=32, context_by="ulysses"), "strategy.context: 32 ranks do not divide heads 16; give a divisor of it"),
         (hybrid(context=8, tensor=4, context_by="ulysses"), "strategy.context: 8 ranks do not divide heads 4"),
-        (hybrid(context_by="ulysses"), "strategy.context_by: no ranks share a sample's tokens"),
+        (hybrid(context_by="ulysses"), "strategy.context_by: has no effect without context parallelism"),
     ],
 )
 def test_what_cannot_be_is_refused(small: Make, strategy: str, message: str) -> None:
