@@ -151,9 +151,9 @@ class GradientSync:
         if not parts:
             return []
         columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-        events = _RankCollectives(*columns)
-        order = np.argsort(events.slot, kind="stable")
-        slot, queries, after, before = (column[order] for column in events)
+        collectives = _RankCollectives(*columns)
+        order = np.argsort(collectives.slot, kind="stable")
+        slot, queries, after, before = (column[order] for column in collectives)
         # queries are recorded in the order of the schedule
         _, first, index = np.unique(queries, return_index=True, return_inverse=True)
         by_appearance = np.argsort(first)
@@ -342,7 +342,7 @@ class GradientSync:
         """Adds each replica's optimizer step, and afterwards the gather of sharded parameters unless the next step overlaps
         it."""
         context, plan, job = self.context, self.plan, self.job
-        times_of = self._updating(rank)
+        times_of = self._optimizer_times(rank)
         work_s, _ = times_of(context.job_costs)
         label = rank if plan.stages > 1 else -1
         members = self._members(rank)
@@ -356,7 +356,7 @@ class GradientSync:
             for member in members:
                 context.builder.wait(member, Phase.SYNCHRONISE, gathers, label)
 
-    def _updating(self, rank: int) -> Callable[[JobCosts], tuple[float, float]]:
+    def _optimizer_times(self, rank: int) -> Callable[[JobCosts], tuple[float, float]]:
         """Function for the seconds of the optimizer's step over a rank's own shard of the parameters; the second value is
         zero."""
         plan, zero = self.plan, self.job.zero

@@ -145,7 +145,7 @@ class ParameterServer(Strategy):
         if self.units is not None and self.mode == "synchronous":
             yield (
                 "units",
-                "has no effect on synchronous workers, which all take the same steps; leave units out, or set mode: asynchronous",
+                "has no effect on synchronous workers, which take equal steps; leave units out, or set mode: asynchronous",
             )
         if self.units is not None and self.units < self.workers:
             yield "units", f"{self.units} units leave some of {self.workers} workers idle; give {self.workers} or more"

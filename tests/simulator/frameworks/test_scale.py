@@ -34,7 +34,7 @@ def test_it_grows_with_ranks_and_with_those_that_synchronise_within_passes() -> 
         assert slowest(SCALE, 1024, min(fewer, 8)) <= slowest(SCALE, 1024, min(more, 8))
 
 
-def test_a_step_tells_what_the_slowest_rank_costs() -> None:
+def test_a_run_reports_the_cost_of_the_slowest_rank() -> None:
     """A cause of its own in the breakdown: none without deviations, and the share of compute that the slowest takes longer."""
     run, ideal = (predict(scenario(f"framework={name}"), interval=False) for name in ("pytorch-ddp", "ideal"))
     assert ideal.breakdown_s["slowest_rank"] == 0

@@ -87,7 +87,7 @@ def test_work_ends_when_following_it_says(pace: Pace, begin_s: float, work_s: fl
 
 
 @given(st.lists(st.lists(paces, min_size=1, max_size=3), min_size=1, max_size=4), times, st.floats(1e-3, 50.0))
-def test_of_ranks_in_lockstep_the_last_counts_and_tasks_are_timed_each_by_its_own(
+def test_a_group_waits_for_its_last_rank_and_each_task_has_its_own_profile(
     of_tasks: list[list[Pace]], begin_s: float, work_s: float
 ) -> None:
     shape = len(of_tasks), 2
@@ -125,7 +125,7 @@ def paced_programs(draw: st.DrawFn) -> Program:
     builder = ProgramBuilder()
     work_s = st.floats(1e-3, 10.0)
     of_rank = st.lists(paces, max_size=2).map(lambda found: tuple(found) if any(found) else ())
-    # servers go in lockstep with nobody
+    # servers belong to no model-parallel group
     of_server = paces.map(lambda pace: (pace,) if pace else ())
     servers = [builder.rank(f"server {i}", is_server=True, paces=draw(of_server)) for i in range(draw(st.integers(0, 2)))]
     ranks = [builder.rank(f"rank {i}", paces=draw(of_rank)) for i in range(draw(st.integers(1, 4)))]
@@ -145,7 +145,7 @@ def paced_programs(draw: st.DrawFn) -> Program:
 
 
 @given(paced_programs(), st.sampled_from([0.0, 0.3]))
-def test_both_engines_pace_alike(program: Program, jitter: float) -> None:
+def test_both_engines_apply_equal_speed_profiles(program: Program, jitter: float) -> None:
     variation = Variation(compute_jitter=jitter, seed=1, samples=2)
     try:
         replayed = [replay.simulate(program, 3, variation, sample) for sample in range(2)]

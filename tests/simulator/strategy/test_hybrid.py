@@ -53,7 +53,7 @@ degrees = st.fixed_dictionaries(
         "overlap_sends": flags,
         "split_sends": flags,
         "bucket": st.sampled_from(["25 MiB", "50 KiB"]),
-        # loads every node of a group alike
+        # loads every node of a group equally
         "algorithm": st.just("ring"),
     }
 ).map(lambda one: one | {"split_sends": one["split_sends"] and one["tensor"] > 1 and one["stages"] > 1})
@@ -73,7 +73,7 @@ def each_alone(plan: Plan, job: Any) -> list[Placed]:
 @given(
     degrees, st.integers(0, 3), st.sampled_from([None, 1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([None, 0, 1, 5])
 )
-def test_alike_workers_modelled_once_take_as_long_as_each_on_its_own(
+def test_equivalent_workers_modelled_once_take_as_long_as_individually(
     small: Make, numbers: dict[str, Any], zero: int, sharing: int | None, cards: int, slow: int | None
 ) -> None:
     """With one of all ranks slower than the rest too."""
@@ -182,7 +182,7 @@ def test_one_slow_rank_slows_all_that_share_its_layers(small: Make) -> None:
         assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(0.5 * even.breakdown_s["compute"])
 
 
-def test_of_more_ranks_in_lockstep_the_slowest_is_slower(small: Make) -> None:
+def test_larger_model_parallel_groups_have_a_slower_slowest_rank(small: Make) -> None:
     """Times that vary cost the more the more ranks draw one: the mean of the most of n draws grows with n."""
     losses = []
     for numbers in ("tensor: 1", "tensor: 2", "tensor: 4", "tensor: 4, context: 2"):
@@ -290,7 +290,7 @@ def test_any_strategy_is_predicted_or_refused(
     except ScenarioError as error:
         refused = str(error)
     except InputError as error:
-        # what only the ranks' places tell
+        # what only the ranks' places determine
         refused = f"strategy.algorithm: {error}; use another"
     if run is None:
         assert re.search(r"(strategy|batch|training)(\.\w+)*: .+[;,] ", refused)

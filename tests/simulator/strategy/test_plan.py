@@ -107,7 +107,7 @@ def test_experts_that_do_not_divide_are_refused(small: Make) -> None:
             small(MIXTURE, f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 12}")
 
 
-def test_problems_are_told_with_their_place(tmp_path: Path) -> None:
+def test_problems_are_reported_with_their_place(tmp_path: Path) -> None:
     """File, line and column of the field, or of its strategy where it is not given."""
     path = tmp_path / "wrong.yaml"
     path.write_text(SMALL.replace("{kind: data_parallel, workers: 4}", "\n  kind: hybrid\n  workers: 4\n  shard_over: 3"))

@@ -69,7 +69,9 @@ def compiled_and_refilled(scenario: Scenario, slowdowns: Mapping[str, float]) ->
 @pytest.mark.parametrize("overrides", STRATEGIES.values(), ids=STRATEGIES)
 @given(slowdowns=st.dictionaries(st.sampled_from(QUANTITIES), st.floats(0.01, 100)))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
-def test_a_refilled_template_equals_a_new_compilation(small: Make, overrides: tuple[str, ...], slowdowns: Mapping[str, float]) -> None:
+def test_a_refilled_template_equals_a_new_compilation(
+    small: Make, overrides: tuple[str, ...], slowdowns: Mapping[str, float]
+) -> None:
     assert differences(*compiled_and_refilled(small(*overrides), slowdowns)) == []
 
 

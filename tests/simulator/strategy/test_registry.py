@@ -1,4 +1,5 @@
-"""Strategies of other packages: read by their kind like ours, imported when asked for, refused in one line if broken."""
+"""Strategies of other packages: read by kind like ours, imported when first used, rejected with a one-line message if
+broken."""
 
 from __future__ import annotations
 
@@ -138,7 +139,9 @@ def test_a_broken_plugin_is_reported_in_one_line(
 
 def test_a_kind_that_is_taken_is_refused(install: Install, small: Callable[..., Scenario]) -> None:
     install(entries="pipeline = alone_strategy:Alone")
-    with pytest.raises(PluginError, match=r"^alone-strategy 1\.2: scaleproof also defines a strategy 'pipeline'; uninstall one"):
+    with pytest.raises(
+        PluginError, match=r"^alone-strategy 1\.2: scaleproof also defines a strategy 'pipeline'; uninstall one"
+    ):
         schema()
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
 
@@ -147,5 +150,7 @@ def test_two_packages_of_one_kind_are_refused(install: Install) -> None:
     install()
     install(name="other-strategy", entries="alone = other_strategy:Alone")
     path = "strategy=alone"
-    with pytest.raises(PluginError, match=r"(alone|other)-strategy 1\.2: (alone|other)-strategy 1\.2 also defines a strategy 'alone'"):
+    with pytest.raises(
+        PluginError, match=r"(alone|other)-strategy 1\.2: (alone|other)-strategy 1\.2 also defines a strategy 'alone'"
+    ):
         load("resnet50-ring-p100", [path])

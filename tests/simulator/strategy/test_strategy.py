@@ -82,7 +82,7 @@ def test_messages_follow_both_sides_and_are_waited_for_on_both(small: Make, sche
         sent = (program.rank[made], program.microbatch[made])
         assert sent == (program.rank[row], program.microbatch[row])
         assert program.rank[awaited] == program.peer[row]
-        # the pass that uses it comes next in its lane
+        # the pass that uses it comes next on its stream
         used = awaited + 1
         assert row in before[used]
         assert (program.phase[used], program.microbatch[used]) == (program.phase[made], program.microbatch[made])
@@ -115,10 +115,10 @@ def test_without_overlap_a_ring_step_is_compute_plus_allreduce(small: Make) -> N
 
 def test_overlap_never_hurts_and_never_beats_the_larger_of_the_two(small: Make) -> None:
     buckets_of = "strategy={{kind: data_parallel, workers: 32, bucket: 200 KiB, first_bucket: 50 KiB, overlap: {}}}"
-    apart, together = (predict(small(buckets_of.format(flag), "batch=64")) for flag in ("false", "true"))
-    communication_s = apart.breakdown_s["exposed_communication"]
-    assert together.step_time_s < apart.step_time_s
-    assert together.step_time_s >= max(communication_s, apart.breakdown_s["compute"])
+    separate, overlapped = (predict(small(buckets_of.format(flag), "batch=64")) for flag in ("false", "true"))
+    communication_s = separate.breakdown_s["exposed_communication"]
+    assert overlapped.step_time_s < separate.step_time_s
+    assert overlapped.step_time_s >= max(communication_s, separate.breakdown_s["compute"])
 
 
 def test_one_worker_needs_no_network(small: Make) -> None:
@@ -202,7 +202,7 @@ FOLDED = (
 @pytest.mark.parametrize("numbers", FOLDED)
 @pytest.mark.parametrize("zero", [0, 1, 3])
 def test_folded_replicas_equal_all_of_them(small: Make, numbers: str, zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alike workers are modelled once; each on its own they take as long."""
+    """Equivalent workers are modelled once; modelled individually they take as long."""
     scenario = small(
         f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", f"training={{zero: {zero}}}", "cluster.nodes=16"
     )
@@ -266,7 +266,7 @@ def test_breakdown_adds_up_for_every_family(small: Make) -> None:
         assert all(0 < e <= 1 + 1e-9 for e in run.efficiency.values())
 
 
-def test_steps_after_the_first_are_alike(small: Make) -> None:
+def test_steps_after_the_first_are_equal(small: Make) -> None:
     for strategy in ("{kind: data_parallel, workers: 12}", "{kind: hybrid, workers: 4, stages: 3, microbatches: 3}"):
         scenario = small(f"strategy={strategy}")
         ends_s = simulate(scenario.strategy.compile(job(scenario)), 5).step_ends_s()

@@ -69,9 +69,9 @@ def test_what_power_sgd_does_not_compress_takes_no_work() -> None:
 
 def test_matrices_of_the_same_shape_share_their_kernels() -> None:
     method, device = compression("power_sgd", rank=4), cluster("dgx1").device
-    alike = method.work_s([2**16] * 10, 8, device, "fp32")
-    assert alike < 10 * method.work_s([2**16], 8, device, "fp32")
-    assert alike > method.work_s([2**16], 8, device, "fp32")
+    equal_s = method.work_s([2**16] * 10, 8, device, "fp32")
+    assert equal_s < 10 * method.work_s([2**16], 8, device, "fp32")
+    assert equal_s > method.work_s([2**16], 8, device, "fp32")
 
 
 @pytest.mark.parametrize("element_bytes", [2, 4])

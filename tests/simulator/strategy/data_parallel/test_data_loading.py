@@ -32,7 +32,7 @@ def run(small: Make, strategy: str, *overrides: str) -> Run:
 
 
 def decoding(seconds_a_batch: float, samples: int, prefetch: int = 1) -> str:
-    """An input whose batches of so many samples take so long."""
+    """An input with the given loading time of a batch of the given size."""
     return f"input={{decode: {seconds_a_batch / samples!r} s, cores: 1, prefetch: {prefetch}}}"
 
 
@@ -70,7 +70,7 @@ def test_without_prefetching_training_waits_for_every_batch(small: Make) -> None
         assert fed.step_time_s == pytest.approx(alone.step_time_s + loading_s)
 
 
-def test_where_steps_are_alike_one_batch_ahead_does_as_much_as_several(small: Make) -> None:
+def test_with_equal_steps_one_batch_ahead_is_as_good_as_several(small: Make) -> None:
     times = [
         run(small, "{kind: data_parallel, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
     ]
@@ -110,7 +110,7 @@ def test_ranks_of_a_node_share_its_decoding_cores(small: Make) -> None:
         assert fed.step_time_s == pytest.approx(0.01 * per_core / 2)
 
 
-def test_a_straggler_that_is_told_apart_shares_the_storage_with_the_rest(small: Make) -> None:
+def test_a_straggler_in_a_class_of_its_own_shares_the_storage_with_the_rest(small: Make) -> None:
     slow = "unevenness={stragglers: [{ranks: [3], slowdown: 1.5}]}"
     storage = "input={storage: {sample: 1 MB, bandwidth: 100 MB/s, shared_by: cluster}}"
     fed = run(small, "{kind: data_parallel, workers: 8}", slow, storage)
@@ -118,7 +118,7 @@ def test_a_straggler_that_is_told_apart_shares_the_storage_with_the_rest(small: 
 
 
 @given(st.sampled_from(STRATEGIES[:3]), st.floats(1e-5, 1e-1), st.integers(0, 3))
-def test_both_engines_agree_where_nothing_is_shared_by_unlike_ranks(strategy: str, decode_s: float, prefetch: int) -> None:
+def test_both_engines_agree_if_different_ranks_share_nothing(strategy: str, decode_s: float, prefetch: int) -> None:
     fields = {
         "model": {"kind": "mlp", "layers": 6, "inputs": 32, "hidden": 32, "outputs": 32},
         "cluster": {

@@ -80,9 +80,9 @@ def test_one_worker_sends_nothing(small: Make) -> None:
 
 
 @pytest.mark.parametrize("workers", [4, 10, 32])
-def test_alike_workers_are_folded_and_unfolding_them_changes_nothing(small: Make, workers: int) -> None:
-    apart = f"unevenness={{stragglers: [{{ranks: {list(range(workers))}, slowdown: 1}}]}}"
-    folded, unfolded = (small(GATHER.format(workers), "batch={per_worker: 2}", *more) for more in ((), (apart,)))
+def test_equivalent_workers_are_folded_without_changing_the_result(small: Make, workers: int) -> None:
+    separate = f"unevenness={{stragglers: [{{ranks: {list(range(workers))}, slowdown: 1}}]}}"
+    folded, unfolded = (small(GATHER.format(workers), "batch={per_worker: 2}", *more) for more in ((), (separate,)))
     assert len(compiled(unfolded).ranks.names) == workers > len(compiled(folded).ranks.names)
     assert predict(folded).step_time_s == pytest.approx(predict(unfolded).step_time_s, rel=1e-9)
 

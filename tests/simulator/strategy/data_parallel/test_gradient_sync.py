@@ -1,4 +1,4 @@
-"""What replicas agree on: how many bytes each way of keeping alike moves, when, and what hides it."""
+"""Gradient synchronisation: bytes that each strategy moves, when they move, and what they overlap with."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: i
     ("zero", "reshard", "ways"), [(0, "true", 0), (1, "true", 0), (2, "true", 1), (3, "true", 3), (3, "false", 2)]
 )
 def test_what_every_microbatch_moves_again(small: Make, microbatches: int, zero: int, reshard: str, ways: int) -> None:
-    """Of two ways round the ring, and a third with resharding, so many are gone for each microbatch, the rest for a step."""
+    """Rounds of the ring per step: of two, or three with resharding, some happen for each microbatch, the others once."""
     program = averaged(small, f"workers: 4, reshard: {reshard}, microbatches: {microbatches}", f"training={{zero: {zero}}}")
     once = max(0, 2 - ways)
     size_bytes = 4 * small().model.parameters()
@@ -99,7 +99,7 @@ def test_ranks_that_divide_the_tokens_agree_like_workers(small: Make, zero: int,
 
 
 @pytest.mark.parametrize(("workers", "context"), [(4, 1), (2, 2), (1, 4)])
-def test_compression_is_told_how_many_ranks_exchange(small: Make, workers: int, context: int) -> None:
+def test_compression_depends_on_the_number_of_ranks(small: Make, workers: int, context: int) -> None:
     """A top-k sum gathers what every one of them sends, value and index, and adds all of it up."""
     program = averaged(small, f"workers: {workers}, context: {context}, compression: {{kind: top_k, share: 0.01}}")
     four = averaged(small, "workers: 4, compression: {kind: top_k, share: 0.01}")
@@ -121,7 +121,7 @@ def test_compressed_gradients_take_fewer_bytes(small: Make) -> None:
 @pytest.mark.parametrize("expert", [1, 2, 4])
 @pytest.mark.parametrize("bucket", ["1 GiB", "20 KiB", "90 KiB"])
 def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, zero: int, expert: int, bucket: str) -> None:
-    """What e workers share is kept alike by one in e of them, the rest of the model by all."""
+    """Experts shared by e workers are synchronised by one in e workers, the rest of the model by all."""
     workers = 8
     scenario = small(
         MIXTURE, f"strategy={{kind: hybrid, workers: {workers}, expert: {expert}, bucket: {bucket}, overlap: true}}",
@@ -135,9 +135,9 @@ def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, z
     assert moved_bytes(compiled(scenario)) == pytest.approx(theory)
     update = work_s(compiled(scenario), Phase.OPTIMIZER)
     whole = 1 if zero == 0 else workers
-    held = dense_bytes / whole + expert_bytes / (1 if zero == 0 else workers // expert)
+    updated = dense_bytes / whole + expert_bytes / (1 if zero == 0 else workers // expert)
     # sgd reads the weight and its gradient and writes the weight
-    assert update == pytest.approx(3 * held / 100e9)
+    assert update == pytest.approx(3 * updated / 100e9)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
@@ -168,15 +168,15 @@ def sums(program: Program) -> list[int]:
 
 
 @pytest.mark.parametrize("zero", [1, 2])
-def test_parameters_gathered_beside_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
+def test_gathers_during_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
     """All but the first unit's, where computing takes longer; gradients are summed as before."""
     slow, numbers = "cluster.device.layer_overhead=20 ms", "workers: 8, bucket: 20 KiB, overlap: true"
-    apart = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
-    beside = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
+    separate = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
+    overlapped = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
     free = averaged(small, numbers, f"training={{zero: {zero}}}", slow, *ONLY_COMPUTE[:2])
-    assert step_s(beside) < step_s(apart)
-    assert moved_bytes(beside) == pytest.approx(moved_bytes(apart))
-    whole_s, shown_s = step_s(apart) - step_s(free), step_s(beside) - step_s(free)
+    assert step_s(overlapped) < step_s(separate)
+    assert moved_bytes(overlapped) == pytest.approx(moved_bytes(separate))
+    whole_s, shown_s = step_s(separate) - step_s(free), step_s(overlapped) - step_s(free)
     assert shown_s < 0.6 * whole_s
 
 
@@ -187,25 +187,25 @@ def test_parameters_gathered_beside_the_forward_pass_are_hidden_by_it(small: Mak
 def test_overlapping_sums_and_gathers_never_slows_a_step(small: Make, zero: int, numbers: str) -> None:
     """Where it costs nothing to cut them into more messages."""
     free = ("cluster.network.latency=0", "cluster.node.link.latency=0", f"training={{zero: {zero}}}")
-    apart_s, sums_s, gathers_s, both_s = (
+    separate_s, sums_s, gathers_s, both_s = (
         step_s(averaged(small, f"{numbers}, bucket: 20 KiB, overlap: {sums}, overlap_gather: {gathers}", *free))
         for gathers in ("false", "true")
         for sums in ("false", "true")
     )
-    assert max(sums_s, gathers_s) <= apart_s * (1 + 1e-9)
+    assert max(sums_s, gathers_s) <= separate_s * (1 + 1e-9)
     assert both_s <= min(sums_s, gathers_s) * (1 + 1e-9)
 
 
 WORDS = 256 * 64
-TIED, APART = (
+TIED, UNTIED = (
     f"model={{kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, tied: {tied}}}"
     for tied in ("true", "false")
 )
 
 
-def with_words_apart_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
+def with_words_untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
     """The same ranks, of which the last has a head of its own, or a copy of the embedding: as many parameters."""
-    return averaged(small, numbers, APART, *more), averaged(small, numbers, TIED, *more)
+    return averaged(small, numbers, UNTIED, *more), averaged(small, numbers, TIED, *more)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,11 @@ def with_words_apart_and_tied(small: Make, numbers: str, *more: str) -> tuple[Pr
 def test_copies_of_the_words_at_both_ends_of_a_pipeline_are_summed(small: Make, numbers: str, zero: int) -> None:
     """Once a step between the two, on top of what replicas sum (Megatron-LM, arXiv 2104.04473): all of it, or the part of it
     that a rank still has."""
-    apart, tied = with_words_apart_and_tied(small, numbers, f"training={{zero: {zero}}}")
+    separate, tied = with_words_untied_and_tied(small, numbers, f"training={{zero: {zero}}}")
     plan = small(f"strategy={{kind: hybrid, {numbers}}}").strategy.plan
     share = plan.workers * plan.context if zero >= 2 else 1
-    assert moved_bytes(tied) - moved_bytes(apart) == pytest.approx(2 * ring_bytes(2, 4 * WORDS / share))
-    assert work_s(tied, Phase.OPTIMIZER) == pytest.approx(work_s(apart, Phase.OPTIMIZER))
+    assert moved_bytes(tied) - moved_bytes(separate) == pytest.approx(2 * ring_bytes(2, 4 * WORDS / share))
+    assert work_s(tied, Phase.OPTIMIZER) == pytest.approx(work_s(separate, Phase.OPTIMIZER))
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
@@ -235,9 +235,9 @@ def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small:
     """In which every tensor-parallel rank has a part, on the same network card."""
     numbers = f"stages: 4, tensor: {tensor}, microbatches: 4"
     alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0", "framework=ideal")
-    apart, tied = with_words_apart_and_tied(small, numbers, *alone)
+    separate, tied = with_words_untied_and_tied(small, numbers, *alone)
     cluster = small(*alone, "cluster.node.devices=1").cluster
-    assert step_s(tied) - step_s(apart) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))
+    assert step_s(tied) - step_s(separate) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small:
     ],
 )
 def test_all_workers_sum_their_copies_at_once(small: Make, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alike workers are modelled once; each on its own they take as long, whichever engine times them."""
+    """Equivalent workers are modelled once; modelled individually they take as long, with either engine."""
 
     def program() -> Program:
         return averaged(small, numbers, TIED, "cluster.nodes=16")
@@ -263,7 +263,7 @@ def test_all_workers_sum_their_copies_at_once(small: Make, numbers: str, monkeyp
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_copies_of_the_words_are_summed_between_all_other_sums_and_the_optimizers(small: Make, zero: int) -> None:
-    _, tied = with_words_apart_and_tied(
+    _, tied = with_words_untied_and_tied(
         small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}"
     )
     before, members = tied.dependencies.lists(), tied.members.lists()
@@ -292,8 +292,8 @@ def ancestors(before: list[list[int]], row: int) -> set[int]:
 @pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])
 def test_words_whose_both_uses_are_on_one_rank_are_there_once(small: Make, numbers: str) -> None:
     """Of a V-shaped pipeline's first rank, too."""
-    apart, tied = with_words_apart_and_tied(small, numbers)
-    assert moved_bytes(apart) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
+    separate, tied = with_words_untied_and_tied(small, numbers)
+    assert moved_bytes(separate) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
 
 
 def served(small: Make, numbers: str, *more: str) -> Program:
@@ -323,12 +323,12 @@ def updates_s(program: Program) -> float:
 
 
 def test_servers_update_words_once_that_two_stages_push(small: Make) -> None:
-    apart, tied = (served(small, "workers: 2, stages: 2, microbatches: 2", model) for model in (APART, TIED))
-    assert moved_bytes(tied, Kind.TRANSFER) == pytest.approx(moved_bytes(apart, Kind.TRANSFER))
-    words = small(APART).model.parameters() - small(TIED).model.parameters()
+    separate, tied = (served(small, "workers: 2, stages: 2, microbatches: 2", model) for model in (UNTIED, TIED))
+    assert moved_bytes(tied, Kind.TRANSFER) == pytest.approx(moved_bytes(separate, Kind.TRANSFER))
+    words = small(UNTIED).model.parameters() - small(TIED).model.parameters()
     assert words == WORDS
-    update_s = small(APART).cluster.update_s(words / 2, "sgd", "fp32")
-    assert updates_s(apart) - updates_s(tied) == pytest.approx(update_s)
+    update_s = small(UNTIED).cluster.update_s(words / 2, "sgd", "fp32")
+    assert updates_s(separate) - updates_s(tied) == pytest.approx(update_s)
     assert updates_s(tied) > 0
 
 
@@ -338,8 +338,8 @@ def test_stages_that_share_all_their_weights_with_others_agree_on_nothing(small:
     """The second tower of a siamese network has no weights of its own."""
     numbers = f"workers: 2, stages: 4, microbatches: 2, overlap: {overlap}"
     scenario = small(f"strategy={{kind: hybrid, {numbers}}}", "model=siamese-mlp", "batch.total=48", f"training.zero={zero}")
-    held = [sum(scenario.job().layers[i].parameters for i in stage) for stage in scenario.strategy.ranges(scenario.job())]
+    updated = [sum(scenario.job().layers[i].parameters for i in stage) for stage in scenario.strategy.ranges(scenario.job())]
     program = compiled(scenario)
     summing = np.unique(program.stage[(program.kind == Kind.COLLECTIVE) & (program.amount > 0)])
-    assert 0 in held
-    assert summing.tolist() == [stage for stage, parameters in enumerate(held) if parameters]
+    assert 0 in updated
+    assert summing.tolist() == [stage for stage, parameters in enumerate(updated) if parameters]

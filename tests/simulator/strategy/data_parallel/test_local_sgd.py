@@ -68,9 +68,11 @@ def test_the_outer_step_moves_what_momentum_and_the_change_of_a_period_do(small:
 @pytest.mark.parametrize("period", [1, 4, 40, 400])
 def test_with_overlap_the_slower_of_the_two_counts(small: Make, period: int) -> None:
     strategy = "strategy={{kind: local_sgd, workers: 8, period: {}, overlap: {}}}"
-    apart, together = (period_s(small(strategy.format(period, flag), "batch={per_worker: 2}")) for flag in ("false", "true"))
+    separate, overlapped = (
+        period_s(small(strategy.format(period, flag), "batch={per_worker: 2}")) for flag in ("false", "true")
+    )
     alone = period * period_s(small("strategy={kind: local_sgd, workers: 1}", "batch={per_worker: 2}"))
-    assert together == pytest.approx(max(alone, apart - alone), rel=1e-9)
+    assert overlapped == pytest.approx(max(alone, separate - alone), rel=1e-9)
 
 
 def test_a_longer_period_never_makes_a_step_slower(small: Make) -> None:
@@ -111,9 +113,12 @@ def test_input_is_as_slow_for_a_period_as_for_as_many_steps(small: Make, MBps: i
     assert ten <= 10 * one
 
 
-def test_alike_workers_are_folded_and_unfolding_them_changes_nothing(small: Make) -> None:
-    strategy, apart = "strategy={kind: local_sgd, workers: 32, period: 5}", "unevenness={stragglers: [{ranks: 9, slowdown: 1}]}"
-    folded, unfolded = small(strategy, "batch=64"), small(strategy, "batch=64", apart)
+def test_equivalent_workers_are_folded_without_changing_the_result(small: Make) -> None:
+    strategy, separate = (
+        "strategy={kind: local_sgd, workers: 32, period: 5}",
+        "unevenness={stragglers: [{ranks: 9, slowdown: 1}]}",
+    )
+    folded, unfolded = small(strategy, "batch=64"), small(strategy, "batch=64", separate)
     assert len(compiled(folded).ranks.names) == 1
     assert len(compiled(unfolded).ranks.names) == 3
     assert period_s(folded) == pytest.approx(period_s(unfolded), rel=1e-9)
@@ -124,7 +129,9 @@ def test_what_cannot_be_is_refused(small: Make) -> None:
         small("strategy={kind: local_sgd, period: 0}")
     with pytest.raises(ScenarioError, match=r"strategy.outer: 'adam' is not known; give 'none' or 'nesterov'"):
         small("strategy={kind: local_sgd, outer: adam}")
-    with pytest.raises(FieldError, match=r"strategy.period: 100000 steps of 32 different workers are too many .* at most 10416"):
+    with pytest.raises(
+        FieldError, match=r"strategy.period: 100000 steps of 32 different workers are too many .* at most 10416"
+    ):
         compiled(small("strategy={kind: local_sgd, workers: 32, period: 100000}", "batch=32", "unevenness={compute_jitter: 1}"))
 
 

@@ -79,7 +79,7 @@ def test_gradients_of_all_microbatches_are_averaged_once(small: Make, overlap: s
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
         assert work_s(often, phase) == pytest.approx(work_s(once, phase))
     assert (often.kind == Kind.COLLECTIVE).sum() == (once.kind == Kind.COLLECTIVE).sum()
-    # a backward pass that has less beside it to hide a sum
+    # a backward pass with less compute to overlap a sum with
     assert step_s(often) >= step_s(once) * (1 - 1e-9)
 
 
@@ -117,7 +117,7 @@ def test_overlap_never_slows_a_step_and_never_hides_more_than_there_is(
     small: Make, workers: int, microbatches: int, bucket: str, network: str, zero: int
 ) -> None:
     buckets = f"bucket: {bucket}, first_bucket: {bucket}"
-    apart, beside = (
+    separate, overlapped = (
         predict(
             averaged(
                 small, f"workers: {workers}, microbatches: {microbatches}, overlap: {flag}, {buckets}",
@@ -126,8 +126,10 @@ def test_overlap_never_slows_a_step_and_never_hides_more_than_there_is(
         )
         for flag in ("false", "true")
     )  # fmt: skip
-    assert beside.step_time_s <= apart.step_time_s * (1 + 1e-9)
-    assert beside.step_time_s >= max(apart.breakdown_s["compute"], apart.breakdown_s["exposed_communication"]) * (1 - 1e-9)
+    assert overlapped.step_time_s <= separate.step_time_s * (1 + 1e-9)
+    assert overlapped.step_time_s >= max(separate.breakdown_s["compute"], separate.breakdown_s["exposed_communication"]) * (
+        1 - 1e-9
+    )
 
 
 def test_workers_with_more_samples_are_waited_for(small: Make) -> None:
@@ -175,7 +177,7 @@ def test_all_wait_for_the_slowest_worker(small: Make, rank: int) -> None:
 
 
 def test_queueing_behind_own_gathers_is_no_waiting_for_others(small: Make) -> None:
-    """All are alike, and gathers take much longer than computing: each waits for one that waits for those before it."""
+    """All layers are equal and gathers take much longer than compute: each waits for a gather, which waits for earlier ones."""
     run = predict(averaged(small, "workers: 4, prefetch: 1", "training.zero=3", "cluster.node.devices=1", "batch=4"))
 
     assert run.breakdown_s["exposed_communication"] > 0.5 * run.step_time_s

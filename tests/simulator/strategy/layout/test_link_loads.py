@@ -42,7 +42,7 @@ def test_a_ring_passes_all_but_a_part_twice(duplex: str, ways: dict[str, float],
     assert everyone == pytest.approx({(way, node): times * share for node in range(nodes) for way, times in ways.items()})
 
 
-def test_of_unlike_nodes_the_modelled_has_what_the_busiest_has() -> None:
+def test_the_modelled_node_has_the_load_of_the_busiest_node() -> None:
     """A tree's root is sent to by two and has nobody above it."""
     load = CollectiveLoad("tree", "all_reduce", Group.of(8, 1), shapes_of(8), False)
     each = modelled_loads(load, tuple(range(8)))

@@ -44,9 +44,9 @@ def test_every_rank_has_one_place(workers: int, stages: int, tensor: int, contex
             at = coordinates(grid, rank)
             assert (at["workers"], at["stages"]) == (worker, stage)
     for stage in range(stages):
-        alike = [coordinates(grid, rank) for rank in grid.replicas_of(stage).ranks]
-        assert all((one["stages"], one["tensor"]) == (stage, 0) for one in alike)
-        assert len(alike) == workers * context
+        replicas = [coordinates(grid, rank) for rank in grid.replicas_of(stage).ranks]
+        assert all((one["stages"], one["tensor"]) == (stage, 0) for one in replicas)
+        assert len(replicas) == workers * context
 
 
 @given(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), orders)

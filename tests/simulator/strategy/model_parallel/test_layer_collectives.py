@@ -37,7 +37,7 @@ def blocks(scenario: Scenario) -> list[Layer]:
 
 
 def seconds(program_of: Scenario) -> tuple[float, float]:
-    """For which the forward and the backward pass are held up."""
+    """Exposed seconds of collectives in the forward and the backward pass."""
     program = compiled(program_of)
     return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
 
@@ -128,16 +128,16 @@ def test_input_gradients_are_summed_next_to_weight_gradients(small: Make, tensor
     (exposed_forward_s, exposed_backward_s), (forward_s, backward_s) = map(seconds, (exposed, hidden))
     assert forward_s == pytest.approx(exposed_forward_s)
     job = exposed.job()
-    beside_s = sum(
+    overlapped_s = sum(
         job.operators_s(block, [one for one in block.operators if one.name in ("qkv", "up")], 4)[1] / 2
         for block in blocks(exposed)
     )
-    assert 0 < exposed_backward_s - backward_s <= beside_s * (1 + 1e-9)
+    assert 0 < exposed_backward_s - backward_s <= overlapped_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("tensor", [2, 4, 8])
 def test_of_a_collective_in_pieces_one_shows_where_products_take_longer(small: Make, tensor: int) -> None:
-    """The first to come, or the last to go, has nothing to move beside: arXiv 2305.06942."""
+    """The first piece of a gather, or the last of a scatter, has nothing to overlap with: arXiv 2305.06942."""
     scenario = shared(small, f"tensor: {tensor}, sequence_parallel: true", WIDE, *PLAIN_LINKS)
     grid, job, (block, *_) = scenario.strategy.plan.grid(8), scenario.job(), blocks(scenario)
     for exchange in block.exchanges:
@@ -147,7 +147,7 @@ def test_of_a_collective_in_pieces_one_shows_where_products_take_longer(small: M
 
 
 def test_what_no_product_hides_leaves_the_products_to_the_rest(small: Make) -> None:
-    """The head's gather has the product to itself, whatever is told of the loss: as long as that, all but a piece hides."""
+    """The head's gather overlaps with the product alone, not with the loss: all but a piece is hidden."""
     numbers, many = "tensor: 4, sequence_parallel: true", 400
     (*_, head) = shared(small, numbers, WIDE).job().layers
     product_s, _ = small().cluster.device.operators_s(head, head.operators[-2:-1], many, "fp32")
@@ -178,7 +178,7 @@ def attention_s(scenario: Scenario) -> tuple[float, float]:
 @pytest.mark.parametrize("context", [2, 4])
 @pytest.mark.parametrize("bandwidth", ["30 MB/s", "80 MB/s", "160 MB/s", "300 MB/s", "10 GB/s"])
 def test_a_ring_of_keys_is_hidden_as_far_as_attention_lasts(small: Make, context: int, bandwidth: str) -> None:
-    """Keys and values pass around beside attention, in the backward pass once more and their gradients too: arXiv 2310.01889.
+    """Keys and values move during attention, in the backward pass again with their gradients: arXiv 2310.01889.
 
     Gathered instead, before attention, all of it shows.
     """

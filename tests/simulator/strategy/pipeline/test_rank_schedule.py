@@ -49,7 +49,7 @@ def test_the_bubble_of_one_chunk(small: Make, schedule: str, stages: int, microb
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 3), st.integers(1, 3), st.booleans(), st.integers(1, 4))
-def test_lanes_are_the_passes_of_the_schedule_in_pieces(
+def test_rank_schedules_are_the_passes_of_the_schedule_in_pieces(
     schedule: tuple[ScheduleName, int], stages: int, rounds: int, all_cut: bool, pieces: int
 ) -> None:
     """Every pass over every layer once, backward passes from the last layer on; what waits passes nothing."""
@@ -163,8 +163,8 @@ def test_keeping_parameters_between_the_passes_is_never_slower(small: Make, over
     ],
 )
 @pytest.mark.parametrize("network", ["10 Gbit/s", "100 Gbit/s"])
-def test_sending_beside_passes_is_never_slower(small: Make, numbers: str, network: str) -> None:
-    apart_s, beside_s = (
+def test_overlapped_sends_are_never_slower(small: Make, numbers: str, network: str) -> None:
+    separate_s, overlapped_s = (
         predict(
             small(
                 f"strategy={{kind: pipeline, {numbers}, overlap_sends: {flag}}}",
@@ -173,7 +173,7 @@ def test_sending_beside_passes_is_never_slower(small: Make, numbers: str, networ
         ).step_time_s
         for flag in ("false", "true")
     )  # fmt: skip
-    assert beside_s <= apart_s * (1 + 1e-9)
+    assert overlapped_s <= separate_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_tensor_parallel_ranks_send_a_part_each_and_gather_it_again(small: Make,
 
 
 def test_ranks_on_different_nodes_gather_what_they_have_got_between_them(small: Make) -> None:
-    """Two tensor-parallel ranks with a worker each beside them."""
+    """Two tensor-parallel ranks, and another worker's on the same node."""
     numbers = "workers: 2, stages: 2, tensor: 2, order: [workers, stages, tensor, context]"
     whole, parts = (
         compiled(small(f"strategy={{kind: hybrid, {numbers}, split_sends: {flag}}}", "cluster.network.latency=0"))
