@@ -20,7 +20,7 @@ from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_LANE, NO_
 
 @dataclass(frozen=True)
 class Path:
-    """How bytes move: latency, the maximum rate of a single message, and the resources that it uses meanwhile."""
+    """Path of a transfer: latency, maximum rate of a single message, resources used meanwhile, and weight under contention."""
 
     latency_s: float
     max_Bps: float

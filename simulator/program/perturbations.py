@@ -44,7 +44,7 @@ class LateStart(Spec):
 class Spells(Spec):
     """Intervals of time: from `after` on, each `lasts` long (unlimited if absent), repeated every `period` (once if absent).
 
-    phase: of recurring intervals; aligned: the same for all ranks; random: drawn for each rank.
+    phase: of recurring intervals; aligned: the same for all ranks or nodes; random: drawn for each of them.
     """
 
     after_s: Seconds = Field(0.0, alias="after")

@@ -83,8 +83,8 @@ class Program:
     partner: row of a transfer in the opposite direction between the same two ranks that depends on the same two tasks, −1 for
     none. Both share a connection: the transfer whose sender was ready last moves first. told_after: task after which the
     receiver of a transfer announces that it is ready, −1 if no announcement is needed. behind: row of the last transfer that
-    the receiver had sent in the opposite direction before that, −1 for none: the announcement is queued behind that transfer,
-    if it was already under way, and arrives when it has ended.
+    the receiver had sent in the opposite direction before that, −1 for none: if that transfer's own receiver had announced
+    earlier, the announcement is queued behind the transfer and arrives when it has ended.
 
     dependencies: rows that must have ended. carried: rows of the previous step that must have ended, in addition to the
     stream's order. members: classes that take part in a COLLECTIVE. gate: consistency model of the servers. units: the work of

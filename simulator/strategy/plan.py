@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard:
-        """How each layer is divided."""
+        """Division of each layer over ranks."""
         expert_tensor = None if self.expert_tensor == self.tensor else self.expert_tensor
         return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by, expert_tensor)
 

@@ -38,7 +38,7 @@ class PipelineStages(Spec):
 
     @property
     def balance_of(self) -> Balance:
-        """How layers are distributed over stages."""
+        """Distribution of layers over stages."""
         return self.balance
 
 
@@ -86,7 +86,7 @@ class Replicated(Strategy, ABC):
 
     @property
     def balance_of(self) -> Balance:
-        """How layers are distributed over stages."""
+        """Distribution of layers over stages."""
         return "layers"
 
     def ranges(self, job: Job) -> list[range]:

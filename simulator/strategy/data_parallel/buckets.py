@@ -25,7 +25,7 @@ class Gradients:
         self._ends = list(itertools.accumulate((len(layer.tensors) for layer in reversed(layers)), initial=0))[::-1]
 
     def bounds(self, stage: range) -> list[int]:
-        """Where the tensors of consecutive layers begin and end."""
+        """Positions where the tensors of consecutive layers begin and end."""
         return [self._ends[stage.stop], self._ends[stage.start]]
 
     def buckets(self, stage: range, element_bytes: int, first_bytes: float, bucket_bytes: float) -> tuple[list[int], list[int]]:

@@ -66,13 +66,13 @@ class ServedStep:
     def sequential(self) -> Program:
         """Each worker's passes, then a push to every server, the wait for the servers' reply, and the pull."""
         backward: dict[RankClass, list[int]] = {}
-        for worker_class in self._workers():
-            self._batch_loader.add(self._ranks[worker_class], worker_class.node, worker_class.each, worker_class.ranks)
-            self._make_samples(worker_class)
-            self._pass(worker_class, Phase.FORWARD, 0, len(self._job.layers))
-            backward[worker_class] = self._pass(worker_class, Phase.BACKWARD, 0, len(self._job.layers))
+        for worker in self._workers():
+            self._batch_loader.add(self._ranks[worker], worker.node, worker.each, worker.ranks)
+            self._make_samples(worker)
+            self._pass(worker, Phase.FORWARD, 0, len(self._job.layers))
+            backward[worker] = self._pass(worker, Phase.BACKWARD, 0, len(self._job.layers))
         for group in self._groups:
-            gradients = [row for worker_class in group.members for row in backward[worker_class]]
+            gradients = [row for worker in group.members for row in backward[worker]]
             for number, bucket in enumerate(self._buckets):
                 self._synchronise(group, number, bucket, gradients)
         return self._builder.build()
@@ -100,8 +100,8 @@ class ServedStep:
     def overlapped(self) -> Program:
         """Pushes overlap with the rest of the backward pass, pulls with it and the next forward pass. A step ends when its
         first layers can begin the next step; parameters of later layers are waited for where they are needed."""
-        for worker_class in self._workers():
-            self._batch_loader.add(self._ranks[worker_class], worker_class.node, worker_class.each, worker_class.ranks)
+        for worker in self._workers():
+            self._batch_loader.add(self._ranks[worker], worker.node, worker.each, worker.ranks)
         for group in self._groups:
             waits = self._forward(group)
             messages = [list(self._messages(group, bucket)) for bucket in self._buckets]
@@ -132,7 +132,7 @@ class ServedStep:
         waiting = [
             (leader, Phase.WAIT),
             (leader, Phase.RECEIVE),
-            *((self._ranks[worker_class], Phase.SYNCHRONISE) for worker_class in listeners),
+            *((self._ranks[worker], Phase.SYNCHRONISE) for worker in listeners),
         ]
         waits, begin = [], 0
         for end in [bucket.layer for bucket in self._buckets[1:]]:
@@ -141,8 +141,8 @@ class ServedStep:
                 begin = end
             waits.append([self._builder.wait(rank, phase, []) for rank, phase in waiting])
         # samples are generated with all parameters
-        for worker_class in group.members:
-            self._make_samples(worker_class)
+        for worker in group.members:
+            self._make_samples(worker)
         self._passes(group, Phase.FORWARD, begin, len(self._job.layers))
         return waits
 
@@ -168,57 +168,55 @@ class ServedStep:
         return pushes[::-1]
 
     def _workers(self) -> Iterator[RankClass]:
-        return (worker_class for group in self._groups for worker_class in group.members)
+        return (worker for group in self._groups for worker in group.members)
 
-    def _make_samples(self, worker_class: RankClass) -> None:
+    def _make_samples(self, worker: RankClass) -> None:
         if self._rollout_s:
-            self._builder.compute(self._ranks[worker_class], Phase.INPUT, self._rollout_s)
+            self._builder.compute(self._ranks[worker], Phase.INPUT, self._rollout_s)
 
     def _passes(self, group: WorkerGroup, phase: Phase, begin: int, end: int) -> list[int]:
-        return [row for worker_class in group.members for row in self._pass(worker_class, phase, begin, end)]
+        return [row for worker in group.members for row in self._pass(worker, phase, begin, end)]
 
-    def _pass(self, worker_class: RankClass, phase: Phase, begin: int, end: int) -> list[int]:
+    def _pass(self, worker: RankClass, phase: Phase, begin: int, end: int) -> list[int]:
         """Adds the pass over some layers; returns its row, or nothing if there are no layers."""
         layers_s = self._costs.forward_s if phase == Phase.FORWARD else self._costs.backward_s
-        return [self._builder.compute(self._ranks[worker_class], phase, layers_s[begin:end].sum())] if begin < end else []
+        return [self._builder.compute(self._ranks[worker], phase, layers_s[begin:end].sum())] if begin < end else []
 
     def _wait(self, members: Sequence[RankClass], phase: Phase, after: Sequence[int]) -> None:
-        for worker_class in members if after else ():
-            self._builder.wait(self._ranks[worker_class], phase, after)
+        for worker in members if after else ():
+            self._builder.wait(self._ranks[worker], phase, after)
 
     def _messages(self, group: WorkerGroup, bucket: Bucket) -> Iterator[_Message]:
         """Messages with each class of servers, across the network and inside a node."""
-        worker_class = group.leader
-        for server_class in self._servers:
-            shard = server_class.rank - self._first_server
+        worker = group.leader
+        for server in self._servers:
+            shard = server.rank - self._first_server
             size_bytes = float(bucket.sent_bytes[shard])
             if size_bytes == 0:
                 continue
             service = self._service(bucket, shard)
-            shares_node = worker_class.node == server_class.node
+            shares_node = worker.node == server.node
             servers, workers = (
-                server_class.each * (server_class.nodes - shares_node),
-                worker_class.each * (worker_class.nodes - shares_node),
+                server.each * (server.nodes - shares_node),
+                worker.each * (worker.nodes - shares_node),
             )
             if servers and workers:
-                out, into = worker_class.each * servers, server_class.each * workers
+                out, into = worker.each * servers, server.each * workers
                 # a server belongs to no device: its messages use all cards
-                up = self._resource_map.between(worker_class.node, server_class.node, size_bytes, out, into)
-                down = self._resource_map.between(server_class.node, worker_class.node, size_bytes, into, out)
-                yield _Message(self._ranks[server_class], False, workers, size_bytes, up, down, *service)
+                up = self._resource_map.between(worker.node, server.node, size_bytes, out, into)
+                down = self._resource_map.between(server.node, worker.node, size_bytes, into, out)
+                yield _Message(self._ranks[server], False, workers, size_bytes, up, down, *service)
             if shares_node:
                 pairs, names, devices = (
-                    worker_class.each * server_class.each,
-                    (worker_class.name, server_class.name),
-                    (worker_class.device, server_class.device),
+                    worker.each * server.each,
+                    (worker.name, server.name),
+                    (worker.device, server.device),
                 )
-                up = self._resource_map.inside(
-                    worker_class.node, *names, size_bytes, server_class.each, worker_class.each, pairs, devices
-                )
+                up = self._resource_map.inside(worker.node, *names, size_bytes, server.each, worker.each, pairs, devices)
                 down = self._resource_map.inside(
-                    worker_class.node, *names[::-1], size_bytes, worker_class.each, server_class.each, pairs, devices[::-1]
+                    worker.node, *names[::-1], size_bytes, worker.each, server.each, pairs, devices[::-1]
                 )
-                yield _Message(self._ranks[server_class], True, worker_class.each, size_bytes, up, down, *service)
+                yield _Message(self._ranks[server], True, worker.each, size_bytes, up, down, *service)
 
     def _service(self, bucket: Bucket, server: int) -> tuple[float, float]:
         """Seconds of handling a push, and of the update of a step; asynchronous servers update for each push, and have no
@@ -249,5 +247,5 @@ class ServedStep:
             return []
         ranks = Group.of(list(group.workers), self._job.cluster.node.devices)
         moved_bytes, path = self._resource_map.collective(op, ranks, bucket.all_bytes, [group.leader.node])
-        members = [self._ranks[worker_class] for worker_class in group.members]
+        members = [self._ranks[worker] for worker in group.members]
         return [self._builder.collective(members, moved_bytes, path, Phase.SYNCHRONISE, after)]

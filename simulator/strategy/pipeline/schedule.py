@@ -145,7 +145,7 @@ def _gpipe(ranks: int, microbatches: int) -> PassOrder:
 
 
 def _1f1b(ranks: int, microbatches: int) -> PassOrder:
-    """As many warm-up forward passes as there are later ranks, then alternating forward and backward passes (arXiv
+    """Warm-up with as many forward passes as there are later ranks, then alternating forward and backward passes (arXiv
     2006.09503)."""
     rank, microbatch = np.arange(ranks)[:, None], np.arange(microbatches)
     ahead = ranks - rank
