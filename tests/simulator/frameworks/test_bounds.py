@@ -28,7 +28,7 @@ def varied(name: str) -> Scenario:
 
 @pytest.mark.parametrize("name", VARIED)
 def test_no_framework_beats_the_bound_that_hardware_sets(name: str) -> None:
-    """With the same strategy: frameworks differ in what overlaps, which is given here."""
+    """The same strategy for all frameworks; what overlaps is given explicitly."""
     compared = 0
     for framework in map(shipped, names()):
         try:

@@ -1,4 +1,4 @@
-"""Framework files: those that ship are complete, bases are merged, and what is wrong is said in one line with its place."""
+"""Framework files: shipped ones are complete, bases are merged, and errors are one line with a place."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_scenario_changes_fields_of_a_base() -> None:
 
 
 def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
-    """The message that a scenario with this framework is refused with."""
+    """The error message for a scenario with this framework."""
     path = tmp_path / "scenario.yaml"
     path.write_text(f"{TEXT}framework: {framework}\n")
     with pytest.raises(ScenarioError) as caught:
@@ -90,7 +90,7 @@ def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
         ("{}", "scenario.yaml:6:1: framework: has neither base nor name; give base, such as {base: pytorch-ddp}, or name"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_framework_is_said_at_its_place(framework: str, message: str, tmp_path: Path) -> None:
+def test_errors_in_framework_files_are_reported_at_their_place(framework: str, message: str, tmp_path: Path) -> None:
     assert message in problem(tmp_path, framework)
 
 

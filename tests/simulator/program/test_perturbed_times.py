@@ -1,4 +1,4 @@
-"""Noise, throttling and heavy tails: what theory says of them, and both engines under them."""
+"""Noise, throttling and heavy tails: theoretical results, and agreement of both engines."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_mean_of_a_tail_is_that_of_its_shape() -> None:
 
 
 def test_a_model_parallel_group_waits_for_its_slowest_rank_in_the_tail(small: Make) -> None:
-    """A class of ranks that share each pass draws as often as they would one by one."""
+    """A class of ranks that share each pass draws one sample per rank."""
     tail = Tail(share=0.05, slowdown=2, shape=4)
     program = compiled(small("strategy={kind: hybrid, workers: 1, stages: 1, tensor: 4}", "batch=4"))
     assert program.ranks.lockstep.tolist() == [4]
@@ -118,7 +118,7 @@ def test_a_model_parallel_group_waits_for_its_slowest_rank_in_the_tail(small: Ma
     assert factors.mean() - 1 == pytest.approx(expected_slowest(tail, 4) - 1, rel=0.15)
 
 
-def test_a_whole_step_of_a_rank_is_in_the_tail_or_a_pass_alone(small: Make) -> None:
+def test_a_tail_concerns_whole_steps_or_single_passes(small: Make) -> None:
     program = compiled(small(RING, "unevenness={tail: {share: 0.3, slowdown: 2}}"))
     work = program.kind == Kind.COMPUTE
     for each, are_equal in (("step", True), ("pass", False)):
@@ -129,7 +129,7 @@ def test_a_whole_step_of_a_rank_is_in_the_tail_or_a_pass_alone(small: Make) -> N
         assert (factors[~work] == 1).all()
 
 
-def test_what_changes_by_the_clock_widens_no_interval(small: Make) -> None:
+def test_perturbations_by_the_clock_do_not_widen_intervals(small: Make) -> None:
     even, noisy = (predict(small(RING, *changes)) for changes in ((), ("unevenness={noise: [{period: 1 ms, lasts: 100 us}]}",)))
     shares = []
     for run in (even, noisy):
@@ -158,7 +158,7 @@ def test_the_same_seed_gives_the_same_times(small: Make) -> None:
         ("tenants: [{share: 1}]", "share"),
     ],
 )
-def test_what_makes_no_sense_is_refused(small: Make, given: str, problem: str) -> None:
+def test_meaningless_perturbations_are_rejected(small: Make, given: str, problem: str) -> None:
     with pytest.raises(ScenarioError, match=problem):
         small(RING, f"unevenness={{{given}}}")
 

@@ -108,7 +108,7 @@ def test_columns_follow_the_order_of_adding() -> None:
     assert sent == 1
 
 
-def test_nothing_is_used_by_what_takes_no_time() -> None:
+def test_zero_work_uses_no_resources() -> None:
     builder = ProgramBuilder()
     cores = builder.resource("cores", 1.0)
     rank = builder.rank("a", uses=(Use(cores),))

@@ -1,4 +1,4 @@
-"""Replicas of pipelines of ranks that share layers: where they are, what they share, and who waits for whom."""
+"""Hybrid parallelism: placement of ranks, shared resources, and waiting between ranks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ degrees = st.fixed_dictionaries(
 
 
 def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]:
-    """Of what depends on what is shared out, what `zero` allows."""
+    """The options of sharding that `zero` allows."""
     shared = {"overlap_gather": numbers["overlap_gather"] and zero in (1, 2)}
     return numbers | shared | (more if zero else {})
 
@@ -76,7 +76,7 @@ def each_alone(plan: Plan, job: Any) -> list[Placed]:
 def test_equivalent_workers_modelled_once_take_as_long_as_individually(
     small: Make, numbers: dict[str, Any], zero: int, sharing: int | None, cards: int, slow: int | None
 ) -> None:
-    """With one of all ranks slower than the rest too."""
+    """The same holds with one slower rank."""
     ranks = numbers["workers"] * numbers["stages"] * numbers["tensor"] * numbers["context"]
     assume(sharing is None or numbers["workers"] % sharing == 0)
     stragglers = [{"ranks": [slow], "slowdown": 1.5}] if slow is not None and slow < ranks else []
@@ -94,10 +94,10 @@ def test_equivalent_workers_modelled_once_take_as_long_as_individually(
 
 @few
 @given(degrees, st.integers(0, 3), st.sampled_from([None, *CHUNKED]), st.integers(0, 2), flags)
-def test_replay_equals_events_where_nothing_is_short(
+def test_replay_equals_events_without_contention(
     small: Make, numbers: dict[str, Any], zero: int, chunked: str | None, prefetch: int, reshard: bool
 ) -> None:
-    """And where something is, sharing slows the last of the steps."""
+    """With contention, the last of the steps is slower."""
     gathers = {"prefetch": prefetch, "reshard": reshard} if zero == 3 else {}
     more = gathers | ({"schedule": chunked, "chunks": 2} if chunked else {})
     try:
@@ -123,7 +123,7 @@ def test_replay_equals_events_where_nothing_is_short(
 @pytest.mark.parametrize(
     ("innermost", "sums", "sends"), [("workers", False, True), ("stages", True, False), ("tensor", True, True)]
 )
-def test_what_is_innermost_stays_inside_nodes(small: Make, innermost: str, sums: bool, sends: bool) -> None:
+def test_the_innermost_axis_stays_inside_nodes(small: Make, innermost: str, sums: bool, sends: bool) -> None:
     order = [innermost, *(axis for axis in ORDER if axis != innermost)]
     program = compiled(
         hybrid(small, {"workers": 4, "stages": 4, "tensor": 4, "microbatches": 4, "order": order}, "cluster.nodes=16")
@@ -156,7 +156,7 @@ TWO_BY_TWO = {
 
 
 def test_sends_share_a_card_with_sums_of_another_stage(small: Make) -> None:
-    """The last stage sums its gradients while the one before it still sends the last of its own; both wait for the card."""
+    """The last stage sums its gradients while the previous one still sends; both share the network card."""
     scenario = hybrid(
         small, TWO_BY_TWO, "cluster.node.devices=2", "cluster.network={bandwidth: 1 Gbit/s, latency: 0}", "batch=64"
     )
@@ -172,7 +172,7 @@ def test_sends_share_a_card_with_sums_of_another_stage(small: Make) -> None:
 
 
 def test_one_slow_rank_slows_all_that_share_its_layers(small: Make) -> None:
-    """Whichever of a worker's four tensor-parallel ranks it is: of two workers one takes twice as long, and the other waits."""
+    """A straggler among a worker's four tensor-parallel ranks doubles the time of the worker, and the other one waits."""
     numbers = {"workers": 2, "tensor": 4}
     even = predict(hybrid(small, numbers, *FREE_LINKS))
     for rank in range(8):
@@ -183,7 +183,7 @@ def test_one_slow_rank_slows_all_that_share_its_layers(small: Make) -> None:
 
 
 def test_larger_model_parallel_groups_have_a_slower_slowest_rank(small: Make) -> None:
-    """Times that vary cost the more the more ranks draw one: the mean of the most of n draws grows with n."""
+    """Jitter costs more with more ranks, since the mean of the maximum of n draws grows with n."""
     losses = []
     for numbers in ("tensor: 1", "tensor: 2", "tensor: 4", "tensor: 4, context: 2"):
         even, uneven = (
@@ -209,8 +209,8 @@ def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make, framework: str
         assert predict(hybrid(small, numbers, *on)).step_time_s == pytest.approx(pipeline.step_time_s)
 
 
-def test_with_links_for_nothing_ranks_of_every_kind_share_the_work(small: Make) -> None:
-    """A step of as many samples takes a t-th, a c-th and a w-th of the time; of a pipeline more by its bubble."""
+def test_with_free_links_all_kinds_of_ranks_share_the_work(small: Make) -> None:
+    """A step with the same samples takes 1 / (t · c · w) of the time; a pipeline takes longer by its bubble."""
     alone = step_s(compiled(hybrid(small, "workers: 1", "batch=64")))
     for workers, tensor, context in itertools.product((1, 2, 4), (1, 2, 4), (1, 2)):
         numbers = {"workers": workers, "tensor": tensor, "context": context, "overlap": True}
@@ -282,7 +282,7 @@ MODELS = (
 def test_any_strategy_is_predicted_or_refused(
     small: Make, strategy: dict[str, Any], zero: int, model: str, recompute: str
 ) -> None:
-    """With a step time that its causes add up to, or with where and what and what to do."""
+    """Either a step time equal to the sum of its causes, or an error with place, problem and remedy."""
     training, run, refused = f"training={{zero: {zero}, recompute: {recompute}}}", None, ""
     try:
         scenario = small(f"strategy={json.dumps(strategy)}", f"model={model}", training, "batch=48", "cluster.nodes=48")

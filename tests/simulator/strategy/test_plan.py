@@ -1,4 +1,4 @@
-"""Degrees that go together, and what is said of those that do not."""
+"""Compatible degrees of parallelism, and error messages for others."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("strategy", REFUSED)
-def test_what_does_not_go_together_is_refused_with_what_does(small: Make, strategy: str) -> None:
+def test_incompatible_fields_are_rejected_with_a_remedy(small: Make, strategy: str) -> None:
     field, message = REFUSED[strategy]
     where = ".".join(filter(None, ("strategy", field)))
     with pytest.raises(ScenarioError, match=re.escape(f"{where}: {message}")):
@@ -108,7 +108,7 @@ def test_experts_that_do_not_divide_are_refused(small: Make) -> None:
 
 
 def test_problems_are_reported_with_their_place(tmp_path: Path) -> None:
-    """File, line and column of the field, or of its strategy where it is not given."""
+    """File, line and column of the field, or of the strategy if the field is absent."""
     path = tmp_path / "wrong.yaml"
     path.write_text(SMALL.replace("{kind: data_parallel, workers: 4}", "\n  kind: hybrid\n  workers: 4\n  shard_over: 3"))
     with pytest.raises(ScenarioError, match=r"wrong\.yaml:10:3: strategy\.shard_over: 3 does not divide 4 workers"):

@@ -75,7 +75,7 @@ def test_an_installed_strategy_is_read_and_predicted_like_ours(install: Install,
     assert small("strategy=alone").strategy == small("strategy={kind: alone}").strategy
 
 
-def test_its_fields_are_refused_with_their_place(install: Install, small: Callable[..., Scenario]) -> None:
+def test_wrong_fields_of_a_plugin_are_reported_with_their_place(install: Install, small: Callable[..., Scenario]) -> None:
     install()
     assert "strategy.passes: expected a whole number, got 'x'" in refused(small, "strategy={kind: alone, passes: x}")
     assert "strategy.pases: unknown key; did you mean 'passes'?" in refused(small, "strategy={kind: alone, pases: 3}")

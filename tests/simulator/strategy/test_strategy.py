@@ -1,4 +1,4 @@
-"""What theory says of each family, on clusters where theory is simple."""
+"""Theoretical results for each strategy, on clusters for which they are simple."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_buckets_hold_all_gradients_in_reverse_order() -> None:
     assert gradients.buckets(range(3), 4, 1e9, math.inf) == ([0, 5], [0])
 
 
-def test_buckets_hold_gradients_of_some_layers_alone() -> None:
+def test_buckets_contain_gradients_of_the_given_layers_only() -> None:
     layers = [Layer(str(i), str(i), 0.0, tensors, 1) for i, tensors in enumerate([(100,), (), (10,), (20, 30)])]
     gradients = Gradients(layers)
     assert gradients.buckets(range(1, 4), 4, 1000, 1000) == ([0, 3], [1])
@@ -273,6 +273,6 @@ def test_steps_after_the_first_are_equal(small: Make) -> None:
         assert np.diff(ends_s) == pytest.approx(np.diff(ends_s)[0])
 
 
-def test_what_is_too_large_to_simulate_is_refused(small: Make) -> None:
+def test_programs_too_large_to_simulate_are_rejected(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"strategy.microbatches: 600000 passes .* give at most 66666"):
         small("strategy={kind: pipeline, stages: 3, microbatches: 200000}", "batch=200000")

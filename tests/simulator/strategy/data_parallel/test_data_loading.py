@@ -1,4 +1,4 @@
-"""A step takes as long as training or loading, whichever is longer, and says which."""
+"""A step takes the longer of training and loading, and the breakdown shows which."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def decoding(seconds_a_batch: float, samples: int, prefetch: int = 1) -> str:
 
 
 def reading(seconds_a_step: float) -> str:
-    """A file system that takes so long for the 48 samples of a step, whoever reads them."""
+    """A file system with a given time for the 48 samples of a step, whoever reads them."""
     return f"input={{storage: {{sample: 1 MB, bandwidth: {48e6 / seconds_a_step!r} B/s, shared_by: cluster}}}}"
 
 
@@ -86,7 +86,7 @@ def test_where_steps_vary_more_batches_ahead_do_more(small: Make) -> None:
     assert sum(four.step_times_s) < 0.97 * sum(one.step_times_s)
 
 
-def test_what_is_read_and_what_is_decoded_go_on_together(small: Make) -> None:
+def test_reading_and_decoding_overlap(small: Make) -> None:
     strategy = "{kind: data_parallel, workers: 1}"
     for read_s, decode_s in ((0.02, 0.05), (0.05, 0.02)):
         parts = f"storage: {{sample: 1 MB, bandwidth: {48e6 / read_s!r} B/s}}, decode: {4 * decode_s / 48!r} s, cores: 4"
@@ -154,7 +154,7 @@ def test_input_cannot_be_measured(small: Make) -> None:
         ("{storage: {speed: 1 GB/s}}", "input.storage.speed: unknown key"),
     ],
 )
-def test_what_cannot_be_is_refused(small: Make, given: str, message: str) -> None:
+def test_impossible_values_are_rejected(small: Make, given: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(f"input={given}")
     assert message in str(caught.value)

@@ -29,7 +29,7 @@ def averaged(small: Make, numbers: str, *more: str) -> Program:
 
 
 def ring_bytes(ranks: int, size_bytes: float) -> float:
-    """That one way round a ring moves through each rank: of a gather, or of a scattered sum."""
+    """Bytes through each rank for one round of a ring: an all-gather or a reduce-scatter."""
     return (ranks - 1) / ranks * size_bytes
 
 
@@ -37,7 +37,7 @@ def ring_bytes(ranks: int, size_bytes: float) -> float:
 @pytest.mark.parametrize("gathers", ["false", "true"])
 @pytest.mark.parametrize("workers", [2, 4, 12])
 def test_sharing_out_states_moves_what_plain_averaging_moves(small: Make, zero: int, gathers: str, workers: int) -> None:
-    """A scattered sum and a gather are an allreduce: arXiv 1910.02054, section 7.1."""
+    """A reduce-scatter and an all-gather move the bytes of an all-reduce: arXiv 1910.02054, section 7.1."""
     plain = averaged(small, f"workers: {workers}")
     shared = averaged(small, f"workers: {workers}, overlap_gather: {gathers}", f"training={{zero: {zero}}}")
     assert moved_bytes(shared) == pytest.approx(moved_bytes(plain))
@@ -46,7 +46,7 @@ def test_sharing_out_states_moves_what_plain_averaging_moves(small: Make, zero: 
 @pytest.mark.parametrize("workers", [2, 4, 12])
 @pytest.mark.parametrize(("reshard", "times"), [("true", 1.5), ("false", 1.0)])
 def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: int, reshard: str, times: float) -> None:
-    """They are gathered for each pass, or once where they are kept between the two: arXiv 1910.02054, section 7.2."""
+    """Parameters are gathered for each pass, or once if they are kept between both: arXiv 1910.02054, section 7.2."""
     plain = averaged(small, f"workers: {workers}")
     shared = averaged(small, f"workers: {workers}, reshard: {reshard}", "training={zero: 3}")
     assert moved_bytes(shared) == pytest.approx(times * moved_bytes(plain))
@@ -56,7 +56,7 @@ def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: i
 @pytest.mark.parametrize(
     ("zero", "reshard", "ways"), [(0, "true", 0), (1, "true", 0), (2, "true", 1), (3, "true", 3), (3, "false", 2)]
 )
-def test_what_every_microbatch_moves_again(small: Make, microbatches: int, zero: int, reshard: str, ways: int) -> None:
+def test_bytes_that_every_microbatch_moves_again(small: Make, microbatches: int, zero: int, reshard: str, ways: int) -> None:
     """Rounds of the ring per step: of two, or three with resharding, some happen for each microbatch, the others once."""
     program = averaged(small, f"workers: 4, reshard: {reshard}, microbatches: {microbatches}", f"training={{zero: {zero}}}")
     once = max(0, 2 - ways)
@@ -66,7 +66,7 @@ def test_what_every_microbatch_moves_again(small: Make, microbatches: int, zero:
 
 @pytest.mark.parametrize(("zero", "ways"), [(0, 2 * 4), (1, 4 + 2), (2, 4 + 2), (3, 4 + 2 * 2)])
 def test_gradients_may_be_summed_in_more_bytes_than_parameters_are_gathered_in(small: Make, zero: int, ways: float) -> None:
-    """ways: bytes of an element times ways round the ring."""
+    """ways: bytes per element times rounds of the ring."""
     program = averaged(
         small, "workers: 4", f"training={{zero: {zero}, precision: bf16, reduce_precision: fp32}}",
         "cluster.device.peak={bf16: 1 TFLOP/s}",
@@ -78,7 +78,7 @@ def test_gradients_may_be_summed_in_more_bytes_than_parameters_are_gathered_in(s
 @pytest.mark.parametrize("sharing", [1, 2, 4, 8])
 @pytest.mark.parametrize("context", [1, 2])
 def test_hybrid_sharding_sums_shards_between_groups(small: Make, zero: int, sharing: int, context: int) -> None:
-    """Inside a group of g workers all ways round it; between groups an allreduce of a rank's shard: arXiv 2304.11277, 3.2.2."""
+    """Rounds of the ring inside groups of g workers; between groups an all-reduce of a shard: arXiv 2304.11277, 3.2.2."""
     workers = 8
     program = averaged(
         small, f"workers: {workers}, context: {context}, shard_over: {sharing}", f"training={{zero: {zero}}}",
@@ -93,14 +93,14 @@ def test_hybrid_sharding_sums_shards_between_groups(small: Make, zero: int, shar
 
 @pytest.mark.parametrize(("zero", "ways"), [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_ranks_that_divide_the_tokens_agree_like_workers(small: Make, zero: int, ways: int) -> None:
-    """They have the same parameters and gradients of different tokens."""
+    """Context ranks have the same parameters and gradients of different tokens."""
     program = averaged(small, "workers: 1, context: 4", f"training={{zero: {zero}}}")
     assert moved_bytes(program) == pytest.approx(ways * ring_bytes(4, 4 * small().model.parameters()))
 
 
 @pytest.mark.parametrize(("workers", "context"), [(4, 1), (2, 2), (1, 4)])
 def test_compression_depends_on_the_number_of_ranks(small: Make, workers: int, context: int) -> None:
-    """A top-k sum gathers what every one of them sends, value and index, and adds all of it up."""
+    """A top-k sum gathers the values and indices of all ranks and adds them up."""
     program = averaged(small, f"workers: {workers}, context: {context}, compression: {{kind: top_k, share: 0.01}}")
     four = averaged(small, "workers: 4, compression: {kind: top_k, share: 0.01}")
     assert moved_bytes(program) == pytest.approx(moved_bytes(four))
@@ -143,7 +143,7 @@ def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, z
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_gradients_of_weights_made_later_are_summed_later(small: Make, schedule: str, chunks: int, zero: int) -> None:
-    """Where backward passes are halved, sums follow the later half: the last of a microbatch's tasks on its stage."""
+    """With divided backward passes, sums follow the weight gradient: a microbatch's last task on its stage."""
     program = averaged(
         small, f"workers: 2, stages: 2, chunks: {chunks}, schedule: {schedule}, microbatches: 4, overlap: true",
         f"training={{zero: {zero}}}",
@@ -169,7 +169,7 @@ def sums(program: Program) -> list[int]:
 
 @pytest.mark.parametrize("zero", [1, 2])
 def test_gathers_during_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
-    """All but the first unit's, where computing takes longer; gradients are summed as before."""
+    """All gathers but the first unit's are hidden if compute takes longer; gradients are summed as before."""
     slow, numbers = "cluster.device.layer_overhead=20 ms", "workers: 8, bucket: 20 KiB, overlap: true"
     separate = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
     overlapped = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
@@ -185,7 +185,7 @@ def test_gathers_during_the_forward_pass_are_hidden_by_it(small: Make, zero: int
     "numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"]
 )
 def test_overlapping_sums_and_gathers_never_slows_a_step(small: Make, zero: int, numbers: str) -> None:
-    """Where it costs nothing to cut them into more messages."""
+    """Without latency, more messages cost nothing."""
     free = ("cluster.network.latency=0", "cluster.node.link.latency=0", f"training={{zero: {zero}}}")
     separate_s, sums_s, gathers_s, both_s = (
         step_s(averaged(small, f"{numbers}, bucket: 20 KiB, overlap: {sums}, overlap_gather: {gathers}", *free))
@@ -204,7 +204,7 @@ TIED, UNTIED = (
 
 
 def with_words_untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
-    """The same ranks, of which the last has a head of its own, or a copy of the embedding: as many parameters."""
+    """The same ranks; the last has an untied head, or a copy of the embedding, with equal numbers of parameters."""
     return averaged(small, numbers, UNTIED, *more), averaged(small, numbers, TIED, *more)
 
 
@@ -232,7 +232,7 @@ def test_copies_of_the_words_at_both_ends_of_a_pipeline_are_summed(small: Make, 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small: Make, tensor: int) -> None:
-    """In which every tensor-parallel rank has a part, on the same network card."""
+    """Every tensor-parallel rank sums its part over the same network card."""
     numbers = f"stages: 4, tensor: {tensor}, microbatches: 4"
     alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0", "framework=ideal")
     separate, tied = with_words_untied_and_tied(small, numbers, *alone)
@@ -279,7 +279,7 @@ def test_copies_of_the_words_are_summed_between_all_other_sums_and_the_optimizer
 
 
 def ancestors(before: list[list[int]], row: int) -> set[int]:
-    """All rows that a row follows, and that these follow."""
+    """All direct and indirect predecessors of a row."""
     found: set[int] = set()
     left = [row]
     while left:
@@ -291,7 +291,7 @@ def ancestors(before: list[list[int]], row: int) -> set[int]:
 
 @pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])
 def test_words_whose_both_uses_are_on_one_rank_are_there_once(small: Make, numbers: str) -> None:
-    """Of a V-shaped pipeline's first rank, too."""
+    """The same holds for the first rank of a V-shaped pipeline."""
     separate, tied = with_words_untied_and_tied(small, numbers)
     assert moved_bytes(separate) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
 
@@ -302,7 +302,7 @@ def served(small: Make, numbers: str, *more: str) -> Program:
 
 @pytest.mark.parametrize("expert", [1, 2, 4])
 def test_servers_update_all_workers_experts(small: Make, expert: int) -> None:
-    """As much however many workers share the experts; each worker pushes and pulls those that it has."""
+    """Equal bytes however many workers share the experts; each worker pushes and pulls its own."""
     program = served(small, f"workers: 4, expert: {expert}", MIXTURE)
     layers = small(MIXTURE).model.build_layers()
     experts = sum(layer.expert_parameters for layer in layers)
@@ -315,7 +315,7 @@ def test_servers_update_all_workers_experts(small: Make, expert: int) -> None:
 
 
 def updates_s(program: Program) -> float:
-    """Of all buckets of a server, once each."""
+    """Seconds of the updates of all buckets of a server, each counted once."""
     rows = np.flatnonzero(program.kind == Kind.SERVE)
     found = {(program.rank[row], program.bucket[row]): program.update_s[row] for row in rows.tolist()}
     servers = {server for server, _ in found}
@@ -334,7 +334,7 @@ def test_servers_update_words_once_that_two_stages_push(small: Make) -> None:
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("overlap", ["false", "true"])
-def test_stages_that_share_all_their_weights_with_others_agree_on_nothing(small: Make, zero: int, overlap: str) -> None:
+def test_stages_without_weights_of_their_own_sum_nothing(small: Make, zero: int, overlap: str) -> None:
     """The second tower of a siamese network has no weights of its own."""
     numbers = f"workers: 2, stages: 4, microbatches: 2, overlap: {overlap}"
     scenario = small(f"strategy={{kind: hybrid, {numbers}}}", "model=siamese-mlp", "batch.total=48", f"training.zero={zero}")

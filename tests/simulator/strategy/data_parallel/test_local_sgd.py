@@ -28,14 +28,14 @@ def period_s(scenario: Scenario, periods: int = 3) -> float:
 
 
 def moved_bytes(scenario: Scenario) -> float:
-    """Through each worker, in one step of the Program."""
+    """Bytes through each worker in one step of the Program."""
     program = compiled(scenario)
     return float(program.amount[program.kind == Kind.COLLECTIVE].sum())
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 10])
 def test_a_period_of_one_averages_as_often_and_as_much_as_data_parallelism(small: Make, workers: int) -> None:
-    """What is averaged after the optimizer's step is as large as the gradients before it."""
+    """The average of parameters after the optimizer's step has the size of the gradients before it."""
     batch = "batch={per_worker: 2}"
     local = small(f"strategy={{kind: local_sgd, workers: {workers}}}", batch)
     averaged = small(ONE_BUCKET.format(workers), batch)
@@ -83,7 +83,7 @@ def test_a_longer_period_never_makes_a_step_slower(small: Make) -> None:
 
 
 def test_workers_wait_for_one_another_once_in_a_period(small: Make) -> None:
-    """Mean of sums against sum of maxima: steps that vary cost less where workers meet less often."""
+    """Maximum of sums versus sum of maxima: jitter costs less if workers synchronise less often."""
     jitter, steps = "unevenness={compute_jitter: 0.5, seed: 3}", 200
 
     def mean_step_s(period: int) -> float:
@@ -124,7 +124,7 @@ def test_equivalent_workers_are_folded_without_changing_the_result(small: Make) 
     assert period_s(folded) == pytest.approx(period_s(unfolded), rel=1e-9)
 
 
-def test_what_cannot_be_is_refused(small: Make) -> None:
+def test_impossible_values_are_rejected(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"strategy.period: must be greater than 0"):
         small("strategy={kind: local_sgd, period: 0}")
     with pytest.raises(ScenarioError, match=r"strategy.outer: 'adam' is not known; give 'none' or 'nesterov'"):

@@ -1,4 +1,4 @@
-"""Loads: the same however fast links are, and of nodes that are folded away what each of them has."""
+"""Link loads do not depend on bandwidth, and folding nodes keeps the load of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shapes_of(nodes: int, devices: int = 1, cards: int = 1, **network: object) -
 
 
 @given(st.floats(1e6, 1e12), st.floats(1e-9, 1.0))
-def test_networks_that_differ_in_speed_alone_are_one(bandwidth_Bps: float, latency_s: float) -> None:
+def test_networks_that_differ_only_in_speed_have_one_shape(bandwidth_Bps: float, latency_s: float) -> None:
     speed: Fields = {"bandwidth": f"{bandwidth_Bps} B/s", "latency": f"{latency_s} s"}
     assert shapes_of(4, **speed) is shapes_of(4)
 
@@ -43,7 +43,7 @@ def test_a_ring_passes_all_but_a_part_twice(duplex: str, ways: dict[str, float],
 
 
 def test_the_modelled_node_has_the_load_of_the_busiest_node() -> None:
-    """A tree's root is sent to by two and has nobody above it."""
+    """The root of a tree receives from two children and has no parent."""
     load = CollectiveLoad("tree", "all_reduce", Group.of(8, 1), shapes_of(8), False)
     each = modelled_loads(load, tuple(range(8)))
     folded = modelled_loads(load, (3,))

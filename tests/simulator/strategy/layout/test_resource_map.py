@@ -1,4 +1,4 @@
-"""Strategies on networks of every shape: what trees, tori and odd links do to a step."""
+"""Strategies on different topologies: effects of trees, tori and links of different bandwidths."""
 
 from __future__ import annotations
 

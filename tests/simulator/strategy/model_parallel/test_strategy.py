@@ -1,4 +1,4 @@
-"""Models on several devices: branches side by side, chains one part after another."""
+"""Models on several devices: concurrent branches, sequential parts of chains."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_estimates_of_it(small: Make) -> None:
         (hybrid(context_by="ulysses"), "strategy.context_by: has no effect without context parallelism"),
     ],
 )
-def test_what_cannot_be_is_refused(small: Make, strategy: str, message: str) -> None:
+def test_impossible_values_are_rejected(small: Make, strategy: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(llama(), *ON, strategy)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""What theory says of parameter servers of every kind, on clusters where theory is simple."""
+"""Theoretical results for all kinds of parameter servers, on clusters for which they are simple."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_staleness_of_equal_workers_is_the_number_of_the_others(small: Make, wor
 
 
 def test_a_slow_worker_is_the_stalest(small: Make) -> None:
-    """While it takes one step, the others take three each; in their eyes it comes every third time."""
+    """During one step of the slow worker, the others take three each and see one update of it."""
     run = predict(small(servers(5, 1, mode="asynchronous"), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=100"))
     staleness = server_stats(run)["version_staleness"]
     assert staleness["max"] == 4 * 3
@@ -187,7 +187,7 @@ def test_a_slow_worker_is_the_stalest(small: Make) -> None:
 
 
 def test_asynchronous_workers_do_not_wait_for_a_slow_one(small: Make) -> None:
-    """Throughput is the sum of all workers' own, in place of n times the slowest's."""
+    """Throughput is the sum over workers instead of n times the slowest worker's."""
     synchronous, asynchronous = (
         predict(small(servers(4, 1, mode=mode), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=200"))
         for mode in ("synchronous", "asynchronous")
@@ -255,7 +255,7 @@ def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) 
 
 
 def test_a_backup_cuts_the_wait_for_a_slow_worker(small: Make) -> None:
-    """A step takes what the slowest of those waited for takes, and trains on their samples alone."""
+    """A step takes as long as the slowest worker that is waited for, and counts only samples of these workers."""
     runs = [
         predict(small(servers(4, 1, backups=backups), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=30")) for backups in (0, 1, 2)
     ]
@@ -297,7 +297,7 @@ def test_who_takes_units_does_not_matter_where_workers_are_even(small: Make) -> 
 
 
 def test_taking_units_beats_equal_parts_where_workers_are_uneven(small: Make) -> None:
-    """Equal parts end with the slowest worker's; taken ones end together, but for one unit."""
+    """Fixed parts end with the slowest worker's; dynamically taken units end within one unit of each other."""
     fixed, dynamic = (of_units(small, assignment, ONE_SLOW, units=100) for assignment in ("fixed", "dynamic"))
     even_s = predict(small(servers(4, 1), *ALONE, *PLAIN, *FREE)).step_time_s
     assert fixed.step_time_s == pytest.approx(3 * even_s)
@@ -308,7 +308,7 @@ def test_taking_units_beats_equal_parts_where_workers_are_uneven(small: Make) ->
 
 @pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
 @pytest.mark.parametrize("units", [4, 7, 10])
-def test_as_many_units_are_taken_as_there_are(small: Make, assignment: str, units: int) -> None:
+def test_all_units_are_taken(small: Make, assignment: str, units: int) -> None:
     fields = {"mode": "asynchronous", "units": units, "assignment": assignment}
     program = compiled(small(servers(4, 2, **fields), ONE_SLOW, "batch={per_worker: 16}"))
     timeline = simulate(program, 5)
@@ -358,7 +358,7 @@ def test_one_huge_tensor_is_one_server_s_load(small: Make) -> None:
 
 @pytest.mark.parametrize("rows", [0.01, 0.1, 1.0])
 def test_sparse_parameters_move_as_many_rows_as_are_touched(small: Make, rows: float) -> None:
-    """Of the word table's V·h elements; each row has 8 bytes more. Positions are dense."""
+    """The word embedding's V·h elements are sparse, with 8 more bytes per row. Positions are dense."""
     words, hidden = 256, 64
     dense = small(servers(4, 2), *ALONE)
     sparse = small(servers(4, 2, sparse=f"{{rows: {rows}}}"), *ALONE)
@@ -399,7 +399,7 @@ def test_actors_spend_their_rollout_before_each_step(small: Make) -> None:
 
 
 def test_actors_act_with_all_parameters(small: Make) -> None:
-    """Nothing of a pull is hidden behind a rollout or the passes after it, but behind the backward pass before it."""
+    """Pulls overlap with the backward pass before a rollout, but not with the rollout or the passes after it."""
     fields = {"overlap": True, "bucket": "100 KB", "rollout": "50 ms"}
     scenario = small(servers(4, 1, **fields), *ALONE, *PLAIN)
     program = compiled(scenario)
@@ -420,7 +420,7 @@ def test_synchronous_workers_keep_in_step(small: Make) -> None:
 
 
 def test_the_queue_of_a_synchronous_server_is_known(small: Make) -> None:
-    """n pushes come at once: the last of them waits for n − 1 services, and a mean one for half of that."""
+    """n pushes arrive at once: the last waits for n − 1 services, and the mean is half of that."""
     scenario = small(servers(5, 1), *ALONE, "batch={per_worker: 1}")
     run, cluster = predict(scenario), scenario.cluster
     sum_s = cluster.sum_s(size_bytes(scenario))
@@ -470,7 +470,7 @@ def test_runs_without_servers_report_no_server_statistics(small: Make) -> None:
         ({"sparse": "{rows: 0}"}, "strategy.sparse.rows: must be greater than 0"),
     ],
 )
-def test_what_does_not_go_together_is_refused(small: Make, fields: Mapping[str, object], message: str) -> None:
+def test_incompatible_fields_are_rejected(small: Make, fields: Mapping[str, object], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         small(servers(4, **fields))
 

@@ -1,4 +1,4 @@
-"""Receives are posted after the passes after which torch's runtime posts them."""
+"""Receives are posted after the same passes as in torch's runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _plan(schedule: ScheduleName, stages: int, microbatches: int, chunks: int) -
 
 
 def _of_torch(plan: Plan) -> dict[tuple[int, int, bool], tuple[int, str, int] | None]:
-    """By the stage that receives, the microbatch, and whether it is activations: the pass before it in the receiver's list."""
+    """For each receiving stage, microbatch and kind of message: the pass before the receive in the receiver's list."""
     from scaleproof.validator.strategy.pipeline.schedules import _actions
 
     actions = _actions(order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, EQUAL), plan)

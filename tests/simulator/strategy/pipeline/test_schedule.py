@@ -42,7 +42,7 @@ def replayed(
     schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, seconds: dict[Pass, float], send_s: float = 0.0,
     times: PassTimes = ONE,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """When each rank begins its first and ends its last pass, the passes taken in the order of their slots."""
+    """Start of each rank's first and end of its last pass, with passes evaluated in the order of their slots."""
     last = ranks * chunks - 1
     home = {stage_of(schedule, ranks, rank, chunk): rank for rank in range(ranks) for chunk in range(chunks)}
     ends_s: dict[Key, float] = {}
@@ -66,7 +66,7 @@ def replayed(
 
 
 def needs(kind: Pass, stage: int, microbatch: int, last: int) -> Key | None:
-    """The pass that one follows, besides what its rank runs before it."""
+    """The pass that a pass follows, in addition to the previous one of its rank."""
     if kind == Pass.FORWARD:
         return (False, stage - 1, microbatch) if stage else None
     if kind == Pass.WEIGHT:
@@ -123,7 +123,7 @@ def test_every_pass_comes_once_and_after_all_that_it_needs(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_slot_is_the_longest_path_to_its_pass(schedule: ScheduleName) -> None:
-    """Where every pass takes a second it starts at its slot."""
+    """If every pass takes one second, it starts at its slot."""
     for ranks, microbatches in ((1, 3), (3, 6), (4, 12)):
         chunks = CHUNKS.get(schedule, 1)
         ends_s = replayed(schedule, ranks, microbatches, chunks, dict.fromkeys(Pass, 1.0))[1]
@@ -176,7 +176,7 @@ def test_the_search_is_no_slower_than_what_was_written_down(ranks: int, microbat
 
 
 @given(st.integers(1, 6), st.integers(1, 16), TIMES)
-def test_what_ranks_hold(ranks: int, microbatches: int, times: PassTimes) -> None:
+def test_peak_activations_of_ranks(ranks: int, microbatches: int, times: PassTimes) -> None:
     def peaks(schedule: ScheduleName, chunks: int = 1) -> list[float]:
         return list(most_held(schedule, ranks, microbatches, chunks, times))
 
@@ -192,8 +192,8 @@ def test_what_ranks_hold(ranks: int, microbatches: int, times: PassTimes) -> Non
     assert max(most_held("zb_v", ranks, microbatches, 2)) <= 2 * ranks, "of half as many layers each"
 
 
-def test_what_is_let_go_before_the_gradient_of_the_weights_makes_room() -> None:
-    """The search fills it with more microbatches; the orders that are written down stay as they are."""
+def test_memory_freed_before_the_weight_gradient_allows_more_passes() -> None:
+    """The search uses freed memory for more microbatches; handcrafted orders do not change."""
     all_kept, little = PassTimes(2.0, 2.0, 1.0), PassTimes(2.0, 2.0, 1.0, kept=0.4)
     assert (most_held("zb_h1", 4, 12, times=little) <= most_held("zb_h1", 4, 12, times=all_kept)).all()
     seconds = {Pass.FORWARD: 2.0, Pass.INPUT: 2.0, Pass.WEIGHT: 1.0}
@@ -215,7 +215,7 @@ def test_what_is_let_go_before_the_gradient_of_the_weights_makes_room() -> None:
         ("interleaved_zero_bubble", 8, 29, 2, "microbatches", [27, 30]),
     ],
 )
-def test_what_has_no_order_is_an_error_with_the_nearest_that_has(
+def test_unsupported_numbers_are_rejected_with_the_nearest_supported_ones(
     schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, field: str, nearest: list[int]
 ) -> None:
     with pytest.raises(FieldError) as error:
@@ -265,7 +265,7 @@ def test_bubbles_are_those_that_the_authors_computed(
 
 
 def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, chunks: int) -> list[list[Step]]:
-    """Kind, stage and microbatch of each rank's passes as torch has them, overlapped ones as they are named."""
+    """Kind, stage and microbatch of each rank's passes in torch, overlapped ones in the order of their names."""
     visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
     actions = visualizer.get_schedule_ops(name, ranks, microbatches, chunks)
     flat = [[step for action in passes if action for step in (action.sub_actions or (action,))] for passes in actions]
@@ -296,7 +296,7 @@ def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, c
     ],
 )
 def test_orders_are_those_of_torch(schedule: ScheduleName, name: str, chunks: tuple[int, ...]) -> None:
-    """And what torch refuses has no order here. Its own list of 1F1B is wrong for fewer microbatches than ranks."""
+    """Numbers that torch rejects are rejected here. Its own 1F1B is wrong for fewer microbatches than ranks."""
     compared = 0
     for ranks, microbatches, each in product((1, 2, 3, 4, 6), (1, 2, 3, 4, 5, 6, 8, 9, 12, 13), chunks):
         if schedule == "1f1b" and microbatches < ranks:

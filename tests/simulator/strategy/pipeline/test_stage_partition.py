@@ -1,4 +1,4 @@
-"""Where models are cut: no other cut has a lighter heaviest stage."""
+"""Partition into stages: no other partition has a smaller maximum weight."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_no_cut_has_a_faster_slowest_stage(sizes: list[int], lead: int, trail: i
 
 @given(st.lists(weights, min_size=4, max_size=9), st.integers(2, 4), st.sampled_from(ONE_CHUNK))
 def test_no_cut_has_a_lighter_heaviest_stage(kept: list[int], stages: int, schedule: ScheduleName) -> None:
-    """A stage of 1F1B holds the activations of as many microbatches as there are stages behind it and itself."""
+    """A stage of 1F1B keeps activations of one microbatch for itself and for each later stage."""
     layers = model([1] * len(kept), 0, 0, kept)
     plan = Plan(stages=stages, microbatches=12, schedule=schedule)
     found = cut(job(layers), plan, "memory")
@@ -129,7 +129,7 @@ def test_messages_are_as_large_as_what_the_layer_before_the_cut_hands_on(small: 
         assert (program.phase[program.kind == Kind.TRANSFER] == Phase.SEND).all()
 
 
-def test_what_ranks_exchange_within_passes_weighs_too(small: Make) -> None:
+def test_balance_includes_collectives_within_passes(small: Make) -> None:
     """Of layers with equal compute, those that send tokens to experts take longer, and other cuts are no faster."""
     model = (
         "model={kind: llama, layers: 8, hidden: 64, heads: 4, vocabulary: 8, sequence: 32, feedforward: 64, "
