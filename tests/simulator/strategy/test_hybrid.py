@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.layout.mesh import ORDER
 from scaleproof.simulator.strategy.layout.placement import Placed
 from scaleproof.simulator.strategy.plan import Plan
@@ -65,8 +67,8 @@ def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]
     return numbers | shared | (more if zero else {})
 
 
-def each_alone(plan: Plan, job: Any) -> list[Placed]:
-    return plan._each_alone(plan.grid(job.cluster.node.devices))
+def separate_classes(plan: Plan, job: Any) -> list[Placed]:
+    return plan._separate_classes(plan.grid(job.cluster.node.devices))
 
 
 @few
@@ -86,8 +88,11 @@ def test_equivalent_workers_modelled_once_take_as_long_as_individually(
     )  # fmt: skip
     folded = compiled(scenario)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "classes", each_alone)
+        patch.setattr(Plan, "classes", separate_classes)
+        # the cached template has folded classes
+        patch.setattr(program_template, "_TEMPLATES", OrderedDict())
         alone = compiled(scenario)
+    assert len(alone.ranks.names) == numbers["workers"] * numbers["stages"]
     assert folded.ranks.multiplicity.sum() == alone.ranks.multiplicity.sum() == scenario.strategy.ranks
     assert step_s(folded) == pytest.approx(step_s(alone), rel=1e-9)
 
