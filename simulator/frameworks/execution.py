@@ -28,8 +28,8 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Matmul, Operator
 from scaleproof.simulator.model.recompute import Recompute, again
 
-# How sharply the bounds of the host and of the device take over from one another: norm of that order. Within a layer, kernels
-# that the host bounds alternate with those that the device does; a round assumption.
+# Order of the norm that combines the bounds of the host and of the device. Within a layer, kernels bound by the host alternate
+# with kernels bound by the device; a rounded assumption.
 _SHARPNESS: Final = 4
 # Megatron's kernel takes heads and sequences in fours and up to 2,048 keys (megatron/fused_kernels and model/fused_softmax.py);
 # else PyTorch turns scores into 32 bits, scales, masks, normalises and turns them back, and the same backward: four kernels and
@@ -43,7 +43,7 @@ _ENDS: Final = frozenset({"embedding", "head", "loss"})
 
 
 class TrainingWork(NamedTuple):
-    """How a model is trained, as far as kernels depend on it. recipe: how 8-bit products are scaled."""
+    """Training parameters that determine kernels. recipe: scaling of 8-bit products."""
 
     precision: Precision
     optimizer: Optimizer
@@ -73,7 +73,7 @@ class Execution:
             return measured or self.device.layer_s(layer, samples, self.work.precision)
         forward_s, backward_s = self._kernels_s(layer, samples)
         host = self._host_s(layer, samples)
-        # what a microbatch takes in addition is counted half in the first layer and half in the last
+        # half of the additional time per microbatch belongs to the first layer, half to the last
         ends_s = self.framework.host.microbatch_s / 2 if _ENDS & {operator.name for operator in layer.operators} else 0.0
         return self._passed_s(forward_s, host.forward) + ends_s, self._passed_s(backward_s, host.backward)
 
@@ -88,7 +88,7 @@ class Execution:
         host, more = self._host_s(layer, samples), self.framework.host.checkpoint
         alone_s = self._passed_s(backward_s, host.backward)
         if recompute.kind == "full":
-            # the host issues recomputation while the device is still busy with what comes before it
+            # the host issues recomputation while the device is still busy with earlier kernels
             more_s = (more.forward + more.backward) * self._kernel_host_s
             return self._passed_s(forward_s + backward_s, host.forward + host.backward + more_s) - alone_s
         return self._passed_s(backward_s + self._selectively_s(layer, samples), host.backward) - alone_s

@@ -14,7 +14,7 @@ from scaleproof.simulator.frameworks.gradients import AnyGradientPrecision, Grad
 from scaleproof.simulator.frameworks.memory import MemoryBehaviour
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, Operator
 
-# What a scenario may need of a framework; `scaleproof.simulator.scenario.schema.software` says which scenario needs what.
+# Features that a scenario may need; `scaleproof.simulator.scenario.schema.software` determines which ones it needs.
 Feature = Literal[
     "data_parallel", "zero_1", "zero_2", "zero_3", "tensor", "pipeline", "context", "expert", "model_parallel",
     "parameter_server", "local_sgd", "gather_average", "fp8", "cpu",
@@ -32,7 +32,7 @@ class PerPass(Spec):
 
 
 class Host(Spec):
-    """What the host process does for each step.
+    """Work of the host process in each step.
 
     The kernel counts are launches per layer and pass. Layers without attention that are not the ends of a transformer launch as
     many kernels as the model describes, times `described`.
@@ -50,7 +50,7 @@ class Host(Spec):
 
 
 class GradientDefaults(Spec):
-    """How gradients are added up over microbatches and summed over ranks where a scenario does not say."""
+    """Accumulation of gradients over microbatches and their sum over ranks, where a scenario does not specify them."""
 
     accumulate: AnyGradientPrecision = Field(
         GradientPrecision(), description="precision of the buffer, for each training precision; as reduced if absent"
@@ -134,7 +134,7 @@ class Framework(Spec):
         return self.attention.get("any") != "none"
 
     def ablated(self, mechanism: str) -> Self:
-        """The same framework with one mechanism of `ABLATIONS` switched off. Raises InputError for an unknown name."""
+        """The framework with one mechanism of `ABLATIONS` switched off. Raises InputError for an unknown name."""
         if mechanism not in ABLATIONS:
             raise InputError(f"no mechanism is called {mechanism!r}; give one of {', '.join(ABLATIONS)}")
         return self.model_copy(update={**ABLATIONS[mechanism]})

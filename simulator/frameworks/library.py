@@ -13,7 +13,7 @@ from scaleproof.simulator.common.errors import NotFoundError, ScenarioError
 from scaleproof.simulator.common.yaml_file import FieldPath, Located
 from scaleproof.simulator.frameworks.framework import Framework
 
-# A framework may be based on another, which may be based on a third; longer chains are taken to be circles.
+# A framework may be based on another, which may be based on a third; longer chains are treated as cycles.
 _LONGEST_CHAIN: Final = 8
 
 
@@ -52,7 +52,7 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
         is_name = False
     if isinstance(value, dict) and not {"base", "name"} & set(value):
         raise ScenarioError(
-            [f"{located.place(path)}: framework: names none; give base, such as {{base: pytorch-ddp}}, or name"]
+            [f"{located.place(path)}: framework: has neither base nor name; give base, such as {{base: pytorch-ddp}}, or name"]
         )
     if not isinstance(value, dict) or "base" not in value:
         return
@@ -62,14 +62,14 @@ def _resolve(located: Located, path: FieldPath, folder: Path, left: int) -> None
     if not isinstance(value["base"], str):
         raise ScenarioError([f"{where}: expected the name or path of a framework, got {str(value['base'])[:60]!r}"])
     if left == 0:
-        raise ScenarioError([f"{where}: its bases form a circle; let one of them say everything itself"])
+        raise ScenarioError([f"{where}: its bases form a cycle; leave base out of one of these files"])
     try:
         file = catalog.find_part("framework", value["base"], folder)
     except NotFoundError as error:
         raise ScenarioError([f"{where}: {error}"]) from None
     read = yaml_file.read(file)
     if not isinstance(read.data, dict):
-        raise ScenarioError([f"{file}:1:1: a framework's file is a mapping of fields"])
+        raise ScenarioError([f"{file}:1:1: a framework file must be a mapping of fields"])
     read.data.setdefault("name", file.stem)
     base = Located({"framework": read.data}, {("framework", *own): place for own, place in read.places.items()})
     _resolve(base, path, file.parent, left - 1)

@@ -1,4 +1,4 @@
-"""What training software keeps in device memory in addition to parameters, optimizer states and activations."""
+"""Device memory of training software in addition to parameters, optimizer states and activations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Loss(Spec):
 
 
 class MemoryBehaviour(Spec):
-    """What a framework allocates; fields are read by `scaleproof.simulator.memory`."""
+    """Memory that a framework allocates; fields are read by `scaleproof.simulator.memory`."""
 
     loss: Loss = Loss()
     gradients: Literal["made", "buffers", "both"] = Field(

@@ -1,17 +1,18 @@
-"""Program: what a strategy compiles to and an engine times. Columns, not objects.
+"""The intermediate representation: a strategy compiles to a Program, and an engine times it.
 
-One training step as a table of tasks, repeated step after step. A task runs when every task it depends on has ended and the
-task before it in its lane has ended, the last of the previous step included. Alike ranks are folded into one rank class when
-the program is built; what they share is told by how often a task uses a resource.
+A program holds one training step as a table of tasks, and the step repeats. A task starts when all its dependencies have ended
+and the previous task on its stream has ended; the first task of a stream waits for the last one of the previous step.
+Equivalent ranks are folded into one rank class when the program is built; how often a task uses a resource accounts for the
+ranks that were folded.
 """
 
 from __future__ import annotations
 
 from scaleproof.simulator.program.builder import Path, ProgramBuilder
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Tenancy, Use
-from scaleproof.simulator.program.table import COLLECTIVE_LANE, MAIN_LANE, NO_LANE, Kind, Program, RankClasses, followers
+from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_LANE, NO_STREAM, Kind, Program, RankClasses, followers
 
 __all__ = [
-    "COLLECTIVE_LANE", "MAIN_LANE", "NO_LANE", "Kind", "Path", "Program", "ProgramBuilder", "RankClasses", "Resources",
+    "COLLECTIVE_STREAM", "MAIN_LANE", "NO_STREAM", "Kind", "Path", "Program", "ProgramBuilder", "RankClasses", "Resources",
     "Routes", "Rows", "Tenancy", "Use", "followers",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Builder: collects the tasks of a program, one by one or in blocks."""
+"""Program builder: adds tasks one by one or in blocks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scaleproof.simulator.common.csr import Ragged
 from scaleproof.simulator.program.consistency import SYNCHRONOUS, Gate, WorkQuota
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
 from scaleproof.simulator.program.speed_profile import Pace
-from scaleproof.simulator.program.table import COLLECTIVE_LANE, MAIN_LANE, NO_LANE, Kind, Program, RankClasses
+from scaleproof.simulator.program.table import COLLECTIVE_STREAM, MAIN_LANE, NO_STREAM, Kind, Program, RankClasses
 
 
 @dataclass(frozen=True)
 class Path:
-    """How bytes move: the latency before the first, the rate of one message alone, and what it uses while it moves."""
+    """Path of a transfer: latency, maximum rate of a single message, resources used meanwhile, and weight under contention."""
 
     latency_s: float
     max_Bps: float
@@ -28,12 +28,12 @@ class Path:
     weight: float = 1.0
 
 
-# the columns of a builder's row: type, and what a row has that does not say
+# Columns of a row: type and default value.
 _COLUMNS: Final[dict[str, tuple[type, float]]] = {
     "kind": (np.int8, Kind.COMPUTE),
     "rank": (np.int32, -1),
     "peer": (np.int32, -1),
-    "lane": (np.int8, NO_LANE),
+    "lane": (np.int8, NO_STREAM),
     "phase": (np.int8, -1),
     "stage": (np.int32, -1),
     "microbatch": (np.int32, -1),
@@ -54,7 +54,7 @@ _COLUMNS: Final[dict[str, tuple[type, float]]] = {
 
 
 class _Pairs:
-    """Lists by row, collected in any order: whole lists of single rows, and arrays of (row, value) pairs."""
+    """Lists of values by row, collected in any order as whole lists and as arrays of (row, value) pairs."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []
@@ -66,13 +66,13 @@ class _Pairs:
         self._lists.append(values)
 
     def add_pairs(self, rows: ArrayLike, values: ArrayLike) -> None:
-        """Pairs that broadcast together; a value below zero is none."""
+        """Adds pairs; arguments broadcast together, and values below zero are skipped."""
         row, value = np.broadcast_arrays(rows, values)
         given = value >= 0
         self._pairs.append((row[given], value[given]))
 
     def ragged(self, rows: int) -> Ragged:
-        """The values of each of `rows` rows."""
+        """The list of each of `rows` rows."""
         lists = Ragged.of(self._lists)
         keys = np.repeat(np.array(self._rows, dtype=np.int64), lists.counts)
         keys = np.concatenate([keys, *(row for row, _ in self._pairs)])
@@ -81,8 +81,11 @@ class _Pairs:
 
 
 class ProgramBuilder:
-    """Collects tasks; `build` makes the columns. What adds one task returns its row number, what adds a block of them their
-    row numbers, in the shape to which its arguments broadcast. gate, units: as a Program has them."""
+    """Collects tasks; `build` returns the Program.
+
+    Methods that add one task return its row; methods that add a block of tasks return their rows in the shape to which the
+    arguments broadcast. gate: consistency model of the servers; units: as in `Program`.
+    """
 
     def __init__(self, gate: Gate = SYNCHRONOUS, units: WorkQuota | None = None) -> None:
         self._gate = gate
@@ -100,16 +103,16 @@ class ProgramBuilder:
         self._incast: list[float] = []
         self._routes: dict[tuple[Use, ...], int] = {(): 0}
         self._rows = 0
-        # a block is one row so many times over, and its columns that differ from row to row
+        # a block repeats one row; columns that vary from row to row are collected in _varying
         self._blocks: list[dict[str, Any]] = []
         self._block_rows: list[int] = []
-        self._differing: dict[str, list[tuple[Rows, NDArray[Any]]]] = {name: [] for name in _COLUMNS}
+        self._varying: dict[str, list[tuple[Rows, NDArray[Any]]]] = {name: [] for name in _COLUMNS}
         self._dependencies = _Pairs()
         self._carried = _Pairs()
         self._members = _Pairs()
 
     def resource(self, name: str, capacity: float, incast: float = 0.0) -> int:
-        """Adds a shared resource; returns its number."""
+        """Adds a shared resource and returns its number."""
         self._resource_names.append(name)
         self._capacity.append(capacity)
         self._incast.append(incast)
@@ -119,10 +122,11 @@ class ProgramBuilder:
         self, name: str, *, multiplicity: int = 1, is_server: bool = False, uses: tuple[Use, ...] = (),
         slowdown: float = 1.0, late_s: float = 0.0, lockstep: int = 1, paces: tuple[Pace, ...] = (),
     ) -> int:  # fmt: skip
-        """Adds a class of `multiplicity` alike ranks that compute on `uses` (nothing shared: none); returns its number.
+        """Adds a class of `multiplicity` equivalent ranks and returns its number.
 
-        slowdown: how many times as long as said their work takes. late_s: when they begin their first step. lockstep: how many
-        of them share each pass. paces: how fast those of them work as time passes; they are steady, if absent.
+        uses: resources of their compute; nothing shared if empty. slowdown: factor on the duration of their work. late_s:
+        seconds after which they start their first step. lockstep: number of ranks in the model-parallel group that shares each
+        pass. paces: speed profiles of the ranks of that group; constant speed if empty.
         """
         self._rank_names.append(name)
         self._multiplicity.append(multiplicity)
@@ -137,7 +141,7 @@ class ProgramBuilder:
     def compute(
         self, rank: int, phase: int, work_s: float, after: Sequence[int] = (), stage: int = -1, microbatch: int = -1
     ) -> int:
-        """`work_s` seconds of compute on the rank's main lane, once the tasks `after` have ended."""
+        """Adds `work_s` seconds of compute on the rank's main stream after the tasks `after`."""
         return self._add(
             after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch,
             amount=work_s * self._slowdown[rank], route=self._rank_routes[rank] if work_s > 0 else 0,
@@ -147,69 +151,74 @@ class ProgramBuilder:
         self, rank: ArrayLike, phase: ArrayLike, work_s: ArrayLike, after: Sequence[ArrayLike] = (),
         stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1, exchange_s: ArrayLike = 0.0,
     ) -> Rows:  # fmt: skip
-        """A block of `compute`. after: arrays of rows (below zero: none), each task follows its element of each.
+        """Adds a block of `compute` tasks.
 
-        exchange_s: what its ranks exchange with one another within it.
+        after: arrays of rows (below zero: none); each task follows its element of each array. exchange_s: exposed seconds of
+        collectives of the model-parallel group within each task.
         """
         return self._add_block(
             after, rank=rank, lane=MAIN_LANE, phase=phase, stage=stage, microbatch=microbatch, slot=slot,
-            latency_s=exchange_s, **self.computing(rank, work_s),
+            latency_s=exchange_s, **self.compute_columns(rank, work_s),
         )  # fmt: skip
 
-    def computing(self, rank: ArrayLike, work_s: ArrayLike) -> dict[str, NDArray[Any]]:
-        """The columns of what computes for so long on rank classes."""
+    def compute_columns(self, rank: ArrayLike, work_s: ArrayLike) -> dict[str, NDArray[Any]]:
+        """Columns of tasks that compute for `work_s` seconds on rank classes."""
         route = np.where(np.asarray(work_s) > 0, np.array(self._rank_routes)[np.asarray(rank)], 0)
         return {"amount": np.asarray(work_s) * np.array(self._slowdown)[np.asarray(rank)], "route": route}
 
     def beside(self, rank: int, amount: float, path: Path, phase: int, after: Sequence[int] = ()) -> int:
-        """Something of a rank's that takes no lane of it: `amount`, in the unit of the path's rates, along `path`."""
-        return self._add(after, rank=rank, phase=phase, **self.along(path, amount))
+        """Adds a background task of a rank that occupies none of its streams: `amount`, in the unit of the path's rates, along
+        `path`."""
+        return self._add(after, rank=rank, phase=phase, **self.path_columns(path, amount))
 
     def wait(self, rank: int, phase: int, after: Sequence[int], stage: int = -1, microbatch: int = -1) -> int:
-        """Holds the rank's main lane until the tasks `after` have ended; the wait is labelled `phase`."""
+        """Blocks the rank's main stream until the tasks `after` have ended; the wait is labelled `phase`."""
         return self.compute(rank, phase, 0.0, after, stage, microbatch)
 
     def transfer(
         self, source: int, target: int, size_bytes: float, path: Path, phase: int, after: Sequence[int],
         stage: int = -1, microbatch: int = -1, together: int = -1,
     ) -> int:  # fmt: skip
-        """Moves `size_bytes` from one class to another along `path`."""
+        """Adds a transfer of `size_bytes` from one class to another along `path`."""
         return self._add(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            together=together, **self.along(path, size_bytes),
+            together=together, **self.path_columns(path, size_bytes),
         )  # fmt: skip
 
     def transfers(
-        self, source: ArrayLike, target: ArrayLike, sizes_bytes: Sequence[float], paths: Sequence[Path], which: Rows,
+        self, source: ArrayLike, target: ArrayLike, sizes_bytes: Sequence[float], paths: Sequence[Path], index: Rows,
         phase: int, after: Sequence[ArrayLike], stage: ArrayLike = -1, microbatch: ArrayLike = -1, slot: ArrayLike = -1,
     ) -> Rows:  # fmt: skip
-        """A block of `transfer`, each of the size and along the path of number `which`. after: as `computes` has it."""
-        along = self._alongs(zip(sizes_bytes, paths, strict=True), which)
+        """Adds a block of `transfer` tasks. index: which of `sizes_bytes` and `paths` each task has. after: as in
+        `computes`."""
+        path_columns = self._columns_of_paths(zip(sizes_bytes, paths, strict=True), index)
         return self._add_block(
             after, kind=Kind.TRANSFER, rank=source, peer=target, phase=phase, stage=stage, microbatch=microbatch,
-            slot=slot, **along,
+            slot=slot, **path_columns,
         )  # fmt: skip
 
     def collective(
         self, members: Sequence[int], size_bytes: float, path: Path, phase: int, after: Sequence[int], stage: int = -1,
         microbatch: int = -1, slot: int = -1,
     ) -> int:  # fmt: skip
-        """A collective that moves `size_bytes` through each member; collectives of one group follow one another."""
+        """Adds a collective that moves `size_bytes` through each member. Collectives of one group run one after another."""
         self._members.add(self._rows, members)
         return self._add(
-            after, kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_LANE, phase=phase, stage=stage,
-            microbatch=microbatch, slot=slot, **self.along(path, size_bytes),
+            after, kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_STREAM, phase=phase, stage=stage,
+            microbatch=microbatch, slot=slot, **self.path_columns(path, size_bytes),
         )  # fmt: skip
 
     def collectives(
-        self, members: Sequence[int], moved: Sequence[tuple[float, Path]], which: Rows, phase: int, after: ArrayLike,
+        self, members: Sequence[int], sizes_and_paths: Sequence[tuple[float, Path]], index: Rows, phase: int, after: ArrayLike,
         stage: int = -1, slot: ArrayLike = -1,
     ) -> Rows:  # fmt: skip
-        """A block of `collective` of the same members, each of that size and path of `moved` that has the number `which`.
-        after: rows, shape (collectives, followed by each)."""
+        """Adds a block of `collective` tasks of the same members.
+
+        index: which of `sizes_and_paths` each task has. after: rows, shape (collectives, predecessors of each).
+        """
         rows = self._add_block(
-            (), kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_LANE, phase=phase, stage=stage, slot=slot,
-            **self._alongs(moved, which),
+            (), kind=Kind.COLLECTIVE, rank=members[0], lane=COLLECTIVE_STREAM, phase=phase, stage=stage, slot=slot,
+            **self._columns_of_paths(sizes_and_paths, index),
         )  # fmt: skip
         self._members.add_pairs(rows[:, None], members)
         self.follow(rows[:, None], after)
@@ -219,10 +228,10 @@ class ProgramBuilder:
         self, server: int, worker: int, phase: int, requests: int, service_s: float, update_s: float, after: Sequence[int],
         bucket: int = 0,
     ) -> int:  # fmt: skip
-        """`requests` alike requests of a worker class, queued at a server once the tasks `after` have ended.
+        """Adds `requests` equivalent requests of a worker class that are queued at a server after the tasks `after`.
 
-        Each is served for `service_s` in order of arrival; they end when the gate answers them. With a barrier that is once
-        what this step brings to the server for the bucket has been served and the update, `update_s`, is done.
+        Each is served for `service_s` seconds in order of arrival. They end when the consistency model allows a reply; with BSP
+        that is once all requests of this step for the bucket have been served and the update of `update_s` seconds is done.
         """
         slowdown = self._slowdown[server]
         return self._add(
@@ -231,27 +240,28 @@ class ProgramBuilder:
         )  # fmt: skip
 
     def follow(self, rows: ArrayLike, after: ArrayLike) -> None:
-        """Makes each task of `rows` wait for its element of `after` as well (below zero: none); they broadcast together."""
+        """Adds dependencies: each task of `rows` also follows its element of `after` (below zero: none). Arguments broadcast
+        together."""
         self._dependencies.add_pairs(rows, after)
 
     def pair(self, rows: Rows, partners: Rows) -> None:
         """Makes transfers partners of one another."""
-        self._differing["partner"] += [(rows, partners), (partners, rows)]
+        self._varying["partner"] += [(rows, partners), (partners, rows)]
 
-    def tell(self, rows: Rows, told_after: Rows, behind: Rows) -> None:
-        """Makes transfers wait for their receivers' word, which may be queued; see `Program`."""
-        self._differing["told_after"].append((rows, told_after))
-        self._differing["behind"].append((rows, behind))
+    def announce_ready(self, rows: Rows, told_after: Rows, behind: Rows) -> None:
+        """Makes transfers wait until their receivers have announced that they are ready; see `Program`."""
+        self._varying["told_after"].append((rows, told_after))
+        self._varying["behind"].append((rows, behind))
 
     def carry(self, task: int, after: Sequence[int]) -> None:
-        """Makes a task wait for tasks of the step before as well."""
+        """Makes a task also wait for tasks of the previous step."""
         self._carried.add(task, after)
 
     def _route(self, uses: tuple[Use, ...]) -> int:
         return self._routes.setdefault(uses, len(self._routes))
 
-    def along(self, path: Path, size_bytes: float) -> dict[str, float]:
-        """The columns of so much that moves along a path."""
+    def path_columns(self, path: Path, size_bytes: float) -> dict[str, float]:
+        """Columns of a task that moves `size_bytes` along a path."""
         return {
             "latency_s": path.latency_s,
             "amount": size_bytes,
@@ -260,10 +270,10 @@ class ProgramBuilder:
             "route": self._route(path.uses) if size_bytes > 0 else 0,
         }
 
-    def _alongs(self, moved: Iterable[tuple[float, Path]], which: Rows) -> dict[str, NDArray[Any]]:
-        """The columns of tasks each of which moves so much along such a path as has the number `which`."""
-        kinds = [self.along(path, size_bytes) for size_bytes, path in moved]
-        return {name: np.array([kind[name] for kind in kinds])[which] for name in kinds[0]}
+    def _columns_of_paths(self, sizes_and_paths: Iterable[tuple[float, Path]], index: Rows) -> dict[str, NDArray[Any]]:
+        """Columns of tasks, each with the size and path at its `index`."""
+        kinds = [self.path_columns(path, size_bytes) for size_bytes, path in sizes_and_paths]
+        return {name: np.array([kind[name] for kind in kinds])[index] for name in kinds[0]}
 
     def _add(self, after: Sequence[int], **columns: float) -> int:
         row = self._rows
@@ -280,7 +290,7 @@ class ProgramBuilder:
         self._blocks.append({name: value for name, value in columns.items() if np.ndim(value) == 0})
         self._block_rows.append(rows.size)
         for name in columns.keys() - self._blocks[-1].keys():
-            self._differing[name].append((rows, np.broadcast_to(columns[name], shape)))
+            self._varying[name].append((rows, np.broadcast_to(columns[name], shape)))
         for previous in after:
             self.follow(rows, previous)
         return rows
@@ -289,12 +299,12 @@ class ProgramBuilder:
         dtype, default = _COLUMNS[name]
         values = numbers([block.get(name, default) for block in self._blocks], dtype)
         column: NDArray[Any] = np.repeat(values, self._block_rows, axis=0)
-        for rows, differing in self._differing[name]:
-            column = put(column, rows, differing)
+        for rows, row_values in self._varying[name]:
+            column = put(column, rows, row_values)
         return column
 
     def build(self) -> Program:
-        """The columns."""
+        """The program with all tasks added so far."""
         columns: dict[str, Any] = {name: self._column(name) for name in _COLUMNS}
         return Program(
             RankClasses(

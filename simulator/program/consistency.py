@@ -1,4 +1,4 @@
-"""Gates: when servers answer, the one thing in which synchronous, stale synchronous and asynchronous programs differ."""
+"""Consistency models of parameter servers: when servers reply to a push (BSP, SSP or ASP)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Bsp:
-    """Synchronous: a step's pushes are summed; once all but `backups` of them are, the server updates and answers all of them.
+    """Synchronous: the pushes of a step are summed. Once all but `backups` of them have arrived, the server updates and replies
+    to all of them.
 
-    A push that comes later is dropped and answered at once (backup workers, arXiv 1604.00981).
+    Later pushes are dropped and replied to immediately (backup workers, arXiv 1604.00981).
     """
 
     backups: int = 0
@@ -18,28 +19,31 @@ class Bsp:
 
 @dataclass(frozen=True)
 class Ssp:
-    """Stale synchronous: each push is applied as it comes, and answered once nobody has had more than `bound` fewer pushes
-    applied than the one that asks (Ho et al., NIPS 2013)."""
+    """Stale synchronous: each push is applied on arrival, and replied to once no worker has had more than `bound` fewer pushes
+    applied than the sender (Ho et al., NIPS 2013)."""
 
     bound: int
 
 
 @dataclass(frozen=True)
 class Asp:
-    """Asynchronous: each push is applied as it comes and answered at once."""
+    """Asynchronous: each push is applied on arrival and replied to immediately."""
 
 
 Gate = Bsp | Ssp | Asp
 SYNCHRONOUS: Final = Bsp()
 
-# In place of how many updates by others the parameters had when a push was applied: it was dropped.
+# Staleness of a push that was dropped, in place of the number of updates by others.
 DROPPED: Final = -1
 
 
 @dataclass(frozen=True)
 class WorkQuota:
-    """What a run of `count` steps, each of one worker, consists of: taken one by one by whoever is free, if `shared`, or in
-    parts that differ by one at most, the first workers having more."""
+    """A run of `count` steps, each taken by one worker.
+
+    shared: whichever worker is free takes the next step. Otherwise workers have fixed parts that differ by at most one step;
+    the first workers have more.
+    """
 
     count: int
     shared: bool

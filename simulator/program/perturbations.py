@@ -1,6 +1,6 @@
-"""Unevenness: ranks that are slower or later than the rest, times that vary, and tenants who take a part of links.
+"""Perturbations: ranks that are slower or later than others, random durations, and background traffic on links.
 
-What is constant about a link is the cluster's to say (`unlike`).
+Permanent differences between links are fields of the cluster (link.unlike).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Straggler(Spec):
 
 
 class LateStart(Spec):
-    """Ranks that begin their first step after `delay`."""
+    """Ranks that start their first step after `delay`."""
 
     ranks: Ranks
     delay_s: Seconds = Field(alias="delay")
 
 
 class Spells(Spec):
-    """When something is so: from `after` on, for as long as `lasts` (for ever, if absent), again every `period` (once).
+    """Intervals of time: from `after` on, each `lasts` long (unlimited if absent), repeated every `period` (once if absent).
 
-    phase: of what recurs; aligned, all whom it concerns have it at the same time; random, each at a time of its own.
+    phase: of recurring intervals; aligned: the same for all ranks or nodes; random: drawn for each of them.
     """
 
     after_s: Seconds = Field(0.0, alias="after")
@@ -55,28 +55,27 @@ class Spells(Spec):
     @model_validator(mode="after")
     def _times_fit(self) -> Self:
         if self.period_s is not None and self.lasts_s is None:
-            raise ValueError("period: goes with lasts; give for how much of each period it is so")
+            raise ValueError("period: needs lasts; give lasts, the length of the interval in each period")
         if self.period_s is not None and self.lasts_s is not None and self.lasts_s >= self.period_s:
-            raise ValueError("lasts: all of the period, or more; give less, or leave period out")
+            raise ValueError("lasts: must be shorter than period; give a shorter time, or leave period out")
         if self.phase == "random" and self.period_s is None:
-            raise ValueError("phase: only what recurs has a random one; give period and lasts, or leave phase out")
+            raise ValueError("phase: random needs an interval that recurs; give period and lasts, or leave phase out")
         return self
 
     def cycle(self, speed: float, phase: float) -> Cycle:
-        """phase: the share of a period by which a random one is shifted."""
+        """The intervals as a Cycle with the given speed. phase: shift of a random phase, as a share of the period."""
         shift_s = phase * (self.period_s or 0.0) if self.phase == "random" else 0.0
         return Cycle(self.period_s or math.inf, self.lasts_s or math.inf, self.after_s + shift_s, speed)
 
 
 class SpellsOfRanks(Spells):
-    """ranks: all, if absent."""
+    """Intervals that concern some ranks. ranks: all if absent."""
 
     ranks: Ranks | None = None
 
 
 class Noise(SpellsOfRanks):
-    """Every `period` ranks get nothing done for as long as `lasts`: what runs beside them on their cores takes it. phase:
-    random, if absent."""
+    """Ranks make no progress for `lasts` in every `period`, because other work runs on their cores. phase: random if absent."""
 
     lasts_s: Seconds = Field(alias="lasts", gt=0)
     period_s: Seconds = Field(alias="period", gt=0)
@@ -84,16 +83,16 @@ class Noise(SpellsOfRanks):
 
 
 class Throttled(SpellsOfRanks):
-    """Ranks that grow hot: their work takes `slowdown` times as long in the spells in which they are."""
+    """Thermal throttling: ranks whose work takes `slowdown` times as long during the intervals."""
 
     slowdown: float = Field(ge=1, le=1e6)
 
 
 class Tail(Spec):
-    """A few times are much longer than the rest: of all steps of a rank (or passes, as `each` says) this `share`.
+    """A heavy tail of durations: a `share` of all steps of a rank (or passes, see `each`) is much longer.
 
-    They take a multiple of their time that is drawn from a Pareto distribution: at least `slowdown`, and more than x with a
-    probability of (slowdown / x) ^ shape. The smaller the shape, the heavier the tail; from 1 down it has no mean.
+    Their time is multiplied by a factor from a Pareto distribution: at least `slowdown`, and more than x with probability
+    (slowdown / x) ^ shape. A smaller shape has a heavier tail; at 1 and below the mean is infinite.
     """
 
     share: float = Field(gt=0, le=1)
@@ -103,13 +102,13 @@ class Tail(Spec):
 
     @property
     def mean(self) -> float:
-        """How many times as long a time is on average."""
+        """Mean factor on a duration."""
         return 1 + self.share * (self.slowdown * self.shape / (self.shape - 1) - 1)
 
 
 class Tenant(Spells):
-    """Somebody else's traffic on the links of nodes to the network, both ways: it takes this `share` of what they carry, or
-    has as many `flows` there, each of which gets as much as a message of ours. nodes: all, if absent."""
+    """Background traffic on the links between nodes and the network, in both directions: it occupies a `share` of their
+    capacity, or consists of `flows` flows, each with the same weight as one of our messages. nodes: all if absent."""
 
     nodes: Ranks | None = None
     share: float | None = Field(None, gt=0, lt=1)
@@ -123,11 +122,12 @@ class Tenant(Spells):
 
 
 class Perturbations(Spec):
-    """Ranks are numbered through: worker by worker, in each its stages; servers come last.
+    """Stragglers, late starts, jitter, noise, throttling, tails and background traffic.
 
-    compute_jitter, message_jitter: relative standard deviation of every pass, and of every message or collective, drawn
-    independently (lognormal) from `seed`. tail: of training ranks. Times of noise, throttled and tenants count from the
-    beginning of the run; of several that a rank has each counts its own in what those named before leave, noise last.
+    Ranks are numbered worker by worker, and within a worker stage by stage; servers come last. compute_jitter, message_jitter:
+    relative standard deviation of every pass, and of every message or collective; independent lognormal draws from `seed`.
+    tail: of training ranks. Times of noise, throttling and background traffic count from the start of the run. Where several
+    apply to a rank, the clock of each advances only with the work that those listed before it let through; noise comes last.
     """
 
     stragglers: tuple[Straggler, ...] = ()
@@ -142,79 +142,79 @@ class Perturbations(Spec):
 
     @property
     def is_random(self) -> bool:
-        """Whether times are drawn anew for every step."""
+        """Whether durations are drawn anew in every step."""
         return self.compute_jitter > 0 or self.message_jitter > 0 or self.tail is not None
 
     @property
     def changes(self) -> bool:
-        """Whether times follow from the clock."""
+        """Whether durations depend on the time of the run."""
         return bool(self.spells())
 
     @property
     def wants_mean(self) -> bool:
-        """Whether few steps may be much longer than the rest, so that only their mean tells how long a run takes."""
+        """Whether a few steps may be much longer than others, so that only their mean predicts the duration of a run."""
         return self.tail is not None or self.changes
 
     @property
-    def parts_all(self) -> bool:
-        """Whether no rank is like another."""
-        paced: tuple[SpellsOfRanks, ...] = (*self.noise, *self.throttled)
-        of_all = [one for one in paced if one.ranks is None]
+    def separates_all_ranks(self) -> bool:
+        """Whether no two ranks are equivalent."""
+        timed: tuple[SpellsOfRanks, ...] = (*self.noise, *self.throttled)
+        of_all = [one for one in timed if one.ranks is None]
         one_by_one = any(one.phase == "random" for one in (*of_all, *self.tenants))
         return self.is_random or one_by_one or any(tenant.nodes is not None for tenant in self.tenants)
 
     @property
     def constant(self) -> Perturbations:
-        """What of it is the same at all times."""
+        """The perturbations that do not change with time."""
         none = {"compute_jitter": 0.0, "message_jitter": 0.0, "noise": (), "throttled": (), "tail": None, "tenants": ()}
         return self.model_copy(update=none)
 
     def spells(self) -> list[tuple[Place, Spells]]:
-        """What begins and ends by the clock, each with its field."""
-        kinds = {"noise": self.noise, "throttled": self.throttled, "tenants": self.tenants}
-        return [((name, i), one) for name, every in kinds.items() for i, one in enumerate(every)]
+        """Fields that begin and end by the clock, each with its path in the scenario."""
+        lists = {"noise": self.noise, "throttled": self.throttled, "tenants": self.tenants}
+        return [((name, i), one) for name, rules in lists.items() for i, one in enumerate(rules)]
 
     def named_by_field(self) -> list[tuple[Place, tuple[int, ...]]]:
-        """The ranks that are told apart from the rest, by the field that does."""
-        kinds: dict[str, Sequence[Straggler | LateStart | SpellsOfRanks]] = {
+        """Ranks that are distinguished from others, with the path of the field that names them."""
+        lists: dict[str, Sequence[Straggler | LateStart | SpellsOfRanks]] = {
             "stragglers": self.stragglers, "late": self.late, "noise": self.noise, "throttled": self.throttled,
         }  # fmt: skip
-        told = [((name, i, "ranks"), one.ranks) for name, every in kinds.items() for i, one in enumerate(every)]
-        return [(field, ranks) for field, ranks in told if ranks is not None]
+        by_field = [((name, i, "ranks"), one.ranks) for name, rules in lists.items() for i, one in enumerate(rules)]
+        return [(field, ranks) for field, ranks in by_field if ranks is not None]
 
     @property
     def named(self) -> set[int]:
-        """Ranks that are told apart from the rest."""
+        """Ranks that are distinguished from others."""
         return {rank for _, ranks in self.named_by_field() for rank in ranks}
 
     def slowdown(self, rank: int) -> float:
-        """How many times as long the work of a rank takes; what is said several times multiplies."""
+        """Factor on the durations of a rank's work; several entries for one rank multiply."""
         return self._slowdowns.get(rank, 1.0)
 
     def late_s(self, rank: int) -> float:
-        """When a rank begins."""
+        """Seconds after which a rank starts its first step."""
         return self._delays_s.get(rank, 0.0)
 
     def pace(self, rank: int) -> Pace:
-        """How fast a rank is as time passes."""
+        """Speed profile of a rank."""
         cycles = []
-        for kind, every in enumerate(self._paced):
-            for i, one in enumerate(every):
+        for kind, rules in enumerate(self._timed):
+            for i, one in enumerate(rules):
                 if one.ranks is None or rank in self._members[kind, i]:
                     speed = 1 / one.slowdown if isinstance(one, Throttled) else 0.0
                     cycles.append(one.cycle(speed, self.drawn_phase(kind, i, rank)))
         return tuple(cycles)
 
-    def drawn_phase(self, *which: int) -> float:
-        """Between 0 and 1; the same whenever it is asked for."""
-        return float(np.random.default_rng([self.seed, *which]).random())
+    def drawn_phase(self, *numbers: int) -> float:
+        """A number between 0 and 1 that depends on the seed and `numbers` alone."""
+        return float(np.random.default_rng([self.seed, *numbers]).random())
 
     @functools.cached_property
     def _members(self) -> dict[tuple[int, int], frozenset[int]]:
-        return {(kind, i): frozenset(one.ranks or ()) for kind, every in enumerate(self._paced) for i, one in enumerate(every)}
+        return {(kind, i): frozenset(one.ranks or ()) for kind, rules in enumerate(self._timed) for i, one in enumerate(rules)}
 
     @property
-    def _paced(self) -> tuple[Sequence[SpellsOfRanks], ...]:
+    def _timed(self) -> tuple[Sequence[SpellsOfRanks], ...]:
         return self.throttled, self.noise
 
     @functools.cached_property

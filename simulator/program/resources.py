@@ -1,4 +1,4 @@
-"""Resources: what tasks share, and which of it each uses."""
+"""Resources that tasks share, and the amounts that each task uses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Rows = NDArray[np.int64]
 
 
 class Use(NamedTuple):
-    """A task uses `per_unit` of a resource's capacity for each unit of its own rate (alike ranks count as many)."""
+    """A task uses `per_unit` of a resource's capacity per unit of its own rate; folded equivalent ranks multiply it."""
 
     resource: int
     per_unit: float = 1.0
 
 
 class Tenancy(NamedTuple):
-    """What somebody else takes of a resource while `cycle` is on: a share of its capacity, and as much besides as activities
-    of this weight together that have no limit."""
+    """Other users' occupation of a resource while `cycle` is active: a share of its capacity, and in addition unlimited
+    activities with this total weight."""
 
     resource: int
     cycle: Cycle
@@ -35,11 +35,10 @@ class Tenancy(NamedTuple):
 
 @dataclass(frozen=True)
 class Resources:
-    """What tasks share: names, and capacity in units of rate (cores, bytes per second).
+    """Shared resources: names and capacities in units of rate (cores, bytes per second).
 
-    incast: how much of its capacity a resource loses for each user beyond the first: capacity / (1 + incast · (users − 1)),
-    where users is the sum of what its activities use per unit of their rates (folded alike ranks count as many).
-    tenancies: what others take of them meanwhile.
+    incast: loss of capacity per additional user: capacity / (1 + incast · (users − 1)), where users is the sum of `per_unit`
+    over the resource's activities (folded equivalent ranks count individually). tenancies: occupation by other users.
     """
 
     names: tuple[str, ...]
@@ -50,22 +49,25 @@ class Resources:
 
 @dataclass(frozen=True)
 class Routes:
-    """Sets of resources that tasks use: route r uses those of `resources`' list r, `per_unit` (as long as its values) each."""
+    """Sets of resources that tasks use: route r uses the resources of list r, and `per_unit` of each, in the order of the
+    lists' values."""
 
     resources: Ragged
     per_unit: NDArray[np.float64]
 
     @classmethod
     def of(cls, routes: Sequence[Sequence[Use]]) -> Routes:
+        """The routes with the given uses."""
         per_unit = [use.per_unit for uses in routes for use in uses]
         return cls(Ragged.of([[use.resource for use in uses] for uses in routes]), np.array(per_unit, dtype=np.float64))
 
     def used(self, route: NDArray[np.integer]) -> tuple[Rows, Rows, NDArray[np.float64]]:
-        """What those use that take these routes: which of them, the resource, and how much per unit; an entry for each use."""
+        """Uses of the given routes, one entry per use: index into `route`, number of the resource, and amount per unit of
+        rate."""
         uses = Ragged(self.resources.offsets, np.arange(len(self.per_unit))).take(route)
         return uses.keys(), self.resources.values[uses.values], self.per_unit[uses.values]
 
     def lists(self) -> list[list[Use]]:
-        """What each route uses."""
+        """The uses of each route."""
         flat = list(map(Use, self.resources.values.tolist(), self.per_unit.tolist()))
         return [flat[a:b] for a, b in itertools.pairwise(self.resources.offsets.tolist())]

@@ -1,7 +1,7 @@
-"""Pace: how fast a rank works as time passes, where that changes by the clock, and when work that it begins ends.
+"""Speed of a rank as a function of time, and the time at which work ends that starts at a given time.
 
-A speed that is constant in stretches makes the work done by any instant a broken line that only rises. So work that begins at
-t ends where the line has risen by as much: A⁻¹(A(t) + work), which takes as long to find however many stretches lie between.
+For a piecewise constant speed the work done until time t, A(t), is a piecewise linear, non-decreasing function. Work that
+starts at t therefore ends at A⁻¹(A(t) + work), whose cost does not depend on the number of pieces in between.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 Times = NDArray[np.float64]
 
-# Work that ends this share of the time before a stretch in which nothing is done has ended before it: float rounding.
+# Relative tolerance for float rounding: work that ends within it of the beginning of a pause has ended before the pause.
 _ROUNDING: Final = 1e-12
 
 
 class Cycle(NamedTuple):
-    """From `begins_s` on for `lasts_s` work is done at `speed`, a share of the usual one; before, at any whole number of
-    periods from there, and for as long, too. An infinite period: once. lasts_s is below the period, or infinite."""
+    """A recurring interval with a different speed: from `begins_s` on, for `lasts_s` seconds, a rank works at `speed`, relative
+    to the usual speed; likewise at every whole number of periods before and after.
+
+    period_s: infinite for an interval that occurs once. lasts_s: below the period, or infinite.
+    """
 
     period_s: float
     lasts_s: float
@@ -30,39 +33,40 @@ class Cycle(NamedTuple):
 
     @property
     def is_for_ever(self) -> bool:
-        """Whether it is on from the beginning and never ends."""
+        """Whether the interval covers all times from 0 on."""
         return math.isinf(self.lasts_s) and self.begins_s <= 0
 
 
-# Of several each counts its time in what those before it leave.
+# Cycles of a rank. The clock of each cycle advances with the work that the cycles before it let through.
 Pace = tuple[Cycle, ...]
 
-_STEADY: Final = Cycle(math.inf, 0.0, 0.0, 1.0)
+_CONSTANT: Final = Cycle(math.inf, 0.0, 0.0, 1.0)
 
 
 class Pacing:
-    """The paces of some tasks, each of which several ranks may share: the last of them ends it."""
+    """Speed profiles of several tasks. Several ranks may share a task; the last of them ends it."""
 
     def __init__(self, paces: Sequence[Sequence[Pace]]) -> None:
-        """paces: of each task those of its ranks; a rank that has none is steady."""
+        """paces: for each task the speed profiles of its ranks; a rank with an empty profile has constant speed."""
         ranks = max(map(len, paces))
         depth = max(1, *(len(pace) for of_task in paces for pace in of_task))
         filled = [
-            [[*pace, *[_STEADY] * (depth - len(pace))] for pace in (*of_task, *[of_task[0]] * (ranks - len(of_task)))]
+            [[*pace, *[_CONSTANT] * (depth - len(pace))] for pace in (*of_task, *[of_task[0]] * (ranks - len(of_task)))]
             for of_task in paces
         ]
-        # by rank and place in its pace, each of shape (4, tasks)
+        # by rank and place in its profile, each of shape (4, tasks)
         columns = np.array(filled, dtype=np.float64).transpose(1, 2, 3, 0)
-        self._chains = [[_Cycles(np, *each[..., None]) for each in chain] for chain in columns]
+        self._chains = [[_Cycles(np, *cycle[..., None]) for cycle in chain] for chain in columns]
         self._of_first = [[_Cycles(_Plain, *cycle) for cycle in pace] for pace in paces[0]]
 
     def end_s(self, begin_s: Times, work_s: Times) -> Times:
-        """When work ends that the tasks begin then, both of shape (tasks, samples); what is no work ends when it begins."""
+        """End times, seconds, of tasks started at `begin_s`; both arguments have shape (tasks, samples). Zero work ends
+        immediately."""
         ends_s: Times = np.max([_end_s(chain, begin_s, work_s) for chain in self._chains], axis=0)
         return np.where(work_s > 0, np.maximum(ends_s, begin_s), begin_s)
 
     def lasts_s(self, begin_s: float, work_s: float) -> float:
-        """How long work takes that the first of the tasks begins then."""
+        """Duration, seconds, of work that the first task starts at `begin_s`."""
         ends_s = [_end_s(chain, begin_s, work_s) for chain in self._of_first]
         return max(0.0, max(ends_s) - begin_s) if work_s > 0 else 0.0
 
@@ -78,7 +82,7 @@ def _end_s(chain: Sequence[_Cycles], begin_s: Any, work_s: Any) -> Any:
 
 
 class _Plain:
-    """What numpy does to arrays, for single numbers: a tenth of the time."""
+    """Scalar counterparts of numpy functions, ten times as fast for single numbers."""
 
     floor, ceil, isfinite, maximum = math.floor, math.ceil, math.isfinite, max
     abs = abs
@@ -93,26 +97,26 @@ class _Plain:
 
 
 class _Cycles:
-    """A cycle as plain numbers, or of each task one, as columns of shape (tasks, 1). ops: what calculates with them."""
+    """A cycle as scalars, or one cycle per task as columns of shape (tasks, 1). ops: numpy or `_Plain`."""
 
     def __init__(self, ops: Any, period_s: Any, lasts_s: Any, begins_s: Any, speed: Any) -> None:
         self.ops, self.lasts_s, self.begins_s, self.speed = ops, lasts_s, begins_s, speed
         self.recurs = ops.isfinite(period_s)
         self.period_s = ops.where(self.recurs, period_s, 1.0)
-        # in the slow part of a period: what is done, and what is left undone
+        # in the slow part of a period: work done and work lost
         self.slow_s = ops.where(speed > 0, lasts_s, 0.0) * speed
         self.lost_s = ops.where(speed < 1, lasts_s, 0.0) * (1 - speed + (speed >= 1))
         self.lost_each_s = ops.where(self.recurs, self.lost_s, 0.0)
 
     def done_s(self, time_s: Any) -> Any:
-        """What is done by then, in seconds at the usual speed; as many as there are on the clock when it first begins."""
+        """Work done until `time_s`, in seconds at the usual speed; equal to the time until the cycle first begins."""
         ops, since_s = self.ops, time_s - self.begins_s
         periods = ops.where(self.recurs, ops.floor(since_s / self.period_s), 0.0)
         slow_s = ops.clip(since_s - periods * self.period_s, 0.0, self.lasts_s)
         return time_s - (1 - self.speed) * slow_s - periods * self.lost_each_s
 
     def reached_s(self, done_s: Any) -> Any:
-        """The first instant by which so much is done."""
+        """The first time at which the work `done_s` is done."""
         ops, since_s, gained_s = self.ops, done_s - self.begins_s, self.period_s - self.lost_each_s
         periods = since_s / gained_s
         periods = ops.ceil(periods - _ROUNDING * ops.maximum(1.0, ops.abs(periods))) - 1

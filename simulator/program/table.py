@@ -1,4 +1,4 @@
-"""The table of a program: its tasks, a row each, in columns."""
+"""The table of a program: one row per task, in columns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from scaleproof.simulator.program.consistency import SYNCHRONOUS, Gate, WorkQuot
 from scaleproof.simulator.program.resources import Resources, Routes, Rows, Use
 from scaleproof.simulator.program.speed_profile import Pace
 
-NO_LANE: Final = -1
+NO_STREAM: Final = -1
 MAIN_LANE: Final = 0
-COLLECTIVE_LANE: Final = 1
+COLLECTIVE_STREAM: Final = 1
 
 
 class Kind(IntEnum):
-    """COMPUTE holds a rank's main lane for `amount` seconds of work (zero work: the rank only waits).
-    TRANSFER moves `amount` bytes from `rank` to `peer`. COLLECTIVE moves `amount` bytes through each of its members.
-    SERVE queues at server `rank`, see `ProgramBuilder.serve`."""
+    """Kinds of tasks.
+
+    COMPUTE occupies a rank's main stream for `amount` seconds of work (zero work: the rank only waits). TRANSFER moves `amount`
+    bytes from `rank` to `peer`. COLLECTIVE moves `amount` bytes through each of its members. SERVE queues at server `rank`, see
+    `ProgramBuilder.serve`.
+    """
 
     COMPUTE = 0
     TRANSFER = 1
@@ -32,19 +35,22 @@ class Kind(IntEnum):
 
 
 def followers(follows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The reverse of what each task follows: for each task the tasks that follow it."""
+    """The tasks that follow each task: the reverse of `follows`, the tasks that each task follows."""
     result: list[list[int]] = [[] for _ in follows]
-    for task, before in enumerate(follows):
-        for previous in before:
+    for task, predecessors in enumerate(follows):
+        for previous in predecessors:
             result[previous].append(task)
     return result
 
 
 @dataclass(frozen=True)
 class RankClasses:
-    """Ranks that do the same are one class. names, multiplicity (how many ranks), is_server, late_s (when they begin their
-    first step), lockstep (ranks that share each pass, so that the slowest of them sets its pace), paces (how fast those of them
-    work as time passes; none where all are steady): one entry per class."""
+    """Classes of equivalent ranks, one entry per class.
+
+    multiplicity: number of ranks. late_s: seconds at which they start their first step. lockstep: number of ranks that share
+    each pass (the model-parallel group), so that the slowest of them determines its duration. paces: speed profiles of the
+    ranks of that group; empty where all are constant.
+    """
 
     names: tuple[str, ...]
     multiplicity: NDArray[np.int64]
@@ -56,30 +62,36 @@ class RankClasses:
 
 @dataclass(frozen=True)
 class Program:
-    """T tasks in T-long columns.
+    """T tasks in columns of length T.
 
-    kind: Kind. rank: class that owns the task. peer: receiving class of a TRANSFER, else −1. lane: tasks of one rank and lane
-    run in row order; NO_LANE for tasks that wait for their dependencies alone. phase, stage, microbatch: labels for spans.
-    latency_s: passes before anything is used; of a COMPUTE task it is what the ranks of the class exchange with one another
-    within the work, told as if it came first. amount: seconds of work, or bytes. max_rate: work seconds per second (1), or
-    bytes per second. weight: share under contention relative to others. requests, update_s, bucket: of SERVE tasks only: how
-    many requests the task stands for, each `amount` seconds; the seconds of the update once all have come; which of the
-    server's parameters they are for, the first needed of a step being bucket 0.
-    route: number of the route that the task takes; a route that uses nothing limits nothing.
-    slot: hint of an order, −1 for none: a number above those of all that the task follows in its step. Engines may save
-    themselves the search for an order; a hint that is wrong changes no time.
-    together: number of a set of tasks that run at the same time by construction, −1 for none.
-    partner: row of a transfer the other way between the same two ranks that follows the same two tasks, −1 for none: they share
-    a connection, so that first moves what the rank sends that came last, then the other.
-    told_after: task after which the receiver of a transfer tells that it is ready, −1 where that need not be told.
-    behind: row of the last transfer that the receiver had sent the other way before that, −1 for none: the word is queued
-    behind it, if its own receiver had told before, and comes when it has ended.
-    dependencies: rows that must have ended. carried: rows of the step before that must have ended, beside what lanes say.
-    members: classes that take part in a COLLECTIVE.
-    gate: when servers answer. units: what a run is made of, where ranks do not all take the same number of steps.
+    kind: Kind. rank: rank class that owns the task. peer: receiving class of a TRANSFER, else −1. lane: stream of the task;
+    tasks of one rank and stream run in row order; NO_STREAM for tasks that wait for their dependencies alone. phase, stage,
+    microbatch: labels for spans.
 
-    Of a program that was compiled for several points at once (`simulator.common.batched`), columns of numbers that differ
-    between them have the points as a last axis.
+    latency_s: seconds before the task uses any resource; for a COMPUTE task, the exposed collectives of the model-parallel
+    group within the work, placed before it. amount: seconds of work, or bytes. max_rate: work seconds per second (1), or bytes
+    per second. weight: relative share under contention.
+
+    requests, update_s, bucket: for SERVE tasks only. requests: number of requests that the task stands for, each of `amount`
+    seconds. update_s: seconds of the update once all requests have arrived. bucket: the server's parameters that they concern;
+    bucket 0 is needed first in a step.
+
+    route: number of the task's route; a route without resources imposes no limit. slot: scheduling hint, a number above the
+    slots of all tasks that the task follows within its step, −1 for none; engines may use it to skip the search for an order,
+    and a wrong hint changes no time. together: number of a set of tasks that run concurrently by construction, −1 for none.
+
+    partner: row of a transfer in the opposite direction between the same two ranks that depends on the same two tasks, −1 for
+    none. Both share a connection: the transfer whose sender was ready last moves first. told_after: task after which the
+    receiver of a transfer announces that it is ready, −1 if no announcement is needed. behind: row of the last transfer that
+    the receiver had sent in the opposite direction before that, −1 for none: if that transfer's own receiver had announced
+    earlier, the announcement is queued behind the transfer and arrives when it has ended.
+
+    dependencies: rows that must have ended. carried: rows of the previous step that must have ended, in addition to the
+    stream's order. members: classes that take part in a COLLECTIVE. gate: consistency model of the servers. units: the work of
+    a run in which ranks do not all take the same number of steps.
+
+    In a program compiled for several points at once (`simulator.common.batched`), numeric columns that differ between points
+    have the points as a last axis.
     """
 
     ranks: RankClasses
@@ -116,44 +128,46 @@ class Program:
 
     @property
     def is_static(self) -> bool:
-        """Whether every rank takes every step, in an order that is fixed; else each rank has steps of its own, and a task of
-        one step has always ended before the same of the next begins."""
+        """Whether every rank takes every step in a fixed order. Otherwise each rank has steps of its own, and each task of a
+        step ends before the same task of the next step starts."""
         return self.gate == SYNCHRONOUS
 
     @property
     def has_servers(self) -> bool:
+        """Whether any task is served by a parameter server."""
         return bool((self.kind == Kind.SERVE).any())
 
     def partners(self) -> tuple[Rows, Rows, Rows, Rows]:
-        """Transfers that have partners, each pair once: their rows, their partners', and of either the task before it that its
-        sender does."""
+        """Transfers that have partners, each pair once, as arrays of shape (pairs,): the transfers' rows, their partners' rows,
+        and for each of the two the task before it on its sender's rank."""
         first = np.flatnonzero(self.partner > np.arange(len(self)))
         second = self.partner[first].astype(np.int64)
-        before = self.dependencies.take(first)
-        own = self.rank[before.values] == self.rank[first][before.keys()]
-        made, other = np.empty((2, len(first)), dtype=np.int64)
-        made[before.keys()[own]], other[before.keys()[~own]] = before.values[own], before.values[~own]
-        return first, second, made, other
+        earlier = self.dependencies.take(first)
+        own = self.rank[earlier.values] == self.rank[first][earlier.keys()]
+        source_task, target_task = np.empty((2, len(first)), dtype=np.int64)
+        source_task[earlier.keys()[own]], target_task[earlier.keys()[~own]] = earlier.values[own], earlier.values[~own]
+        return first, second, source_task, target_task
 
     def predecessors(self) -> Ragged:
-        """For each task the tasks of its step that it follows: its dependencies, and the one before it in its lane."""
-        lanes = self.lanes()
-        later = np.ones(len(lanes.values), dtype=np.bool_)
-        later[lanes.offsets[:-1]] = False
+        """For each task the tasks of its step that it follows: its dependencies and the previous task on its stream."""
+        by_stream = self.lanes()
+        later = np.ones(len(by_stream.values), dtype=np.bool_)
+        later[by_stream.offsets[:-1]] = False
         previous = np.full(len(self), -1)
-        previous[lanes.values[later]] = lanes.values[np.flatnonzero(later) - 1]
+        previous[by_stream.values[later]] = by_stream.values[np.flatnonzero(later) - 1]
         return self.dependencies.extended(previous)
 
     def carried_predecessors(self) -> Ragged:
-        """For each task the tasks of the step before that it follows: those carried, and for a lane's first task its last."""
-        lanes = self.lanes()
+        """For each task the tasks of the previous step that it follows: those carried and, for the first task of a stream, the
+        stream's last."""
+        by_stream = self.lanes()
         last = np.full(len(self), -1)
-        last[lanes.values[lanes.offsets[:-1]]] = lanes.values[lanes.offsets[1:] - 1]
+        last[by_stream.values[by_stream.offsets[:-1]]] = by_stream.values[by_stream.offsets[1:] - 1]
         return self.carried.extended(last)
 
     def lanes(self) -> Ragged:
-        """The tasks of each lane, in order."""
-        tasks = np.flatnonzero(self.lane != NO_LANE)
+        """Rows of the tasks of each stream, in order."""
+        tasks = np.flatnonzero(self.lane != NO_STREAM)
         keys = self.rank[tasks].astype(np.int64) * (self.lane.max(initial=0) + 1) + self.lane[tasks]
         order = in_order(keys)
         first = np.flatnonzero(np.diff(keys[order], prepend=-1))
@@ -168,6 +182,6 @@ class Program:
         return self.carried_predecessors().lists()
 
     def uses(self) -> list[list[Use]]:
-        """What each task uses; tasks that take one route share one list."""
+        """Resources that each task uses; tasks with the same route share one list."""
         routes = self.routes.lists()
         return [routes[route] for route in self.route.tolist()]

@@ -1,4 +1,5 @@
-"""How a model is trained: one module per family, each a pydantic class that compiles itself to a Program."""
+"""Training strategies: one folder per kind of parallelism; each strategy is a pydantic class that compiles itself to a
+Program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every strategy is: fields users set, rules they must keep, and a Program it compiles to."""
+"""Base class of strategies: fields that users set, checks of these, and compilation to a Program."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from scaleproof.simulator.strategy.plan import Plan
 class Strategy(Spec, ABC):
     """A way to train on several ranks.
 
-    A worker is one replica of the model; it takes `stages` pipeline ranks, each of as many ranks as share its layers. Servers
-    are ranks of their own. Families that let users set such a number have a field with a trailing underscore for it, which
-    YAML writes without (`workers_`: workers).
+    A worker is one replica of the model. It consists of `stages` pipeline stages, each of one or several ranks that share its
+    layers. Servers are additional ranks. A strategy with one of these numbers as a field adds an underscore to its name, which
+    YAML omits (`workers_`: workers).
     """
 
     kind: str
 
     @property
     def workers(self) -> int:
-        """Replicas of the model that train on different samples."""
+        """Number of replicas of the model, which train on different samples."""
         return 1
 
     @property
     def stages(self) -> int:
-        """Pipeline stages of each replica."""
+        """Number of pipeline stages of each replica."""
         return 1
 
     @property
     def servers(self) -> int:
-        """Ranks that hold parameters and do not train."""
+        """Number of ranks that store parameters and do not train."""
         return 0
 
     @property
     def microbatches(self) -> int:
-        """Parts in which a worker's samples pass through it."""
+        """Number of parts into which a worker's samples are divided."""
         return 1
 
     @property
@@ -51,41 +51,42 @@ class Strategy(Spec, ABC):
 
     @property
     def plan(self) -> Plan:
-        """How replicas are divided and scheduled."""
+        """Division and schedule of the replicas."""
         return Plan(workers=self.workers, stages=self.stages, microbatches=self.microbatches)
 
     @property
     def training_ranks(self) -> int:
-        """All but the servers."""
+        """Number of ranks without the servers."""
         return self.plan.ranks
 
     @property
     def ranks(self) -> int:
+        """Number of ranks, servers included."""
         return self.training_ranks + self.servers
 
     @property
     def waiting_ranks(self) -> int:
-        """Ranks that wait for each other in each step, so that the slowest of them sets the pace."""
+        """Number of ranks that wait for each other in each step, so that the slowest determines its duration."""
         return self.training_ranks
 
     def nodes_needed(self, cluster: Cluster) -> int:
-        """Nodes of `cluster` that the ranks take."""
+        """Number of nodes of `cluster` that the ranks occupy."""
         return -(-self.training_ranks // cluster.node.devices)
 
     def talks_in_nodes(self, cluster: Cluster) -> bool:
-        """Whether ranks on one node send to one another."""
+        """Whether ranks on the same node communicate."""
         return cluster.node.devices > 1
 
     def parts(self, job: Job) -> list[list[Layer]]:
-        """What of a worker's model each of its stages has."""
+        """Layers of a worker's model on each of its stages."""
         return [[job.layers[i] for i in part] for part in self.stage_layers(job)]
 
     def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
-        """Numbers of the layers of each stage of the model."""
+        """Indices of the layers of each stage of the model."""
         return cut_into_stages(job.layers, self.stages)
 
     def check(self, layers: Sequence[Layer], samples_per_worker: int) -> None:
-        """Raises FieldError when the model or the batch does not fit the strategy's numbers."""
+        """Checks that the strategy fits the model and the batch; raises FieldError."""
         if samples_per_worker % self.microbatches:
             nearest = _nearest_divisor(samples_per_worker, self.microbatches)
             message = f"{self.microbatches} microbatches do not divide {samples_per_worker} samples; give {nearest}"
@@ -93,10 +94,10 @@ class Strategy(Spec, ABC):
 
     @abstractmethod
     def compile(self, job: Job) -> Program:
-        """One training step of `job` as a Program."""
+        """Compiles one training step of `job`."""
 
 
-def _nearest_divisor(number: int, wanted: int) -> int:
-    """The divisor of `number` that is closest to `wanted`; of two as close, the smaller."""
-    near = (wanted + sign * distance for distance in range(wanted) for sign in (-1, 1))
-    return next(divisor for divisor in near if number % divisor == 0)
+def _nearest_divisor(number: int, target: int) -> int:
+    """The divisor of `number` closest to `target`; the smaller of two equally close ones."""
+    candidates = (target + sign * distance for distance in range(target) for sign in (-1, 1))
+    return next(divisor for divisor in candidates if number % divisor == 0)

@@ -1,4 +1,4 @@
-"""Costs: what the parts of a model cost on a device, derived once and used by every strategy; Job: what is compiled."""
+"""Job: a model to train on a cluster, with the costs of its layers, which are derived once and used by every strategy."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from scaleproof.simulator.strategy.data_parallel.data_loading import Input
 
 @dataclass(frozen=True)
 class Costs:
-    """Per layer, for one microbatch: arrays of shape (layers,).
+    """Costs of each layer for one microbatch; arrays of shape (layers,).
 
-    forward_s, backward_s: of compute; what is recomputed counts as backward. first_forward_s, last_backward_s: by which the
-    first forward and the last backward pass of a step take longer. forward_exchange_s, backward_exchange_s: of the
-    collectives among ranks that share a layer, as far as the rank waits for them. output_bytes: activations handed to the
-    layers behind it, for the microbatch. parameters: elements.
+    forward_s, backward_s: seconds of compute; recomputation counts as backward. first_forward_s, last_backward_s: additional
+    seconds in the first forward and the last backward pass of a step. forward_exchange_s, backward_exchange_s: exposed seconds
+    of the collectives among ranks that share a layer. output_bytes: boundary activations, passed to later layers. parameters:
+    elements.
     """
 
     forward_s: NDArray[np.float64]
@@ -47,17 +47,17 @@ class Costs:
 
 
 class MeasuredStep(Spec):
-    """What a training step of the whole model took on one device by itself, for so many samples, without recomputation."""
+    """Measured time of a training step of the whole model on one device, without recomputation."""
 
     samples: Width
     time_s: Seconds = Field(alias="time", gt=0)
 
 
 class GradientSizes(NamedTuple):
-    """Bytes of gradients, for each parameter.
+    """Bytes of gradients per parameter.
 
-    accumulated: in the buffer to which microbatches add their gradients. reduced: of what ranks sum. added: read and written
-    by a microbatch to add to the whole buffer, beside what the product of the gradient itself moves.
+    accumulated: in the buffer to which microbatches add their gradients. reduced: in the sums over ranks. added: read and
+    written by a microbatch to add to the buffer, in addition to the traffic of the gradient's matrix product.
     """
 
     accumulated: int
@@ -65,31 +65,31 @@ class GradientSizes(NamedTuple):
     added: int = 0
 
 
-class Exchanging(Protocol):
-    """How ranks that share layers exchange what they must."""
+class LayerCollectiveTimes(Protocol):
+    """Times of the collectives among ranks that share layers."""
 
     def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """Seconds for which the layer's pass is held up by one of its exchanges, for so many samples."""
+        """Exposed seconds of one of a layer's collectives, for `samples` samples."""
 
 
-class Contending(Protocol):
-    """How collectives of replicas that run next to passes slow these down."""
+class ContentionModel(Protocol):
+    """Slowdown of passes by collectives of replicas that run next to them."""
 
-    def slowed(self, computing_s: NDArray[np.float64], samples: float, job: Job) -> tuple[Any, Any]:
-        """Seconds by which each layer's passes of every microbatch take longer, shape (2, layers), and in addition the first
-        forward and the last backward pass of a step; computing_s: what they take alone."""
+    def pass_delays_s(self, computing_s: NDArray[np.float64], samples: float, job: Job) -> tuple[Any, Any]:
+        """Additional seconds of each layer's passes of every microbatch, shape (2, layers), and further seconds of the first
+        forward and the last backward pass of a step. computing_s: their times without contention."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model to train on a cluster: what a strategy compiles. samples_per_worker: of one step.
+    """A model to train on a cluster: the input of a strategy's compilation. samples_per_worker: per step.
 
-    zero: the stage of ZeRO, from 1 on replicas share the optimizer's step. measured_step: where given, layers take their shares
-    of it, and not the times that the device's model says. framework: what runs the layers; recipe: how it scales 8-bit
-    products. ranks: that wait for each other in each step; group: that wait for each other within each pass. exchange: how
-    ranks that share layers exchange what they must. contend: how collectives next to passes slow these down.
-    recomputed: whether each layer is recomputed, where that depends on stages; all blocks are, if None.
-    gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3 scatter them.
+    zero: stage of ZeRO; from 1 on, replicas shard the optimizer's step. measured_step: if given, layer times are scaled to add
+    up to it. framework: the training software; recipe: how it scales 8-bit products. ranks: number of ranks that wait for each
+    other in each step; group: within each pass. exchange: times of the collectives among ranks that share layers. contend:
+    slowdown by collectives next to passes. recomputed: whether each layer is recomputed, where that depends on stages; all
+    blocks if None. gradients: bytes of their elements, of the training precision if None. scatter: when ZeRO's stages 2 and 3
+    scatter gradients.
     """
 
     layers: Sequence[Layer]
@@ -106,50 +106,51 @@ class Job:
     recipe: str = "delayed"
     ranks: int = 1
     group: int = 1
-    exchange: Exchanging | None = None
-    contend: Contending | None = None
+    exchange: LayerCollectiveTimes | None = None
+    contend: ContentionModel | None = None
     recomputed: tuple[bool, ...] | None = None
     gradients: GradientSizes | None = None
     scatter: Literal["microbatch", "step"] = "microbatch"
 
-    def apart(self, ranks: int) -> Collection[int]:
-        """Ranks that nothing may be folded with: those that are told apart; all, where no rank is like another."""
-        return range(ranks) if self.unevenness.parts_all else self.unevenness.named
+    def distinguishable_ranks(self, ranks: int) -> Collection[int]:
+        """Ranks that must not be folded into a class with others."""
+        return range(ranks) if self.unevenness.separates_all_ranks else self.unevenness.named
 
     @property
     def element_bytes(self) -> int:
+        """Bytes of an element in the training precision."""
         return ELEMENT_BYTES[self.precision]
 
     @property
     def scatters(self) -> bool:
-        """Whether each microbatch's gradients are scattered."""
+        """Whether gradients are scattered after each microbatch."""
         return self.zero >= 2 and self.scatter == "microbatch"
 
     @property
     def gathered_bytes(self) -> int:
-        """Bytes of an element of parameters that ranks gather; embeddings, which stay in 16 bits, are counted alike."""
+        """Bytes per element of gathered parameters. Embeddings stay in 16 bits but are counted with the same size."""
         return 1 if is_narrow(self.precision) and self.framework.fp8_gathers else self.element_bytes
 
     @property
     def reduced_bytes(self) -> int:
-        """Bytes of an element of gradients that ranks sum."""
+        """Bytes per element of the gradients that ranks sum."""
         return self.element_bytes if self.gradients is None else self.gradients.reduced
 
     def costs(self, microbatches: int = 1) -> Costs:
         """Costs of each layer for one of `microbatches` equal parts of a worker's samples."""
         samples = self.samples_per_worker / microbatches
         computing_s = self.computing_s(samples)
-        once_s = np.zeros_like(computing_s)
+        once_per_step_s = np.zeros_like(computing_s)
         if self.contend is not None:
-            each_s, once_s = self.contend.slowed(computing_s, samples, self)
-            computing_s = computing_s + each_s
+            every_microbatch_s, once_per_step_s = self.contend.pass_delays_s(computing_s, samples, self)
+            computing_s = computing_s + every_microbatch_s
         forward_s, backward_s = computing_s
-        forward_exchange_s, backward_exchange_s = self.exchanging_s(samples)
+        forward_exchange_s, backward_exchange_s = self.all_collectives_s(samples)
         return Costs(
             forward_s=forward_s,
             backward_s=backward_s,
-            first_forward_s=once_s[0],
-            last_backward_s=once_s[1],
+            first_forward_s=once_per_step_s[0],
+            last_backward_s=once_per_step_s[1],
             forward_exchange_s=forward_exchange_s,
             backward_exchange_s=backward_exchange_s,
             output_bytes=self.handed_on_bytes(samples),
@@ -157,117 +158,120 @@ class Job:
         )
 
     def computing_s(self, samples: float) -> NDArray[np.float64]:
-        """Seconds that each layer computes in the forward and in the backward pass, shape (2, layers)."""
+        """Compute seconds of each layer in the forward and the backward pass, shape (2, layers)."""
         forward_s, backward_s = self._of_layers(self._layer_s, samples)
         if self.recompute.kind != "none":
-            backward_s = backward_s + self._where_recomputed(self._of_layers(self._again_s, samples)[0])
+            backward_s = backward_s + self._where_recomputed(self._of_layers(self._recompute_s, samples)[0])
         result: NDArray[np.float64] = np.stack([forward_s, backward_s]) * (self._scale() * self.slowest)
         return result
 
     @property
     def slowest(self) -> float:
-        """Time of the slowest of the ranks that wait for each other, over the mean."""
+        """Time of the slowest of the ranks that wait for each other, relative to the mean."""
         return slowest(self.framework.scale, self.ranks, self.group) if self._is_described else 1.0
 
     @cached_property
     def _is_described(self) -> bool:
-        """Whether devices' times come from a model of their kernels."""
+        """Whether device times come from a model of kernels."""
         device = self.cluster.device
         return device.kernels is not None and device.kernels.generation != "cpu" and device.efficiency is None
 
-    def exchanging_s(self, samples: float) -> NDArray[np.float64]:
-        """Seconds that each layer's exchanges hold up either pass, shape (2, layers); what is recomputed exchanges again."""
+    def all_collectives_s(self, samples: float) -> NDArray[np.float64]:
+        """Exposed seconds of each layer's collectives in both passes, shape (2, layers), repeated ones included."""
         return self.with_again(self.exchanges_s(samples), samples)
 
     def exchanges_s(self, samples: float) -> NDArray[np.float64]:
-        """The same without what is exchanged again."""
-        return self._of_layers(self._exchanges_s, samples)
+        """Exposed seconds of each layer's collectives in both passes, shape (2, layers), without those that recomputation
+        repeats."""
+        return self._of_layers(self._collectives_s, samples)
 
     def with_again(self, exchanges_s: NDArray[np.float64], samples: float) -> NDArray[np.float64]:
-        """Seconds of exchanges, as `exchanges_s` gives them, with those that recomputation repeats in the backward pass."""
+        """Adds the collectives that recomputation repeats in the backward pass to those of `exchanges_s`."""
         if self.recompute.kind == "none" or self.exchange is None:
             return exchanges_s
         forward_s, backward_s = exchanges_s
-        again_s = forward_s if self.recompute.kind == "full" else self._of_layers(self._exchanges_again_s, samples)[0]
-        return np.stack([forward_s, backward_s + self._where_recomputed(again_s)])
+        repeated_s = forward_s if self.recompute.kind == "full" else self._of_layers(self._repeated_collectives_s, samples)[0]
+        return np.stack([forward_s, backward_s + self._where_recomputed(repeated_s)])
 
     def recomputing(self, stages: Iterable[Sequence[int]]) -> Job:
-        """The same job where recomputation concerns some layers of each stage, given by numbers of layers."""
-        found = [False] * len(self.layers)
+        """The job with recomputation decided stage by stage. stages: indices of the layers of each stage."""
+        recomputed = [False] * len(self.layers)
         for stage in stages:
-            for number, concerned in zip(stage, self.recompute.concerned([self.layers[i] for i in stage]), strict=True):
-                found[number] = concerned
-        return replace(self, recomputed=tuple(found))
+            for number, is_recomputed in zip(stage, self.recompute.concerned([self.layers[i] for i in stage]), strict=True):
+                recomputed[number] = is_recomputed
+        return replace(self, recomputed=tuple(recomputed))
 
-    def _where_recomputed(self, again_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _where_recomputed(self, repeated_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of recomputation of each layer, zero where it is not recomputed."""
-        concerned = self.recomputed or [not layer.glued for layer in self.layers]
-        return np.where(concerned, again_s, 0.0)
+        is_recomputed = self.recomputed or [not layer.glued for layer in self.layers]
+        return np.where(is_recomputed, repeated_s, 0.0)
 
     def handed_on_bytes(self, samples: float) -> NDArray[np.float64]:
-        """What is handed to the layers behind each layer, shape (layers,)."""
+        """Bytes of the boundary activations behind each layer, shape (layers,)."""
         result: NDArray[np.float64] = np.array(handed_on(self.layers)) * (samples * self.element_bytes)
         return result
 
     def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:
-        """Seconds of each layer's backward pass that are gradients of weights, shape (layers,)."""
+        """Seconds of weight gradients in each layer's backward pass, shape (layers,)."""
         samples = self.samples_per_worker / microbatches
 
         def of_layer(layer: Layer, samples: float) -> tuple[float]:
             key = "weights", layer.signature, samples, self._work
             (weights_s,) = self._on_device(key, lambda execution: (execution.weights_s(layer, samples),))
-            return (weights_s + self._added_s(layer),)
+            return (weights_s + self._accumulation_s(layer),)
 
         result: NDArray[np.float64] = self._of_layers(of_layer, samples)[0] * (self._scale() * self.slowest)
         return result
 
     def weights_share(self) -> float:
-        """Share of what a microbatch keeps that gradients of weights still need once those of inputs are made: what products
-        read, and the gradients of what they wrote (arXiv 2401.10241, table 1)."""
+        """Share of a microbatch's kept activations that weight gradients still need after the input gradients: inputs of matrix
+        products and gradients of their outputs (arXiv 2401.10241, table 1)."""
         sizes = [item.elements * (item.element_bytes or self.element_bytes) for layer in self.layers for item in layer.kept]
         products = [one for layer in self.layers for one in layer.operators if isinstance(one, Matmul)]
         needed = sum(one.rows * one.count * (one.inner + one.columns) for one in products) * self.element_bytes
         return min(1.0, needed / sum(sizes)) if sizes else 1.0
 
     def of_layers(self, of_layer: Callable[[Layer], Sequence[float]]) -> NDArray[np.float64]:
-        """What `of_layer` says of each layer, shape (values, layers); it is called once for layers that are equivalent."""
+        """Values of `of_layer` for all layers, shape (values, layers); called once per class of equivalent layers."""
         return self._of_layers(lambda layer, _: of_layer(layer), 0.0)
 
     def _of_layers(self, of_layer: Callable[[Layer, float], Sequence[float]], samples: float) -> NDArray[np.float64]:
-        """What `of_layer` says of each layer, shape (values, layers); it is asked once about those that are alike."""
-        distinct, which = self._distinct
-        return np.array([of_layer(layer, samples) for layer in distinct])[which].T
+        """Values of `of_layer` for all layers, shape (values, layers); called once per class of equivalent layers."""
+        distinct, index = self._distinct_layers
+        return np.array([of_layer(layer, samples) for layer in distinct])[index].T
 
     @cached_property
-    def _distinct(self) -> tuple[list[Layer], NDArray[np.int64]]:
-        """Layers of which no two are alike, and which of them each is like."""
+    def _distinct_layers(self) -> tuple[list[Layer], NDArray[np.int64]]:
+        """One layer of each class of equivalent layers, and the index of each layer's class."""
         layers = {layer.signature: layer for layer in self.layers}
         numbers = {signature: number for number, signature in enumerate(layers)}
         return list(layers.values()), np.array([numbers[layer.signature] for layer in self.layers])
 
-    def _exchanges_s(self, layer: Layer, samples: float) -> tuple[float, float]:
-        """Seconds of a layer's exchanges in both passes."""
+    def _collectives_s(self, layer: Layer, samples: float) -> tuple[float, float]:
+        """Exposed seconds of a layer's collectives in both passes."""
         if self.exchange is None or not layer.exchanges:
             return 0.0, 0.0
-        both = [0.0, 0.0]
+        seconds = [0.0, 0.0]
         for one in layer.exchanges:
-            both[one.backward] += self.exchange.seconds(one, layer, samples, self)
-        return both[False], both[True]
+            seconds[one.backward] += self.exchange.seconds(one, layer, samples, self)
+        return seconds[False], seconds[True]
 
-    def _exchanges_again_s(self, layer: Layer, samples: float) -> tuple[float]:
-        """Seconds of a layer's exchanges that selective recomputation repeats."""
+    def _repeated_collectives_s(self, layer: Layer, samples: float) -> tuple[float]:
+        """Exposed seconds of a layer's collectives that selective recomputation repeats."""
         if self.exchange is None:
             return (0.0,)
         repeated = again(layer, self.recompute).exchanges
         return (sum((self.exchange.seconds(one, layer, samples, self) for one in repeated), 0.0),)
 
     def _scale(self) -> float:
-        """What to multiply the times of layers with so that they make the step that was measured. Raises FieldError."""
+        """Factor on layer times that makes them add up to the measured step. Raises FieldError."""
         if self.measured_step is None:
             return 1.0
         left_s = self.measured_step.time_s - self.optimizer_s(sum(layer.parameters for layer in self.layers))
         if left_s <= 0:
-            message = "the optimizer alone takes longer by the device's memory bandwidth; give the time of a whole step"
+            message = (
+                "is shorter than the optimizer's step alone at the device's memory bandwidth; give the time of a whole step"
+            )
             raise FieldError(("training", "measured_step", "time"), message)
         return left_s / float(self._of_layers(self._layer_s, self.measured_step.samples).sum())
 
@@ -276,7 +280,7 @@ class Job:
         return TrainingWork(self.precision, self.optimizer, self.recompute, self.recipe)
 
     def _on_device(self, key: Hashable, function: Callable[[Execution], Sequence[float]]) -> Sequence[float]:
-        """What `function` says of the device as the framework drives it."""
+        """Values of `function` for the device as the framework uses it."""
         framework, work = self.framework, self._work
         return self.cluster.device.of_each(key, lambda device: function(Execution(device, framework, work)))
 
@@ -284,18 +288,18 @@ class Job:
         """Seconds of a layer's forward and backward pass, without recomputation."""
         key = "layer", layer.signature, samples, self._work
         forward_s, backward_s = self._on_device(key, lambda execution: execution.layer_s(layer, samples))
-        return forward_s, backward_s + self._added_s(layer)
+        return forward_s, backward_s + self._accumulation_s(layer)
 
-    def _added_s(self, layer: Layer) -> float:
-        """Seconds in which a microbatch's gradients of a layer are added to the buffer of all microbatches. Where each
-        microbatch scatters them a rank adds its own part alone, which is left out."""
+    def _accumulation_s(self, layer: Layer) -> float:
+        """Seconds in which a microbatch's gradients of a layer are added to the buffer of all microbatches. Neglected where
+        each microbatch scatters them, since a rank then adds only its own shard."""
         if self.gradients is None or not self.gradients.added or self.scatters:
             return 0.0
         moved_bytes = layer.parameters * self.gradients.added
         return self.cluster.device.of_each(("added", moved_bytes), lambda device: (device.moved_s(moved_bytes),))[0]
 
-    def _again_s(self, layer: Layer, samples: float) -> Sequence[float]:
-        """Seconds of what recomputation of a layer adds to its backward pass."""
+    def _recompute_s(self, layer: Layer, samples: float) -> Sequence[float]:
+        """Seconds that recomputation adds to a layer's backward pass."""
         key = "again", layer.signature, samples, self._work
         return self._on_device(key, lambda execution: (execution.again_s(layer, samples),))
 
@@ -305,16 +309,16 @@ class Job:
         return self._on_device(key, lambda execution: execution.operators_s(layer, operators, samples))
 
     def memory_share(self, layer: Layer, samples: float) -> float:
-        """Share of a layer's kernel time that memory bandwidth bounds."""
+        """Share of a layer's kernel time that is bound by memory bandwidth."""
         key = "memory share", layer.signature, samples, self._work
         return self._on_device(key, lambda execution: (execution.memory_share(layer, samples),))[0]
 
     def mean_memory_share(self, samples: float) -> float:
-        """The same over all blocks of the model."""
+        """Mean of `memory_share` over all blocks of the model."""
         if not self.framework.contention:
             return 0.0
-        layers, which = self._distinct
-        counts = np.bincount(which).tolist()
+        layers, index = self._distinct_layers
+        counts = np.bincount(index).tolist()
         blocks = [(layer, count) for layer, count in zip(layers, counts, strict=True) if not layer.glued]
         total = sum(self.memory_share(layer, samples) * count for layer, count in blocks)
         return float(total / max(1, sum(count for _, count in blocks)))
@@ -322,8 +326,8 @@ class Job:
     def optimizer_s(self, parameters: Amount) -> Amount:
         """Seconds of the optimizer's step over the `parameters` parameters that a device updates."""
         if isinstance(parameters, np.ndarray):
-            none_s, one_s = (self._optimizer_s(count) for count in (0.0, 1.0))
-            return self.slowest * (none_s + (one_s - none_s) * parameters)
+            fixed_s, with_one_s = (self._optimizer_s(count) for count in (0.0, 1.0))
+            return self.slowest * (fixed_s + (with_one_s - fixed_s) * parameters)
         return self.slowest * self._optimizer_s(parameters)
 
     def _optimizer_s(self, parameters: float) -> float:

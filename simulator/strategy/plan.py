@@ -1,5 +1,5 @@
-"""Plan: everything that says how replicas of a model are divided, scheduled and kept alike; what replica strategies have in
-common, and what is compiled."""
+"""Plan: the complete description of how replicas of a model are divided, scheduled and synchronised; common to all replica
+strategies."""
 
 from __future__ import annotations
 
@@ -15,37 +15,41 @@ from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.model.layers import ContextBy, Counted, Shard
 from scaleproof.simulator.strategy.data_parallel.compression import Compression
-from scaleproof.simulator.strategy.data_parallel.contention import Contention, Replicas
+from scaleproof.simulator.strategy.data_parallel.contention import Contention, ReplicaCollectives
 from scaleproof.simulator.strategy.data_parallel.uneven_batches import place_shares
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import ORDER, Axis, DeviceMesh
 from scaleproof.simulator.strategy.layout.placement import Placed, place
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import Dispatch, WirePrecision
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import Exchanges
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from scaleproof.simulator.strategy.pipeline.schedule import PassTimes, ScheduleName, stage_of
 
-# A number, or an array of one for each of many plans.
+# A number, or an array with one entry per plan.
 Amount = Any
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Replicas: `workers` of `stages` pipeline ranks, each with `chunks` stages of the model, of `tensor` · `context` ranks.
+    """Replicas: `workers` of `stages` pipeline stages, each with `chunks` stages of the model, on `tensor` · `context` ranks
+    each.
 
-    order: axes of the ranks' numbers, the innermost first. expert: ranks that share a mixture's experts: workers, if
-    `expert_tensor` is None. expert_tensor: tensor-parallel ranks that share each expert's matrices, all if None; if given,
-    `expert` ranks are taken from all others of a stage (`DeviceMesh.experts`). sequence_parallel, context_by: as in `Shard`.
-    overlap_tensor: as in `Exchanges`. overlap_experts, node_limit, deduplicated, dispatch_precision, combine_precision: as in
-    `Dispatch`. overlap_sends: whether activations are sent and received beside passes. split_sends:
-    tensor-parallel ranks send a part each of what all of them have (arXiv 2104.04473, section 4.1). account_for_embedding,
-    account_for_loss: whether these count as blocks of stages.
-    bucket_bytes, first_bucket_bytes: at which a bucket of gradients closes. overlap: whether gradients are summed while the
-    backward pass goes on. overlap_gather: whether parameters that ZeRO's stages 1 and 2 share out are gathered while the next
-    forward pass goes on. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it drops parameters after the
-    forward pass. scatter: when ZeRO's stages 2 and 3 scatter gradients. shard_over: workers that share states, all if None;
-    groups of them average (hybrid sharding).
-    shares: samples of each worker, where they differ. servers: through which workers keep alike in place of averaging, on nodes
-    of their own.
+    order: axes of the rank numbers, innermost first. expert: ranks that divide a mixture's experts: workers if `expert_tensor`
+    is None. expert_tensor: tensor-parallel ranks that divide each expert's matrices, all if None; otherwise the `expert` ranks
+    are taken from all other ranks of a stage (`DeviceMesh.experts`). sequence_parallel, context_by: as in `Shard`.
+    overlap_tensor: as in `LayerCollectives`. overlap_experts, node_limit, deduplicated, dispatch_precision, combine_precision:
+    as in `Dispatch`.
+
+    overlap_sends: whether sends and receives of activations overlap with passes. split_sends: tensor-parallel ranks each send a
+    shard of the activations that all of them have (arXiv 2104.04473, section 4.1). account_for_embedding, account_for_loss:
+    whether these count as blocks when stages are balanced.
+
+    bucket_bytes, first_bucket_bytes: sizes at which a bucket of gradients closes. overlap: whether gradients are summed during
+    the backward pass. overlap_gather: whether parameters sharded by ZeRO's stages 1 and 2 are gathered during the next forward
+    pass. prefetch: layers that ZeRO's stage 3 gathers ahead. reshard: whether it frees parameters after the forward pass.
+    scatter: when ZeRO's stages 2 and 3 scatter gradients. shard_over: workers that shard states, all if None; groups of them
+    average (hybrid sharding).
+
+    shares: samples of each worker, where they differ. servers: parameter servers on separate nodes, in place of averaging.
     """
 
     workers: int = 1
@@ -85,31 +89,32 @@ class Plan:
 
     @property
     def lockstep(self) -> int:
-        """Ranks that share a stage of a worker."""
+        """Number of ranks that share a stage of a worker."""
         return self.tensor * self.context
 
     @property
     def ranks(self) -> int:
+        """Number of ranks of all workers."""
         return self.workers * self.stages * self.lockstep
 
     @property
     def shard(self) -> Shard:
-        """How each layer is divided."""
-        folded = None if self.expert_tensor == self.tensor else self.expert_tensor
-        return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by, folded)
+        """Division of each layer over ranks."""
+        expert_tensor = None if self.expert_tensor == self.tensor else self.expert_tensor
+        return Shard(self.tensor, self.sequence_parallel, self.expert, self.context, self.context_by, expert_tensor)
 
     @property
     def folds(self) -> int:
-        """Tensor-parallel ranks with different tokens of a mixture."""
+        """Number of tensor-parallel ranks with different tokens of a mixture."""
         return max(1, self.tensor // (self.expert_tensor or self.tensor))
 
     @property
     def divides_experts(self) -> bool:
-        """Whether ranks that have the same experts are others than those that have the same of all else."""
+        """Whether the replicas of experts are other ranks than the replicas of the remaining parameters."""
         return self.expert > 1 or self.folds > 1
 
     def expert_replicas(self, workers: Amount) -> Amount:
-        """Ranks that have the same experts, of so many workers."""
+        """Number of ranks with the same experts among `workers` workers."""
         if self.expert_tensor is None:
             return np.maximum(1, workers // self.expert) * self.context
         return np.maximum(1, workers * self.context * self.folds // self.expert)
@@ -121,34 +126,34 @@ class Plan:
 
     @property
     def keeps_gathered(self) -> bool:
-        """Whether parameters that ZeRO's stage 3 gathers stay until the step's last backward pass, as FSDP2 has it in pipelines
+        """Whether parameters gathered by ZeRO's stage 3 stay until the step's last backward pass, as in FSDP2 with pipelines
         (torch.distributed.pipelining.stage: set_reshard_after_backward)."""
         return not self.reshard and self.stages > 1
 
     @property
     def splits(self) -> bool:
-        """Whether tensor-parallel ranks send a part each of what all of them have."""
+        """Whether tensor-parallel ranks each send a shard of the activations that all of them have."""
         return self.split_sends and not self.sequence_parallel
 
     @property
     def counted(self) -> Counted:
-        """Ends of the model that count as blocks of stages."""
+        """Ends of the model that count as blocks when stages are balanced."""
         return Counted(self.account_for_embedding, self.account_for_loss)
 
     @property
     def sharing(self) -> int:
-        """Workers among which states are shared out, where they are."""
+        """Number of workers over which states are sharded."""
         return self.shard_over or self.workers
 
     @cached_property
     def stage_of(self) -> list[list[int]]:
-        """The stage of the model that each chunk of each rank is."""
+        """Stage of the model by rank and chunk."""
         return [
             [stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(self.chunks)] for rank in range(self.stages)
         ]
 
     def pass_times(self, job: Job) -> PassTimes:
-        """What orders that are searched for weigh: means over all stages; alike where the schedule does not ask."""
+        """Pass times for schedules that search for an order: means over all stages. Equal times for other schedules."""
         if self.schedule not in ("zb_1p", "zb_2p"):
             return PassTimes()
         costs, stages = job.costs(self.microbatches), self.stages * self.chunks
@@ -158,94 +163,104 @@ class Plan:
         return PassTimes(forward_s, backward_s - weights_s, weights_s, kept=job.weights_share())
 
     def exchanging(self, job: Job) -> Job:
-        """The job of ranks that exchange what these do within their passes and next to them."""
-        grid = self.grid(job.cluster.node.devices)
+        """The job with the collectives of these ranks within their passes, and the contention of collectives next to passes."""
+        mesh = self.grid(job.cluster.node.devices)
         names = ("node_limit", "deduplicated", "dispatch_precision", "combine_precision")
         dispatch = Dispatch(**{name: getattr(self, name) for name in names}, overlap=self.overlap_experts)
-        exchange = Exchanges(grid, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
+        collectives = LayerCollectives(mesh, self.expert, self.overlap_tensor, self.expert_tensor, dispatch)
         return replace(
-            job, exchange=exchange, contend=self._contention(grid, job.zero),
+            job, exchange=collectives, contend=self._contention(mesh, job.zero),
             ranks=self.ranks, group=self.lockstep,
         )  # fmt: skip
 
-    def _contention(self, grid: DeviceMesh, zero: int) -> Contention | None:
-        """What replicas exchange next to their passes; None where they exchange nothing."""
+    def _contention(self, mesh: DeviceMesh, zero: int) -> Contention | None:
+        """Contention with collectives of replicas; None if there are none."""
         if not self.averages or self.servers:
             return None
-        experts = grid.expert_replicas(0, self.expert, self.expert_tensor)[0] if self.divides_experts else None
-        sums: Op | None = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
+        experts = mesh.expert_replicas(0, self.expert, self.expert_tensor)[0] if self.divides_experts else None
+        sum_op: Op | None = ("reduce_scatter" if zero else "all_reduce") if self.overlap or zero >= 2 else None
         return Contention(
-            Replicas(
-                grid.replicas_of(0, 0, self.sharing if zero else None),
-                None if experts is None else Group.of(experts, grid.devices),
+            ReplicaCollectives(
+                mesh.replicas_of(0, 0, self.sharing if zero else None),
+                None if experts is None else Group.of(experts, mesh.devices),
                 (zero == 3 and not self.keeps_gathered, zero == 3 and self.reshard),
                 (zero in (1, 2) and self.overlap_gather) or (zero == 3 and self.keeps_gathered),
-                sums,
+                sum_op,
                 1 if zero >= 2 and self.scatter == "microbatch" else self.microbatches if self.chunks > 1 else 0,
             )
         )
 
     def grid(self, devices: int) -> DeviceMesh:
-        """The ranks on nodes of so many devices."""
+        """The mesh of the ranks on nodes with this number of devices."""
         return DeviceMesh(self.workers, self.stages, self.tensor, self.context, devices, self.order)
 
     def samples_of(self, worker: int, job: Job) -> int:
-        """Of a step."""
+        """Samples of a worker in a step."""
         return self.shares[worker] if self.shares else job.samples_per_worker
 
     def classes(self, job: Job) -> list[Placed]:
-        """Alike workers, of which the first of each class is modelled; `node` and `each` are its first stage's."""
-        cluster, grid = job.cluster, self.grid(job.cluster.node.devices)
-        apart_ranks = set(job.apart(self.ranks))
-        scattered = grid.stride("workers") % self.lockstep or grid.stride("stages") % self.lockstep
+        """Classes of equivalent workers; `node` and `each` refer to the first stage of the first worker."""
+        cluster, mesh = job.cluster, self.grid(job.cluster.node.devices)
+        distinguishable_ranks = set(job.distinguishable_ranks(self.ranks))
+        scattered = mesh.stride("workers") % self.lockstep or mesh.stride("stages") % self.lockstep
         if not cluster.is_uniform or scattered or (self.shares and self.ranks > self.workers):
-            return self._each_alone(grid)
-        per_node, rest = divmod(grid.devices, self.lockstep)
+            return self._separate_classes(mesh)
+        per_node, rest = divmod(mesh.devices, self.lockstep)
         aligned = (rest == 0 and self.order.index("workers") < self.order.index("stages")) or self.stages == 1
         if aligned and per_node and (self.stages == 1 or self.workers % per_node == 0):
-            apart = {rank // grid.stride("workers") % self.workers for rank in apart_ranks}
+            distinguishable = {rank // mesh.stride("workers") % self.workers for rank in distinguishable_ranks}
             if cluster.node.cards_used > 1:
-                # what some of a node's ranks send is not spread evenly over its cards
-                apart = {worker - worker % per_node + beside for worker in apart for beside in range(per_node)}
-            return place_shares(self.shares, per_node, apart) if self.shares else place(self.workers, per_node, apart)
-        period = math.lcm(grid.stride("workers"), grid.devices) // grid.stride("workers")
-        if apart_ranks or self.ranks <= grid.devices or self.workers % period:
-            return self._each_alone(grid)
-        if self.order.index("workers") < self.order.index("stages") and self.workers * self.lockstep % grid.devices:
-            return self._each_alone(grid)
-        return [Placed(grid.place(w, 0)[0], self.workers // period, 1, w) for w in range(period)]
+                # messages of some of a node's ranks are not spread evenly over its network cards
+                distinguishable = {
+                    worker - worker % per_node + offset for worker in distinguishable for offset in range(per_node)
+                }
+            return (
+                place_shares(self.shares, per_node, distinguishable)
+                if self.shares
+                else place(self.workers, per_node, distinguishable)
+            )
+        period = math.lcm(mesh.stride("workers"), mesh.devices) // mesh.stride("workers")
+        if distinguishable_ranks or self.ranks <= mesh.devices or self.workers % period:
+            return self._separate_classes(mesh)
+        if self.order.index("workers") < self.order.index("stages") and self.workers * self.lockstep % mesh.devices:
+            return self._separate_classes(mesh)
+        return [Placed(mesh.place(w, 0)[0], self.workers // period, 1, w) for w in range(period)]
 
-    def _each_alone(self, grid: DeviceMesh) -> list[Placed]:
-        return [Placed(grid.place(worker, 0)[0], 1, 1, worker) for worker in range(self.workers)]
+    def _separate_classes(self, mesh: DeviceMesh) -> list[Placed]:
+        return [Placed(mesh.place(worker, 0)[0], 1, 1, worker) for worker in range(self.workers)]
 
     def check(self, experts: bool) -> None:
-        """Raises FieldError where degrees do not go together."""
+        """Checks that the degrees of parallelism fit together; raises FieldError."""
         self.check_experts(experts)
         if self.shard_over is not None:
             _check_divides("shard_over", self.shard_over, "workers", self.workers)
         if sorted(self.order) != sorted(ORDER):
-            raise FieldError(("strategy", "order"), f"needs each of {', '.join(ORDER)} once, the innermost first")
+            raise FieldError(("strategy", "order"), f"must list each of {', '.join(ORDER)} once, innermost first")
         if self.chunks > 1 and self.stages == 1:
-            message = f"{self.chunks} chunks on a rank that has no others beside it; set strategy.stages, or give 1 and 1f1b"
+            message = (
+                f"{self.chunks} chunks need several pipeline stages; set strategy.stages, or set chunks: 1 and schedule: 1f1b"
+            )
             raise FieldError(("strategy", "chunks"), message)
         for field in ("overlap", "overlap_gather", "algorithm", "compression"):
             if self.servers and getattr(self, field):
-                raise FieldError(("strategy", field), "servers sum what workers push; leave it out, or servers")
+                raise FieldError(
+                    ("strategy", field), "has no effect with servers, which sum gradients themselves; leave it or servers out"
+                )
         if self.split_sends and (self.tensor == 1 or self.stages == 1):
-            message = "only tensor-parallel ranks of several stages send in parts; set tensor and stages, or leave it out"
+            message = "needs tensor-parallel ranks and several stages; set strategy.tensor and strategy.stages, or leave it out"
             raise FieldError(("strategy", "split_sends"), message)
         if self.context_by != "ring" and self.context == 1:
-            message = "no ranks share a sample's tokens; set strategy.context, or leave it out"
+            message = "has no effect without context parallelism; set strategy.context, or leave it out"
             raise FieldError(("strategy", "context_by"), message)
         if self.overlap_tensor and not self.sequence_parallel:
-            message = "only gathers and scatters are cut into pieces; set strategy.sequence_parallel=true, or leave it out"
+            message = "needs the collectives of sequence parallelism; set strategy.sequence_parallel=true, or leave it out"
             raise FieldError(("strategy", "overlap_tensor"), message)
         if self.sequence_parallel and self.tensor == 1:
-            message = "sequence parallelism divides what tensor-parallel ranks have; set strategy.tensor, or leave it out"
+            message = "has no effect without tensor parallelism; set strategy.tensor, or leave it out"
             raise FieldError(("strategy", "sequence_parallel"), message)
 
     def check_experts(self, experts: bool) -> None:
-        """Raises FieldError where a mixture cannot be divided so, or there is none."""
+        """Checks that the experts of the model can be divided accordingly; raises FieldError."""
         if self.expert_tensor is None:
             _check_divides("expert", self.expert, "workers", self.workers)
         else:
@@ -253,17 +268,17 @@ class Plan:
             _check_divides("expert", self.expert, "ranks (tensor · context · workers / expert_tensor)", ranks)
         for field in ("overlap_experts", "node_limit", "deduplicated", "dispatch_precision", "combine_precision"):
             if getattr(self, field) and self.expert == 1:
-                message = "no ranks send one another tokens of a mixture; set strategy.expert, or leave it out"
+                message = "has no effect without expert parallelism; set strategy.expert, or leave it out"
                 raise FieldError(("strategy", field), message)
         if self.overlap_experts and self.microbatches == 1:
-            message = "there is no other microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
+            message = "needs another microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
             raise FieldError(("strategy", "overlap_experts"), message)
         for field, given in (("expert", self.expert > 1), ("expert_tensor", self.expert_tensor is not None)):
             if given and not experts:
                 raise FieldError(("strategy", field), "there are no experts to divide; leave expert parallelism out")
 
     def check_on(self, cluster: Cluster) -> None:
-        """Raises FieldError where options make no sense on a cluster."""
+        """Checks the options that depend on the cluster; raises FieldError."""
         if self.node_limit is not None and self.ranks <= cluster.node.devices:
             message = f"all {self.ranks} ranks are on one node; set more ranks or fewer cluster.node.devices, or leave it out"
             raise FieldError(("strategy", "node_limit"), message)

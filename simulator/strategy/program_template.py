@@ -1,8 +1,10 @@
-"""Sketch: a program without its numbers. What ranks do, and after what, follows from a plan and a model; how long it takes,
-from the cluster's numbers. So what is compiled for clusters that differ in these alone is drawn once, and filled in for each.
+"""Program templates: a compiled program whose numbers can be recomputed for other clusters.
 
-While a program is drawn, a Draft keeps what its numbers were asked of: paths of the fabric, times of the job. To fill it in is
-to ask again. What comes of it is, to the last bit, what drawing it anew would come to.
+The tasks of a program and their order depend on the plan and the model; durations and sizes depend on the cluster. A program is
+therefore compiled once and refilled for clusters that differ in numbers only.
+
+While a program is compiled, a TemplateRecorder records the queries for its numbers: paths from the resource map, times from the
+job. Refilling re-evaluates these queries; the result is bitwise equal to a new compilation.
 """
 
 from __future__ import annotations
@@ -27,79 +29,79 @@ from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.pipeline.schedule import PassTimes
 from scaleproof.simulator.strategy.plan import Plan
 
-# Sketches that are kept, and tasks of the largest of them: some 200 bytes each.
-_KEPT: Final = 8
-_MOST_TASKS: Final = 20_000
-# Clusters of which a sketch knows how bytes move: one, and two of those in which something of it is slower.
-_CLUSTERS: Final = 3
-# The columns that say how bytes move; what computes has the last three of its own.
+# Number of cached templates, and tasks of the largest of them, about 200 bytes each.
+_MAX_TEMPLATES: Final = 8
+_MAX_TASKS: Final = 20_000
+# Clusters whose transfers a template caches: one, and two variants of it with slower parts.
+_MAX_CLUSTERS: Final = 3
+# Columns of transfers; compute tasks overwrite the last three.
 _COLUMNS: Final = ("max_rate", "weight", "amount", "route", "latency_s")
-_OF_WORK: Final = _COLUMNS[2:]
+_COMPUTE_COLUMNS: Final = _COLUMNS[2:]
 
-# Bytes that move, and how.
-Moved = tuple[float, Path]
+# Bytes of a transfer, and their path.
+SizeAndPath = tuple[float, Path]
 
 
 class JobCosts:
-    """A job, and what workers' microbatches cost in it."""
+    """A job, and the costs of its workers' microbatches."""
 
     def __init__(self, job: Job, microbatches: int) -> None:
         self.job, self.microbatches = job, microbatches
         self._costs: dict[int, Costs] = {}
 
     def of(self, samples: int) -> Job:
-        """The job of a worker that has so many samples of a step."""
+        """The job of a worker with this number of samples per step."""
         return replace(self.job, samples_per_worker=samples)
 
     def costs(self, samples: int) -> Costs:
-        """Of such a worker's microbatches."""
+        """Costs of a microbatch of a worker with this number of samples per step."""
         if samples not in self._costs:
             self._costs[samples] = self.of(samples).costs(self.microbatches)
         return self._costs[samples]
 
 
-# Seconds of work, and of exchanges within it, of some tasks; each as one number, or one for each task.
+# Seconds of work, and of collectives within it, of some tasks: scalars, or arrays with one entry per task.
 Times = Callable[[JobCosts], tuple[ArrayLike, ArrayLike]]
 
 
 class TemplateRecorder:
-    """Asks a fabric for paths while a program is drawn, and keeps what was asked, in order.
+    """Queries a resource map for paths during compilation, and records the queries in order.
 
-    found: what came of it, by number. The numbers of tasks that are not told of are those of the program as it was drawn.
+    results: size and path of each query, by number. Tasks that are not recorded have the same numbers in every refill.
     """
 
-    def __init__(self, fabric: ResourceMap) -> None:
-        self._fabric = fabric
-        self.found: list[Moved] = []
-        self.asked: list[Callable[[ResourceMap], Moved | int]] = []
-        self.moving: list[tuple[Rows, Rows]] = []
-        self.timed: list[tuple[Rows, Rows, Times]] = []
+    def __init__(self, resource_map: ResourceMap) -> None:
+        self._resource_map = resource_map
+        self.results: list[SizeAndPath] = []
+        self.queries: list[Callable[[ResourceMap], SizeAndPath | int]] = []
+        self.transfers: list[tuple[Rows, Rows]] = []
+        self.times_of: list[tuple[Rows, Rows, Times]] = []
 
     def rank(self, add: Callable[[ResourceMap], int]) -> int:
-        """Adds a rank class; its number."""
-        self.asked.append(add)
-        return add(self._fabric)
+        """Adds a rank class and returns its number."""
+        self.queries.append(add)
+        return add(self._resource_map)
 
-    def ask(self, path: Callable[[ResourceMap], Moved]) -> int:
-        """The number of what is asked for."""
-        self.asked.append(path)
-        self.found.append(path(self._fabric))
-        return len(self.found) - 1
+    def query(self, path: Callable[[ResourceMap], SizeAndPath]) -> int:
+        """Evaluates a query and returns its number."""
+        self.queries.append(path)
+        self.results.append(path(self._resource_map))
+        return len(self.results) - 1
 
-    def moves(self, rows: ArrayLike, numbers: ArrayLike) -> None:
-        """Tasks that move what was asked for by these numbers; they broadcast together."""
+    def record_transfers(self, rows: ArrayLike, numbers: ArrayLike) -> None:
+        """Records that tasks have the size and path of these queries; arguments broadcast together."""
         row, number = np.broadcast_arrays(rows, numbers)
-        self.moving.append((row.ravel(), number.ravel()))
+        self.transfers.append((row.ravel(), number.ravel()))
 
-    def times(self, rows: ArrayLike, ranks: ArrayLike, told: Times) -> None:
-        """Tasks of these rank classes that compute for as long as is told."""
+    def record_times(self, rows: ArrayLike, ranks: ArrayLike, times_of_costs: Times) -> None:
+        """Records the times of compute tasks on these rank classes."""
         row, rank = np.broadcast_arrays(rows, ranks)
-        self.timed.append((row, rank, told))
+        self.times_of.append((row, rank, times_of_costs))
 
 
 class _Transfers(NamedTuple):
-    """What follows from a fabric. of: the parts of a cluster that it is for. builder: with the fabric's ranks and resources.
-    columns: of a program, by name."""
+    """Numbers that depend on a cluster's links. of: the parts of the cluster that they depend on. builder: has the rank classes
+    and resources. columns: of the program, by name."""
 
     of: tuple[object, ...]
     builder: ProgramBuilder
@@ -109,40 +111,40 @@ class _Transfers(NamedTuple):
 
 
 class ProgramTemplate:
-    """A program as it was drawn, to be filled in for other jobs of the same shape."""
+    """A compiled program that can be refilled for other jobs with the same TemplateKey."""
 
-    def __init__(self, program: Program, draft: TemplateRecorder, microbatches: int) -> None:
+    def __init__(self, program: Program, recorder: TemplateRecorder, microbatches: int) -> None:
         self.program, self._microbatches = program, microbatches
-        self._asked, self._timed = draft.asked, draft.timed
+        self._queries, self._times_of = recorder.queries, recorder.times_of
         self._rows, self._numbers = (
-            np.concatenate([np.zeros(0, dtype=np.int64), *(pair[side] for pair in draft.moving)]) for side in (0, 1)
+            np.concatenate([np.zeros(0, dtype=np.int64), *(pair[side] for pair in recorder.transfers)]) for side in (0, 1)
         )
-        self._moves: list[_Transfers] = []
+        self._transfers: list[_Transfers] = []
 
-    def filled(self, job: Job) -> Program:
-        """What the job compiles to."""
-        moves, sheet = self._moved(job.cluster), JobCosts(job, self._microbatches)
-        columns: dict[str, Any] = moves.columns | {name: moves.columns[name].copy() for name in _OF_WORK}
-        for rows, ranks, told in self._timed:
-            work_s, exchange_s = told(sheet)
-            found = moves.builder.computing(ranks, work_s) | {"latency_s": exchange_s}
-            for name, values in found.items():
+    def fill(self, job: Job) -> Program:
+        """The program of another job with the same key."""
+        transfers, costs = self._transfers_on(job.cluster), JobCosts(job, self._microbatches)
+        columns: dict[str, Any] = transfers.columns | {name: transfers.columns[name].copy() for name in _COMPUTE_COLUMNS}
+        for rows, ranks, times_of_costs in self._times_of:
+            work_s, exchange_s = times_of_costs(costs)
+            results = transfers.builder.compute_columns(ranks, work_s) | {"latency_s": exchange_s}
+            for name, values in results.items():
                 columns[name] = put(columns[name], rows, np.broadcast_to(values, rows.shape))
-        return replace(self.program, resources=moves.resources, routes=moves.routes, **columns)
+        return replace(self.program, resources=transfers.resources, routes=transfers.routes, **columns)
 
-    def _moved(self, cluster: Cluster) -> _Transfers:
-        """That of one of the last clusters still holds where another one's links, nodes and library are the same."""
+    def _transfers_on(self, cluster: Cluster) -> _Transfers:
+        """Transfers on a cluster. Those of the latest clusters are cached by identity of the parts that they depend on."""
         of = cluster.network, cluster.node, cluster.nodes, cluster.collectives, cluster.shared_cores, cluster.device.name
-        same = (moves for moves in self._moves if all(map(operator.is_, of, moves.of)))
-        moves = next(same, None) or self._asked_of(cluster, of)
-        self._moves = [*(one for one in self._moves if one is not moves), moves][-_CLUSTERS:]
-        return moves
+        same = (transfers for transfers in self._transfers if all(map(operator.is_, of, transfers.of)))
+        transfers = next(same, None) or self._query(cluster, of)
+        self._transfers = [*(one for one in self._transfers if one is not transfers), transfers][-_MAX_CLUSTERS:]
+        return transfers
 
-    def _asked_of(self, cluster: Cluster, of: tuple[object, ...]) -> _Transfers:
+    def _query(self, cluster: Cluster, of: tuple[object, ...]) -> _Transfers:
         builder = ProgramBuilder()
-        fabric = ResourceMap(cluster, builder)
-        found = [one for one in (ask(fabric) for ask in self._asked) if not isinstance(one, int)]
-        kinds = [builder.along(path, size_bytes) for size_bytes, path in found]
+        resource_map = ResourceMap(cluster, builder)
+        results = [one for one in (query(resource_map) for query in self._queries) if not isinstance(one, int)]
+        kinds = [builder.path_columns(path, size_bytes) for size_bytes, path in results]
         columns = {name: getattr(self.program, name) for name in _COLUMNS}
         for name, column in columns.items():
             values = numbers([kind[name] for kind in kinds], column.dtype.type)
@@ -152,7 +154,7 @@ class ProgramTemplate:
 
 
 class TemplateKey(NamedTuple):
-    """All that a plan's program follows from but numbers of the cluster. layers: their identity; an equal one is another."""
+    """Everything that determines a program except the numbers of the cluster. layers: identity of the list of layers."""
 
     plan: Plan
     ranges: tuple[range, ...]
@@ -162,7 +164,7 @@ class TemplateKey(NamedTuple):
     reduced_bytes: int
     zero: int
     unevenness: Perturbations
-    times: PassTimes
+    pass_times: PassTimes
     devices: int
     cards: int
     is_uniform: bool
@@ -178,26 +180,26 @@ class TemplateKey(NamedTuple):
 
 
 class _CachedTemplate(NamedTuple):
-    # so that no others get their identity
+    # referenced so that no other object gets the same id
     layers: Sequence[Layer]
-    sketch: ProgramTemplate
+    template: ProgramTemplate
 
 
-_SKETCHES: Final[OrderedDict[TemplateKey, _CachedTemplate]] = OrderedDict()
+_TEMPLATES: Final[OrderedDict[TemplateKey, _CachedTemplate]] = OrderedDict()
 
 
-def kept(shape: TemplateKey) -> ProgramTemplate | None:
-    """The sketch of a shape, if it is still there."""
-    if shape not in _SKETCHES:
+def cached_template(key: TemplateKey) -> ProgramTemplate | None:
+    """The cached template of a key, or None."""
+    if key not in _TEMPLATES:
         return None
-    _SKETCHES.move_to_end(shape)
-    return _SKETCHES[shape].sketch
+    _TEMPLATES.move_to_end(key)
+    return _TEMPLATES[key].template
 
 
-def keep(shape: TemplateKey, layers: Sequence[Layer], sketch: ProgramTemplate) -> None:
-    """Keeps it for a while, unless it is too large, or was drawn for numbers that vary."""
-    if len(sketch.program) > _MOST_TASKS or any(getattr(sketch.program, name).ndim > 1 for name in _COLUMNS):
+def store_template(key: TemplateKey, layers: Sequence[Layer], template: ProgramTemplate) -> None:
+    """Caches a template, unless it is too large or its numbers vary between points."""
+    if len(template.program) > _MAX_TASKS or any(getattr(template.program, name).ndim > 1 for name in _COLUMNS):
         return
-    _SKETCHES[shape] = _CachedTemplate(layers, sketch)
-    if len(_SKETCHES) > _KEPT:
-        _SKETCHES.popitem(last=False)
+    _TEMPLATES[key] = _CachedTemplate(layers, template)
+    if len(_TEMPLATES) > _MAX_TEMPLATES:
+        _TEMPLATES.popitem(last=False)

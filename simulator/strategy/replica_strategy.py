@@ -1,4 +1,4 @@
-"""What strategies of replicas have in common: fields, rules, and that a plan says all of it."""
+"""Common base of replica strategies: fields, checks, and their Plan."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from scaleproof.simulator.strategy.pipeline.stage_partition import Balance, cut,
 from scaleproof.simulator.strategy.plan import Plan
 
 
-class Staged(Spec):
-    """Fields of what is cut into pipeline stages."""
+class PipelineStages(Spec):
+    """Fields of strategies that divide the model into pipeline stages."""
 
     stages_: Count = Field(1, alias="stages", description="pipeline ranks of a worker")
-    chunks: Count = Field(1, description="stages of the model on each rank (virtual stages)")
+    chunks: Count = Field(1, description="model stages on each rank (virtual stages)")
     schedule: ScheduleName = "1f1b"
-    balance: Balance = Field("layers", description="what stages have alike, or how many blocks each has")
+    balance: Balance = Field("layers", description="what is balanced between stages, or the number of blocks of each")
     account_for_embedding: bool = Field(False, description="count the embedding as a layer when stages are cut")
     account_for_loss: bool = Field(False, description="count the output head and the loss as a layer when stages are cut")
-    overlap_sends: bool = Field(False, description="send and receive activations beside passes")
+    overlap_sends: bool = Field(False, description="overlap sends and receives of activations with passes")
 
     @property
     def balance_of(self) -> Balance:
-        """How the model is cut into stages."""
+        """Distribution of layers over stages."""
         return self.balance
 
 
-class Averaged(Spec):
-    """Fields of what averages gradients over workers."""
+class GradientAveraging(Spec):
+    """Fields of strategies that average gradients over workers."""
 
     workers_: Count = Field(1, alias="workers", description="replicas of the model")
     bucket_bytes: Bytes = Field(25 * 2.0**20, alias="bucket", description="size at which a bucket of gradients closes")
-    overlap: bool = Field(True, description="sum buckets while the backward pass goes on")
-    algorithm: str | None = Field(None, description="of the allreduce; the library's choice if absent")
-    compression: AnyCompression | None = Field(None, description="what workers exchange in place of their gradients")
-    prefetch: int = Field(1, ge=0, le=1000, description="layers that are gathered ahead, where parameters are shared out")
+    overlap: bool = Field(True, description="overlap the sum of buckets with the backward pass")
+    algorithm: str | None = Field(None, description="algorithm of the all-reduce; the library's choice if absent")
+    compression: AnyCompression | None = Field(None, description="compression of gradients")
+    prefetch: int = Field(1, ge=0, le=1000, description="layers whose parameters are gathered ahead (zero 3)")
     reshard: bool = Field(
-        True, description="drop gathered parameters after the forward pass; else pipelines keep them for the whole step"
+        True, description="free gathered parameters after the forward pass; else pipelines keep them for the whole step"
     )
     scatter: Literal["microbatch", "step"] = Field(
-        "microbatch", description="scatter gradients after each microbatch, or whole ones once a step (FSDP's no_sync)"
+        "microbatch", description="scatter gradients after each microbatch, or once per step (FSDP's no_sync)"
     )
-    shard_over: Count | None = Field(None, description="workers that share states; all if absent (hybrid sharding)")
+    shard_over: Count | None = Field(None, description="workers that shard states; all if absent (hybrid sharding)")
 
 
 class Replicated(Strategy, ABC):
-    """Strategies whose plan says everything."""
+    """Strategies that are described completely by their plan."""
 
     @property
     def workers(self) -> int:
@@ -82,15 +82,15 @@ class Replicated(Strategy, ABC):
     @property
     @abstractmethod
     def plan(self) -> Plan:
-        """How replicas are divided and scheduled."""
+        """Division and schedule of the replicas."""
 
     @property
     def balance_of(self) -> Balance:
-        """How the model is cut into stages."""
+        """Distribution of layers over stages."""
         return "layers"
 
     def ranges(self, job: Job) -> list[range]:
-        """The layers of each stage of the model. Raises FieldError where it cannot be cut so."""
+        """Layers of each stage of the model. Raises FieldError if the model cannot be divided accordingly."""
         return cut(self.plan.exchanging(job), self.plan, self.balance_of)
 
     def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
@@ -112,23 +112,23 @@ class Replicated(Strategy, ABC):
         schedules.check(plan.schedule, plan.stages, plan.microbatches, plan.chunks)
         known = names_for("all_reduce", list(ALGORITHMS))
         if plan.algorithm is not None and plan.algorithm not in known:
-            message = f"no algorithm of an allreduce is called {plan.algorithm!r}; give one of {', '.join(sorted(known))}"
+            message = f"unknown all-reduce algorithm {plan.algorithm!r}; give one of {', '.join(sorted(known))}"
             raise FieldError(("strategy", "algorithm"), message)
 
     def compile(self, job: Job) -> Program:
         return compile_plan(self.plan, job, self.ranges(job))
 
 
-def averaging(fields: Averaged) -> dict[str, Any]:
-    """What the fields of averaging say of a plan."""
+def averaging_options(fields: GradientAveraging) -> dict[str, Any]:
+    """Options of a Plan from the fields of gradient averaging."""
     names = ("bucket_bytes", "overlap", "algorithm", "compression", "prefetch", "reshard", "scatter", "shard_over")
     return {"workers": fields.workers_} | {name: getattr(fields, name) for name in names}
 
 
-def staging(fields: Staged) -> dict[str, Any]:
-    """What the fields of stages say of a plan."""
+def pipeline_options(fields: PipelineStages) -> dict[str, Any]:
+    """Options of a Plan from the fields of pipeline stages."""
     names = ("chunks", "schedule", "overlap_sends", "account_for_embedding", "account_for_loss")
     return {"stages": fields.stages_} | {name: getattr(fields, name) for name in names}
 
 
-__all__ = ["Averaged", "Replicated", "Shares", "Staged", "averaging", "staging"]
+__all__ = ["GradientAveraging", "PipelineStages", "Replicated", "Shares", "averaging_options", "pipeline_options"]

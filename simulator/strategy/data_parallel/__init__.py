@@ -1,1 +1,1 @@
-"""TODO: simulator.strategy.data_parallel."""
+"""Data parallelism: buckets, gradient synchronisation, ZeRO, compression, local SGD and data loading."""

@@ -1,7 +1,7 @@
-"""Compression of gradients: what workers exchange instead of a bucket's gradients, and what the device takes for it.
+"""Compression of gradients: what workers send in place of a bucket's gradients, and the device time of compressing.
 
-Layers tell how many elements a parameter tensor has, not its shape; where a method needs matrices, a tensor counts as a square
-one, which has the smallest factors (PyTorch's batched PowerSGD hook makes a square of a whole bucket in the same way).
+Layers have the number of elements of a parameter tensor, not its shape. Methods that need matrices treat a tensor as square,
+which has the smallest factors (PyTorch's batched PowerSGD hook makes a square of a whole bucket in the same way).
 """
 
 from __future__ import annotations
@@ -16,45 +16,46 @@ from pydantic import Field
 from scaleproof.simulator.cluster.device.device import ELEMENT_BYTES, Device, Precision
 from scaleproof.simulator.common.spec import Spec
 
-# Factors are sent where they have less than this share of the tensor's elements (PyTorch's hook: min_compression_rate of 2).
+# Factors are sent if they have less than this share of the tensor's elements (PyTorch's hook: min_compression_rate of 2).
 _WORTHWHILE: Final = 0.5
-# Kernels in which a column of a factor is orthogonalised: its norm, and what it takes from the columns behind it.
+# Kernels that orthogonalise a column of a factor: its norm, its projections, and their subtraction from later columns.
 _ORTHOGONAL_KERNELS: Final = 3
-# Of a position within a bucket.
+# Bytes of a position within a bucket.
 _INDEX_BYTES: Final = 4
 
 
-class Wire(NamedTuple):
-    """A collective that takes the place of a bucket's allreduce. size_bytes: what each worker puts in."""
+class CompressedCollective(NamedTuple):
+    """A collective that replaces a bucket's all-reduce. size_bytes: input of each worker."""
 
     op: Literal["all_reduce", "all_gather"]
     size_bytes: float
 
     def collective_bytes(self, workers: int) -> float:
-        """Its size as collectives count it: an all_gather's is what each worker has in the end."""
+        """Size of the collective in bytes; for an all-gather, the output of each worker."""
         return self.size_bytes * (workers if self.op == "all_gather" else 1)
 
 
 class Compression(Spec, ABC):
-    """How a bucket of gradients is made smaller. tensors: elements of each parameter tensor in the bucket."""
+    """A method that makes a bucket of gradients smaller. tensors: elements of each parameter tensor in the bucket."""
 
     @abstractmethod
-    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[Wire]:
-        """What is sent instead of a bucket's gradients, one collective after the other."""
+    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[CompressedCollective]:
+        """Collectives that replace a bucket's all-reduce, in order."""
 
     @abstractmethod
     def work_s(self, tensors: Sequence[int], workers: int, device: Device, precision: Precision) -> float:
-        """Seconds that a worker's device takes to make what is sent, and gradients again of what comes.
+        """Seconds in which a worker's device compresses its gradients and decompresses what it receives.
 
-        What is left over stays with the worker and is added to its next gradients (error feedback), where a method leaves any.
+        The compression error stays with the worker and is added to its next gradients (error feedback), for methods that have
+        one.
         """
 
 
 class Cast(Compression):
-    """Gradients are rounded to 16 bits; those that have no more are sent as they are."""
+    """Gradients are rounded to 16 bits; narrower ones are sent unchanged."""
 
-    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[Wire]:
-        return [Wire("all_reduce", float(sum(tensors) * min(2, element_bytes)))]
+    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[CompressedCollective]:
+        return [CompressedCollective("all_reduce", float(sum(tensors) * min(2, element_bytes)))]
 
     def work_s(self, tensors: Sequence[int], workers: int, device: Device, precision: Precision) -> float:
         wide_bytes = ELEMENT_BYTES[precision]
@@ -74,37 +75,38 @@ class Bf16(Cast):
 
 
 class PowerSgd(Compression):
-    """Two factors of `rank` columns for each matrix, by one power iteration from the factor before (arXiv 1905.13727).
+    """Two factors of `rank` columns for each matrix, by one power iteration from the previous factor (arXiv 1905.13727).
 
-    Tensors too small to gain by it are sent as they are.
+    Tensors for which this saves too little are sent unchanged.
     """
 
     kind: Literal["power_sgd"] = "power_sgd"
     rank: int = Field(4, ge=1, le=1024)
 
-    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[Wire]:
-        """The tensors sent whole, then the left factors, then the right ones, which are made of the sum of the left."""
-        factor_bytes = sum(self._factor(tensor) for tensor in tensors if self._pays(tensor)) * element_bytes
-        whole_bytes = float(sum(tensor for tensor in tensors if not self._pays(tensor)) * element_bytes)
-        wires = [Wire("all_reduce", size_bytes) for size_bytes in (whole_bytes, factor_bytes, factor_bytes)]
-        return [wire for wire in wires if wire.size_bytes]
+    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[CompressedCollective]:
+        """All-reduces of the uncompressed tensors, of the left factors, and of the right factors, which depend on the sum of
+        the left ones."""
+        factor_bytes = sum(self._factor(tensor) for tensor in tensors if self._is_worthwhile(tensor)) * element_bytes
+        whole_bytes = float(sum(tensor for tensor in tensors if not self._is_worthwhile(tensor)) * element_bytes)
+        result = [CompressedCollective("all_reduce", size_bytes) for size_bytes in (whole_bytes, factor_bytes, factor_bytes)]
+        return [one for one in result if one.size_bytes]
 
     def work_s(self, tensors: Sequence[int], workers: int, device: Device, precision: Precision) -> float:
-        """Algorithms 1 and 2 of the paper: P = MQ, P made orthogonal, Q = MᵀP, the gradient PQᵀ, and what is left over.
+        """Algorithms 1 and 2 of the paper: P = MQ, orthogonalised P, Q = MᵀP, the gradient PQᵀ, and the error.
 
-        Matrices of the same shape are worked on together, in one kernel.
+        Matrices of the same shape share one kernel.
         """
-        matrices = [tensor for tensor in tensors if self._pays(tensor)]
+        matrices = [tensor for tensor in tensors if self._is_worthwhile(tensor)]
         return sum(self._matrices_s(size, matrices.count(size), device, precision) for size in set(matrices))
 
     def _matrices_s(self, size: int, count: int, device: Device, precision: Precision) -> float:
-        """Of `count` matrices of `size` elements each."""
+        """Seconds for `count` matrices of `size` elements each."""
         matrix_bytes = float(count * size * ELEMENT_BYTES[precision])
         column_bytes = matrix_bytes / math.sqrt(size)
-        # what was left over is added to the gradient; later what is sent is taken from it: two read, one written, each time
+        # the error is added to the gradient, and later the sent part is subtracted from it: two reads and one write each
         feedback_s = 2 * _kernel_s(device, precision, 3 * matrix_bytes)
         products_s = 3 * _kernel_s(device, precision, matrix_bytes, 2.0 * count * size * self.rank)
-        # each column behind a column is read to be compared with it, and again, and written, to be made orthogonal to it
+        # for each column, each later column is read for the projection, then read and written for the subtraction
         following = self.rank * (self.rank - 1) / 2
         kernels, moved_bytes = _ORTHOGONAL_KERNELS * self.rank, 3 * column_bytes * (following + self.rank)
         return feedback_s + products_s + kernels * _kernel_s(device, precision, moved_bytes / kernels)
@@ -113,21 +115,22 @@ class PowerSgd(Compression):
         """Elements of one of the two factors of a square matrix."""
         return self.rank * math.sqrt(tensor)
 
-    def _pays(self, tensor: int) -> bool:
+    def _is_worthwhile(self, tensor: int) -> bool:
         return 2 * self._factor(tensor) < _WORTHWHILE * tensor
 
 
 class TopK(Compression):
-    """The `share` of the values that are largest, each with its position (arXiv 1712.01887): every worker gets all workers'."""
+    """The `share` of largest values, each with its position (arXiv 1712.01887); every worker receives those of all workers."""
 
     kind: Literal["top_k"] = "top_k"
-    share: float = Field(0.001, gt=0, le=1, description="of a tensor's values that a worker sends")
+    share: float = Field(0.001, gt=0, le=1, description="share of a tensor's values that a worker sends")
 
-    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[Wire]:
-        return [Wire("all_gather", float(self._sent(tensors) * (element_bytes + _INDEX_BYTES)))]
+    def wire(self, tensors: Sequence[int], element_bytes: int) -> list[CompressedCollective]:
+        return [CompressedCollective("all_gather", float(self._sent(tensors) * (element_bytes + _INDEX_BYTES)))]
 
     def work_s(self, tensors: Sequence[int], workers: int, device: Device, precision: Precision) -> float:
-        """Adding what was left over, picking what is above a threshold (found on a sample), adding up what all workers send."""
+        """Seconds for adding the error, selecting values above a threshold (found on a sample), and adding the values of all
+        workers."""
         value_bytes, sent = ELEMENT_BYTES[precision], self._sent(tensors)
         whole_bytes, pair_bytes = sum(tensors) * value_bytes, value_bytes + _INDEX_BYTES
         added_s = _kernel_s(device, precision, 3 * whole_bytes)
@@ -143,7 +146,7 @@ AnyCompression = Annotated[Fp16 | Bf16 | PowerSgd | TopK, Field(discriminator="k
 
 
 def _kernel_s(device: Device, precision: Precision, moved_bytes: float, flops: float = 0.0) -> float:
-    """Seconds of one kernel, bound by the bytes that it moves or by what it computes."""
+    """Seconds of one kernel, bound by memory traffic or by compute."""
     kernels = device.kernels
     launch_s, memory_share, peak_share = (
         (kernels.launch_s, kernels.memory_share, kernels.tile_share) if kernels else (0.0, 1.0, device.efficiency or 1.0)

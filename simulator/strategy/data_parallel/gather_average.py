@@ -1,4 +1,4 @@
-"""Gather and average: the textbook's data parallelism, in which one worker collects all gradients and hands out parameters."""
+"""Gather and average: textbook data parallelism, in which one worker collects all gradients and distributes parameters."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
 # Adding a gradient to a sum reads two and writes one.
 _SUM_ACCESSES: Final = 3
-# what runs at the same time by construction
+# Numbers of sets of concurrent transfers.
 _GATHER: Final = 0
 _BROADCAST: Final = 1
 
 
 class GatherAverage(Strategy):
-    """All workers send their gradients to worker 0, which trains as well; it averages, updates, and sends parameters to all.
+    """All workers send their gradients to worker 0, which also trains; it averages, updates, and sends parameters to all.
 
-    Nothing of it overlaps: of n workers, (n − 1) times the gradients enter the main worker over its link, then (n − 1) times
-    the parameters leave it, where a ring moves 2 · (n − 1) / n times the gradients through the link of each.
+    Nothing overlaps: with n workers, (n − 1) times the gradients enter the main worker over its link, and (n − 1) times the
+    parameters leave it, where a ring moves 2 · (n − 1) / n times the gradients over each link.
     """
 
     kind: Literal["gather_average"] = "gather_average"
@@ -38,55 +38,58 @@ class GatherAverage(Strategy):
         return self.workers_
 
     def compile(self, job: Job) -> Program:
-        """Passes of all workers, the gather, the main worker's sum and update, the broadcast."""
+        """Passes of all workers, the gather, the main worker's sum and update, and the broadcast."""
         builder = ProgramBuilder()
-        fabric = ResourceMap(job.cluster, builder)
-        placed = place(self.workers, job.cluster.node.devices, self._apart(job))
-        feeding, costs = Feeding(builder, job), job.costs()
+        resource_map = ResourceMap(job.cluster, builder)
+        worker_classes = place(self.workers, job.cluster.node.devices, self._distinguishable_ranks(job))
+        batches, costs = Feeding(builder, job), job.costs()
         ranks, gradients = [], []
-        for alike in placed:
-            name = f"{alike.ranks} workers" if alike.ranks > 1 else f"worker {alike.rank}"
-            rank = fabric.add_rank(name, job.unevenness, alike.rank, alike.node, alike.each, alike.ranks)
-            feeding.add(rank, alike.node, alike.each, alike.ranks)
+        for worker_class in worker_classes:
+            name = f"{worker_class.ranks} workers" if worker_class.ranks > 1 else f"worker {worker_class.rank}"
+            rank = resource_map.add_rank(
+                name, job.unevenness, worker_class.rank, worker_class.node, worker_class.each, worker_class.ranks
+            )
+            batches.add(rank, worker_class.node, worker_class.each, worker_class.ranks)
             builder.compute(rank, Phase.FORWARD, costs.forward_s.sum())
             gradients.append(builder.compute(rank, Phase.BACKWARD, costs.backward_s.sum()))
             ranks.append(rank)
         main, others = ranks[0], ranks[1:]
         parameters = float(costs.parameters.sum())
         size_bytes = parameters * job.element_bytes
-        paths = [_paths(fabric, alike, size_bytes) for alike in placed[1:]]
+        paths = [_paths(resource_map, worker_class, size_bytes) for worker_class in worker_classes[1:]]
         gathered = [
-            builder.transfer(rank, main, size_bytes, into, Phase.SEND, (ready,), together=_GATHER)
-            for rank, (into, _), ready in zip(others, paths, gradients[1:], strict=True)
+            builder.transfer(rank, main, size_bytes, to_main, Phase.SEND, (ready,), together=_GATHER)
+            for rank, (to_main, _), ready in zip(others, paths, gradients[1:], strict=True)
         ]
         for rank, sent in zip(others, gathered, strict=True):
             builder.wait(rank, Phase.SEND, [sent])
         builder.wait(main, Phase.RECEIVE, gathered)
         sum_s = (self.workers - 1) * _SUM_ACCESSES * size_bytes / job.cluster.device.memory_bandwidth_Bps
         updated = builder.compute(main, Phase.OPTIMIZER, sum_s + job.optimizer_s(parameters))
-        handed_out = [
-            builder.transfer(main, rank, size_bytes, out, Phase.SEND, (updated,), together=_BROADCAST)
-            for rank, (_, out) in zip(others, paths, strict=True)
+        broadcast = [
+            builder.transfer(main, rank, size_bytes, from_main, Phase.SEND, (updated,), together=_BROADCAST)
+            for rank, (_, from_main) in zip(others, paths, strict=True)
         ]
-        for rank, received in zip(others, handed_out, strict=True):
+        for rank, received in zip(others, broadcast, strict=True):
             builder.wait(rank, Phase.SYNCHRONISE, [received])
-        builder.wait(main, Phase.SEND, handed_out)
+        builder.wait(main, Phase.SEND, broadcast)
         return builder.build()
 
-    def _apart(self, job: Job) -> Collection[int]:
-        """The main worker and those told apart; all, where messages of folded workers would not share what they do share."""
+    def _distinguishable_ranks(self, job: Job) -> Collection[int]:
+        """The main worker and other distinguishable ranks; all, if messages of folded workers would not share links
+        correctly."""
         if job.cluster.is_uniform and job.cluster.node.cards_used == 1:
-            return {0, *job.apart(self.workers)}
+            return {0, *job.distinguishable_ranks(self.workers)}
         return range(self.workers)
 
 
-def _paths(fabric: ResourceMap, alike: Placed, size_bytes: float) -> tuple[Path, Path]:
-    """Of a message to the main worker, node 0's device 0, and of one back, for each of alike workers at the same time."""
-    device = alike.rank % fabric.cluster.node.devices
-    there, back = (device, 0), (0, device)
-    if alike.node > 0:
-        into = fabric.between(alike.node, 0, size_bytes, alike.each, alike.ranks, there)
-        return into, fabric.between(0, alike.node, size_bytes, alike.ranks, alike.each, back)
-    names, each = (f"node 0 device {device}", "node 0 device 0"), alike.each
-    into = fabric.inside(0, *names, size_bytes, 1, each, each, there)
-    return into, fabric.inside(0, *names[::-1], size_bytes, each, 1, each, back)
+def _paths(resource_map: ResourceMap, worker_class: Placed, size_bytes: float) -> tuple[Path, Path]:
+    """Paths of a message to the main worker (node 0, device 0) and of one back, for each of a class of concurrent workers."""
+    device = worker_class.rank % resource_map.cluster.node.devices
+    inward, outward = (device, 0), (0, device)
+    if worker_class.node > 0:
+        to_main = resource_map.between(worker_class.node, 0, size_bytes, worker_class.each, worker_class.ranks, inward)
+        return to_main, resource_map.between(0, worker_class.node, size_bytes, worker_class.ranks, worker_class.each, outward)
+    names, each = (f"node 0 device {device}", "node 0 device 0"), worker_class.each
+    to_main = resource_map.inside(0, *names, size_bytes, 1, each, each, inward)
+    return to_main, resource_map.inside(0, *names[::-1], size_bytes, each, 1, each, outward)

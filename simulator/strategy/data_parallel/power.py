@@ -1,4 +1,4 @@
-"""Power: what a device's power limit leaves kernels that run next to collectives."""
+"""Power contention: the rate that kernels lose to collectives at a device's power limit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PICO: Final = 1e-12
 
 @dataclass(frozen=True)
 class PowerBudget:
-    """Power that kernels and collectives draw, as shares of what the device's power limit leaves beyond its idle power.
+    """Power of kernels and collectives, as shares of the device's power limit minus its idle power.
 
-    products, memory: of kernels that products or memory bandwidth bound, alone. channels: of the processors of all channels of
-    collectives. budget_W: what the limit leaves.
+    products, memory: kernels alone that are bound by matrix products or by memory bandwidth. channels: processors of all
+    channels of collectives. budget_W: power limit minus idle power, watts.
     """
 
     products: float
@@ -34,7 +34,7 @@ class PowerBudget:
 
     @classmethod
     def of(cls, device: Device, processors: float) -> Self | None:
-        """The budget of a device of which channels occupy the share `processors`; None where no limit is known."""
+        """The budget of a device on which channels occupy the share `processors`; None if no limit is known."""
         kernels = device.kernels
         if device.power_limit_W is None or kernels is None:
             return None
@@ -49,10 +49,10 @@ class PowerBudget:
         )
 
     def lost(self, moved_W: Times) -> tuple[Times, Times]:
-        """Shares of their rate that kernels lose that products bound, and that memory bandwidth bounds, next to collectives.
+        """Shares of their rate that kernels bound by products, and by memory bandwidth, lose next to collectives.
 
-        moved_W: watts that collectives draw for moving bytes. Power is shared max-min fairly: collectives have what they draw,
-        up to a half.
+        moved_W: watts that collectives draw for moving bytes. Power is shared max-min fairly: collectives get their demand, up
+        to a half.
         """
         left = 1 - np.minimum(self.channels + moved_W / self.budget_W, 0.5)
         products, memory = (np.maximum(0.0, 1 - left / alone) for alone in (self.products, self.memory))
@@ -60,7 +60,7 @@ class PowerBudget:
 
 
 def joules_per_bus_byte(memory_bytes: float) -> float:
-    """Joules that a device spends on a byte on the bus for which it moves `memory_bytes` bytes of memory."""
+    """Joules that a device spends per byte on the bus, if `memory_bytes` bytes of memory are moved for it."""
     constants = _constants()
     energy_pJ = constants["memory_pJ_per_bit"] * memory_bytes + constants["link_pJ_per_bit"]
     return float(_BITS * _PICO * energy_pJ)

@@ -1,4 +1,4 @@
-"""Data parallelism: every worker trains on its share of the samples, and gradients are averaged, bucket by bucket."""
+"""Data parallelism: every worker trains on its share of the samples, and gradients are averaged bucket by bucket."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from pydantic import Field
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.common.units import Bytes
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import Averaged, Replicated, Shares, averaging
+from scaleproof.simulator.strategy.replica_strategy import GradientAveraging, Replicated, Shares, averaging_options
 
 
-class DataParallel(Averaged, Replicated):
-    """Every worker holds the whole model, or with ZeRO's stages a part of it, and trains on its share of the samples.
+class DataParallel(GradientAveraging, Replicated):
+    """Every worker has the whole model, or with ZeRO a shard of it, and trains on its share of the samples.
 
-    Gradients are averaged bucket by bucket, as PyTorch's DistributedDataParallel does it, by the algorithm that the library
-    chooses if none is said. Of several microbatches the last alone is followed by an average; where gradients are shared out
-    (`training.zero` from 2 on) each is.
+    Gradients are averaged bucket by bucket, as in PyTorch's DistributedDataParallel, by the given algorithm or the library's
+    choice. With several microbatches only the last is followed by an average; if gradients are sharded (`training.zero` from 2
+    on) each is.
     """
 
     kind: Literal["data_parallel"] = "data_parallel"
-    first_bucket_bytes: Bytes = Field(2.0**20, alias="first_bucket", description="the same for the first bucket")
-    microbatches_: Count = Field(1, alias="microbatches", description="passes whose gradients are added up before an average")
+    first_bucket_bytes: Bytes = Field(2.0**20, alias="first_bucket", description="size at which the first bucket closes")
+    microbatches_: Count = Field(
+        1, alias="microbatches", description="passes whose gradients are accumulated before they are averaged"
+    )
     shares: Shares | None = None
 
     @property
     def plan(self) -> Plan:
         return Plan(
-            **averaging(self),
+            **averaging_options(self),
             first_bucket_bytes=self.first_bucket_bytes,
             microbatches=self.microbatches_,
             shares=self.shares,

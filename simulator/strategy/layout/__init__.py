@@ -1,1 +1,1 @@
-"""TODO: simulator.strategy.layout."""
+"""Placement of ranks: device mesh, rank classes on nodes, resources and paths of messages."""

@@ -1,4 +1,4 @@
-"""Loads: what share of a collective's size passes over the network's channels, however fast these are."""
+"""Link loads of a collective: shares of its size on the network's channels, independent of their bandwidth."""
 
 from __future__ import annotations
 
@@ -16,60 +16,61 @@ from scaleproof.simulator.cluster.network.wiring import Channel, Vertex
 
 
 @dataclass(frozen=True, eq=False)
-class Shapes:
-    """Nodes and network without how fast they are: what share of a size passes where is the same for all such."""
+class NetworkShape:
+    """Nodes and network without bandwidths; loads are the same for all clusters with the same shape."""
 
     node: Node
     network: Link
 
     @functools.cached_property
-    def apart(self) -> int:
-        """Endpoints of the network on a node."""
+    def endpoints_per_node(self) -> int:
+        """Number of network endpoints on a node."""
         return self.node.cards_used if self.network.topology.tells_cards_apart else 1
 
 
-def shapes(node: Node, network: Link) -> Shapes:
-    """Those of a node and a network: one object for all that are alike, which is compared sooner than they are."""
-    return _alike(node.model_copy(update={"link": node.link and unit(node.link)}), unit(network))
+def network_shape(node: Node, network: Link) -> NetworkShape:
+    """The shape of a node and a network; equal shapes are the same object, which is fast to compare."""
+    return _shared_shape(node.model_copy(update={"link": node.link and unit(node.link)}), unit(network))
 
 
-_alike = functools.lru_cache(maxsize=64)(Shapes)
+_shared_shape = functools.lru_cache(maxsize=64)(NetworkShape)
 
 
-class Load(NamedTuple):
-    """A collective and what it loads, as `network_loads` is asked for it."""
+class CollectiveLoad(NamedTuple):
+    """A collective whose link loads are to be computed; arguments of `network_loads`."""
 
     algorithm: str
     op: Op
     group: Group
-    shapes: Shapes
+    shape: NetworkShape
     rotates: bool
 
     @property
     def by_channel(self) -> Mapping[Channel, float]:
-        """What it sends over each channel of the network, as a share of its size."""
-        return network_loads(self.algorithm, self.op, self.group, self.shapes.node, self.shapes.network, self.rotates)
+        """Share of the collective's size on each channel of the network."""
+        return network_loads(self.algorithm, self.op, self.group, self.shape.node, self.shape.network, self.rotates)
 
 
 @functools.lru_cache(maxsize=256)
-def of_modelled(load: Load, nodes: tuple[int, ...]) -> Mapping[Channel, float]:
-    """Loads of the modelled nodes' own links. Where others are folded into them, each has that of the busiest like it."""
-    folded, loads, apart = len(nodes) < load.group.nodes, load.by_channel, load.shapes.apart
-    busiest = _busiest(load) if folded else {}
-    ways = ("both",) if load.shapes.network.duplex == "half" else ("out", "in")
+def modelled_loads(load: CollectiveLoad, nodes: tuple[int, ...]) -> Mapping[Channel, float]:
+    """Loads of the links of the modelled nodes. If other nodes are folded into them, each link has the maximum load of its
+    equivalents."""
+    folded, loads, endpoints_per_node = len(nodes) < load.group.nodes, load.by_channel, load.shape.endpoints_per_node
+    busiest = _busiest_endpoints(load) if folded else {}
+    directions = ("both",) if load.shape.network.duplex == "half" else ("out", "in")
     result: dict[Channel, float] = {}
-    for node, card, way in itertools.product(nodes, range(apart), ways):
-        channel = way, node * apart + card
-        if share := busiest.get((way, card), 0.0) if folded else loads.get(channel, 0.0):
+    for node, card, direction in itertools.product(nodes, range(endpoints_per_node), directions):
+        channel = direction, node * endpoints_per_node + card
+        if share := busiest.get((direction, card), 0.0) if folded else loads.get(channel, 0.0):
             result[channel] = share
     return result
 
 
 @functools.lru_cache(maxsize=256)
-def _busiest(load: Load) -> Mapping[tuple[Vertex, int], float]:
-    """The most that an endpoint of any node sends, or gets, by way and by its number on the node."""
+def _busiest_endpoints(load: CollectiveLoad) -> Mapping[tuple[Vertex, int], float]:
+    """Maximum load of an endpoint of any node, by direction and endpoint number on the node."""
     result: dict[tuple[Vertex, int], float] = {}
-    for (way, end), share in load.by_channel.items():
-        like = way, cast(int, end) % load.shapes.apart
-        result[like] = max(share, result.get(like, 0.0))
+    for (direction, end), share in load.by_channel.items():
+        key = direction, cast(int, end) % load.shape.endpoints_per_node
+        result[key] = max(share, result.get(key, 0.0))
     return result

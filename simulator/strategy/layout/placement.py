@@ -1,4 +1,4 @@
-"""Placement: which ranks are alike, and on which nodes they are. Alike ranks are folded into one class."""
+"""Placement of ranks on nodes. Equivalent ranks are folded into one class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Placed(NamedTuple):
-    """A class of alike ranks: `each` on every one of `nodes` alike nodes; `node` and `rank` are the first."""
+    """A class of equivalent ranks: `each` ranks on every one of `nodes` equivalent nodes; `node` and `rank` are the first."""
 
     node: int
     nodes: int
@@ -16,25 +16,26 @@ class Placed(NamedTuple):
 
     @property
     def ranks(self) -> int:
+        """Number of ranks of the class."""
         return self.nodes * self.each
 
 
-def place(ranks: int, per_node: int, apart: Collection[int]) -> list[Placed]:
-    """Ranks that fill nodes of `per_node` devices one after the other; those `apart` are classes of their own.
+def place(ranks: int, per_node: int, distinguishable: Collection[int]) -> list[Placed]:
+    """Classes of ranks that fill nodes of `per_node` devices in order; each `distinguishable` rank is a class of its own.
 
-    Nodes that have none of them are alike, but for a last one that is not full.
+    Full nodes without distinguishable ranks are equivalent.
     """
     full = ranks // per_node
-    touched = {rank // per_node for rank in apart if rank < ranks}
+    touched = {rank // per_node for rank in distinguishable if rank < ranks}
     classes = []
-    if alike := full - sum(node < full for node in touched):
+    if equivalent := full - sum(node < full for node in touched):
         first = next(node for node in range(full) if node not in touched)
-        classes.append(Placed(first, alike, per_node, first * per_node))
+        classes.append(Placed(first, equivalent, per_node, first * per_node))
     for node in touched | ({full} if ranks % per_node else set()):
         here = range(node * per_node, min((node + 1) * per_node, ranks))
-        alone = [rank for rank in here if rank in apart]
-        if len(alone) < len(here):
-            first = next(rank for rank in here if rank not in apart)
-            classes.append(Placed(node, 1, len(here) - len(alone), first))
-        classes += [Placed(node, 1, 1, rank) for rank in alone]
+        separate = [rank for rank in here if rank in distinguishable]
+        if len(separate) < len(here):
+            first = next(rank for rank in here if rank not in distinguishable)
+            classes.append(Placed(node, 1, len(here) - len(separate), first))
+        classes += [Placed(node, 1, 1, rank) for rank in separate]
     return sorted(classes, key=lambda placed: placed.rank)

@@ -1,4 +1,4 @@
-"""Point-to-point messages between ranks, as the cluster's library sends them."""
+"""Point-to-point messages between ranks, as the cluster's communication library sends them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from scaleproof.simulator.cluster.collectives.nccl import point_to_point
 from scaleproof.simulator.program import Path, Use
 
 
-def as_sent(path: Path, cluster: Cluster, crosses: bool) -> Path:
-    """Path of a message by the library, from its path by the links alone. crosses: whether it goes from node to node.
+def library_path(path: Path, cluster: Cluster, crosses: bool) -> Path:
+    """Path of a message sent by the library. path: by the links alone. crosses: whether the message leaves its node.
 
-    With NCCL or RCCL it has the latency and the rate of a sendrecv, and uses the links for what is not payload too; it comes no
-    sooner than the links allow. Other libraries send as the links allow.
+    With NCCL or RCCL it has the latency and the rate of a sendrecv, including the protocol's overhead on the links, and is
+    never faster than the links. Other libraries are as fast as the links.
     """
-    facts = chosen_nccl(cluster)
-    if facts is None:
+    nccl = chosen_nccl(cluster)
+    if nccl is None:
         return path
-    way = point_to_point(facts, crosses)
-    uses = tuple(Use(use.resource, use.per_unit / way.share) for use in path.uses)
-    return Path(max(path.latency_s, way.latency_s), min(path.max_Bps * way.share, way.most_Bps), uses, path.weight)
+    sendrecv = point_to_point(nccl, crosses)
+    uses = tuple(Use(use.resource, use.per_unit / sendrecv.share) for use in path.uses)
+    return Path(
+        max(path.latency_s, sendrecv.latency_s), min(path.max_Bps * sendrecv.share, sendrecv.most_Bps), uses, path.weight
+    )

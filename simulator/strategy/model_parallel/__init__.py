@@ -1,1 +1,1 @@
-"""TODO: simulator.strategy.model_parallel."""
+"""Model parallelism: tensor, sequence, context and expert parallelism, and branches of a model on different devices."""

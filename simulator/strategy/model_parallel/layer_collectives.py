@@ -1,4 +1,4 @@
-"""What ranks that share layers exchange within a pass, and for how long a pass is held up by it."""
+"""Collectives among ranks that share layers, and their exposed time within a pass."""
 
 from __future__ import annotations
 
@@ -19,132 +19,141 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.model_parallel.expert_dispatch import PLAIN, Dispatch
 
-# Products of a block that read what tensor-parallel ranks have in common.
+# Matrix products of a block whose inputs all tensor-parallel ranks have.
 _READ_INPUT: Final = frozenset({"qkv", "up"})
 
 
 @dataclass(frozen=True)
-class Exchanges:
-    """expert, expert_tensor: as in `Plan`. overlap_tensor: whether collectives of tensor-parallel ranks are cut into
-    pieces that move while the products before or after them compute (arXiv 2305.06942). dispatch: how tokens get to experts."""
+class LayerCollectives:
+    """Collectives among ranks that share layers.
 
-    grid: DeviceMesh
+    expert, expert_tensor: as in `Plan`. overlap_tensor: whether collectives of tensor-parallel ranks are divided into pieces
+    that overlap with the products before or after them (arXiv 2305.06942). dispatch: options of expert all-to-alls.
+    """
+
+    mesh: DeviceMesh
     expert: int = 1
     overlap_tensor: bool = False
     expert_tensor: int | None = None
     dispatch: Dispatch = PLAIN
-    _known: dict[tuple[int, str, str], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[tuple[int, str, str], ConcurrentCollective] = field(default_factory=dict, compare=False, repr=False)
 
     def group(self, axis: Axis) -> Group:
-        """The ranks that exchange along an axis, of the groups that set the pace."""
+        """The ranks of a collective along an axis; the slowest of all such groups."""
         if axis == "expert":
-            return self.grid.expert_group(self.expert, self.expert_tensor)
+            return self.mesh.expert_group(self.expert, self.expert_tensor)
         if axis == "expert_tensor":
-            return self.grid.along("tensor", self.expert_tensor or self.grid.tensor)
-        return self.grid.along(axis, self.grid.tensor if axis == "tensor" else self.grid.context)
+            return self.mesh.along("tensor", self.expert_tensor or self.mesh.tensor)
+        return self.mesh.along(axis, self.mesh.tensor if axis == "tensor" else self.mesh.context)
 
     def seconds(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """What is hidden takes processors from what it runs beside, and holds the pass up where it takes longer than its part
-        of that, which all have alike that are hidden there."""
+        """Exposed seconds of a collective.
+
+        An overlapped collective takes processors from concurrent operators; it is exposed as far as it takes longer than its
+        part of them, where all collectives overlapped with the same operators have equal parts.
+        """
         if exchange.routed is not None:
             return self._routed_s(exchange, exchange.routed, layer, samples, job)
-        moved_s = self._crowd(cast(Op, exchange.op), exchange.axis, job.cluster).seconds(
+        collective_s = self._concurrent(cast(Op, exchange.op), exchange.axis, job.cluster).seconds(
             exchange.elements * samples * job.element_bytes
         )
         if job.framework.rendezvous:
-            moved_s += rendezvous_s(self.group(exchange.axis), job.cluster)
+            collective_s += rendezvous_s(self.group(exchange.axis), job.cluster)
         if exchange.hidden:
-            beside = [o for o in layer.operators if exchange.beside in ("", o.name)]
-            beside_s = job.operators_s(layer, beside, samples)[exchange.backward]
-            place = exchange.backward, exchange.beside
-            hidden = sum(one.hidden and (one.backward, one.beside) == place for one in layer.exchanges)
-            return max(moved_s * processors_taken(job.cluster), moved_s - beside_s / hidden)
+            operators = [o for o in layer.operators if exchange.beside in ("", o.name)]
+            operators_s = job.operators_s(layer, operators, samples)[exchange.backward]
+            span = exchange.backward, exchange.beside
+            overlapping = sum(one.hidden and (one.backward, one.beside) == span for one in layer.exchanges)
+            return max(collective_s * processors_taken(job.cluster), collective_s - operators_s / overlapping)
         if self.overlap_tensor and _in_pieces(exchange):
-            # the first piece to come, or the last to go, has nothing to move beside
+            # the first piece of a gather, or the last of a scatter, has no product to overlap with
             products = [o for o in layer.operators if isinstance(o, Matmul)]
             products_s = job.operators_s(layer, products, samples)[exchange.backward]
-            alike = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
-            return max(moved_s / self.group(exchange.axis).size, moved_s - products_s / alike)
+            count = sum(_in_pieces(one) and one.backward == exchange.backward for one in layer.exchanges)
+            return max(collective_s / self.group(exchange.axis).size, collective_s - products_s / count)
         if job.framework.overlap_input_gradients and _sums_input_gradients(exchange):
-            return max(moved_s * processors_taken(job.cluster), moved_s - self._weights_s(exchange, layer, samples, job))
-        return moved_s
+            return max(
+                collective_s * processors_taken(job.cluster), collective_s - self._weights_s(exchange, layer, samples, job)
+            )
+        return collective_s
 
     def _weights_s(self, exchange: Exchange, layer: Layer, samples: float, job: Job) -> float:
-        """Seconds of the weight-gradient products that run next to one of a layer's sums of input gradients: half of the
-        backward pass over the products that read the input."""
+        """Seconds of the weight-gradient products that overlap with one sum of input gradients: half of the backward pass of
+        the products that read the input."""
         products = [one for one in layer.operators if one.name in _READ_INPUT]
-        alike = sum(_sums_input_gradients(one) and one.axis == exchange.axis for one in layer.exchanges)
-        return job.operators_s(layer, products, samples)[True] / 2 / alike if products else 0.0
+        count = sum(_sums_input_gradients(one) and one.axis == exchange.axis for one in layer.exchanges)
+        return job.operators_s(layer, products, samples)[True] / 2 / count if products else 0.0
 
     def _routed_s(self, exchange: Exchange, routed: Routed, layer: Layer, samples: float, job: Job) -> float:
-        """What an all-to-all of tokens holds the pass up for. Next to another microbatch's compute each takes processors from
-        its part of that, as hidden exchanges do: both passes over the layer, one of either microbatch, run at the same time."""
+        """Exposed seconds of an all-to-all of tokens. If overlapped with another microbatch's compute, each takes processors
+        from its part of it, the forward pass of one microbatch and the backward pass of another over the layer."""
         size_bytes = exchange.elements * samples * self.dispatch.element_bytes(routed, job.element_bytes)
         if self.dispatch.deduplicated:
-            moved_s = self._deduplicated_s(size_bytes / routed.active, routed, job.cluster)
+            collective_s = self._deduplicated_s(size_bytes / routed.active, routed, job.cluster)
         else:
-            moved_s = self._crowd("alltoall", "expert", job.cluster).seconds(size_bytes)
+            collective_s = self._concurrent("alltoall", "expert", job.cluster).seconds(size_bytes)
         if not self.dispatch.overlap:
-            return moved_s
+            return collective_s
         compute_s = sum(job.operators_s(layer, layer.operators, samples))
-        alike = sum(one.routed is not None for one in layer.exchanges)
-        return max(moved_s * processors_taken(job.cluster), moved_s - compute_s / alike)
+        count = sum(one.routed is not None for one in layer.exchanges)
+        return max(collective_s * processors_taken(job.cluster), collective_s - compute_s / count)
 
     def _deduplicated_s(self, token_bytes: float, routed: Routed, cluster: Cluster) -> float:
-        """Seconds to send a rank's tokens once to each of their nodes while those that have come are forwarded inside the node;
-        both are fully overlapped (arXiv 2412.19437, section 3.2.2). token_bytes: of one copy of all tokens."""
+        """Seconds to send a rank's tokens once to each of their nodes, while received tokens are forwarded inside the node;
+        both overlap completely (arXiv 2412.19437, section 3.2.2). token_bytes: bytes of one copy of all tokens."""
         nodes, ranks = self.dispatch.copies(routed, self.group("expert"))
-        between, inside = (self._direct(place, cluster) for place in ("between nodes", "inside a node"))
+        between, inside = (self._direct(span, cluster) for span in ("between nodes", "inside a node"))
         return max(between.seconds(token_bytes * nodes), inside.seconds(token_bytes * ranks))
 
-    def _direct(self, place: Literal["between nodes", "inside a node"], cluster: Cluster) -> ConcurrentCollective:
-        """All-to-alls of the expert ranks on the same rail of all nodes, or on the same node, by kernels of their own."""
-        key = id(cluster), "alltoall", place
-        if key not in self._known:
+    def _direct(self, span: Literal["between nodes", "inside a node"], cluster: Cluster) -> ConcurrentCollective:
+        """All-to-alls of the expert ranks on the same rail of all nodes, or on the same node, by separate kernels."""
+        key = id(cluster), "alltoall", span
+        if key not in self._cache:
             group = self.group("expert")
-            chosen = group.first if place == "between nodes" else np.flatnonzero(group.node_of == 0)
-            ranks = Group.of(np.array(group.ranks)[chosen].tolist(), group.devices)
-            self._known[key] = crowd_of("alltoall", ranks, cluster, direct_costing)
-        return self._known[key]
+            members = group.first if span == "between nodes" else np.flatnonzero(group.node_of == 0)
+            ranks = Group.of(np.array(group.ranks)[members].tolist(), group.devices)
+            self._cache[key] = concurrent_collective("alltoall", ranks, cluster, direct_costing)
+        return self._cache[key]
 
-    def _crowd(self, op: Op, axis: Axis, cluster: Cluster) -> ConcurrentCollective:
-        # by the cluster's id, since hashing all that is in one takes longer; its crowd keeps it
+    def _concurrent(self, op: Op, axis: Axis, cluster: Cluster) -> ConcurrentCollective:
+        # keyed by the cluster's id, since hashing a cluster is slow; cached entries reference it
         key = id(cluster), op, axis
-        if key not in self._known:
-            self._known[key] = crowd_of(op, self.group(axis), cluster)
-        return self._known[key]
+        if key not in self._cache:
+            self._cache[key] = concurrent_collective(op, self.group(axis), cluster)
+        return self._cache[key]
 
 
 def _sums_input_gradients(exchange: Exchange) -> bool:
-    """Whether tensor-parallel ranks sum gradients of what their products read, which weight gradients do not wait for."""
+    """Whether the collective sums gradients of the products' inputs over tensor-parallel ranks, which weight gradients do not
+    wait for."""
     return exchange.axis == "tensor" and exchange.backward and exchange.op in ("all_reduce", "reduce_scatter")
 
 
 def _in_pieces(exchange: Exchange) -> bool:
-    """Whether it may be cut into pieces beside the product before or after it."""
+    """Whether the collective may be divided into pieces that overlap with the product before or after it."""
     return exchange.axis == "tensor" and not exchange.hidden and exchange.op in ("all_gather", "reduce_scatter")
 
 
 def crowded_s(op: Op, size_bytes: float, group: Group, cluster: Cluster) -> float:
-    """Seconds of a collective that all ranks of its nodes take part in, each in a group of its own like `group`."""
-    return crowd_of(op, group, cluster).seconds(size_bytes)
+    """Seconds of a collective in which all ranks of its nodes take part concurrently, each in a group equivalent to `group`."""
+    return concurrent_collective(op, group, cluster).seconds(size_bytes)
 
 
-def crowd_of(
+def concurrent_collective(
     op: Op, group: Group, cluster: Cluster, cost_of: Callable[[Op, Group, Cluster], Costing] = costing
 ) -> ConcurrentCollective:
-    """The `ConcurrentCollective` of these arguments. Those used last are cached by the identity of the cluster, which each
-    references."""
+    """The `ConcurrentCollective` of these arguments. The latest ones are cached by the identity of the cluster, which they
+    reference."""
     key = op, group, id(cluster), cost_of
-    if key not in _CROWDS:
-        _CROWDS[key] = ConcurrentCollective(op, group, cluster, cost_of)
-        if len(_CROWDS) > _MOST_CROWDS:
-            _CROWDS.popitem(last=False)
-    return _CROWDS[key]
+    if key not in _CACHE:
+        _CACHE[key] = ConcurrentCollective(op, group, cluster, cost_of)
+        if len(_CACHE) > _CACHE_SIZE:
+            _CACHE.popitem(last=False)
+    return _CACHE[key]
 
 
 class ConcurrentCollective:
-    """Such a collective, of any size."""
+    """A collective in which all ranks of its nodes take part concurrently, each in a group equivalent to `group`."""
 
     def __init__(
         self, op: Op, group: Group, cluster: Cluster, cost_of: Callable[[Op, Group, Cluster], Costing] = costing
@@ -152,13 +161,14 @@ class ConcurrentCollective:
         self._cluster = cluster
         self._cost = functools.cache(cost_of(op, group, cluster))
         cards, devices = cluster.node.cards_used, cluster.node.devices
-        wanted = devices / group.per_node * min(group.per_node, cards)
-        self._crowding = max(1.0, wanted / cards) if group.nodes > 1 else 1.0
+        demand = devices / group.per_node * min(group.per_node, cards)
+        self._oversubscription = max(1.0, demand / cards) if group.nodes > 1 else 1.0
 
     def seconds(self, size_bytes: float) -> float:
+        """Seconds of the collective for `size_bytes` bytes."""
         cost = self._cost(size_bytes)
-        return cost.latency_s + self._crowding * (cost.seconds - cost.latency_s)
+        return cost.latency_s + self._oversubscription * (cost.seconds - cost.latency_s)
 
 
-_MOST_CROWDS: Final = 256
-_CROWDS: Final[OrderedDict[tuple[Op, Group, int, object], ConcurrentCollective]] = OrderedDict()
+_CACHE_SIZE: Final = 256
+_CACHE: Final[OrderedDict[tuple[Op, Group, int, object], ConcurrentCollective]] = OrderedDict()

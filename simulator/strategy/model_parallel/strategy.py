@@ -1,4 +1,4 @@
-"""Model parallelism: one copy of the model on several devices, each layer on one of them, all samples at once."""
+"""Model parallelism: one copy of the model on several devices, each layer on one of them, with all samples in one pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
 
 class ModelParallel(Strategy):
-    """Branches of a model run on different devices at the same time; a chain is cut into `stages`, which take turns."""
+    """Branches of a model run concurrently on different devices; a chain is divided into `stages`, which run one after
+    another."""
 
     kind: Literal["model_parallel"] = "model_parallel"
     stages_: Count = Field(1, alias="stages", description="devices")
@@ -39,8 +40,8 @@ class ModelParallel(Strategy):
 
     def parts(self, job: Job) -> list[list[Layer]]:
         device_of = self._device_of(job.layers)
-        own = with_own_weights(job.layers, device_of)
-        return [[layer for layer, at in zip(own, device_of, strict=True) if at == device] for device in range(self.stages)]
+        layers = with_own_weights(job.layers, device_of)
+        return [[layer for layer, at in zip(layers, device_of, strict=True) if at == device] for device in range(self.stages)]
 
     def stage_layers(self, job: Job) -> Sequence[Sequence[int]]:
         device_of = self._device_of(job.layers)
@@ -53,7 +54,8 @@ class ModelParallel(Strategy):
         return [device for device, part in enumerate(cut_into_stages(layers, self.stages)) for _ in part]
 
     def compile(self, job: Job) -> Program:
-        """Layers forward and back, what one device hands to another, gradients of weights that several have, the optimizers."""
+        """Forward and backward tasks of layers, messages between devices, averages of shared weights' gradients, and
+        optimizers."""
         device_of = self._device_of(job.layers)
         passes = _PassTasks(replace(job, layers=with_own_weights(job.layers, device_of)), device_of, self.stages)
         passes.add_forward()
@@ -63,7 +65,7 @@ class ModelParallel(Strategy):
 
 
 def with_own_weights(layers: Sequence[Layer], device_of: Sequence[int]) -> list[Layer]:
-    """The layers, where those that have the weights of a layer on another device have them there as well."""
+    """The layers, where layers that share weights with a layer on another device have a copy of them."""
     owners = owners_of(layers)
     return [
         replace(layer, tensors=layers[owners[i]].tensors) if i in owners and device_of[owners[i]] != device_of[i] else layer
@@ -72,36 +74,36 @@ def with_own_weights(layers: Sequence[Layer], device_of: Sequence[int]) -> list[
 
 
 class _PassTasks:
-    """Adds the passes of a step to a program: a task for each layer, on the device that it is placed on."""
+    """Adds the passes of a step to a program, with one task per layer on the device of the layer."""
 
     def __init__(self, job: Job, device_of: Sequence[int], devices: int) -> None:
         self.builder = ProgramBuilder()
         self.job = job
         self.device_of = device_of
         self.costs: Costs = job.costs()
-        self._fabric = ResourceMap(job.cluster, self.builder)
+        self._resource_map = ResourceMap(job.cluster, self.builder)
         self._places = [divmod(device, job.cluster.node.devices) for device in range(devices)]
         self.ranks = [
-            self._fabric.add_rank(f"device {device}", job.unevenness, device, self._places[device][0])
+            self._resource_map.add_rank(f"device {device}", job.unevenness, device, self._places[device][0])
             for device in range(devices)
         ]
         number = {layer.name: i for i, layer in enumerate(job.layers)}
         self._reads = [[number[name] for name in names] for names in inputs_of(job.layers)]
-        feeding = Feeding(self.builder, job)
+        batch_loader = Feeding(self.builder, job)
         for device in sorted({device_of[i] for i, read in enumerate(self._reads) if not read}):
-            feeding.add(self.ranks[device], self._places[device][0], 1, 1)
+            batch_loader.add(self.ranks[device], self._places[device][0], 1, 1)
         self._sent: dict[tuple[int, int], int] = {}
         self._backward: dict[int, int] = {}
 
     def add_forward(self) -> None:
-        """Every layer once those that it reads have been computed, and sent where they are on another device."""
+        """Adds forward tasks; each layer follows the layers that it reads, and the messages from those on other devices."""
         forward: list[int] = []
         for i, read in enumerate(self._reads):
             after = [self._send(source, i, forward[source]) for source in read if self.device_of[source] != self.device_of[i]]
             forward.append(self.builder.compute(self._rank(i), Phase.FORWARD, self.costs.forward_s[i], after))
 
     def add_backward(self) -> None:
-        """Every layer once the gradients of what it handed on have come."""
+        """Adds backward tasks; each layer follows the gradients of its outputs."""
         readers: dict[int, list[int]] = {}
         for i, read in enumerate(self._reads):
             for source in read:
@@ -116,7 +118,7 @@ class _PassTasks:
             self._backward[i] = self.builder.compute(self._rank(i), Phase.BACKWARD, seconds, after)
 
     def add_optimizers(self, owners: Mapping[int, int]) -> None:
-        """Gradients of weights that two devices have are averaged first; each device then updates its own."""
+        """Adds averages of the gradients of weights that two devices have, and each device's optimizer step."""
         shared: dict[tuple[int, int], int] = {}
         for layer, owner in owners.items():
             devices = (self.device_of[owner], self.device_of[layer])
@@ -124,21 +126,22 @@ class _PassTasks:
                 shared[devices] = shared.get(devices, 0) + self.job.layers[owner].parameters
         after = [self._average(sorted(devices), parameters) for devices, parameters in shared.items()]
         for device, rank in enumerate(self.ranks):
-            here = [layer.parameters for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device]
-            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(sum(here)), after)
+            parameters = [layer.parameters for layer, at in zip(self.job.layers, self.device_of, strict=True) if at == device]
+            self.builder.compute(rank, Phase.OPTIMIZER, self.job.optimizer_s(sum(parameters)), after)
 
     def _rank(self, layer: int) -> int:
         return self.ranks[self.device_of[layer]]
 
     def _send(self, source: int, target: int, after: int, gradient_of: int | None = None) -> int:
-        """The row of the message with a layer's output to another's device (it goes there once), or with its gradient back."""
+        """Row of the message with a layer's output to another layer's device, sent once per device, or with its gradient
+        back."""
         key = (source, self.device_of[target])
         if gradient_of is None and key in self._sent:
             return self._sent[key]
         sent = self.job.layers[source if gradient_of is None else gradient_of]
         size_bytes = float(sent.output_elements * self.job.samples_per_worker * self.job.element_bytes)
         places = self._places[self.device_of[source]], self._places[self.device_of[target]]
-        path = self._fabric.alike_messages(*places, size_bytes)
+        path = self._resource_map.alike_messages(*places, size_bytes)
         row = self.builder.transfer(self._rank(source), self._rank(target), size_bytes, path, Phase.SEND, (after,))
         if gradient_of is None:
             self._sent[key] = row
@@ -147,7 +150,9 @@ class _PassTasks:
     def _average(self, devices: Sequence[int], parameters: int) -> int:
         group = Group.of(list(devices), self.job.cluster.node.devices)
         nodes = sorted({self._places[device][0] for device in devices})
-        moved_bytes, path = self._fabric.collective("all_reduce", group, float(parameters * self.job.element_bytes), nodes)
+        moved_bytes, path = self._resource_map.collective(
+            "all_reduce", group, float(parameters * self.job.element_bytes), nodes
+        )
         last = [min(i for i in self._backward if self.device_of[i] == device) for device in devices]
         ready = [self._backward[i] for i in last]
         return self.builder.collective([self.ranks[device] for device in devices], moved_bytes, path, Phase.SYNCHRONISE, ready)

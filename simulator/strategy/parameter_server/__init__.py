@@ -1,1 +1,1 @@
-"""TODO: simulator.strategy.parameter_server."""
+"""Parameter servers: placement of ranks, sharding of parameters, and the program of a step."""

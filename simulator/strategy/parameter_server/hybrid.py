@@ -1,4 +1,4 @@
-"""Served: replicas that keep their parameters alike through servers, with which every rank exchanges its stage."""
+"""Replicas that synchronise through parameter servers, to which every rank pushes the gradients of its stage."""
 
 from __future__ import annotations
 
@@ -12,37 +12,41 @@ from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.pipeline.tasks import CompileContext, Replica
 
 
-def add_servers(shop: CompileContext, job: Job, replicas: Sequence[Replica]) -> None:
-    """Servers on nodes behind those that train hold equal shards of every tensor of every stage, all workers' experts among
-    them. All ranks push the gradients of theirs; once all have come the servers update, and all ranks pull."""
-    plan = shop.plan
-    alone = not job.cluster.is_uniform or any(rank >= plan.ranks for rank in job.apart(plan.ranks + plan.servers))
-    each = 1 if alone else plan.servers
+def add_servers(context: CompileContext, job: Job, replicas: Sequence[Replica]) -> None:
+    """Adds servers on separate nodes behind those of the workers, with equal shards of every tensor of every stage, experts of
+    all workers included. All ranks push their gradients; once all have arrived the servers update, and all ranks pull."""
+    plan = context.plan
+    separate = not job.cluster.is_uniform or any(
+        rank >= plan.ranks for rank in job.distinguishable_ranks(plan.ranks + plan.servers)
+    )
+    servers_per_class = 1 if separate else plan.servers
     servers = {}
-    for number in range(plan.servers // each):
-        node = -(-plan.ranks // shop.grid.devices) + number
-        name = f"server {plan.ranks + number}" if each == 1 else f"{each} servers"
-        servers[node] = shop.fabric.add_rank(
-            name, job.unevenness, plan.ranks + number, node, multiplicity=each, is_server=True
+    for number in range(plan.servers // servers_per_class):
+        node = -(-plan.ranks // context.mesh.devices) + number
+        name = f"server {plan.ranks + number}" if servers_per_class == 1 else f"{servers_per_class} servers"
+        servers[node] = context.resource_map.add_rank(
+            name, job.unevenness, plan.ranks + number, node, multiplicity=servers_per_class, is_server=True
         )  # fmt: skip
     for stage in range(plan.stages):
         for replica in replicas:
-            _add_requests(shop, job, replica, stage, servers, each)
+            _add_requests(context, job, replica, stage, servers, servers_per_class)
 
 
-def _add_requests(shop: CompileContext, job: Job, replica: Replica, stage: int, servers: Mapping[int, int], each: int) -> None:
-    """What one class of ranks pushes to and pulls from `each` alike servers, or from every one; and its waits for that.
-
-    servers: the class on each node.
-    """
-    plan, builder, rank = shop.plan, shop.builder, replica.ranks[stage]
+def _add_requests(
+    context: CompileContext, job: Job, replica: Replica, stage: int, servers: Mapping[int, int], servers_per_class: int
+) -> None:
+    """Adds pushes, services and pulls of one class of ranks, and the ranks' waits. servers: rank class on each server node, of
+    `servers_per_class` equivalent servers each."""
+    plan, builder, rank = context.plan, context.builder, replica.ranks[stage]
     ranks = replica.placed.ranks * plan.lockstep
     rows: list[list[int]] = [[], [], []]
-    for bucket, parameters in _pushed(shop, job, stage).items():
+    for bucket, parameters in _pushed(context, job, stage).items():
         size_bytes = parameters * job.element_bytes / plan.servers
-        sum_s, update_s = job.cluster.sum_s(size_bytes), _update_s(shop, job, bucket)
+        sum_s, update_s = job.cluster.sum_s(size_bytes), _update_s(context, job, bucket)
         for node, server in servers.items():
-            up, down = _paths(shop, replica.places[stage][0], node, size_bytes, (replica.alike * each, ranks))
+            up, down = _paths(
+                context, replica.places[stage][0], node, size_bytes, (replica.concurrent_senders * servers_per_class, ranks)
+            )
             push = builder.transfer(rank, server, size_bytes, up, Phase.SEND, [replica.last_rows[stage]], stage)
             serve = builder.serve(server, rank, Phase.OPTIMIZER, ranks, sum_s, update_s, (push,), bucket=bucket)
             pull = builder.transfer(server, rank, size_bytes, down, Phase.RECEIVE, (serve,), stage)
@@ -52,27 +56,32 @@ def _add_requests(shop: CompileContext, job: Job, replica: Replica, stage: int, 
         builder.wait(rank, phase, waited, stage if plan.stages > 1 else -1)
 
 
-def _pushed(shop: CompileContext, job: Job, stage: int) -> dict[int, int]:
-    """Parameters that a rank has, by the bucket of the stage that they are updated with: copies of weights with the first."""
-    pushed, (first, last) = {stage: sum(layer.parameters for layer in _layers(shop, job, stage))}, ends(shop.plan)
-    copied = with_copies(job.layers, shop.plan)[-1].parameters - job.layers[-1].parameters
+def _pushed(context: CompileContext, job: Job, stage: int) -> dict[int, int]:
+    """Number of parameters that a rank pushes, by the stage with which they are updated; copies of weights belong to the first
+    stage."""
+    pushed, (first, last) = {stage: sum(layer.parameters for layer in _layers(context, job, stage))}, ends(context.plan)
+    copied = with_copies(job.layers, context.plan)[-1].parameters - job.layers[-1].parameters
     return pushed | ({first: copied} if stage == last and copied else {})
 
 
-def _update_s(shop: CompileContext, job: Job, stage: int) -> float:
-    """Seconds that a server takes to update its shard of a stage, of which expert-parallel ranks have different experts."""
-    plan, layers = shop.plan, _layers(shop, job, stage)
+def _update_s(context: CompileContext, job: Job, stage: int) -> float:
+    """Seconds in which a server updates its shard of a stage, of which expert-parallel ranks have different experts."""
+    plan, layers = context.plan, _layers(context, job, stage)
     experts = sum(layer.expert_parameters for layer in layers)
     rest = sum(layer.parameters for layer in layers) - experts
     whole = plan.tensor * rest + plan.expert * (plan.expert_tensor or plan.tensor) * experts
     return job.cluster.update_s(whole / plan.servers, job.optimizer, job.precision)
 
 
-def _layers(shop: CompileContext, job: Job, stage: int) -> list[Layer]:
-    return [job.layers[i] for part in shop.plan.stage_of[stage] for i in shop.ranges[part]]
+def _layers(context: CompileContext, job: Job, stage: int) -> list[Layer]:
+    return [job.layers[i] for part in context.plan.stage_of[stage] for i in context.ranges[part]]
 
 
-def _paths(shop: CompileContext, node: int, server_node: int, size_bytes: float, counts: tuple[int, int]) -> tuple[Path, Path]:
-    """Up to a server and down from it. counts: alike messages that leave the ranks' node, and that reach the server's."""
-    fabric = shop.fabric
-    return fabric.between(node, server_node, size_bytes, *counts), fabric.between(server_node, node, size_bytes, *counts[::-1])
+def _paths(
+    context: CompileContext, node: int, server_node: int, size_bytes: float, counts: tuple[int, int]
+) -> tuple[Path, Path]:
+    """Paths to a server and from it. counts: equivalent messages that leave the ranks' node, and that reach the server's."""
+    resource_map = context.resource_map
+    return resource_map.between(node, server_node, size_bytes, *counts), resource_map.between(
+        server_node, node, size_bytes, *counts[::-1]
+    )

@@ -1,4 +1,4 @@
-"""Which ranks of parameter servers are alike, and on which nodes they are. Alike ranks on alike nodes are one class."""
+"""Classes of equivalent ranks of parameter servers, and their nodes. Equivalent ranks on equivalent nodes form one class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class RankClass(NamedTuple):
-    """`each` alike ranks on every one of `nodes` alike nodes; `node`, `device` and `rank` are the first's."""
+    """`each` equivalent ranks on every one of `nodes` equivalent nodes; `node`, `device` and `rank` are the first's."""
 
     node: int
     nodes: int
@@ -18,16 +18,18 @@ class RankClass(NamedTuple):
 
     @property
     def ranks(self) -> int:
+        """Number of ranks of the class."""
         return self.nodes * self.each
 
     @property
     def name(self) -> str:
+        """Name of the class, such as '4 workers' or 'server 5'."""
         role = "server" if self.is_server else "worker"
         return f"{self.ranks} {role}s" if self.ranks > 1 else f"{role} {self.rank}"
 
 
-class Crew(NamedTuple):
-    """Worker classes that talk to the servers as one: all of a node's, or one class. `leader` does it for them.
+class WorkerGroup(NamedTuple):
+    """Worker classes that communicate with the servers as one, through `leader`: all of a node's, or one class.
 
     workers: the ranks of the first node.
     """
@@ -38,14 +40,15 @@ class Crew(NamedTuple):
 
 
 class OnNode(NamedTuple):
-    """The ranks on a node."""
+    """Ranks on a node."""
 
     workers: Sequence[int]
     servers: Sequence[int]
 
 
 def placed(workers: int, servers: int, devices: int, dedicated: bool) -> dict[int, OnNode]:
-    """The ranks on each node: workers fill nodes of `devices`; servers have nodes of their own, or take theirs in turn."""
+    """Ranks on each node: workers fill nodes of `devices`; servers have separate nodes, or are distributed over the workers'
+    nodes."""
     worker_nodes = -(-workers // devices)
     nodes = {node: OnNode(range(node * devices, min((node + 1) * devices, workers)), []) for node in range(worker_nodes)}
     for number in range(servers):
@@ -58,27 +61,33 @@ def placed(workers: int, servers: int, devices: int, dedicated: bool) -> dict[in
 def classes(
     nodes: Mapping[int, OnNode], devices: int, kind: Callable[[int], Hashable], is_alone: Callable[[int], bool]
 ) -> list[RankClass]:
-    """Ranks of one kind on a node are alike, and so are nodes with ranks of the same kinds, but for those that stand alone."""
-    alike: dict[Hashable, list[int]] = {}
+    """Classes of equivalent ranks: ranks of the same kind on a node, and on nodes with ranks of the same kinds, except separate
+    nodes."""
+    equivalent: dict[Hashable, list[int]] = {}
     for node, ranks in nodes.items():
         kinds = tuple(tuple(map(kind, some)) for some in ranks)
-        alike.setdefault((kinds, node if is_alone(node) else None), []).append(node)
+        equivalent.setdefault((kinds, node if is_alone(node) else None), []).append(node)
     result = []
-    for same in alike.values():
-        for some, is_server in zip(nodes[same[0]], (False, True), strict=True):
+    for equivalent_nodes in equivalent.values():
+        for ranks_of_role, is_server in zip(nodes[equivalent_nodes[0]], (False, True), strict=True):
             members: dict[Hashable, list[int]] = {}
-            for rank in some:
+            for rank in ranks_of_role:
                 members.setdefault(kind(rank), []).append(rank)
             for first, *others in members.values():
-                device = some.index(first) % devices
-                result.append(RankClass(same[0], len(same), 1 + len(others), first, device, is_server))
+                device = ranks_of_role.index(first) % devices
+                result.append(RankClass(equivalent_nodes[0], len(equivalent_nodes), 1 + len(others), first, device, is_server))
     return result
 
 
-def crews(alike: Sequence[RankClass], nodes: Mapping[int, OnNode], by_node: bool) -> list[Crew]:
-    """The worker classes by who talks to the servers."""
-    workers = [one for one in alike if not one.is_server]
+def worker_groups(rank_classes: Sequence[RankClass], nodes: Mapping[int, OnNode], by_node: bool) -> list[WorkerGroup]:
+    """Groups of worker classes: those of a node, or single classes."""
+    workers = [one for one in rank_classes if not one.is_server]
     if not by_node:
-        return [Crew(one, (one,), ()) for one in workers]
-    together = {node: tuple(one for one in workers if one.node == node) for node in dict.fromkeys(one.node for one in workers)}
-    return [Crew(members[0]._replace(each=1), members, tuple(nodes[node].workers)) for node, members in together.items()]
+        return [WorkerGroup(one, (one,), ()) for one in workers]
+    by_leader_node = {
+        node: tuple(one for one in workers if one.node == node) for node in dict.fromkeys(one.node for one in workers)
+    }
+    return [
+        WorkerGroup(members[0]._replace(each=1), members, tuple(nodes[node].workers))
+        for node, members in by_leader_node.items()
+    ]

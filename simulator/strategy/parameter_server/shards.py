@@ -1,4 +1,4 @@
-"""How parameters are spread over servers, and what of them is sent and updated together."""
+"""Sharding of parameters over servers, and buckets that are sent and updated together."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from scaleproof.simulator.model.layers import Layer
 
 Sharding = Literal["bytes", "tensor", "round_robin"]
 
-# of a row of an embedding, beside its values
+# Bytes of the index of an embedding's row.
 _INDEX_BYTES: Final = 8
 
 
 class Sparse(Spec):
-    """Workers push and pull only those rows of embeddings that their samples touch, each with an index of 8 bytes.
+    """Workers push and pull only the rows of embeddings that their samples touch, each with an index of 8 bytes.
 
-    Rows are those of the largest tensor of each layer that is called embedding; a row is as wide as the greatest common divisor
-    of all tensors of that layer and the next. Positions and token types are touched by every sample, and stay dense. An output
-    head that shares the embedding's weights has gradients for all rows: nothing is sparse then.
+    Rows belong to the largest tensor of each layer that is called embedding; the row width is the greatest common divisor of
+    all tensors of that layer and the next. Positions and token types are touched by every sample and stay dense. An output head
+    that shares the embedding's weights has gradients for all rows: nothing is sparse then.
     """
 
     rows: float = Field(gt=0, le=1, description="share of an embedding's rows that a worker touches in a step")
 
 
 class Bucket(NamedTuple):
-    """Parameters that are pushed together, and pulled together; arrays of shape (servers,), zero for servers that have none.
+    """Parameters that are pushed and pulled together; arrays of shape (servers,), zero for servers that have none.
 
-    layer: the first of those that have some of them, or of all layers for the first bucket. sent_bytes: of a push, and of a
-    pull. gradient_bytes: of those the gradients. touched: parameters that one push changes; touched_by_all: that the pushes of
-    all workers change.
+    layer: the first layer with parameters in the bucket; for the first bucket, the first of all layers. sent_bytes: bytes of a
+    push, and of a pull. gradient_bytes: bytes of gradients among them. touched: parameters that one push changes;
+    touched_by_all: parameters that the pushes of all workers change.
     """
 
     layer: int
@@ -46,13 +46,13 @@ class Bucket(NamedTuple):
 
     @property
     def all_bytes(self) -> float:
-        """Gradients of all its parameters."""
+        """Bytes of the gradients on all servers."""
         return float(self.gradient_bytes.sum())
 
 
 class _Tensors(NamedTuple):
-    """A model's parameter tensors in order: layer, elements, share that a worker touches, and elements of a row that has an
-    index (infinite: there are none); arrays of shape (tensors,)."""
+    """Parameter tensors of a model in order: layer, elements, share that a worker touches, and elements per indexed row
+    (infinite without index); arrays of shape (tensors,)."""
 
     layer: NDArray[np.int64]
     elements: NDArray[np.float64]
@@ -64,12 +64,13 @@ def buckets(
     layers: Sequence[Layer], servers: int, sharding: Sharding, element_bytes: int, limit_bytes: float, sparse: Sparse | None,
     workers: int,
 ) -> list[Bucket]:  # fmt: skip
-    """The parameters of `layers` in buckets, those of the first layers first.
+    """Buckets of the parameters of `layers`, in the order of layers.
 
-    Buckets are filled from the last tensor on, as gradients come, and close once what they send is `limit_bytes` or more.
+    Buckets are filled from the last tensor on, in the order in which gradients are computed, and close once their push has
+    `limit_bytes` or more.
     """
     tensors = _tensors(layers, sparse)
-    on_server = _spread(tensors.elements, servers, sharding)
+    on_server = _server_shares(tensors.elements, servers, sharding)
     touched = tensors.elements * tensors.share
     sent_bytes = touched * (element_bytes + _INDEX_BYTES / tensors.row)
     by_all = tensors.elements * np.minimum(1.0, workers * tensors.share)
@@ -85,7 +86,7 @@ def buckets(
 
 
 def has_embedding(layers: Sequence[Layer]) -> bool:
-    """Whether there is something that may be sparse."""
+    """Whether the model has parameters that may be sparse."""
     return any(_is_embedding(layer) for layer in layers)
 
 
@@ -94,11 +95,11 @@ def _is_embedding(layer: Layer) -> bool:
 
 
 def _tensors(layers: Sequence[Layer], sparse: Sparse | None) -> _Tensors:
-    layer, *columns = np.array(list(_each(layers, sparse))).reshape(-1, len(_Tensors._fields)).T
+    layer, *columns = np.array(list(_tensor_columns(layers, sparse))).reshape(-1, len(_Tensors._fields)).T
     return _Tensors(layer.astype(np.int64), *columns)
 
 
-def _each(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int, float, float, float]]:
+def _tensor_columns(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int, float, float, float]]:
     for index, layer in enumerate(layers):
         table = layer.tensors.index(max(layer.tensors)) if sparse and _is_embedding(layer) else -1
         for number, elements in enumerate(layer.tensors):
@@ -109,14 +110,14 @@ def _each(layers: Sequence[Layer], sparse: Sparse | None) -> Iterator[tuple[int,
                 yield index, float(elements), 1.0, math.inf
 
 
-def _spread(elements: NDArray[np.float64], servers: int, sharding: Sharding) -> NDArray[np.float64]:
-    """What part of each tensor is on each server, shape (tensors, servers)."""
+def _server_shares(elements: NDArray[np.float64], servers: int, sharding: Sharding) -> NDArray[np.float64]:
+    """Share of each tensor on each server, shape (tensors, servers)."""
     if sharding == "bytes":
         return np.full((len(elements), servers), 1.0 / servers)
     owner = np.arange(len(elements)) % servers
     if sharding == "tensor":
-        held = np.zeros(servers)
+        stored = np.zeros(servers)
         for number, size in enumerate(elements):
-            owner[number] = held.argmin()
-            held[owner[number]] += size
+            owner[number] = stored.argmin()
+            stored[owner[number]] += size
     return np.eye(servers)[owner]

@@ -1,1 +1,1 @@
-"""TODO: simulator.strategy.pipeline."""
+"""Pipeline parallelism: schedules, partition of the model into stages, and tasks of the ranks."""

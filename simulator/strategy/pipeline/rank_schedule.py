@@ -1,4 +1,4 @@
-"""Lanes: what the ranks of one replica do in a step, pass by pass or piece by piece, as arrays."""
+"""Schedule of the ranks of one replica in a step, as arrays of passes or pieces of passes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from scaleproof.simulator.strategy.plan import Plan
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# From the slot of a task to that of the next in its lane: between them are those of messages, gathers and sums.
+# Slots from a task to the next of its rank; those between are for messages, gathers and sums.
 SLOTS: Final = 4
-# Where a lane only waits, in place of a Pass: it begins, or turns from forward to backward.
+# Kinds of tasks without a pass: the begin of a step, and the turn from forward to backward.
 BEGIN: Final = -1
 TURN: Final = -2
 
 
-class Lanes(NamedTuple):
-    """Tasks of the main lanes, lane by lane in their order; arrays of shape (tasks,).
+class RankSchedule(NamedTuple):
+    """Tasks of the main streams, rank by rank in order; arrays of shape (tasks,).
 
-    rank: of the pipeline. kind: Pass, or where a lane only waits BEGIN or TURN. stage: of the model. begin, end: numbers of the
-    first layer that is passed, and of the one behind the last. cut: whether it is a piece of a pass that is cut. first, last:
-    of its pass. slot: hint of an order.
+    rank: pipeline rank. kind: Pass, or BEGIN or TURN for tasks that only wait. stage: of the model. begin, end: indices of the
+    first layer that is passed, and of the first one that is not. cut: whether the task is a piece of a divided pass. first,
+    last: whether it is the first or the last piece of its pass. slot: scheduling hint.
     """
 
     rank: Numbers
@@ -42,74 +42,77 @@ class Lanes(NamedTuple):
     slot: Numbers
 
     def table(self, at: Flags, stages: int, microbatches: int, *kinds: Pass) -> Numbers:
-        """Which task of every stage's pass of such a kind over every microbatch is `at` the pass's begin or end (`first` or
-        `last`), shape (stages, microbatches)."""
+        """Row of the task that begins or ends (`at`: `first` or `last`) each stage's pass over each microbatch, of these kinds
+        of pass; shape (stages, microbatches)."""
         tasks = np.flatnonzero(np.isin(self.kind, kinds) & at)
         result = np.full((stages, microbatches), -1)
         result[self.stage[tasks], self.microbatch[tasks]] = tasks
         return result
 
 
-def lanes(plan: Plan, cuts: Sequence[Sequence[range]], all_cut: bool, times: PassTimes) -> Lanes:
-    """The tasks of a plan's ranks, in the order of its schedule.
+def rank_schedule(plan: Plan, cuts: Sequence[Sequence[range]], cuts_all_passes: bool, times: PassTimes) -> RankSchedule:
+    """The tasks of a plan's ranks in the order of its schedule.
 
-    cuts: for each stage of the model the ranges of layers, in forward order, into which passes over it are cut: all of them
-    where `all_cut`, else the last backward pass, which completes gradients, and the first forward pass where parameters are
-    gathered beside it. Before its passes a lane has a task at which the step begins and the first receive is posted.
+    cuts: for each stage of the model, the ranges of layers in forward order into which passes are divided: all passes if
+    `cuts_all_passes`; otherwise the last backward pass, which completes gradients, and the first forward pass if parameters are
+    gathered during it. Each rank begins with a task at which the step begins and the first receive is posted.
     """
     passes = order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, times)
     rank, column = np.nonzero(passes.slot >= 0)
     kind, chunk, microbatch, slot = (values[rank, column] for values in passes)
     stage = np.array(plan.stage_of)[rank, chunk]
-    cut = kind != Pass.WEIGHT if all_cut else _completes(kind, stage)
+    cut = kind != Pass.WEIGHT if cuts_all_passes else _completes(kind, stage)
     if plan.overlap_gather:
         cut[np.unique(stage, return_index=True)[1]] = True
     pieces = np.array([len(ranges) for ranges in cuts])
     counts = np.where(cut, pieces[stage], 1)
-    of = np.repeat(np.arange(len(kind)), counts)
-    piece = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-    # a backward pass comes to the last layers first
-    number = np.where(kind[of] == Pass.FORWARD, piece, counts[of] - 1 - piece)
+    pass_of = np.repeat(np.arange(len(kind)), counts)
+    piece = np.arange(len(pass_of)) - np.repeat(np.cumsum(counts) - counts, counts)
+    # a backward pass begins with the last layers
+    number = np.where(kind[pass_of] == Pass.FORWARD, piece, counts[pass_of] - 1 - piece)
     begins, ends = _bounds(cuts)
-    result = Lanes(
-        rank=rank[of],
-        kind=kind[of],
-        stage=stage[of],
-        microbatch=microbatch[of],
-        begin=np.where(cut[of], begins[stage[of], number], begins[stage[of], 0]),
-        end=np.where(cut[of], ends[stage[of], number], ends[stage[of], pieces[stage[of]] - 1]),
-        cut=cut[of],
+    result = RankSchedule(
+        rank=rank[pass_of],
+        kind=kind[pass_of],
+        stage=stage[pass_of],
+        microbatch=microbatch[pass_of],
+        begin=np.where(cut[pass_of], begins[stage[pass_of], number], begins[stage[pass_of], 0]),
+        end=np.where(cut[pass_of], ends[stage[pass_of], number], ends[stage[pass_of], pieces[stage[pass_of]] - 1]),
+        cut=cut[pass_of],
         first=piece == 0,
-        last=piece == counts[of] - 1,
-        slot=FIRST_SLOT + SLOTS * (1 + slot[of] * counts.max() + piece),
+        last=piece == counts[pass_of] - 1,
+        slot=FIRST_SLOT + SLOTS * (1 + slot[pass_of] * counts.max() + piece),
     )
     if plan.schedule == "gpipe" and plan.stages > 1:
-        # where a lane turns from forward to backward it waits for what it has sent
+        # at the turn from forward to backward a rank waits for its sends
         turns = np.flatnonzero((result.kind[:-1] == Pass.FORWARD) & (result.kind[1:] != Pass.FORWARD)) + 1
         result = _with_waits(result, turns, TURN, result.slot[turns - 1] + SLOTS // 2)
     return _with_waits(result, np.searchsorted(result.rank, np.arange(plan.stages)), BEGIN, FIRST_SLOT)
 
 
 def _completes(kind: Numbers, stage: Numbers) -> Flags:
-    """Whether a pass is the last that makes gradients of a stage's weights, and makes all its gradients together."""
-    making = np.flatnonzero((kind == Pass.BACKWARD) | (kind == Pass.WEIGHT))
+    """Whether a pass is the last one that computes weight gradients of a stage, and computes them together with input
+    gradients."""
+    gradient_passes = np.flatnonzero((kind == Pass.BACKWARD) | (kind == Pass.WEIGHT))
     latest = np.full(stage.max() + 1, -1)
-    np.maximum.at(latest, stage[making], making)
+    np.maximum.at(latest, stage[gradient_passes], gradient_passes)
     result = np.zeros(len(kind), dtype=np.bool_)
     result[latest] = kind[latest] == Pass.BACKWARD
     return result
 
 
 def _bounds(cuts: Sequence[Sequence[range]]) -> tuple[Numbers, Numbers]:
-    """Begins and ends of all stages' pieces, each of shape (stages, pieces); zero where a stage has fewer."""
-    most = max(map(len, cuts))
-    padded = [[*ranges, *[range(0)] * (most - len(ranges))] for ranges in cuts]
-    begins, ends = (np.array([[getattr(one, bound) for one in ranges] for ranges in padded]) for bound in ("start", "stop"))
+    """Begins and ends of all stages' pieces, each of shape (stages, pieces); zero for stages with fewer pieces."""
+    max_pieces = max(map(len, cuts))
+    padded = [[*ranges, *[range(0)] * (max_pieces - len(ranges))] for ranges in cuts]
+    begins, ends = (
+        np.array([[getattr(layers, bound) for layers in ranges] for ranges in padded]) for bound in ("start", "stop")
+    )
     return begins, ends
 
 
-def _with_waits(tasks: Lanes, before: Numbers, kind: int, slot: Any) -> Lanes:
-    """With tasks that only wait `before` those of these numbers."""
-    none = {"kind": kind, "stage": -1, "microbatch": -1} | dict.fromkeys(("begin", "end"), 0)
-    values = {**none, "rank": tasks.rank[before], "cut": False, "first": False, "last": False, "slot": slot}
-    return Lanes(**{name: np.insert(column, before, values[name]) for name, column in tasks._asdict().items()})
+def _with_waits(tasks: RankSchedule, before: Numbers, kind: int, slot: Any) -> RankSchedule:
+    """Inserts tasks that only wait in front of the tasks `before`."""
+    blank = {"kind": kind, "stage": -1, "microbatch": -1} | dict.fromkeys(("begin", "end"), 0)
+    values = {**blank, "rank": tasks.rank[before], "cut": False, "first": False, "last": False, "slot": slot}
+    return RankSchedule(**{name: np.insert(column, before, values[name]) for name, column in tasks._asdict().items()})

@@ -1,8 +1,8 @@
-"""Pipeline schedules: in which order each rank passes its microbatches through its chunks, forward and backward.
+"""Pipeline schedules: the order of each rank's forward and backward passes over its microbatches and chunks.
 
-A rank has one or several chunks of the model, each a stage. The forward pass of a stage follows that of the stage before for
-the same microbatch; its backward pass that of the stage behind, or at the last stage its forward pass; the gradient of its
-weights, where apart, that of its input.
+A rank has one or several chunks of the model, each a stage. For each microbatch, the forward pass of a stage follows that of
+the previous stage; its backward pass follows that of the next stage, or on the last stage its forward pass; a separate weight
+gradient follows the input gradient.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from scaleproof.simulator.strategy.pipeline.schedules import searched, written
 from scaleproof.simulator.strategy.pipeline.schedules.passes import (
     EQUAL,
     V_SHAPED,
-    Lane,
     Pass,
+    PassList,
     PassTimes,
     ScheduleName,
     StageOrder,
@@ -34,10 +34,10 @@ _LOOPED: Final[frozenset[ScheduleName]] = frozenset({"interleaved_1f1b", "looped
 
 
 class PassOrder(NamedTuple):
-    """The passes of each rank in the order in which it runs them: arrays of shape (ranks, passes of a rank).
+    """The passes of each rank in order: arrays of shape (ranks, passes of a rank).
 
-    A rank with fewer passes than another has −1 at its end. slot: passes on the longest path to a pass; it is above the slots
-    of all passes, of any rank, that the pass follows.
+    Ranks with fewer passes than others are padded with −1. slot: number of passes on the longest path to a pass; larger than
+    the slots of all passes, of any rank, that the pass follows.
     """
 
     kind: NDArray[np.int64]
@@ -47,7 +47,7 @@ class PassOrder(NamedTuple):
 
 
 def check(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int) -> None:
-    """Raises FieldError where the schedule has no order for such numbers; says which nearest ones it has."""
+    """Checks that the schedule supports these numbers; raises FieldError with the nearest supported ones."""
     if schedule in _LOOPED:
         fits, needs, give = chunks > 1, "several chunks", 2
     elif schedule in V_SHAPED:
@@ -55,13 +55,13 @@ def check(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int) ->
     else:
         fits, needs, give = chunks == 1, "one chunk", 1
     if not fits:
-        raise FieldError(("strategy", "chunks"), f"{schedule} needs {needs} a rank, got {chunks}; give {give}")
+        raise FieldError(("strategy", "chunks"), f"{schedule} needs {needs} per rank, got {chunks}; give {give}")
     if schedule == "dualpipe_v" and microbatches < 2 * ranks:
         message = f"dualpipe_v needs at least two microbatches for each rank, got {microbatches} for {ranks}; give {2 * ranks}"
         raise FieldError(("strategy", "microbatches"), message)
     if schedule in ("interleaved_1f1b", "interleaved_zero_bubble") and not _has_rounds(ranks, microbatches):
         nearest = _nearest(microbatches, lambda number: _has_rounds(ranks, number))
-        rule = f"{schedule} runs its microbatches in {written.rounds(ranks, microbatches)} rounds, all alike"
+        rule = f"{schedule} runs its microbatches in {written.rounds(ranks, microbatches)} equal rounds"
         raise FieldError(("strategy", "microbatches"), f"{rule}, got {microbatches}; give {nearest}")
 
 
@@ -77,9 +77,9 @@ def _nearest(number: int, works: Callable[[int], bool]) -> str:
 
 @lru_cache(maxsize=32)
 def order(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL) -> PassOrder:
-    """Each rank's passes in their order. Raises FieldError where the schedule has none for such numbers.
+    """Each rank's passes in order. Raises FieldError if the schedule does not support these numbers.
 
-    times: of a chunk's passes; zb_1p and zb_2p alone depend on them.
+    times: of a chunk's passes; only zb_1p and zb_2p depend on them.
     """
     check(schedule, ranks, microbatches, chunks)
     if schedule == "gpipe":
@@ -87,14 +87,16 @@ def order(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1
     elif schedule == "1f1b":
         result = _1f1b(ranks, microbatches)
     else:
-        lanes = _lanes(schedule, ranks, microbatches, chunks, times)
-        result = _order(lanes, starts(StageOrder(schedule, ranks, chunks), lanes, microbatches, dict.fromkeys(Pass, 1.0), 0.0))
+        ranks_passes = _passes(schedule, ranks, microbatches, chunks, times)
+        result = _order(
+            ranks_passes, starts(StageOrder(schedule, ranks, chunks), ranks_passes, microbatches, dict.fromkeys(Pass, 1.0), 0.0)
+        )
     for part in result:
         part.setflags(write=False)
     return result
 
 
-def _lanes(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, times: PassTimes) -> list[Lane]:
+def _passes(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, times: PassTimes) -> list[PassList]:
     """Each rank's passes by kind, chunk and microbatch."""
     if schedule == "looped_bfs":
         return [written.looped_bfs(microbatches, chunks)] * ranks
@@ -112,21 +114,21 @@ def _lanes(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, t
     return [written.numbered(own, microbatches) for own in turns]
 
 
-def _order(lanes: Sequence[Lane], slots: Sequence[Sequence[float]]) -> PassOrder:
-    result = np.full((4, len(lanes), max(map(len, lanes))), -1)
-    for rank, lane in enumerate(lanes):
-        result[:3, rank, : len(lane)] = np.array(lane).T
-        result[3, rank, : len(lane)] = slots[rank]
+def _order(ranks_passes: Sequence[PassList], slots: Sequence[Sequence[float]]) -> PassOrder:
+    result = np.full((4, len(ranks_passes), max(map(len, ranks_passes))), -1)
+    for rank, rank_passes in enumerate(ranks_passes):
+        result[:3, rank, : len(rank_passes)] = np.array(rank_passes).T
+        result[3, rank, : len(rank_passes)] = slots[rank]
     return PassOrder(*result)
 
 
 def most_held(
     schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL
 ) -> NDArray[np.float64]:
-    """The most activations, each of a microbatch in a chunk, that each rank holds at a time, shape (ranks,).
+    """Peak number of activations on each rank, each of a microbatch in a chunk, shape (ranks,).
 
-    They are held from the forward pass until all gradients are made; `times.kept` of them where only the gradient of the
-    weights is not. Raises FieldError as `order` does.
+    Activations are allocated from the forward pass until all gradients are computed; `times.kept` of them remain while only the
+    weight gradient is missing. Raises FieldError as `order` does.
     """
     changes = np.zeros(len(Pass) + 1)
     changes[[Pass.FORWARD, Pass.BACKWARD, Pass.INPUT, Pass.WEIGHT]] = 1.0, -1.0, times.kept - 1.0, -times.kept
@@ -135,7 +137,7 @@ def most_held(
 
 
 def _gpipe(ranks: int, microbatches: int) -> PassOrder:
-    """All forward, then all backward (arXiv 1811.06965)."""
+    """All forward passes, then all backward passes (arXiv 1811.06965)."""
     rank, microbatch = np.arange(ranks)[:, None], np.arange(microbatches)
     kind = np.tile(np.repeat([Pass.FORWARD, Pass.BACKWARD], microbatches), (ranks, 1))
     slot = np.concatenate([rank + microbatch, 2 * (ranks - 1) + microbatches - rank + microbatch], axis=1)
@@ -143,10 +145,11 @@ def _gpipe(ranks: int, microbatches: int) -> PassOrder:
 
 
 def _1f1b(ranks: int, microbatches: int) -> PassOrder:
-    """As many forward passes ahead as there are ranks behind, then one forward and one backward in turn (arXiv 2006.09503)."""
+    """Warm-up with as many forward passes as there are later ranks, then alternating forward and backward passes (arXiv
+    2006.09503)."""
     rank, microbatch = np.arange(ranks)[:, None], np.arange(microbatches)
     ahead = ranks - rank
-    # a forward pass past those ahead follows the backward pass that made room for it
+    # a forward pass after the warm-up follows the backward pass that frees its memory
     forward = rank + microbatch * np.where(microbatch < ahead, 1, 2)
     slot = np.concatenate([forward, ranks - 1 + ahead + 2 * microbatch], axis=1)
     turn = np.argsort(slot, axis=1)

@@ -1,4 +1,4 @@
-"""Balance: where the model is cut into stages."""
+"""Partition of the model into stages."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from scaleproof.simulator.strategy.plan import Plan
 _Blocks = Annotated[tuple[Width, ...], Field(min_length=1, max_length=100_000)]
 
 
-def _told_at_once(value: Any, validate: Callable[[Any], Any]) -> Any:
-    """One error in place of one for each thing that it could have been."""
+def _one_error(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """Replaces the errors of all alternatives by one error."""
     try:
         return validate(value)
     except ValidationError:
-        raise ValueError(f"{str(value)[:60]!r} is none; give layers, time, memory, or blocks a stage such as [3, 2]") from None
+        raise ValueError(
+            f"unknown balance {str(value)[:60]!r}; give layers, time, memory, or blocks per stage such as [3, 2]"
+        ) from None
 
 
-Balance = Annotated[Literal["layers", "time", "memory"] | _Blocks, WrapValidator(_told_at_once)]
+Balance = Annotated[Literal["layers", "time", "memory"] | _Blocks, WrapValidator(_one_error)]
 _Weights = Callable[[int], NDArray[np.float64]]
 _Places = NDArray[np.int64]
 
 
 def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
-    """The layers of each stage of the model, stages · chunks of them.
+    """Layers of each of the stages · chunks stages of the model.
 
-    balance: the same number of blocks everywhere; or so that the stage that takes the most time, or memory, takes as little as
-    can be, with what embedding and loss take at the ends; or the numbers of blocks, from the first stage on. Raises FieldError.
+    balance: the same number of blocks in each stage; or the minimum of the maximum time, or memory, of a stage, including
+    embedding and loss at the ends; or the numbers of blocks, first stage first. Raises FieldError.
     """
     layers, stages = job.layers, plan.stages * plan.chunks
     by_blocks = cut_by_blocks(layers, stages, balance, plan.counted)
@@ -49,18 +51,18 @@ def cut(job: Job, plan: Plan, balance: Balance) -> list[range]:
 
 
 def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted: Counted = NOT_COUNTED) -> list[range]:
-    """As many blocks in every stage, if not said otherwise. Raises FieldError where there are more stages than blocks."""
+    """Partition into given, or else equal, numbers of blocks. Raises FieldError if there are more stages than blocks."""
     if any(counted) and (stages == 1 or blocks != "layers"):
         field = f"account_for_{Counted._fields[counted.index(True)]}"
-        why = "there is one stage of the model" if stages == 1 else "balance says where the model is cut"
+        why = "there is one stage of the model" if stages == 1 else "balance already determines the stages"
         raise FieldError(("strategy", field), f"{why}; leave it out")
     if not isinstance(blocks, tuple):
         return cut_into_stages(layers, stages, counted)
     first, last = glued_ends(layers)
     if len(blocks) != stages:
-        raise FieldError(("strategy", "balance"), f"{len(blocks)} numbers for {stages} stages of the model; give one for each")
+        raise FieldError(("strategy", "balance"), f"{len(blocks)} numbers for {stages} stages of the model; give one per stage")
     if sum(blocks) != last - first:
-        message = f"they add up to {sum(blocks)} blocks, the model has {last - first}; give as many"
+        message = f"they add up to {sum(blocks)} blocks, but the model has {last - first}; change the numbers"
         raise FieldError(("strategy", "balance"), message)
     bounds = [first, *(first + np.cumsum(blocks)).tolist()]
     bounds[0], bounds[-1] = 0, len(layers)
@@ -68,7 +70,7 @@ def cut_by_blocks(layers: Sequence[Layer], stages: int, blocks: Balance, counted
 
 
 def _seconds(job: Job, plan: Plan) -> _Weights:
-    """Of both passes over each layer, the same on every stage; with all blocks recomputed, where recomputation depends on
+    """Seconds of both passes over each layer, the same on every stage; all blocks are recomputed if recomputation depends on
     stages."""
     job = replace(job, recomputed=None)
     costs = job.costs(plan.microbatches)
@@ -77,7 +79,7 @@ def _seconds(job: Job, plan: Plan) -> _Weights:
 
 
 def _bytes(job: Job, plan: Plan) -> _Weights:
-    """Of each layer: what is held for its parameters, and its activations for the microbatches that its stage has in flight."""
+    """Bytes of each layer: its parameters and states, and its activations for the microbatches in flight on its stage."""
     samples = job.samples_per_worker / plan.microbatches
     states = np.array(
         [
@@ -85,43 +87,43 @@ def _bytes(job: Job, plan: Plan) -> _Weights:
             for layer in job.layers
         ]
     )
-    kept = np.array(
+    kept_elements = np.array(
         [sum(one.elements * (one.element_bytes or job.element_bytes) for one in layer.kept) for layer in job.layers]
     )
-    held = most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(job)) / plan.chunks
+    activations = most_held(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(job)) / plan.chunks
     rank_of = {stage: rank for rank, chunks in enumerate(plan.stage_of) for stage in chunks}
-    return lambda stage: states + samples * float(held[rank_of[stage]]) * kept
+    return lambda stage: states + samples * float(activations[rank_of[stage]]) * kept_elements
 
 
 def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list[range]:
-    """Contiguous stages of which the heaviest is as light as can be: a bound on it is bisected; within it stages are near to
+    """Contiguous stages with the smallest maximum weight, found by bisection of a bound; within the bound, stages have nearly
     equal numbers of layers."""
     (first, last), end = glued_ends(layers), len(layers)
     sums = [np.concatenate([[0.0], np.cumsum(weights(stage))]) for stage in range(stages)]
 
     def ends(stage: int, begins: _Places, bound: float) -> tuple[_Places, _Places]:
-        """The first and the last place where a stage may end that begins at each of some places: it has a block, weighs at most
-        `bound`, and leaves a block for each that follows."""
-        most = np.searchsorted(sums[stage], sums[stage][begins] + bound, side="right") - 1
+        """First and last position at which a stage may end, for each position where it may begin: it has a block, weighs at
+        most `bound`, and leaves a block for each later stage."""
+        last_place = np.searchsorted(sums[stage], sums[stage][begins] + bound, side="right") - 1
         if stage == stages - 1:
-            return np.full_like(begins, end), most
-        return np.maximum(begins, first) + 1, np.minimum(most, last - (stages - 1 - stage))
+            return np.full_like(begins, end), last_place
+        return np.maximum(begins, first) + 1, np.minimum(last_place, last - (stages - 1 - stage))
 
-    def filled(bound: float) -> list[int] | None:
-        """Where stages begin that weigh at most `bound`; None where they do not hold all layers."""
-        reached = [np.array([0])]
+    def stage_begins(bound: float) -> list[int] | None:
+        """Positions at which stages of weight at most `bound` begin; None if they cannot cover all layers."""
+        reachable = [np.array([0])]
         for stage in range(stages):
-            least, most = ends(stage, reached[-1], bound)
+            first_place, last_place = ends(stage, reachable[-1], bound)
             marks = np.zeros(end + 2, dtype=np.int64)
-            np.add.at(marks, least, least <= most)
-            np.subtract.at(marks, most + 1, least <= most)
-            reached.append(np.flatnonzero(np.cumsum(marks) > 0))
-        if not len(reached[-1]):
+            np.add.at(marks, first_place, first_place <= last_place)
+            np.subtract.at(marks, last_place + 1, first_place <= last_place)
+            reachable.append(np.flatnonzero(np.cumsum(marks) > 0))
+        if not len(reachable[-1]):
             return None
         begins = [end]
         for stage in range(stages - 1, 0, -1):
-            least, most = ends(stage, reached[stage], bound)
-            fitting = reached[stage][(least <= begins[0]) & (begins[0] <= most)]
+            first_place, last_place = ends(stage, reachable[stage], bound)
+            fitting = reachable[stage][(first_place <= begins[0]) & (begins[0] <= last_place)]
             begins.insert(0, int(fitting[np.abs(fitting - begins[0] * stage / (stage + 1)).argmin()]))
         return [0, *begins[:-1]]
 
@@ -129,9 +131,9 @@ def _cut_evenly(layers: Sequence[Layer], stages: int, weights: _Weights) -> list
     best = [stage.start for stage in cut_into_stages(layers, stages)]
     for _ in range(60):
         middle = (low + high) / 2
-        found = filled(middle)
-        if found is None:
+        begins = stage_begins(middle)
+        if begins is None:
             low = middle
         else:
-            best, high = found, middle
+            best, high = begins, middle
     return [range(a, b) for a, b in itertools.pairwise([*best, end])]

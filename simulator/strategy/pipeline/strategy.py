@@ -1,4 +1,4 @@
-"""Pipeline parallelism: contiguous stages of layers on different ranks, microbatches passing through them."""
+"""Pipeline parallelism: contiguous stages of layers on different ranks, with microbatches passing through them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pydantic import Field
 
 from scaleproof.simulator.common.spec import Count
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.replica_strategy import Replicated, Staged, staging
+from scaleproof.simulator.strategy.replica_strategy import PipelineStages, Replicated, pipeline_options
 
 
-class Pipeline(Staged, Replicated):
-    """One replica of the model, cut into stages."""
+class Pipeline(PipelineStages, Replicated):
+    """One replica of the model, divided into pipeline stages."""
 
     kind: Literal["pipeline"] = "pipeline"
     microbatches_: Count = Field(1, alias="microbatches")
 
     @property
     def plan(self) -> Plan:
-        return Plan(microbatches=self.microbatches_, **staging(self))
+        return Plan(microbatches=self.microbatches_, **pipeline_options(self))

@@ -1,4 +1,4 @@
-"""Replica: the ranks of one worker, or of several that are alike: their passes, and the messages between stages."""
+"""Tasks of a replica's ranks: passes, and messages between pipeline stages."""
 
 from __future__ import annotations
 
@@ -21,233 +21,242 @@ from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.layout.placement import Placed
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 from scaleproof.simulator.strategy.model_parallel.layer_collectives import crowded_s
-from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, Lanes
-from scaleproof.simulator.strategy.pipeline.recv_posting import posted
+from scaleproof.simulator.strategy.pipeline.rank_schedule import TURN, RankSchedule
+from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
 from scaleproof.simulator.strategy.pipeline.schedule import Pass
 from scaleproof.simulator.strategy.plan import Plan
-from scaleproof.simulator.strategy.program_template import JobCosts, Moved, TemplateRecorder
+from scaleproof.simulator.strategy.program_template import JobCosts, SizeAndPath, TemplateRecorder
 
-_BACK: Final = (Pass.BACKWARD, Pass.INPUT)
-# the phases of passes, then of TURN and BEGIN, which count from the end
+_BACKWARD: Final = (Pass.BACKWARD, Pass.INPUT)
+# Phases of the kinds of pass, then of TURN and BEGIN, whose negative values index from the end.
 _PHASES: Final = np.array([Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.SEND, Phase.WAIT])
 
 
 @dataclass(frozen=True)
 class CompileContext:
-    """What all replicas of a program are made with. ranges: the layers of each stage of the model."""
+    """Objects that the compilation of all replicas of a program shares. ranges: layers of each stage of the model."""
 
     builder: ProgramBuilder
-    fabric: ResourceMap
-    feeding: Feeding
+    resource_map: ResourceMap
+    batch_loader: Feeding
     plan: Plan
-    grid: DeviceMesh
+    mesh: DeviceMesh
     ranges: Sequence[range]
-    lanes: Lanes
-    draft: TemplateRecorder
-    sheet: JobCosts
+    schedule: RankSchedule
+    recorder: TemplateRecorder
+    job_costs: JobCosts
 
 
 class Replica:
-    """Adds a class of alike workers to a program.
+    """Adds a class of equivalent workers to a program.
 
-    A receive is posted when its rank gets to it, and data moves once both sides are ready, as torch.distributed.pipelining
-    and Megatron-LM's 1F1B do it; or all are posted ahead, and data moves beside passes. ranks: rank classes, by pipeline rank.
-    rows: the program's row of each task of the lanes. last_rows: by pipeline rank, what ends its passes.
+    A receive is posted when its rank reaches it, and data move once both sides are ready, as in torch.distributed.pipelining
+    and Megatron-LM's 1F1B; or all receives are posted ahead, and transfers overlap with passes. ranks: rank classes by pipeline
+    rank. rows: row in the program of each task of the schedule. last_rows: by pipeline rank, the row that ends its passes.
     """
 
-    def __init__(self, shop: CompileContext, job: Job, placed: Placed) -> None:
-        """job: with the samples that one of these workers has."""
-        self.shop, self.job, self.placed = shop, job, placed
-        plan, stages = shop.plan, range(shop.plan.stages)
-        self.places = [shop.grid.place(placed.rank, stage) for stage in stages]
+    def __init__(self, context: CompileContext, job: Job, placed: Placed) -> None:
+        """job: with the samples of one of these workers."""
+        self.context, self.job, self.placed = context, job, placed
+        plan, stages = context.plan, range(context.plan.stages)
+        self.places = [context.mesh.place(placed.rank, stage) for stage in stages]
         self.ranks = [self._add_rank(stage) for stage in stages]
         node, _ = self.places[0]
-        shop.feeding.add(self.ranks[0], node, placed.each, placed.ranks, job.samples_per_worker)
+        context.batch_loader.add(self.ranks[0], node, placed.each, placed.ranks, job.samples_per_worker)
         self.rows: Rows = self._add_tasks()
-        last = shop.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
+        last = context.builder.computes(self.ranks, Phase.SEND, 0.0, stage=stages if plan.stages > 1 else -1)
         if plan.stages > 1:
             sends = self._add_messages()
             self._wait_for_sends(sends)
-            shop.builder.follow(last[shop.lanes.rank], sends)
+            context.builder.follow(last[context.schedule.rank], sends)
         self.last_rows: list[int] = last.tolist()
 
     @property
-    def alike(self) -> int:
-        """Ranks of a stage that are on the same node and send together."""
-        return self.placed.each * self.shop.grid.beside(self.shop.grid.members(self.placed.rank, 0))
+    def concurrent_senders(self) -> int:
+        """Number of ranks of a stage that are on the same node and send concurrently."""
+        return self.placed.each * self.context.mesh.beside(self.context.mesh.members(self.placed.rank, 0))
 
     def _add_rank(self, stage: int) -> int:
-        placed, grid = self.placed, self.shop.grid
-        members = grid.members(placed.rank, stage)
+        placed, mesh = self.placed, self.context.mesh
+        members = mesh.members(placed.rank, stage)
         add = partial(
             ResourceMap.add_rank, name=self._name(stage), unevenness=self.job.unevenness, rank=members[0],
-            node=self.places[stage][0], each=min(self.alike, grid.devices), multiplicity=placed.ranks * len(members),
-            lockstep=members,
+            node=self.places[stage][0], each=min(self.concurrent_senders, mesh.devices),
+            multiplicity=placed.ranks * len(members), members=members,
         )  # fmt: skip
-        return self.shop.draft.rank(add)
+        return self.context.recorder.rank(add)
 
     def _name(self, stage: int) -> str:
-        """Of a rank class: '16 workers', 'stage 0 (16 alike)', or by the first of its workers where not all are alike."""
-        plan, placed = self.shop.plan, self.placed
+        """Name of a rank class: '16 workers', 'stage 0 (16 alike)', or by its first worker if workers are not all
+        equivalent."""
+        plan, placed = self.context.plan, self.placed
         if plan.stages == 1:
             return f"{placed.ranks} workers" if placed.ranks > 1 else f"worker {placed.rank}"
         worker = f"worker {placed.rank} " if placed.ranks < plan.workers else ""
         return f"{worker}stage {stage}" + (f" ({placed.ranks} alike)" if placed.ranks > 1 else "")
 
     def _add_tasks(self) -> Rows:
-        """The passes of every stage in their order."""
-        tasks, shop = self.shop.lanes, self.shop
-        ranks = np.array(self.ranks)[tasks.rank]
-        work_s, exchange_s = self._times_s(shop.sheet)
-        rows = shop.builder.computes(
-            ranks, _PHASES[tasks.kind], work_s, stage=self._labels(), microbatch=tasks.microbatch, slot=tasks.slot,
+        """Adds the passes of every stage in order; returns their rows."""
+        schedule, context = self.context.schedule, self.context
+        ranks = np.array(self.ranks)[schedule.rank]
+        work_s, exchange_s = self._times_s(context.job_costs)
+        rows = context.builder.computes(
+            ranks, _PHASES[schedule.kind], work_s, stage=self._labels(), microbatch=schedule.microbatch, slot=schedule.slot,
             exchange_s=exchange_s,
         )  # fmt: skip
-        shop.draft.times(rows, ranks, self._times_s)
+        context.recorder.record_times(rows, ranks, self._times_s)
         return rows
 
-    def _times_s(self, sheet: JobCosts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds that each task of the lanes computes, and that its ranks exchange within it."""
-        tasks, samples = self.shop.lanes, self.job.samples_per_worker
-        costs = sheet.costs(samples)
-        forward, weight = tasks.kind == Pass.FORWARD, tasks.kind == Pass.WEIGHT
-        work_s = np.where(forward, _over(costs.forward_s, tasks), _over(costs.backward_s, tasks))
-        first, last = tasks.microbatch == 0, tasks.microbatch == self.shop.plan.microbatches - 1
-        # not in place: where links vary from point to point, one of these may vary and the others not
-        work_s = work_s + np.where(forward & first, _over(costs.first_forward_s, tasks), 0.0)
-        work_s = work_s + np.where(np.isin(tasks.kind, _BACK) & last, _over(costs.last_backward_s, tasks), 0.0)
-        exchange_s = np.where(forward, _over(costs.forward_exchange_s, tasks), _over(costs.backward_exchange_s, tasks))
+    def _times_s(self, job_costs: JobCosts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Compute seconds of each task of the schedule, and exposed seconds of collectives within it."""
+        schedule, samples = self.context.schedule, self.job.samples_per_worker
+        costs = job_costs.costs(samples)
+        forward, weight = schedule.kind == Pass.FORWARD, schedule.kind == Pass.WEIGHT
+        work_s = np.where(forward, _over(costs.forward_s, schedule), _over(costs.backward_s, schedule))
+        first, last = schedule.microbatch == 0, schedule.microbatch == self.context.plan.microbatches - 1
+        # not in place: for batched points only some of these arrays may have an axis of points
+        work_s = work_s + np.where(forward & first, _over(costs.first_forward_s, schedule), 0.0)
+        work_s = work_s + np.where(np.isin(schedule.kind, _BACKWARD) & last, _over(costs.last_backward_s, schedule), 0.0)
+        exchange_s = np.where(forward, _over(costs.forward_exchange_s, schedule), _over(costs.backward_exchange_s, schedule))
         if weight.any():
-            weights_s = _over(sheet.of(samples).weights_s(self.shop.plan.microbatches), tasks)
-            work_s = np.where(weight, weights_s, np.where(tasks.kind == Pass.INPUT, work_s - weights_s, work_s))
+            weights_s = _over(job_costs.of(samples).weights_s(self.context.plan.microbatches), schedule)
+            work_s = np.where(weight, weights_s, np.where(schedule.kind == Pass.INPUT, work_s - weights_s, work_s))
             exchange_s[weight] = 0.0
-        waits = tasks.kind < 0
+        waits = schedule.kind < 0
         work_s[waits] = exchange_s[waits] = 0.0
         return work_s, exchange_s
 
     def _labels(self) -> NDArray[np.int64]:
-        """The stage that spans are labelled with: none where there is one."""
-        plan, tasks = self.shop.plan, self.shop.lanes
-        return tasks.stage if plan.stages > 1 else np.full_like(tasks.stage, -1)
+        """Stage labels of spans; −1 if there is only one stage."""
+        plan, schedule = self.context.plan, self.context.schedule
+        return schedule.stage if plan.stages > 1 else np.full_like(schedule.stage, -1)
 
     def _add_messages(self) -> Rows:
-        """Activations to the next stage and their gradients back, each once made on one side and awaited on the other.
+        """Adds messages with activations to the next stage and their gradients back.
 
-        Returns the row of the message that each task of the lanes sends, −1 for none.
+        Returns for each task of the schedule the row of the message that it sends, −1 for none.
         """
-        plan, tasks = self.shop.plan, self.shop.lanes
+        plan, schedule = self.context.plan, self.context.schedule
         is_gloo = library_of(self.job.cluster) == "gloo"
         stages, counts = plan.stages * plan.chunks, (plan.stages * plan.chunks, plan.microbatches)
         rank_of = np.empty(stages, dtype=np.int64)
         rank_of[np.array(plan.stage_of)] = np.arange(plan.stages)[:, None]
         crossing = np.flatnonzero(rank_of[:-1] != rank_of[1:])
-        sends, to = np.full((2, len(tasks.rank)), -1)
-        ways = ((1, crossing, (Pass.FORWARD,)), (-1, crossing + 1, _BACK))
-        mades = np.array([tasks.table(tasks.last, *counts, *kinds)[sources] for _, sources, kinds in ways])
-        useds = np.array([tasks.table(tasks.first, *counts, *kinds)[sources + step] for step, sources, kinds in ways])
-        # a receive is posted where the lane has got to just before it, or before that, or long before
-        posteds = np.minimum(posted(tasks, mades, useds), useds - 1) if plan.overlap_sends and is_gloo else useds - 1
+        sends, to = np.full((2, len(schedule.rank)), -1)
+        directions = ((1, crossing, (Pass.FORWARD,)), (-1, crossing + 1, _BACKWARD))
+        all_senders = np.array([schedule.table(schedule.last, *counts, *kinds)[sources] for _, sources, kinds in directions])
+        all_receivers = np.array(
+            [schedule.table(schedule.first, *counts, *kinds)[sources + step] for step, sources, kinds in directions]
+        )
+        # a receive is posted right after the previous task of the receiver, or earlier
+        all_posted = (
+            np.minimum(posting_tasks(schedule, all_senders, all_receivers), all_receivers - 1)
+            if plan.overlap_sends and is_gloo
+            else all_receivers - 1
+        )
         messages = []
-        for (step, sources, _), made, used, at in zip(ways, mades, useds, posteds, strict=True):
-            both = (made,) if plan.overlap_sends and not is_gloo else (made, at)
+        for (step, sources, _), senders, receivers, posted in zip(
+            directions, all_senders, all_receivers, all_posted, strict=True
+        ):
+            predecessors = (senders,) if plan.overlap_sends and not is_gloo else (senders, posted)
             sizes_bytes = [self._sent_bytes(boundary) for boundary in crossing.tolist()]
             ends = zip(rank_of[sources].tolist(), rank_of[sources + step].tolist(), sizes_bytes, strict=True)
-            asked = [self.shop.draft.ask(partial(self._sent, *end)) for end in ends]
-            paths = [self.shop.draft.found[number][1] for number in asked]
+            queries = [self.context.recorder.query(partial(self._sent, *end)) for end in ends]
+            paths = [self.context.recorder.results[number][1] for number in queries]
             ranks = np.array(self.ranks)
-            rows = self.shop.builder.transfers(
+            rows = self.context.builder.transfers(
                 ranks[rank_of[sources]][:, None], ranks[rank_of[sources + step]][:, None], sizes_bytes, paths,
-                np.arange(len(sources))[:, None], Phase.SEND, [self.rows[end] for end in both],
+                np.arange(len(sources))[:, None], Phase.SEND, [self.rows[end] for end in predecessors],
                 stage=sources[:, None], microbatch=np.arange(plan.microbatches),
-                slot=np.max([tasks.slot[end] for end in both], axis=0) + 1,
+                slot=np.max([schedule.slot[end] for end in predecessors], axis=0) + 1,
             )  # fmt: skip
-            self.shop.draft.moves(rows, np.array(asked, dtype=np.int64)[:, None])
-            self.shop.builder.follow(self.rows[used], rows)
-            sends[made], to[made] = rows, rank_of[sources + step][:, None]
+            self.context.recorder.record_transfers(rows, np.array(queries, dtype=np.int64)[:, None])
+            self.context.builder.follow(self.rows[receivers], rows)
+            sends[senders], to[senders] = rows, rank_of[sources + step][:, None]
             messages.append(rows)
         if plan.overlap_sends:
             self._send_in_turn(sends, to)
         if is_gloo:
-            found = np.array(messages).ravel(), mades.ravel(), posteds.ravel()
-            self._pair(*found)
+            arguments = np.array(messages).ravel(), all_senders.ravel(), all_posted.ravel()
+            self._pair(*arguments)
             if plan.overlap_sends:
-                self._tell(*found)
+                self._announce_ready(*arguments)
         return sends
 
     def _send_in_turn(self, sends: Rows, to: Rows) -> None:
-        """What a rank sends `to` another moves message by message, as on one stream."""
+        """Makes messages from one rank to another follow each other, as on one stream."""
         tasks = np.flatnonzero(sends >= 0)
-        pair = self.shop.lanes.rank[tasks] * self.shop.plan.stages + to[tasks]
+        pair = self.context.schedule.rank[tasks] * self.context.plan.stages + to[tasks]
         order = np.argsort(pair, kind="stable")
         rows, same = sends[tasks[order]], np.diff(pair[order]) == 0
-        self.shop.builder.follow(rows[1:][same], rows[:-1][same])
+        self.context.builder.follow(rows[1:][same], rows[:-1][same])
 
-    def _pair(self, rows: Rows, made: Rows, posted: Rows) -> None:
-        """Gloo's receiver tells the sender that it is ready on the connection on which it sends itself, so behind what it sends
-        already (gloo/transport/tcp/pair.cc): where two ranks each send and then receive, one message follows the other.
+    def _pair(self, rows: Rows, senders: Rows, posted: Rows) -> None:
+        """Pairs messages of gloo: a receiver announces that it is ready on the connection on which it also sends, behind its
+        earlier sends (gloo/transport/tcp/pair.cc). If two ranks each send and then receive, one message follows the other.
 
-        rows: of messages, each `made` by one task and its receive `posted` by another.
+        rows: of messages. senders: tasks that send them. posted: tasks after which their receives are posted.
         """
-        row_of = {(a, b): row for a, b, row in zip(made.tolist(), posted.tolist(), rows.tolist(), strict=True)}
+        row_of = {(a, b): row for a, b, row in zip(senders.tolist(), posted.tolist(), rows.tolist(), strict=True)}
         pairs = [(row, row_of[b, a]) for (a, b), row in row_of.items() if a < b and (b, a) in row_of]
         if pairs:
-            self.shop.builder.pair(*np.array(pairs).T)
+            self.context.builder.pair(*np.array(pairs).T)
 
-    def _tell(self, rows: Rows, made: Rows, posted: Rows) -> None:
-        """So where sends are not waited for, that word may be behind the last message which the receiver had sent the other way
-        before. Arguments as of `_pair`."""
-        rank = self.shop.lanes.rank
-        messages = sorted(zip(made.tolist(), posted.tolist(), rows.tolist(), strict=True))
+    def _announce_ready(self, rows: Rows, senders: Rows, posted: Rows) -> None:
+        """Without waiting for sends, a receiver's announcement may be queued behind the last message that it sent in the
+        opposite direction. Arguments as in `_pair`."""
+        rank = self.context.schedule.rank
+        messages = sorted(zip(senders.tolist(), posted.tolist(), rows.tolist(), strict=True))
         sent: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
         for message in messages:
             sent[rank[message[0]], rank[message[1]]].append(message)
-        told = []
+        announcements = []
         for task, receives, row in messages:
             other_way = sent[rank[receives], rank[task]]
             place = bisect_right(other_way, receives, key=lambda message: message[0])
-            sent_at, awaited_at, before = other_way[place - 1] if place else (-1, task, -1)
-            # two that follow the same tasks take turns, and what is awaited later is taken to move later
-            is_before = awaited_at < task or (awaited_at == task and sent_at < receives)
-            told.append((row, int(self.rows[receives]), before if is_before else -1))
-        self.shop.builder.tell(*np.array(told).T)
+            sent_after, awaited_by, before = other_way[place - 1] if place else (-1, task, -1)
+            # of two that follow the same tasks, the one that is awaited later is assumed to move later
+            is_before = awaited_by < task or (awaited_by == task and sent_after < receives)
+            announcements.append((row, int(self.rows[receives]), before if is_before else -1))
+        self.context.builder.announce_ready(*np.array(announcements).T)
 
     def _sent_bytes(self, boundary: int) -> float:
-        """What each of a stage's ranks sends, for a microbatch."""
-        whole = float(self.shop.sheet.costs(self.job.samples_per_worker).output_bytes[self.shop.ranges[boundary][-1]])
-        return whole / self.shop.plan.tensor if self.shop.plan.splits else whole
+        """Bytes that each rank of a stage sends per microbatch."""
+        whole = float(self.context.job_costs.costs(self.job.samples_per_worker).output_bytes[self.context.ranges[boundary][-1]])
+        return whole / self.context.plan.tensor if self.context.plan.splits else whole
 
-    def _sent(self, source: int, target: int, size_bytes: float, fabric: ResourceMap) -> Moved:
-        """Between two pipeline ranks: the messages of all alike ranks at once."""
-        plan, places = self.shop.plan, self.places
-        path = fabric.alike_messages(places[source], places[target], size_bytes, self.alike)
+    def _sent(self, source: int, target: int, size_bytes: float, resource_map: ResourceMap) -> SizeAndPath:
+        """Size and path of the concurrent messages of all equivalent ranks between two pipeline ranks."""
+        plan, places = self.context.plan, self.places
+        path = resource_map.alike_messages(places[source], places[target], size_bytes, self.concurrent_senders)
         if plan.splits:
-            # what each has a part of is put together again
-            group = self.shop.grid.along("tensor", plan.tensor)
-            together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, fabric.cluster)
+            # the shards are gathered on the receiving stage
+            group = self.context.mesh.along("tensor", plan.tensor)
+            together_s = crowded_s("all_gather", size_bytes * plan.tensor, group, resource_map.cluster)
             path = replace(path, latency_s=path.latency_s + together_s)
         return size_bytes, path
 
     def _wait_for_sends(self, sends: Rows) -> None:
-        """A rank waits for what it has sent where sends are not overlapped: gpipe when it turns from forward to backward, 1f1b
-        whenever it turns."""
-        plan, tasks, builder = self.shop.plan, self.shop.lanes, self.shop.builder
-        same = tasks.rank[1:] == tasks.rank[:-1]
+        """Makes ranks wait for their sends if these do not overlap with passes: in gpipe at the turn from forward to backward,
+        in 1f1b at every turn."""
+        plan, schedule, builder = self.context.plan, self.context.schedule, self.context.builder
+        same = schedule.rank[1:] == schedule.rank[:-1]
         if plan.overlap_sends:
             return
         if plan.schedule == "gpipe":
-            turns = np.flatnonzero(tasks.kind == TURN)
-            forward = np.where(tasks.kind == Pass.FORWARD, sends, -1)
+            turns = np.flatnonzero(schedule.kind == TURN)
+            forward = np.where(schedule.kind == Pass.FORWARD, sends, -1)
             row_of = np.full(plan.stages, -1)
-            row_of[tasks.rank[turns]] = self.rows[turns]
-            given = row_of[tasks.rank] >= 0
-            builder.follow(row_of[tasks.rank][given], forward[given])
+            row_of[schedule.rank[turns]] = self.rows[turns]
+            given = row_of[schedule.rank] >= 0
+            builder.follow(row_of[schedule.rank][given], forward[given])
         elif plan.schedule == "1f1b":
-            turned = same & (tasks.kind[1:] != tasks.kind[:-1])
+            turned = same & (schedule.kind[1:] != schedule.kind[:-1])
             builder.follow(self.rows[1:][turned], sends[:-1][turned])
 
 
-def _over(values: NDArray[np.float64], tasks: Lanes) -> NDArray[np.float64]:
-    """Sums over the layers that each task passes, of values by layer."""
+def _over(values: NDArray[np.float64], schedule: RankSchedule) -> NDArray[np.float64]:
+    """Sums of per-layer values over the layers of each task."""
     total = np.concatenate([[0.0], np.cumsum(values)])
-    result: NDArray[np.float64] = total[tasks.end] - total[tasks.begin]
+    result: NDArray[np.float64] = total[schedule.end] - total[schedule.begin]
     return result

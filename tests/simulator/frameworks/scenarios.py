@@ -41,7 +41,7 @@ def scenario(*overrides: str) -> Scenario:
 
 
 def as_given(strategy: Strategy) -> Strategy:
-    """The strategy with all that a framework has decided as if it were given, so that no other framework decides anew."""
+    """The strategy with a framework's defaults as given fields, so that another framework does not change them."""
     fields = type(strategy).model_fields
     return strategy.model_copy(update={name: getattr(strategy, name) for name in DECIDED if name in fields})
 

@@ -28,7 +28,7 @@ def varied(name: str) -> Scenario:
 
 @pytest.mark.parametrize("name", VARIED)
 def test_no_framework_beats_the_bound_that_hardware_sets(name: str) -> None:
-    """With the same strategy: frameworks differ in what overlaps, which is given here."""
+    """The same strategy for all frameworks; what overlaps is given explicitly."""
     compared = 0
     for framework in map(shipped, names()):
         try:
@@ -54,7 +54,7 @@ def test_without_a_mechanism_a_step_is_as_fast_or_faster(name: str, mechanism: s
 
 @pytest.mark.parametrize("mechanism", ABLATIONS)
 def test_each_mechanism_costs_something_somewhere(mechanism: str) -> None:
-    """Else switching it off would tell nothing."""
+    """Otherwise an ablation would show nothing."""
     model = "model.flash=false" if mechanism == "kernels" else "model.flash=true"
     across = "cluster=aws-p5", "framework=nanotron", "strategy={kind: hybrid, tensor: 16}"
     overlapped = "framework=pytorch-fsdp2", "training.zero=3", "cluster=eos-h100"

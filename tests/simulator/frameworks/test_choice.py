@@ -1,4 +1,4 @@
-"""Which framework trains a scenario: the default, what a named one refuses, and what a framework decides of a strategy."""
+"""Choice of the framework of a scenario: the default, features that a named one lacks, and defaults of strategies."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_default_framework(overrides: tuple[str, ...], framework: str) -> No
         (("framework=megatron-lm-2021",), "has no flash attention; set model.flash=false", "a later framework"),
     ],
 )  # fmt: skip
-def test_what_a_named_framework_lacks_is_refused_with_alternatives(
+def test_unsupported_features_are_rejected_with_alternative_frameworks(
     overrides: tuple[str, ...], message: str, alternative: str
 ) -> None:
     with pytest.raises(ScenarioError) as caught:
@@ -110,15 +110,15 @@ def test_a_framework_decides_what_is_not_given() -> None:
     assert strategy.model_fields_set.isdisjoint(DECIDED), "so that another framework decides anew"
 
 
-def test_what_is_given_stays() -> None:
+def test_given_fields_are_kept() -> None:
     given = scenario("framework=megatron-core-0.12", hybrid(workers=8, overlap="false", bucket="1 MiB"), "training.zero=1")
     assert isinstance(given.strategy, Hybrid)
     assert (given.strategy.overlap, given.strategy.bucket_bytes) == (False, 2**20)
     assert given.strategy.overlap_gather, "was not given"
 
 
-def test_what_does_not_apply_is_not_decided() -> None:
-    """Without ZeRO no parameters are gathered, which would be refused."""
+def test_defaults_that_do_not_apply_are_ignored() -> None:
+    """Without ZeRO no parameters are gathered, so the field would be rejected."""
     one = scenario("framework=megatron-core-0.12", hybrid(workers=8))
     assert isinstance(one.strategy, Hybrid)
     assert not one.strategy.overlap_gather

@@ -47,7 +47,7 @@ def test_the_share_lies_between_processors_and_memory() -> None:
 
 
 def test_sums_next_to_the_last_backward_pass_slow_it_down() -> None:
-    """And no other pass: of DistributedDataParallel with several microbatches the last one's alone."""
+    """Only the last pass: with several microbatches DistributedDataParallel sums in the last microbatch only."""
     contended, free = (costs(scenario(name, "strategy.microbatches=4")) for name in (DDP, FREE))
     assert (contended.last_backward_s > 0).all()
     assert (contended.first_forward_s == 0).all()
@@ -56,7 +56,7 @@ def test_sums_next_to_the_last_backward_pass_slow_it_down() -> None:
     assert (free.last_backward_s == 0).all()
 
 
-def test_what_is_gathered_and_scattered_for_each_microbatch_slows_each_pass() -> None:
+def test_collectives_of_each_microbatch_slow_each_pass() -> None:
     overrides = ("training.zero=3", "strategy.microbatches=4")
     contended, free = (costs(scenario(name.replace("pytorch-ddp", "pytorch-fsdp2"), *overrides)) for name in (DDP, FREE))
     assert (contended.forward_s > free.forward_s).all()
@@ -78,7 +78,7 @@ def test_without_overlap_there_is_no_contention(overrides: tuple[str, ...]) -> N
     assert contended == free
 
 
-def test_scattering_once_a_step_slows_the_last_backward_pass_alone() -> None:
+def test_scattering_once_per_step_slows_only_the_last_backward_pass() -> None:
     overrides = ("framework=torchtitan", "training.zero=2", "strategy.microbatches=4")
     each, once = (costs(scenario(*overrides, f"strategy.scatter={scatter}")) for scatter in ("microbatch", "step"))
     assert (each.last_backward_s == 0).all()
@@ -87,7 +87,7 @@ def test_scattering_once_a_step_slows_the_last_backward_pass_alone() -> None:
 
 
 def test_experts_contend_by_the_ranks_that_have_the_same() -> None:
-    """With as many experts as workers no gradients of experts are summed."""
+    """With one expert per worker no gradients of experts are summed."""
     model = (
         "model={kind: llama, layers: 2, hidden: 1024, heads: 8, vocabulary: 1024, sequence: 1024, "
         "experts: {count: 8, active: 2, feedforward: 2048}}"

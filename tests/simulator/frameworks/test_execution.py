@@ -1,4 +1,4 @@
-"""Execution: what the host, attention, 8-bit products and recomputation make of a layer's time on a described device."""
+"""Execution: effects of the host, attention, 8-bit products and recomputation on layer times of a described device."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_tiny_layers_take_the_host_s_time_and_large_layers_do_not() -> None:
 
 
 def test_neither_the_host_nor_the_device_is_beaten() -> None:
-    """Both work at the same time: a pass takes at least as long as either, and at most as long as both one after the other."""
+    """Host and device overlap: a pass takes at least the maximum and at most the sum of their times."""
     host = MEGATRON.host
     for hidden in (64, 256, 512, 1024, 2048, 4096):
         layer = block(hidden)

@@ -1,4 +1,4 @@
-"""Framework files: those that ship are complete, bases are merged, and what is wrong is said in one line with its place."""
+"""Framework files: shipped ones are complete, bases are merged, and errors are one line with a place."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_scenario_changes_fields_of_a_base() -> None:
 
 
 def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
-    """The message that a scenario with this framework is refused with."""
+    """The error message for a scenario with this framework."""
     path = tmp_path / "scenario.yaml"
     path.write_text(f"{TEXT}framework: {framework}\n")
     with pytest.raises(ScenarioError) as caught:
@@ -87,10 +87,10 @@ def problem(tmp_path: Path, framework: str, *overrides: str) -> str:
         ("{base: nemo, gradients: {reduce: {fp16: bf16}}}", "gradients.reduce.fp16: 'bf16' is not known; give 'fp32'"),
         ("{base: nemo, gradients: {reduce: {bf61: fp32}}}", "gradients.reduce.bf61: unknown key; did you mean 'bf16'?"),
         ("{base: nemo, gradients: {reduce: 3}}", "framework.gradients.reduce: expected a mapping of fields, got 3"),
-        ("{}", "scenario.yaml:6:1: framework: names none; give base, such as {base: pytorch-ddp}, or name"),
+        ("{}", "scenario.yaml:6:1: framework: has neither base nor name; give base, such as {base: pytorch-ddp}, or name"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_framework_is_said_at_its_place(framework: str, message: str, tmp_path: Path) -> None:
+def test_errors_in_framework_files_are_reported_at_their_place(framework: str, message: str, tmp_path: Path) -> None:
     assert message in problem(tmp_path, framework)
 
 
@@ -98,7 +98,7 @@ def test_bases_that_form_a_circle(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("description: one\nbase: ./b.yaml\n")
     (tmp_path / "b.yaml").write_text("base: ./a.yaml\n")
     message = problem(tmp_path, "./a.yaml")
-    assert "its bases form a circle; let one of them say everything itself" in message
+    assert "its bases form a cycle; leave base out of one of these files" in message
     assert message.startswith(("a.yaml:2:", "b.yaml:1:"))
 
 
@@ -106,7 +106,7 @@ def test_an_error_in_a_base_names_the_file_of_the_base(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("name: base\nhost:\n  kernel: -1 us\n")
     assert problem(tmp_path, "{base: ./base.yaml}").startswith("base.yaml:3:3: framework.host.kernel: '-1 us' is negative")
     (tmp_path / "list.yaml").write_text("- 1\n")
-    assert problem(tmp_path, "./list.yaml") == "list.yaml:1:1: a framework's file is a mapping of fields"
+    assert problem(tmp_path, "./list.yaml") == "list.yaml:1:1: a framework file must be a mapping of fields"
     (tmp_path / "other.yaml").write_text("base: nothing-like-it\n")
     assert problem(tmp_path, "./other.yaml").startswith("other.yaml:1:1: framework: no framework is called")
 

@@ -62,7 +62,7 @@ def test_energy_of_moving_follows_from_bits_of_memory_and_links() -> None:
 
 
 def test_kernels_lose_the_resource_that_is_shortest() -> None:
-    """Not all of them one after the other: a collective that takes a fifth of the processors and of the power takes a fifth."""
+    """Resources do not add up: a collective with a fifth of the processors and of the power takes a fifth."""
     bound, rate = np.array([0.0, 0.5, 1.0]), np.full(3, 3e11)
     watts = np.full(3, 50.0)
     for processors, expected in ((0.3, [0.3, 0.3, 0.3]), (0.05, [0.2, 0.25, 0.3])):

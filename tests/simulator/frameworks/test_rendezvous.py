@@ -21,7 +21,7 @@ def costs(*overrides: str) -> Costs:
 
 
 def more_s(*overrides: str) -> np.ndarray:
-    """Seconds by which the exchanges of each layer's forward pass take longer."""
+    """Additional seconds of the collectives in each layer's forward pass."""
     announced, queued = (costs(framework, *overrides) for framework in (ANNOUNCED, QUEUED))
     result: np.ndarray = announced.forward_exchange_s - queued.forward_exchange_s
     return result

@@ -1,4 +1,4 @@
-"""Loss with scale: the slowest of many ranks, for which all wait."""
+"""Loss with scale: all ranks wait for the slowest."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_it_grows_with_ranks_and_with_those_that_synchronise_within_passes() -> 
         assert slowest(SCALE, 1024, min(fewer, 8)) <= slowest(SCALE, 1024, min(more, 8))
 
 
-def test_a_step_tells_what_the_slowest_rank_costs() -> None:
-    """A cause of its own in the breakdown: none without deviations, and the share of compute that the slowest takes longer."""
+def test_a_run_reports_the_cost_of_the_slowest_rank() -> None:
+    """The breakdown has a separate cause: zero without deviations, else the additional compute time of the slowest rank."""
     run, ideal = (predict(scenario(f"framework={name}"), interval=False) for name in ("pytorch-ddp", "ideal"))
     assert ideal.breakdown_s["slowest_rank"] == 0
     longer = slowest(shipped("pytorch-ddp").scale, 8, 1) - 1

@@ -1,4 +1,4 @@
-"""Stragglers, late starts and jitter: what they touch is unfolded, what they do not touch keeps its time."""
+"""Stragglers, late starts and jitter: affected ranks are unfolded, others keep their times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_slowdown(scenario: Scenario, slowdown: float) -> str:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_unfolding_a_folded_program_changes_nothing(small: Make, strategy: str) -> None:
-    """Ranks that are named, and as fast as the others, are classes of their own."""
+    """Ranks that are named form separate classes, even if they are as fast as the others."""
     folded = small(STRATEGIES[strategy], "batch=960")
     unfolded = small(STRATEGIES[strategy], "batch=960", with_slowdown(folded, 1.0))
     classes = [len(s.strategy.compile(s.job(s.samples_per_worker, s.unevenness)).ranks.names) for s in (folded, unfolded)]
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(small: Make) 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_both_engines_take_the_same_unevenness(small: Make, strategy: str) -> None:
-    """Late starts, stragglers and jitter: where nothing is shared by more than it can carry, replay is events."""
+    """Late starts, stragglers and jitter: without contention, replay equals events."""
     uneven = "unevenness={stragglers: [{ranks: [1], slowdown: 1.3}], late: [{ranks: [0], delay: 5 ms}], compute_jitter: 0.1}"
     scenario = small(STRATEGIES[strategy], "batch=960", uneven)
     program = scenario.strategy.compile(scenario.job(scenario.samples_per_worker, scenario.unevenness))
@@ -145,8 +145,8 @@ def test_a_node_may_have_more_servers_than_devices(small: Make) -> None:
     assert times[0] == pytest.approx(times[1], rel=1e-9)
 
 
-def test_a_changed_copy_knows_nothing_of_what_was_found_for_the_first() -> None:
-    """Of what is worked out once and kept."""
+def test_a_changed_copy_does_not_share_cached_values() -> None:
+    """Values that are computed once and cached."""
     first = Perturbations.model_validate({"stragglers": [{"ranks": 1, "slowdown": 2.0}]})
     assert first.slowdown(1) == 2.0
     changed = Perturbations.model_validate({"stragglers": [{"ranks": 1, "slowdown": 3.0}]})

@@ -1,4 +1,4 @@
-"""Noise, throttling and heavy tails: what theory says of them, and both engines under them."""
+"""Noise, throttling and heavy tails: theoretical results, and agreement of both engines."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_after_a_while_it_grows_hot_and_recovers(small: Make) -> None:
 
 
 def expected_slowest(tail: Tail, ranks: int) -> float:
-    """The mean of the slowest of so many factors: one, and the integral of the chance that any is above."""
+    """Mean of the maximum of N factors: one plus the integral of the probability that any exceeds x."""
     above = np.concatenate([np.linspace(1, tail.slowdown, 2000), np.geomspace(tail.slowdown, 1e5, 20000)])
     chance = tail.share * np.minimum(1.0, (tail.slowdown / above) ** tail.shape)
     return 1 + float(np.trapezoid(-np.expm1(ranks * np.log1p(-chance)), above))
@@ -108,8 +108,8 @@ def test_the_mean_of_a_tail_is_that_of_its_shape() -> None:
     assert expected_slowest(tail, 1) == pytest.approx(tail.mean, rel=1e-3)
 
 
-def test_of_ranks_in_lockstep_the_deepest_in_the_tail_counts(small: Make) -> None:
-    """A class of ranks that share each pass draws as often as they would one by one."""
+def test_a_model_parallel_group_waits_for_its_slowest_rank_in_the_tail(small: Make) -> None:
+    """A class of ranks that share each pass draws one sample per rank."""
     tail = Tail(share=0.05, slowdown=2, shape=4)
     program = compiled(small("strategy={kind: hybrid, workers: 1, stages: 1, tensor: 4}", "batch=4"))
     assert program.ranks.lockstep.tolist() == [4]
@@ -118,18 +118,18 @@ def test_of_ranks_in_lockstep_the_deepest_in_the_tail_counts(small: Make) -> Non
     assert factors.mean() - 1 == pytest.approx(expected_slowest(tail, 4) - 1, rel=0.15)
 
 
-def test_a_whole_step_of_a_rank_is_in_the_tail_or_a_pass_alone(small: Make) -> None:
+def test_a_tail_concerns_whole_steps_or_single_passes(small: Make) -> None:
     program = compiled(small(RING, "unevenness={tail: {share: 0.3, slowdown: 2}}"))
     work = program.kind == Kind.COMPUTE
-    for each, alike in (("step", True), ("pass", False)):
+    for each, are_equal in (("step", True), ("pass", False)):
         factors = Variation(tail=Tail(share=0.3, slowdown=2, each=each), seed=2).factors(program, 1)[:, 0]
         of_ranks = [set(factors[work & (program.rank == rank)]) for rank in range(4)]
-        assert all(len(found) == 1 for found in of_ranks) == alike
+        assert all(len(found) == 1 for found in of_ranks) == are_equal
         assert factors[work].max() > 2
         assert (factors[~work] == 1).all()
 
 
-def test_what_changes_by_the_clock_widens_no_interval(small: Make) -> None:
+def test_perturbations_by_the_clock_do_not_widen_intervals(small: Make) -> None:
     even, noisy = (predict(small(RING, *changes)) for changes in ((), ("unevenness={noise: [{period: 1 ms, lasts: 100 us}]}",)))
     shares = []
     for run in (even, noisy):
@@ -148,9 +148,9 @@ def test_the_same_seed_gives_the_same_times(small: Make) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("noise: [{period: 1 ms, lasts: 1 ms}]", "lasts: all of the period"),
-        ("throttled: [{slowdown: 2, period: 1 s}]", "period: goes with lasts"),
-        ("throttled: [{slowdown: 2, phase: random}]", "phase: only what recurs"),
+        ("noise: [{period: 1 ms, lasts: 1 ms}]", "lasts: must be shorter than period"),
+        ("throttled: [{slowdown: 2, period: 1 s}]", "period: needs lasts"),
+        ("throttled: [{slowdown: 2, phase: random}]", "phase: random needs an interval that recurs"),
         ("throttled: [{slowdown: 0.5}]", "slowdown"),
         ("tail: {share: 0.1, slowdown: 2, shape: 1}", "shape"),
         ("tenants: [{share: 0.1, flows: 1}]", "not both"),
@@ -158,7 +158,7 @@ def test_the_same_seed_gives_the_same_times(small: Make) -> None:
         ("tenants: [{share: 1}]", "share"),
     ],
 )
-def test_what_makes_no_sense_is_refused(small: Make, given: str, problem: str) -> None:
+def test_meaningless_perturbations_are_rejected(small: Make, given: str, problem: str) -> None:
     with pytest.raises(ScenarioError, match=problem):
         small(RING, f"unevenness={{{given}}}")
 

@@ -9,7 +9,7 @@ from scaleproof.simulator.program import Kind, Path, Program, ProgramBuilder, Us
 from scaleproof.simulator.run.run import Phase
 
 
-def test_ragged_gives_back_its_lists() -> None:
+def test_csr_returns_its_lists() -> None:
     lists = [[3, 1], [], [2]]
     assert Ragged.of(lists).lists() == lists
     assert Ragged.of([]).lists() == []
@@ -19,24 +19,24 @@ LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
 
 
 @given(LISTS, st.data())
-def test_ragged_takes_and_extends_lists(lists: list[list[int]], data: st.DataObject) -> None:
-    ragged = Ragged.of(lists)
+def test_csr_takes_and_extends_lists(lists: list[list[int]], data: st.DataObject) -> None:
+    csr = Ragged.of(lists)
     which = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=9)) if lists else []
-    assert ragged.take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
+    assert csr.take(np.array(which, dtype=np.int64)).lists() == [lists[i] for i in which]
     more = data.draw(st.lists(st.integers(-1, 9), min_size=len(lists), max_size=len(lists)))
-    extended = ragged.extended(np.array(more, dtype=np.int64)).lists()
+    extended = csr.extended(np.array(more, dtype=np.int64)).lists()
     assert extended == [[*one, *([value] if value >= 0 else [])] for one, value in zip(lists, more, strict=True)]
-    assert ragged.keys().tolist() == [i for i, one in enumerate(lists) for _ in one]
+    assert csr.keys().tolist() == [i for i, one in enumerate(lists) for _ in one]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=20))
-def test_ragged_groups_values_by_their_keys_and_keeps_their_order(pairs: list[tuple[int, int]]) -> None:
+def test_csr_groups_values_by_key_in_order(pairs: list[tuple[int, int]]) -> None:
     keys, values = (np.array(side, dtype=np.int64) for side in ([key for key, _ in pairs], [value for _, value in pairs]))
     assert Ragged.grouped(keys, values, 6).lists() == [[value for key, value in pairs if key == one] for one in range(6)]
 
 
 def columns(program: Program) -> list[object]:
-    """All that a program says of its tasks, as plain values."""
+    """All columns of a program's tasks as plain values."""
     names = ("kind", "rank", "peer", "lane", "phase", "stage", "microbatch", "latency_s", "amount", "max_rate", "slot")
     lists = program.dependencies.lists(), program.carried.lists(), program.members.lists(), program.uses()
     return [*(getattr(program, name).tolist() for name in names), *map(list, lists)]
@@ -76,7 +76,7 @@ def test_a_block_is_its_tasks_one_by_one() -> None:
     assert columns(blocks.build()) == columns(singles.build())
 
 
-def test_each_task_of_a_lane_follows_the_one_before_and_the_first_the_last_of_the_step_before() -> None:
+def test_tasks_of_a_stream_follow_each_other_also_across_steps() -> None:
     builder = ProgramBuilder()
     a, b = builder.rank("a"), builder.rank("b")
     for rank in (a, b, a, b, a):
@@ -108,7 +108,7 @@ def test_columns_follow_the_order_of_adding() -> None:
     assert sent == 1
 
 
-def test_nothing_is_used_by_what_takes_no_time() -> None:
+def test_zero_work_uses_no_resources() -> None:
     builder = ProgramBuilder()
     cores = builder.resource("cores", 1.0)
     rank = builder.rank("a", uses=(Use(cores),))

@@ -1,4 +1,4 @@
-"""Paces against work that is followed stretch by stretch, and both engines under them."""
+"""Speed profiles compared with step-by-step integration, and agreement of both engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ times = st.floats(0.0, 50.0)
 
 @st.composite
 def cycles(draw: st.DrawFn) -> Cycle:
-    """Some that recur, some that are once, some for ever."""
+    """Recurring cycles, single ones, and unlimited ones."""
     speed = draw(st.sampled_from([0.0, 0.25, 0.5, 1.0]))
     if draw(st.booleans()):
         period_s = draw(st.floats(0.5, 20.0))
@@ -35,7 +35,7 @@ paces = st.lists(cycles(), max_size=2).map(tuple)
 
 
 def stretches(cycle: Cycle, begin_s: float) -> Iterator[tuple[float, float]]:
-    """From then on: until when which speed holds."""
+    """Speeds from a time on, each with its end."""
     if math.isinf(cycle.period_s):
         yield cycle.begins_s, 1.0
         yield cycle.begins_s + cycle.lasts_s, cycle.speed
@@ -48,7 +48,7 @@ def stretches(cycle: Cycle, begin_s: float) -> Iterator[tuple[float, float]]:
 
 
 def followed(cycle: Cycle, begin_s: float, work_s: float) -> float:
-    """When so much work is done that begins then, stretch by stretch."""
+    """End of work that starts at a given time, by integration over intervals of constant speed."""
     now_s = begin_s
     for until_s, speed in stretches(cycle, begin_s):
         if until_s > now_s:
@@ -60,7 +60,7 @@ def followed(cycle: Cycle, begin_s: float, work_s: float) -> float:
 
 
 def done_s(cycle: Cycle, time_s: float) -> float:
-    """What a cycle lets be done by then, if it is as much as on the clock when it first begins."""
+    """Work done until a time, equal to the time when the cycle first begins."""
     low_s, high_s = sorted((cycle.begins_s, time_s))
     now_s, total_s = low_s, 0.0
     for until_s, speed in stretches(cycle, low_s):
@@ -73,7 +73,7 @@ def done_s(cycle: Cycle, time_s: float) -> float:
 
 
 def ends_s(pace: Pace, begin_s: float, work_s: float) -> float:
-    """The same of several cycles: time as the inner ones see it is what the outer one lets be done."""
+    """Work done under several cycles: the clock of inner cycles is the work that outer ones let through."""
     if not pace:
         return begin_s + work_s
     outer, *inner = pace
@@ -87,7 +87,7 @@ def test_work_ends_when_following_it_says(pace: Pace, begin_s: float, work_s: fl
 
 
 @given(st.lists(st.lists(paces, min_size=1, max_size=3), min_size=1, max_size=4), times, st.floats(1e-3, 50.0))
-def test_of_ranks_in_lockstep_the_last_counts_and_tasks_are_timed_each_by_its_own(
+def test_a_group_waits_for_its_last_rank_and_each_task_has_its_own_profile(
     of_tasks: list[list[Pace]], begin_s: float, work_s: float
 ) -> None:
     shape = len(of_tasks), 2
@@ -105,7 +105,7 @@ def test_a_pass_in_two_parts_ends_with_the_whole(pace: Pace, begin_s: float, fir
     assert middle_s + pacing.lasts_s(middle_s, second_s) == pytest.approx(whole_s, rel=1e-9)
 
 
-def test_what_ends_as_noise_begins_does_not_wait_for_it() -> None:
+def test_work_that_ends_when_noise_begins_does_not_wait() -> None:
     pacing = Pacing([[(Cycle(0.01, 0.001, 0.0, 0.0),)]])
     begin_s = 0.0
     for _ in range(1000):
@@ -115,17 +115,17 @@ def test_what_ends_as_noise_begins_does_not_wait_for_it() -> None:
         begin_s = end_s
 
 
-def test_nothing_takes_no_time_in_the_midst_of_noise() -> None:
+def test_zero_work_during_noise_takes_no_time() -> None:
     assert Pacing([[(Cycle(1.0, 0.5, 0.0, 0.0),)]]).lasts_s(0.25, 0.0) == 0
 
 
 @st.composite
 def paced_programs(draw: st.DrawFn) -> Program:
-    """Ranks with paces of their own that compute, send, and are served; nothing is shared, and no two requests come at once."""
+    """Ranks with different speed profiles that compute, send and are served; no contention, no simultaneous requests."""
     builder = ProgramBuilder()
     work_s = st.floats(1e-3, 10.0)
     of_rank = st.lists(paces, max_size=2).map(lambda found: tuple(found) if any(found) else ())
-    # servers go in lockstep with nobody
+    # servers belong to no model-parallel group
     of_server = paces.map(lambda pace: (pace,) if pace else ())
     servers = [builder.rank(f"server {i}", is_server=True, paces=draw(of_server)) for i in range(draw(st.integers(0, 2)))]
     ranks = [builder.rank(f"rank {i}", paces=draw(of_rank)) for i in range(draw(st.integers(1, 4)))]
@@ -145,7 +145,7 @@ def paced_programs(draw: st.DrawFn) -> Program:
 
 
 @given(paced_programs(), st.sampled_from([0.0, 0.3]))
-def test_both_engines_pace_alike(program: Program, jitter: float) -> None:
+def test_both_engines_apply_equal_speed_profiles(program: Program, jitter: float) -> None:
     variation = Variation(compute_jitter=jitter, seed=1, samples=2)
     try:
         replayed = [replay.simulate(program, 3, variation, sample) for sample in range(2)]

@@ -1,10 +1,11 @@
-"""Replicas of pipelines of ranks that share layers: where they are, what they share, and who waits for whom."""
+"""Hybrid parallelism: placement of ranks, shared resources, and waiting between ranks."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.layout.mesh import ORDER
 from scaleproof.simulator.strategy.layout.placement import Placed
 from scaleproof.simulator.strategy.plan import Plan
@@ -53,30 +55,30 @@ degrees = st.fixed_dictionaries(
         "overlap_sends": flags,
         "split_sends": flags,
         "bucket": st.sampled_from(["25 MiB", "50 KiB"]),
-        # loads every node of a group alike
+        # loads every node of a group equally
         "algorithm": st.just("ring"),
     }
 ).map(lambda one: one | {"split_sends": one["split_sends"] and one["tensor"] > 1 and one["stages"] > 1})
 
 
 def with_zero(numbers: dict[str, Any], zero: int, **more: Any) -> dict[str, Any]:
-    """Of what depends on what is shared out, what `zero` allows."""
+    """The options of sharding that `zero` allows."""
     shared = {"overlap_gather": numbers["overlap_gather"] and zero in (1, 2)}
     return numbers | shared | (more if zero else {})
 
 
-def each_alone(plan: Plan, job: Any) -> list[Placed]:
-    return plan._each_alone(plan.grid(job.cluster.node.devices))
+def separate_classes(plan: Plan, job: Any) -> list[Placed]:
+    return plan._separate_classes(plan.grid(job.cluster.node.devices))
 
 
 @few
 @given(
     degrees, st.integers(0, 3), st.sampled_from([None, 1, 2, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([None, 0, 1, 5])
 )
-def test_alike_workers_modelled_once_take_as_long_as_each_on_its_own(
+def test_equivalent_workers_modelled_once_take_as_long_as_individually(
     small: Make, numbers: dict[str, Any], zero: int, sharing: int | None, cards: int, slow: int | None
 ) -> None:
-    """With one of all ranks slower than the rest too."""
+    """The same holds with one slower rank."""
     ranks = numbers["workers"] * numbers["stages"] * numbers["tensor"] * numbers["context"]
     assume(sharing is None or numbers["workers"] % sharing == 0)
     stragglers = [{"ranks": [slow], "slowdown": 1.5}] if slow is not None and slow < ranks else []
@@ -86,18 +88,21 @@ def test_alike_workers_modelled_once_take_as_long_as_each_on_its_own(
     )  # fmt: skip
     folded = compiled(scenario)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "classes", each_alone)
+        patch.setattr(Plan, "classes", separate_classes)
+        # the cached template has folded classes
+        patch.setattr(program_template, "_TEMPLATES", OrderedDict())
         alone = compiled(scenario)
+    assert len(alone.ranks.names) == numbers["workers"] * numbers["stages"]
     assert folded.ranks.multiplicity.sum() == alone.ranks.multiplicity.sum() == scenario.strategy.ranks
     assert step_s(folded) == pytest.approx(step_s(alone), rel=1e-9)
 
 
 @few
 @given(degrees, st.integers(0, 3), st.sampled_from([None, *CHUNKED]), st.integers(0, 2), flags)
-def test_replay_equals_events_where_nothing_is_short(
+def test_replay_equals_events_without_contention(
     small: Make, numbers: dict[str, Any], zero: int, chunked: str | None, prefetch: int, reshard: bool
 ) -> None:
-    """And where something is, sharing slows the last of the steps."""
+    """With contention, the last of the steps is slower."""
     gathers = {"prefetch": prefetch, "reshard": reshard} if zero == 3 else {}
     more = gathers | ({"schedule": chunked, "chunks": 2} if chunked else {})
     try:
@@ -123,7 +128,7 @@ def test_replay_equals_events_where_nothing_is_short(
 @pytest.mark.parametrize(
     ("innermost", "sums", "sends"), [("workers", False, True), ("stages", True, False), ("tensor", True, True)]
 )
-def test_what_is_innermost_stays_inside_nodes(small: Make, innermost: str, sums: bool, sends: bool) -> None:
+def test_the_innermost_axis_stays_inside_nodes(small: Make, innermost: str, sums: bool, sends: bool) -> None:
     order = [innermost, *(axis for axis in ORDER if axis != innermost)]
     program = compiled(
         hybrid(small, {"workers": 4, "stages": 4, "tensor": 4, "microbatches": 4, "order": order}, "cluster.nodes=16")
@@ -156,7 +161,7 @@ TWO_BY_TWO = {
 
 
 def test_sends_share_a_card_with_sums_of_another_stage(small: Make) -> None:
-    """The last stage sums its gradients while the one before it still sends the last of its own; both wait for the card."""
+    """The last stage sums its gradients while the previous one still sends; both share the network card."""
     scenario = hybrid(
         small, TWO_BY_TWO, "cluster.node.devices=2", "cluster.network={bandwidth: 1 Gbit/s, latency: 0}", "batch=64"
     )
@@ -172,7 +177,7 @@ def test_sends_share_a_card_with_sums_of_another_stage(small: Make) -> None:
 
 
 def test_one_slow_rank_slows_all_that_share_its_layers(small: Make) -> None:
-    """Whichever of a worker's four tensor-parallel ranks it is: of two workers one takes twice as long, and the other waits."""
+    """A straggler among a worker's four tensor-parallel ranks doubles the time of the worker, and the other one waits."""
     numbers = {"workers": 2, "tensor": 4}
     even = predict(hybrid(small, numbers, *FREE_LINKS))
     for rank in range(8):
@@ -182,8 +187,8 @@ def test_one_slow_rank_slows_all_that_share_its_layers(small: Make) -> None:
         assert slow.breakdown_s["waiting_for_ranks"] == pytest.approx(0.5 * even.breakdown_s["compute"])
 
 
-def test_of_more_ranks_in_lockstep_the_slowest_is_slower(small: Make) -> None:
-    """Times that vary cost the more the more ranks draw one: the mean of the most of n draws grows with n."""
+def test_larger_model_parallel_groups_have_a_slower_slowest_rank(small: Make) -> None:
+    """Jitter costs more with more ranks, since the mean of the maximum of n draws grows with n."""
     losses = []
     for numbers in ("tensor: 1", "tensor: 2", "tensor: 4", "tensor: 4, context: 2"):
         even, uneven = (
@@ -209,8 +214,8 @@ def test_a_hybrid_of_one_kind_of_parallelism_is_that(small: Make, framework: str
         assert predict(hybrid(small, numbers, *on)).step_time_s == pytest.approx(pipeline.step_time_s)
 
 
-def test_with_links_for_nothing_ranks_of_every_kind_share_the_work(small: Make) -> None:
-    """A step of as many samples takes a t-th, a c-th and a w-th of the time; of a pipeline more by its bubble."""
+def test_with_free_links_all_kinds_of_ranks_share_the_work(small: Make) -> None:
+    """A step with the same samples takes 1 / (t · c · w) of the time; a pipeline takes longer by its bubble."""
     alone = step_s(compiled(hybrid(small, "workers: 1", "batch=64")))
     for workers, tensor, context in itertools.product((1, 2, 4), (1, 2, 4), (1, 2)):
         numbers = {"workers": workers, "tensor": tensor, "context": context, "overlap": True}
@@ -282,7 +287,7 @@ MODELS = (
 def test_any_strategy_is_predicted_or_refused(
     small: Make, strategy: dict[str, Any], zero: int, model: str, recompute: str
 ) -> None:
-    """With a step time that its causes add up to, or with where and what and what to do."""
+    """Either a step time equal to the sum of its causes, or an error with place, problem and remedy."""
     training, run, refused = f"training={{zero: {zero}, recompute: {recompute}}}", None, ""
     try:
         scenario = small(f"strategy={json.dumps(strategy)}", f"model={model}", training, "batch=48", "cluster.nodes=48")
@@ -290,7 +295,7 @@ def test_any_strategy_is_predicted_or_refused(
     except ScenarioError as error:
         refused = str(error)
     except InputError as error:
-        # what only the ranks' places tell
+        # what only the ranks' places determine
         refused = f"strategy.algorithm: {error}; use another"
     if run is None:
         assert re.search(r"(strategy|batch|training)(\.\w+)*: .+[;,] ", refused)

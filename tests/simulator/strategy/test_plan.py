@@ -1,4 +1,4 @@
-"""Degrees that go together, and what is said of those that do not."""
+"""Compatible degrees of parallelism, and error messages for others."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ REFUSED: dict[str, tuple[str, str]] = {
     "{kind: hybrid, workers: 4, expert: 2}": ("expert", "there are no experts to divide; leave expert parallelism out"),
     "{kind: hybrid, workers: 2, order: [tensor, tensor, workers, stages]}": (
         "order",
-        "needs each of tensor, context, workers, stages once, the innermost first",
+        "must list each of tensor, context, workers, stages once, innermost first",
     ),
     "{kind: hybrid, workers: 2, order: [tensor, workers]}": (
         "order",
-        "needs each of tensor, context, workers, stages once, the innermost first",
+        "must list each of tensor, context, workers, stages once, innermost first",
     ),
     "{kind: hybrid, sequence_parallel: true}": (
         "sequence_parallel",
-        "sequence parallelism divides what tensor-parallel ranks have; set strategy.tensor, or leave it out",
+        "has no effect without tensor parallelism; set strategy.tensor, or leave it out",
     ),
     "{kind: hybrid, tensor: 3}": ("tensor", "3 ranks do not divide heads 4; give a divisor of it, such as 2"),
     "{kind: hybrid, context: 5}": ("context", "5 ranks do not divide sequence 32; give a divisor of it, such as 4"),
     "{kind: pipeline, stages: 2, chunks: 2, microbatches: 2, schedule: gpipe}": (
         "chunks",
-        "gpipe needs one chunk a rank, got 2; give 1",
+        "gpipe needs one chunk per rank, got 2; give 1",
     ),
     "{kind: pipeline, stages: 2, microbatches: 2, schedule: interleaved_1f1b}": (
         "chunks",
-        "interleaved_1f1b needs several chunks a rank, got 1; give 2",
+        "interleaved_1f1b needs several chunks per rank, got 1; give 2",
     ),
     "{kind: pipeline, schedule: interleaved_1f1b}": (
         "chunks",
-        "interleaved_1f1b needs several chunks a rank, got 1; give 2",
+        "interleaved_1f1b needs several chunks per rank, got 1; give 2",
     ),
     "{kind: pipeline, stages: 1, chunks: 2, schedule: interleaved_1f1b}": (
         "chunks",
-        "2 chunks on a rank that has no others beside it; set strategy.stages, or give 1 and 1f1b",
+        "2 chunks need several pipeline stages; set strategy.stages, or set chunks: 1 and schedule: 1f1b",
     ),
     "{kind: pipeline, stages: 3, chunks: 2, microbatches: 16, schedule: interleaved_1f1b}": (
         "microbatches",
-        "interleaved_1f1b runs its microbatches in 5 rounds, all alike, got 16; give 15 or 18",
+        "interleaved_1f1b runs its microbatches in 5 equal rounds, got 16; give 15 or 18",
     ),
     "{kind: pipeline, stages: 4, microbatches: 6, chunks: 2, schedule: dualpipe_v}": (
         "stages",
@@ -67,20 +67,20 @@ REFUSED: dict[str, tuple[str, str]] = {
         "dualpipe_v needs at least two microbatches for each rank, got 4 for 3; give 6",
     ),
     "{kind: pipeline, stages: 7, microbatches: 8}": ("stages", "7 stages for 6 layers; give at most 6"),
-    "{kind: pipeline, stages: 2, balance: [3, 2, 1]}": ("balance", "3 numbers for 2 stages of the model; give one for each"),
+    "{kind: pipeline, stages: 2, balance: [3, 2, 1]}": ("balance", "3 numbers for 2 stages of the model; give one per stage"),
     "{kind: pipeline, stages: 2, balance: [3, 4]}": (
         "balance",
-        "they add up to 7 blocks, the model has 6; give as many",
+        "they add up to 7 blocks, but the model has 6; change the numbers",
     ),
     "{kind: pipeline, stages: 2, microbatches: 5}": ("microbatches", "5 microbatches do not divide 48 samples; give 4"),
     "{kind: data_parallel, workers: 4, microbatches: 7}": ("microbatches", "7 microbatches do not divide 12 samples; give 6"),
     "{kind: data_parallel, workers: 4, algorithm: rings}": (
         "algorithm",
-        "no algorithm of an allreduce is called 'rings'; give one of binary_tree, ",
+        "unknown all-reduce algorithm 'rings'; give one of binary_tree, ",
     ),
     "{kind: data_parallel, workers: 4, algorithm: pairwise}": (
         "algorithm",
-        "no algorithm of an allreduce is called 'pairwise'; give one of binary_tree, ",
+        "unknown all-reduce algorithm 'pairwise'; give one of binary_tree, ",
     ),
     "{kind: data_parallel, workers: 4, prefetch: -1}": ("prefetch", "must be at least 0, got -1"),
     "{kind: data_parallel, workers: 33}": (
@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("strategy", REFUSED)
-def test_what_does_not_go_together_is_refused_with_what_does(small: Make, strategy: str) -> None:
+def test_incompatible_fields_are_rejected_with_a_remedy(small: Make, strategy: str) -> None:
     field, message = REFUSED[strategy]
     where = ".".join(filter(None, ("strategy", field)))
     with pytest.raises(ScenarioError, match=re.escape(f"{where}: {message}")):
@@ -107,8 +107,8 @@ def test_experts_that_do_not_divide_are_refused(small: Make) -> None:
             small(MIXTURE, f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 12}")
 
 
-def test_problems_are_told_with_their_place(tmp_path: Path) -> None:
-    """File, line and column of the field, or of its strategy where it is not given."""
+def test_problems_are_reported_with_their_place(tmp_path: Path) -> None:
+    """File, line and column of the field, or of the strategy if the field is absent."""
     path = tmp_path / "wrong.yaml"
     path.write_text(SMALL.replace("{kind: data_parallel, workers: 4}", "\n  kind: hybrid\n  workers: 4\n  shard_over: 3"))
     with pytest.raises(ScenarioError, match=r"wrong\.yaml:10:3: strategy\.shard_over: 3 does not divide 4 workers"):

@@ -1,4 +1,4 @@
-"""What is filled into a sketch is what drawing it anew would come to, whatever the cluster's numbers."""
+"""A refilled template equals a new compilation, whatever the cluster's numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.program import Program
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import program_template
-from scaleproof.simulator.strategy.compile import _sketched
+from scaleproof.simulator.strategy.compile import _record
 from scaleproof.simulator.strategy.replica_strategy import Replicated
 
 Make = Callable[..., Scenario]
@@ -42,7 +42,7 @@ QUANTITIES = ("device", "node.link.bandwidth", "node.link.latency", "network.ban
 
 
 def differences(one: Any, other: Any, at: str = "") -> list[str]:
-    """Names of all parts in which two programs are not the same to the last bit."""
+    """Names of the fields in which two programs are not bitwise equal."""
     found = []
     for field in fields(one):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
@@ -56,30 +56,32 @@ def differences(one: Any, other: Any, at: str = "") -> list[str]:
     return found
 
 
-def drawn_and_filled(scenario: Scenario, slownesses: Mapping[str, float]) -> tuple[Program, Program]:
+def compiled_and_refilled(scenario: Scenario, slowdowns: Mapping[str, float]) -> tuple[Program, Program]:
     strategy, job = scenario.strategy, scenario.job(unevenness=scenario.unevenness)
     assert isinstance(strategy, Replicated)
-    other = replace(job, cluster=slowed(job.cluster, slownesses))
+    other = replace(job, cluster=slowed(job.cluster, slowdowns))
     jobs = [strategy.plan.exchanging(one) for one in (job, other)]
-    first = _sketched(strategy.plan, jobs[0], strategy.ranges(job))
-    anew = _sketched(strategy.plan, jobs[1], strategy.ranges(job))
-    return anew.program, first.filled(jobs[1])
+    first = _record(strategy.plan, jobs[0], strategy.ranges(job))
+    new = _record(strategy.plan, jobs[1], strategy.ranges(job))
+    return new.program, first.fill(jobs[1])
 
 
 @pytest.mark.parametrize("overrides", STRATEGIES.values(), ids=STRATEGIES)
-@given(slownesses=st.dictionaries(st.sampled_from(QUANTITIES), st.floats(0.01, 100)))
+@given(slowdowns=st.dictionaries(st.sampled_from(QUANTITIES), st.floats(0.01, 100)))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
-def test_filled_in_is_drawn_anew(small: Make, overrides: tuple[str, ...], slownesses: Mapping[str, float]) -> None:
-    assert differences(*drawn_and_filled(small(*overrides), slownesses)) == []
+def test_a_refilled_template_equals_a_new_compilation(
+    small: Make, overrides: tuple[str, ...], slowdowns: Mapping[str, float]
+) -> None:
+    assert differences(*compiled_and_refilled(small(*overrides), slowdowns)) == []
 
 
 @pytest.mark.parametrize("network", ["rail_optimised, nodes_per_group: 2", "torus, dimensions: [2, 2, 2]"])
-def test_so_where_no_two_nodes_are_joined_alike(small: Make, network: str) -> None:
+def test_a_refilled_template_equals_a_new_compilation_on_non_uniform_networks(small: Make, network: str) -> None:
     scenario = small("cluster.nodes=8", f"cluster.network.topology={{kind: {network}}}", *STRATEGIES["all axes"])
-    assert differences(*drawn_and_filled(scenario, {"network.bandwidth": 3.0, "device": 0.5})) == []
+    assert differences(*compiled_and_refilled(scenario, {"network.bandwidth": 3.0, "device": 0.5})) == []
 
 
-def test_what_ranks_do_is_drawn_once(small: Make) -> None:
+def test_tasks_are_compiled_once_for_clusters_that_differ_in_numbers(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
     again = scenario.model_copy(update={"cluster": slowed(scenario.cluster, {"network.latency": 2.0})})
     one, other = (each.strategy.compile(each.job()) for each in (scenario, again))
@@ -88,7 +90,7 @@ def test_what_ranks_do_is_drawn_once(small: Make) -> None:
     assert not np.array_equal(one.latency_s, other.latency_s)
 
 
-def test_another_batch_plan_or_model_is_drawn_anew(small: Make) -> None:
+def test_another_batch_plan_or_model_is_compiled_anew(small: Make) -> None:
     scenario = small(*STRATEGIES["all axes"])
     first = scenario.strategy.compile(scenario.job())
     for change in ("batch.total=64", "strategy.microbatches=2", "model.layers=8", "training.zero=2"):
@@ -96,33 +98,33 @@ def test_another_batch_plan_or_model_is_drawn_anew(small: Make) -> None:
         assert other.strategy.compile(other.job()).dependencies is not first.dependencies
 
 
-def test_an_optimizer_and_recomputation_are_numbers_alone(small: Make) -> None:
+def test_optimizer_and_recomputation_change_numbers_only(small: Make) -> None:
     scenario, other = (small(*STRATEGIES["all axes"], *more) for more in ((), ("training.recompute=full",)))
     one, two = (each.strategy.compile(each.job()) for each in (scenario, other))
     assert one.dependencies is two.dependencies
     assert two.amount.sum() > one.amount.sum()
 
 
-def test_what_was_drawn_for_numbers_that_vary_is_not_kept(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_template, "_SKETCHES", kept := type(program_template._SKETCHES)())
+def test_templates_of_batched_points_are_not_cached(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_template, "_TEMPLATES", cache := type(program_template._TEMPLATES)())
     scenario = small(*STRATEGIES["a pipeline"])
     assert scenario.cluster.network is not None
     varying = BatchedPoints(2).number(np.array([1e9, 2e9]))
     network = scenario.cluster.network.model_copy(update={"bandwidth_Bps": varying})
     job = replace(scenario.job(), cluster=scenario.cluster.model_copy(update={"network": network}))
     assert scenario.strategy.compile(job).max_rate.ndim == 2
-    assert not kept
+    assert not cache
     assert scenario.strategy.compile(scenario.job()).max_rate.ndim == 1
-    assert len(kept) == 1
+    assert len(cache) == 1
     assert scenario.strategy.compile(job).max_rate.ndim == 2
 
 
-def test_few_are_kept(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_template, "_SKETCHES", kept := type(program_template._SKETCHES)())
+def test_the_cache_has_a_limited_size(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_template, "_TEMPLATES", cache := type(program_template._TEMPLATES)())
     for workers in range(1, 13):
         scenario = small(f"strategy={{kind: data_parallel, workers: {workers}}}", "batch={per_worker: 2}", "cluster.nodes=16")
         scenario.strategy.compile(scenario.job())
-    assert [shape.plan.workers for shape in kept] == list(range(5, 13))
+    assert [key.plan.workers for key in cache] == list(range(5, 13))
 
 
 def test_layers_of_equal_models_are_the_same_objects(small: Make) -> None:

@@ -1,4 +1,5 @@
-"""Strategies of other packages: read by their kind like ours, imported when asked for, refused in one line if broken."""
+"""Strategies of other packages: read by kind like ours, imported when first used, rejected with a one-line message if
+broken."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def test_an_installed_strategy_is_read_and_predicted_like_ours(install: Install,
     assert small("strategy=alone").strategy == small("strategy={kind: alone}").strategy
 
 
-def test_its_fields_are_refused_with_their_place(install: Install, small: Callable[..., Scenario]) -> None:
+def test_wrong_fields_of_a_plugin_are_reported_with_their_place(install: Install, small: Callable[..., Scenario]) -> None:
     install()
     assert "strategy.passes: expected a whole number, got 'x'" in refused(small, "strategy={kind: alone, passes: x}")
     assert "strategy.pases: unknown key; did you mean 'passes'?" in refused(small, "strategy={kind: alone, pases: 3}")
@@ -82,9 +83,9 @@ def test_its_fields_are_refused_with_their_place(install: Install, small: Callab
 
 def test_kinds_are_listed_without_importing_them(install: Install, small: Callable[..., Scenario]) -> None:
     install("raise ImportError('imported')")
-    told = refused(small, "strategy=alone_")
-    assert "unknown kind 'alone_'; give one of parameter_server" in told
-    assert told.endswith(", alone")
+    message = refused(small, "strategy=alone_")
+    assert "unknown kind 'alone_'; give one of parameter_server" in message
+    assert message.endswith(", alone")
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
 
 
@@ -111,18 +112,18 @@ SAYS = "alone-strategy 1.2: the strategy 'alone', alone_strategy:Alone, "
 @pytest.mark.parametrize(
     ("text", "entries", "message"),
     [
-        ("import no_such_module", ENTRY, "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); mend"),
+        ("import no_such_module", ENTRY, "cannot be imported (ModuleNotFoundError: No module named 'no_such_module'); fix"),
         ("class Alone(", ENTRY, "cannot be imported (SyntaxError: "),
-        ("raise ValueError('one\\ntwo')", ENTRY, "cannot be imported (ValueError: one two); mend the package, or uninstall it"),
+        ("raise ValueError('one\\ntwo')", ENTRY, "cannot be imported (ValueError: one two); fix the package, or uninstall it"),
         ("Other = 1", ENTRY, "cannot be imported (AttributeError: "),
-        ("Alone = 3", ENTRY, "is no subclass of scaleproof.simulator.strategy.Strategy; make it one"),
-        ("class Alone: ...", ENTRY, "is no subclass of scaleproof.simulator.strategy.Strategy; make it one"),
-        (ALONE.replace("def compile", "def compiles"), ENTRY, "lacks compile; define it"),
-        (ALONE.replace('Literal["alone"]', "str"), ENTRY, "is of another kind; give it the field kind: Literal['alone']"),
-        (ALONE.replace('"alone"', '"lone"'), ENTRY, "is of another kind; give it the field kind: Literal['alone'] = 'alone'"),
+        ("Alone = 3", ENTRY, "is not a subclass of scaleproof.simulator.strategy.Strategy; derive it from Strategy"),
+        ("class Alone: ...", ENTRY, "is not a subclass of scaleproof.simulator.strategy.Strategy; derive it from Strategy"),
+        (ALONE.replace("def compile", "def compiles"), ENTRY, "does not define compile; define it"),
+        (ALONE.replace('Literal["alone"]', "str"), ENTRY, "has a different kind; give it the field kind: Literal['alone']"),
+        (ALONE.replace('"alone"', '"lone"'), ENTRY, "has a different kind; give it the field kind: Literal['alone'] = 'alone'"),
     ],
 )  # fmt: skip
-def test_a_broken_one_is_told_in_one_line(
+def test_a_broken_plugin_is_reported_in_one_line(
     text: str, entries: str, message: str, install: Install, tmp_path: Path, capsys: Any
 ) -> None:
     install(text, entries)
@@ -130,15 +131,17 @@ def test_a_broken_one_is_told_in_one_line(
     path.write_text(SMALL)
     for command in (["predict", str(path), "--set", "strategy=alone"], ["schema"]):
         assert scaleproof.main(command) == 1
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert told.err.startswith(SAYS + message)
-        assert told.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.startswith(SAYS + message)
+        assert output.err.count("\n") == 1
 
 
 def test_a_kind_that_is_taken_is_refused(install: Install, small: Callable[..., Scenario]) -> None:
     install(entries="pipeline = alone_strategy:Alone")
-    with pytest.raises(PluginError, match=r"^alone-strategy 1\.2: scaleproof has a strategy 'pipeline' as well; uninstall one"):
+    with pytest.raises(
+        PluginError, match=r"^alone-strategy 1\.2: scaleproof also defines a strategy 'pipeline'; uninstall one"
+    ):
         schema()
     assert small("strategy={kind: pipeline, stages: 2}").strategy.stages == 2
 
@@ -147,5 +150,7 @@ def test_two_packages_of_one_kind_are_refused(install: Install) -> None:
     install()
     install(name="other-strategy", entries="alone = other_strategy:Alone")
     path = "strategy=alone"
-    with pytest.raises(PluginError, match=r"(alone|other)-strategy 1\.2: (alone|other)-strategy 1\.2 has a strategy 'alone'"):
+    with pytest.raises(
+        PluginError, match=r"(alone|other)-strategy 1\.2: (alone|other)-strategy 1\.2 also defines a strategy 'alone'"
+    ):
         load("resnet50-ring-p100", [path])

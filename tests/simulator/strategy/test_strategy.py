@@ -1,8 +1,9 @@
-"""What theory says of each family, on clusters where theory is simple."""
+"""Theoretical results for each strategy, on clusters for which they are simple."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +17,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.program import Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.data_parallel.buckets import Gradients
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.plan import Plan
@@ -82,7 +84,7 @@ def test_messages_follow_both_sides_and_are_waited_for_on_both(small: Make, sche
         sent = (program.rank[made], program.microbatch[made])
         assert sent == (program.rank[row], program.microbatch[row])
         assert program.rank[awaited] == program.peer[row]
-        # the pass that uses it comes next in its lane
+        # the pass that uses it comes next on its stream
         used = awaited + 1
         assert row in before[used]
         assert (program.phase[used], program.microbatch[used]) == (program.phase[made], program.microbatch[made])
@@ -115,10 +117,10 @@ def test_without_overlap_a_ring_step_is_compute_plus_allreduce(small: Make) -> N
 
 def test_overlap_never_hurts_and_never_beats_the_larger_of_the_two(small: Make) -> None:
     buckets_of = "strategy={{kind: data_parallel, workers: 32, bucket: 200 KiB, first_bucket: 50 KiB, overlap: {}}}"
-    apart, together = (predict(small(buckets_of.format(flag), "batch=64")) for flag in ("false", "true"))
-    communication_s = apart.breakdown_s["exposed_communication"]
-    assert together.step_time_s < apart.step_time_s
-    assert together.step_time_s >= max(communication_s, apart.breakdown_s["compute"])
+    separate, overlapped = (predict(small(buckets_of.format(flag), "batch=64")) for flag in ("false", "true"))
+    communication_s = separate.breakdown_s["exposed_communication"]
+    assert overlapped.step_time_s < separate.step_time_s
+    assert overlapped.step_time_s >= max(communication_s, separate.breakdown_s["compute"])
 
 
 def test_one_worker_needs_no_network(small: Make) -> None:
@@ -202,12 +204,14 @@ FOLDED = (
 @pytest.mark.parametrize("numbers", FOLDED)
 @pytest.mark.parametrize("zero", [0, 1, 3])
 def test_folded_replicas_equal_all_of_them(small: Make, numbers: str, zero: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alike workers are modelled once; each on its own they take as long."""
+    """Equivalent workers are modelled once; modelled individually they take as long."""
     scenario = small(
         f"strategy={{kind: hybrid, {numbers}}}", "batch={per_worker: 4}", f"training={{zero: {zero}}}", "cluster.nodes=16"
     )
     folded = compiled(scenario)
-    monkeypatch.setattr(Plan, "classes", lambda self, job: self._each_alone(self.grid(job.cluster.node.devices)))
+    monkeypatch.setattr(Plan, "classes", lambda self, job: self._separate_classes(self.grid(job.cluster.node.devices)))
+    # the cached template has folded classes
+    monkeypatch.setattr(program_template, "_TEMPLATES", OrderedDict())
     alone = compiled(scenario)
     assert step_s(folded) == pytest.approx(step_s(alone), rel=1e-9)
     assert folded.ranks.multiplicity.sum() == alone.ranks.multiplicity.sum() == scenario.strategy.ranks
@@ -243,7 +247,7 @@ def test_buckets_hold_all_gradients_in_reverse_order() -> None:
     assert gradients.buckets(range(3), 4, 1e9, math.inf) == ([0, 5], [0])
 
 
-def test_buckets_hold_gradients_of_some_layers_alone() -> None:
+def test_buckets_contain_gradients_of_the_given_layers_only() -> None:
     layers = [Layer(str(i), str(i), 0.0, tensors, 1) for i, tensors in enumerate([(100,), (), (10,), (20, 30)])]
     gradients = Gradients(layers)
     assert gradients.buckets(range(1, 4), 4, 1000, 1000) == ([0, 3], [1])
@@ -266,13 +270,13 @@ def test_breakdown_adds_up_for_every_family(small: Make) -> None:
         assert all(0 < e <= 1 + 1e-9 for e in run.efficiency.values())
 
 
-def test_steps_after_the_first_are_alike(small: Make) -> None:
+def test_steps_after_the_first_are_equal(small: Make) -> None:
     for strategy in ("{kind: data_parallel, workers: 12}", "{kind: hybrid, workers: 4, stages: 3, microbatches: 3}"):
         scenario = small(f"strategy={strategy}")
         ends_s = simulate(scenario.strategy.compile(job(scenario)), 5).step_ends_s()
         assert np.diff(ends_s) == pytest.approx(np.diff(ends_s)[0])
 
 
-def test_what_is_too_large_to_simulate_is_refused(small: Make) -> None:
+def test_programs_too_large_to_simulate_are_rejected(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"strategy.microbatches: 600000 passes .* give at most 66666"):
         small("strategy={kind: pipeline, stages: 3, microbatches: 200000}", "batch=200000")

@@ -1,1 +1,1 @@
-"""How the orders of pipeline schedules come about; what others need of it is in simulator.strategy.pipeline.schedule."""
+"""Construction of pipeline schedules; the interface is simulator.strategy.pipeline.schedule."""

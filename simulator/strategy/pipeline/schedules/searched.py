@@ -1,4 +1,4 @@
-"""Orders that are searched for: ZB-1p and ZB-2p, by what passes take and how much a rank may hold."""
+"""Schedules found by search: ZB-1p and ZB-2p, given pass times and a memory limit."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from itertools import product
 from typing import Final
 
 from scaleproof.simulator.strategy.pipeline.schedules import written
-from scaleproof.simulator.strategy.pipeline.schedules.passes import Lane, Pass, PassTimes, StageOrder, starts
+from scaleproof.simulator.strategy.pipeline.schedules.passes import Pass, PassList, PassTimes, StageOrder, starts
 from scaleproof.simulator.strategy.pipeline.schedules.written import numbered
 
-# fits that differ by less are the same
+# Tolerance for comparing activation counts.
 _CLOSE: Final = 1e-9
 
 
-def zero_bubble(ranks: int, microbatches: int, times: PassTimes, reach: int) -> list[Lane]:
-    """The heuristic of arXiv 2401.10241, section 3.1, for ranks that may hold reach · ranks activations: of the orders that its
-    choices lead to, and of what is written down for as much memory, that whose slowest rank is done soonest after it began."""
+def zero_bubble(ranks: int, microbatches: int, times: PassTimes, reach: int) -> list[PassList]:
+    """The heuristic of arXiv 2401.10241, section 3.1, for ranks that may keep reach · ranks activations. Of the orders that
+    its choices lead to, and the handcrafted order for the same memory, the one whose slowest rank finishes soonest after its
+    start."""
     choices = product((False, True), repeat=2)
-    found = [_PlannedPasses(ranks, microbatches, times, reach * ranks, *each).lanes for each in choices]
-    found.append([numbered(written.zero_bubble(ranks, rank, microbatches, 1, reach), microbatches) for rank in range(ranks)])
-    took_s = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
+    candidates = [_PlannedPasses(ranks, microbatches, times, reach * ranks, *choice).ranks_passes for choice in choices]
+    candidates.append(
+        [numbered(written.zero_bubble(ranks, rank, microbatches, 1, reach), microbatches) for rank in range(ranks)]
+    )
+    pass_times_s = {Pass.FORWARD: times.forward, Pass.INPUT: times.backward_input, Pass.WEIGHT: times.backward_weight}
 
-    def slowest_s(lanes: list[Lane]) -> float:
-        began_s = starts(StageOrder("zb_1p", ranks, 1), lanes, microbatches, took_s, times.send)
-        return max(own[-1] + took_s[lane[-1][0]] - own[0] for own, lane in zip(began_s, lanes, strict=True))
+    def slowest_s(ranks_passes: list[PassList]) -> float:
+        start_s = starts(StageOrder("zb_1p", ranks, 1), ranks_passes, microbatches, pass_times_s, times.send)
+        return max(own[-1] + pass_times_s[passes[-1][0]] - own[0] for own, passes in zip(start_s, ranks_passes, strict=True))
 
-    return min(found, key=slowest_s)
+    return min(candidates, key=slowest_s)
 
 
 class _Rank:
-    """What a rank has been given to do so far, and when it will have done it."""
+    """Passes of a rank that are planned so far, and their end times."""
 
-    def __init__(self, began_s: float) -> None:
-        self.began_s = began_s
-        self.now_s = began_s
+    def __init__(self, start_s: float) -> None:
+        self.start_s = start_s
+        self.now_s = start_s
         self.idle_s = 0.0
-        self.lane: Lane = []
+        self.passes: PassList = []
         self.ends_s: dict[Pass, list[float]] = {Pass.FORWARD: [], Pass.INPUT: [], Pass.WEIGHT: []}
 
     def done(self, kind: Pass) -> int:
@@ -44,26 +47,26 @@ class _Rank:
 
     @property
     def waiting(self) -> int:
-        """Gradients of weights that can be made."""
+        """Number of weight gradients that can be computed."""
         return self.done(Pass.INPUT) - self.done(Pass.WEIGHT)
 
-    def add(self, kind: Pass, took_s: float, arrived_s: float = 0.0) -> None:
+    def add(self, kind: Pass, pass_times_s: float, arrived_s: float = 0.0) -> None:
         gap_s = max(0.0, arrived_s - self.now_s)
-        self.lane.append((kind, 0, self.done(kind)))
+        self.passes.append((kind, 0, self.done(kind)))
         self.idle_s += gap_s
-        self.now_s += gap_s + took_s
+        self.now_s += gap_s + pass_times_s
         self.ends_s[kind].append(self.now_s)
 
 
 class _PlannedPasses:
-    """The passes of all ranks, each planned at once with the time at which it will run.
+    """Passes of all ranks, each planned together with its time.
 
-    overrun: a rank waiting for its first backward pass runs one more forward pass though that will keep it waiting. skip: a
-    rank that is ahead of the next by several forward passes leaves one out where it has other work.
+    overrun: a rank that waits for its first backward pass runs one more forward pass even if that delays the backward pass.
+    skip: a rank that is several forward passes ahead of the next rank skips one if it has other work.
     """
 
-    def __init__(self, ranks: int, microbatches: int, times: PassTimes, most: int, overrun: bool, skip: bool) -> None:
-        self.times, self.microbatches, self.most = times, microbatches, most
+    def __init__(self, ranks: int, microbatches: int, times: PassTimes, limit: int, overrun: bool, skip: bool) -> None:
+        self.times, self.microbatches, self.limit = times, microbatches, limit
         self.ranks = [_Rank(rank * (times.forward + times.send)) for rank in range(ranks)]
         self._warm_up(overrun)
         for _ in range(1, microbatches):
@@ -77,21 +80,21 @@ class _PlannedPasses:
                 self._weight(rank)
 
     @property
-    def lanes(self) -> list[Lane]:
-        return [rank.lane for rank in self.ranks]
+    def ranks_passes(self) -> list[PassList]:
+        return [rank.passes for rank in self.ranks]
 
     def _warm_up(self, overrun: bool) -> None:
-        """As many forward passes as there is time for before the first backward pass, which comes to the last rank first.
+        """Plans as many forward passes as fit before the first backward pass, which reaches the last rank first.
 
-        A rank is always ahead of the next by a forward pass, so it may hold one less for each rank before it.
+        A rank is always one forward pass ahead of the next, so it may keep one activation less for each rank before it.
         """
         counts: list[int] = []
-        arrived_s = self.ranks[-1].began_s + self.times.forward
+        arrived_s = self.ranks[-1].start_s + self.times.forward
         for index, rank in reversed(list(enumerate(self.ranks))):
-            fit = (arrived_s - rank.began_s) / self.times.forward if self.times.forward else self.microbatches
+            fit = (arrived_s - rank.start_s) / self.times.forward if self.times.forward else self.microbatches
             count = math.ceil(fit - _CLOSE) if overrun else math.floor(fit + _CLOSE)
-            counts.append(min(count, self.most - index, self.microbatches))
-            begins_s = max(arrived_s, rank.began_s + counts[-1] * self.times.forward)
+            counts.append(min(count, self.limit - index, self.microbatches))
+            begins_s = max(arrived_s, rank.start_s + counts[-1] * self.times.forward)
             arrived_s = begins_s + self.times.backward_input + self.times.send
         for index, count in enumerate(reversed(counts)):
             for _ in range(count):
@@ -100,18 +103,18 @@ class _PlannedPasses:
             self._input(index)
 
     def _can_skip(self, index: int) -> bool:
-        """Whether a rank can do without its next forward pass, being ahead, and have enough to do until its backward pass."""
+        """Whether a rank can skip its next forward pass, because it is ahead and has enough work until its backward pass."""
         if index == len(self.ranks) - 1:
             return False
-        rank, behind = self.ranks[index : index + 2]
-        if rank.done(Pass.FORWARD) - behind.done(Pass.FORWARD) < 2:
+        rank, next_rank = self.ranks[index : index + 2]
+        if rank.done(Pass.FORWARD) - next_rank.done(Pass.FORWARD) < 2:
             return False
-        arrives_s = behind.now_s + self.times.forward + self.times.backward_input + self.times.send
+        arrives_s = next_rank.now_s + self.times.forward + self.times.backward_input + self.times.send
         return rank.now_s + rank.waiting * self.times.backward_weight >= arrives_s
 
     def _forward(self, index: int) -> None:
         rank = self.ranks[index]
-        while self._held(rank) + 1 > self.most + _CLOSE:
+        while self._activations(rank) + 1 > self.limit + _CLOSE:
             self._weight(rank)
         arrived_s = self._sent_s(Pass.FORWARD, index - 1, rank.done(Pass.FORWARD)) if index else 0.0
         self._fill(rank, arrived_s)
@@ -125,8 +128,8 @@ class _PlannedPasses:
             self._fill(rank, arrived_s)
         rank.add(Pass.INPUT, self.times.backward_input, arrived_s)
 
-    def _held(self, rank: _Rank) -> float:
-        """Activations, those of which only the gradient of the weights is left by the share that it needs."""
+    def _activations(self, rank: _Rank) -> float:
+        """Number of allocated activations; those that only the weight gradient still needs count by the share that it needs."""
         return rank.done(Pass.FORWARD) - rank.done(Pass.INPUT) + rank.waiting * self.times.kept
 
     def _weight(self, rank: _Rank) -> None:
@@ -136,10 +139,10 @@ class _PlannedPasses:
         return self.ranks[index].ends_s[kind][microbatch] + self.times.send
 
     def _fill(self, rank: _Rank, until_s: float) -> None:
-        """Gradients of weights while the rank would wait; where the last does not fit, only if waiting would make the rank the
-        one that has waited longest."""
+        """Plans weight gradients while the rank would wait. One that does not fit is planned only if waiting would make the
+        rank the one with the most idle time."""
         while rank.waiting and (gap_s := until_s - rank.now_s) > 0:
-            longest_s = max(each.idle_s for each in self.ranks)
-            if gap_s < self.times.backward_weight and rank.idle_s + gap_s <= longest_s:
+            longest_idle_s = max(other.idle_s for other in self.ranks)
+            if gap_s < self.times.backward_weight and rank.idle_s + gap_s <= longest_idle_s:
                 break
             self._weight(rank)

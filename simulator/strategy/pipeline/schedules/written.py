@@ -1,4 +1,4 @@
-"""Orders that are written down: what a rank does in turn, whatever passes take."""
+"""Handcrafted schedules, which do not depend on pass times."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Final
 
-from scaleproof.simulator.strategy.pipeline.schedules.passes import Lane, Pass
+from scaleproof.simulator.strategy.pipeline.schedules.passes import Pass, PassList
 
-# a kind of pass and its chunk; which microbatch follows, as every kind takes a chunk's microbatches in turn
+# A kind of pass and its chunk. The microbatch is implied, since each kind takes a chunk's microbatches in order.
 _Turn = tuple[Pass, int]
-_OLDEST: Final = -1  # the chunk whose gradient of weights has waited longest
+_OLDEST: Final = -1  # the chunk whose weight gradient has waited longest
 _F0, _F1 = (Pass.FORWARD, 0), (Pass.FORWARD, 1)
 _B0, _B1 = (Pass.BACKWARD, 0), (Pass.BACKWARD, 1)
 _I0, _I1 = (Pass.INPUT, 0), (Pass.INPUT, 1)
 _W0, _W1, _W = (Pass.WEIGHT, 0), (Pass.WEIGHT, 1), (Pass.WEIGHT, _OLDEST)
 
 
-def numbered(turns: Iterable[_Turn], microbatches: int) -> Lane:
-    """The turns with their microbatches; those of microbatches that there are not are left out."""
-    lane: Lane = []
+def numbered(turns: Iterable[_Turn], microbatches: int) -> PassList:
+    """Assigns microbatches to turns; turns beyond the last microbatch are dropped."""
+    passes: PassList = []
     done: Counter[tuple[bool, int]] = Counter()
     waiting: list[tuple[int, int]] = []
     for kind, chunk in turns:
         if kind == Pass.WEIGHT:
-            late = next(late for late in waiting if chunk in (late[0], _OLDEST))
-            waiting.remove(late)
+            pending = next(pending for pending in waiting if chunk in (pending[0], _OLDEST))
+            waiting.remove(pending)
         else:
-            late = chunk, done[kind == Pass.FORWARD, chunk]
+            pending = chunk, done[kind == Pass.FORWARD, chunk]
             done[kind == Pass.FORWARD, chunk] += 1
         if kind == Pass.INPUT:
-            waiting.append(late)
-        if late[1] < microbatches:
-            lane.append((kind, *late))
-    return lane
+            waiting.append(pending)
+        if pending[1] < microbatches:
+            passes.append((kind, *pending))
+    return passes
 
 
 def rounds(ranks: int, microbatches: int) -> int:
-    """In so many rounds, of as many microbatches each, looped schedules go through the chunks."""
+    """Number of rounds, of equally many microbatches each, in which looped schedules go through the chunks."""
     return max(1, microbatches // ranks)
 
 
 def interleaved_1f1b(ranks: int, rank: int, microbatches: int, chunks: int) -> Iterator[_Turn]:
-    """1F1B over chunks that take turns, twice as many forward passes ahead as there are ranks behind (arXiv 2104.04473)."""
+    """1F1B over interleaved chunks, with twice as many warm-up forward passes as there are later ranks (arXiv 2104.04473)."""
     return _looped(ranks, microbatches, chunks, 2 * (ranks - 1 - rank), Pass.BACKWARD)
 
 
 def zero_bubble(ranks: int, rank: int, microbatches: int, chunks: int, reach: int) -> Iterator[_Turn]:
-    """1F1B, over chunks that take turns, whose gradients of weights come the later the later the rank (arXiv 2401.10241).
+    """1F1B over interleaved chunks, with weight gradients that are delayed more on later ranks (arXiv 2401.10241).
 
-    reach 1, ZB-H1: as many forward passes ahead as there are ranks behind; 2, ZB-H2: twice as many. The gradients of weights
-    wait until reach times as many are waiting as there are ranks before, so that all ranks hold as much.
+    reach 1, ZB-H1: as many warm-up forward passes as there are later ranks; 2, ZB-H2: twice as many. Weight gradients wait
+    until reach times the number of earlier ranks are pending, so that all ranks keep the same number of activations.
     """
     waiting = 0
     for turn in _looped(ranks, microbatches, chunks, reach * (ranks - 1 - rank), Pass.INPUT):
@@ -64,8 +64,8 @@ def zero_bubble(ranks: int, rank: int, microbatches: int, chunks: int, reach: in
 
 
 def _looped(ranks: int, microbatches: int, chunks: int, ahead: int, backward: Pass) -> Iterator[_Turn]:
-    """A round of microbatches goes through one chunk after another before the next round does. First come the forward passes
-    of a round through all chunks but one and so many more, then forward and backward take turns."""
+    """A round of microbatches passes one chunk after another before the next round starts. The warm-up consists of the forward
+    passes of a round through all chunks but one, plus `ahead`; then forward and backward passes alternate."""
     per_round = microbatches // rounds(ranks, microbatches)
     total = microbatches * chunks
     warm = min((chunks - 1) * per_round + ahead, total)
@@ -76,16 +76,16 @@ def _looped(ranks: int, microbatches: int, chunks: int, ahead: int, backward: Pa
             yield backward, chunks - 1 - (step - warm) // per_round % chunks
 
 
-def looped_bfs(microbatches: int, chunks: int) -> Lane:
-    """All microbatches through one chunk before any through the next, and back the same way (arXiv 2211.05953)."""
+def looped_bfs(microbatches: int, chunks: int) -> PassList:
+    """All microbatches through one chunk before any through the next, and back in reverse (arXiv 2211.05953)."""
     forward = [(chunk, microbatch) for chunk in range(chunks) for microbatch in range(microbatches)]
-    return [(Pass.FORWARD, *each) for each in forward] + [(Pass.BACKWARD, *each) for each in reversed(forward)]
+    return [(Pass.FORWARD, *one) for one in forward] + [(Pass.BACKWARD, *one) for one in reversed(forward)]
 
 
 def zb_v(ranks: int, rank: int, microbatches: int) -> Iterator[_Turn]:
-    """ZB-V (arXiv 2405.15362): no bubble where passes take as long as each other, and no more held than by 1F1B.
+    """ZB-V (arXiv 2405.15362): no bubble if all passes take equally long, with no more activations than 1F1B.
 
-    It is written for at least 2 · ranks − 1 microbatches.
+    It is defined for at least 2 · ranks − 1 microbatches.
     """
     behind = ranks - rank
     whole = max(2 * ranks - 1, microbatches)
@@ -104,9 +104,9 @@ def zb_v(ranks: int, rank: int, microbatches: int) -> Iterator[_Turn]:
 
 
 def dualpipe_v(ranks: int, rank: int, microbatches: int) -> Iterator[_Turn]:
-    """DualPipeV: DualPipe (arXiv 2412.19437) cut in half, its overlapped passes one after the other as they are named.
+    """DualPipeV: DualPipe (arXiv 2412.19437) cut in half, with its overlapped passes one after the other.
 
-    It needs at least 2 · ranks microbatches. Gradients of weights are apart only where bubbles are left to fill.
+    It needs at least 2 · ranks microbatches. Weight gradients are separate passes only where they fill bubbles.
     """
     behind = ranks - 1 - rank
     yield from repeat(_F0, 2 * behind)

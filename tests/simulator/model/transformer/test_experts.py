@@ -182,14 +182,14 @@ REFUSED = {
     f"{FOLDED}, expert_tensor: 2, workers: 2, expert: 8": (
         "expert: 8 does not divide 4 ranks (tensor · context · workers / expert_tensor); give 4"
     ),
-    "workers: 4, node_limit: 2": "node_limit: no ranks send one another tokens of a mixture; set strategy.expert",
+    "workers: 4, node_limit: 2": "node_limit: has no effect without expert parallelism; set strategy.expert",
     "workers: 4, expert: 4, node_limit: 2": "node_limit: all 4 ranks are on one node; set more ranks",
-    "workers: 4, deduplicated: true": "deduplicated: no ranks send one another tokens of a mixture; set strategy.expert",
-    "workers: 4, dispatch_precision: fp8": "dispatch_precision: no ranks send one another tokens of a mixture",
+    "workers: 4, deduplicated: true": "deduplicated: has no effect without expert parallelism; set strategy.expert",
+    "workers: 4, dispatch_precision: fp8": "dispatch_precision: has no effect without expert parallelism",
     "workers: 4, expert: 4, combine_precision: fp4": "combine_precision: 'fp4' is not known; give 'fp8', 'bf16'",
-    "workers: 4, overlap_experts: true": "overlap_experts: no ranks send one another tokens of a mixture",
+    "workers: 4, overlap_experts: true": "overlap_experts: has no effect without expert parallelism",
     "workers: 4, expert: 4, overlap_experts: true": (
-        "overlap_experts: there is no other microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
+        "overlap_experts: needs another microbatch to compute meanwhile; set strategy.microbatches, or leave it out"
     ),
 }
 

@@ -31,13 +31,13 @@ def cluster(name: str) -> Cluster:
 
 
 def sent_bytes(method: Compression, tensors: list[int], element_bytes: int = 4) -> float:
-    """Of one worker."""
+    """Compression seconds of one worker."""
     return sum(wire.size_bytes for wire in method.wire(tensors, element_bytes))
 
 
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 @given(TENSORS)
-def test_a_cast_halves_fp32_and_leaves_16_bits_alone(kind: str, tensors: list[int]) -> None:
+def test_a_cast_halves_fp32_and_keeps_16_bits(kind: str, tensors: list[int]) -> None:
     cast, device = compression(kind), cluster("dgx1").device
     assert sent_bytes(cast, tensors, 4) == 2 * sum(tensors)
     assert sent_bytes(cast, tensors, 2) == 2 * sum(tensors)
@@ -61,7 +61,7 @@ def test_power_sgd_never_sends_more_than_there_is(tensors: list[int], rank: int,
     assert sent_bytes(method, tensors, element_bytes) == pytest.approx(alone)
 
 
-def test_what_power_sgd_does_not_compress_takes_no_work() -> None:
+def test_tensors_that_power_sgd_does_not_compress_cost_no_work() -> None:
     method, device = compression("power_sgd", rank=4), cluster("dgx1").device
     assert sent_bytes(method, [64, 10]) == 4 * 74
     assert method.work_s([64, 10], 8, device, "fp32") == 0
@@ -69,9 +69,9 @@ def test_what_power_sgd_does_not_compress_takes_no_work() -> None:
 
 def test_matrices_of_the_same_shape_share_their_kernels() -> None:
     method, device = compression("power_sgd", rank=4), cluster("dgx1").device
-    alike = method.work_s([2**16] * 10, 8, device, "fp32")
-    assert alike < 10 * method.work_s([2**16], 8, device, "fp32")
-    assert alike > method.work_s([2**16], 8, device, "fp32")
+    equal_s = method.work_s([2**16] * 10, 8, device, "fp32")
+    assert equal_s < 10 * method.work_s([2**16], 8, device, "fp32")
+    assert equal_s > method.work_s([2**16], 8, device, "fp32")
 
 
 @pytest.mark.parametrize("element_bytes", [2, 4])
@@ -115,7 +115,7 @@ def test_it_works_on_a_device_without_kernels() -> None:
 
 @pytest.mark.parametrize("method", ALL, ids=lambda method: method.kind)
 def test_compression_pays_on_slow_networks_only(method: Compression) -> None:
-    """One bucket over 16 machines of one K80: with what the device works, it pays at 1.25 Gbit/s, and not at 1 Tbit/s."""
+    """One bucket over 16 machines with a K80: compression pays at 1.25 Gbit/s, device time included, and not at 1 Tbit/s."""
 
     def saved_s(gbit: float) -> float:
         slow = cluster("aws-p2-xlarge")
@@ -142,6 +142,6 @@ def test_compression_pays_on_slow_networks_only(method: Compression) -> None:
         ({"kind": "top_k", "share": math.nan}, "finite"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, object], message: str) -> None:
+def test_impossible_values_are_rejected(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         PARSER.validate_python(fields)

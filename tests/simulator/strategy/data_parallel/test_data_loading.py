@@ -1,4 +1,4 @@
-"""A step takes as long as training or loading, whichever is longer, and says which."""
+"""A step takes the longer of training and loading, and the breakdown shows which."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def run(small: Make, strategy: str, *overrides: str) -> Run:
 
 
 def decoding(seconds_a_batch: float, samples: int, prefetch: int = 1) -> str:
-    """An input whose batches of so many samples take so long."""
+    """An input with the given loading time of a batch of the given size."""
     return f"input={{decode: {seconds_a_batch / samples!r} s, cores: 1, prefetch: {prefetch}}}"
 
 
 def reading(seconds_a_step: float) -> str:
-    """A file system that takes so long for the 48 samples of a step, whoever reads them."""
+    """A file system with a given time for the 48 samples of a step, whoever reads them."""
     return f"input={{storage: {{sample: 1 MB, bandwidth: {48e6 / seconds_a_step!r} B/s, shared_by: cluster}}}}"
 
 
@@ -70,7 +70,7 @@ def test_without_prefetching_training_waits_for_every_batch(small: Make) -> None
         assert fed.step_time_s == pytest.approx(alone.step_time_s + loading_s)
 
 
-def test_where_steps_are_alike_one_batch_ahead_does_as_much_as_several(small: Make) -> None:
+def test_with_equal_steps_one_batch_ahead_is_as_good_as_several(small: Make) -> None:
     times = [
         run(small, "{kind: data_parallel, workers: 1}", decoding(0.01, 48, prefetch)).step_time_s for prefetch in (1, 2, 5)
     ]
@@ -86,7 +86,7 @@ def test_where_steps_vary_more_batches_ahead_do_more(small: Make) -> None:
     assert sum(four.step_times_s) < 0.97 * sum(one.step_times_s)
 
 
-def test_what_is_read_and_what_is_decoded_go_on_together(small: Make) -> None:
+def test_reading_and_decoding_overlap(small: Make) -> None:
     strategy = "{kind: data_parallel, workers: 1}"
     for read_s, decode_s in ((0.02, 0.05), (0.05, 0.02)):
         parts = f"storage: {{sample: 1 MB, bandwidth: {48e6 / read_s!r} B/s}}, decode: {4 * decode_s / 48!r} s, cores: 4"
@@ -110,7 +110,7 @@ def test_ranks_of_a_node_share_its_decoding_cores(small: Make) -> None:
         assert fed.step_time_s == pytest.approx(0.01 * per_core / 2)
 
 
-def test_a_straggler_that_is_told_apart_shares_the_storage_with_the_rest(small: Make) -> None:
+def test_a_straggler_in_a_class_of_its_own_shares_the_storage_with_the_rest(small: Make) -> None:
     slow = "unevenness={stragglers: [{ranks: [3], slowdown: 1.5}]}"
     storage = "input={storage: {sample: 1 MB, bandwidth: 100 MB/s, shared_by: cluster}}"
     fed = run(small, "{kind: data_parallel, workers: 8}", slow, storage)
@@ -118,7 +118,7 @@ def test_a_straggler_that_is_told_apart_shares_the_storage_with_the_rest(small: 
 
 
 @given(st.sampled_from(STRATEGIES[:3]), st.floats(1e-5, 1e-1), st.integers(0, 3))
-def test_both_engines_agree_where_nothing_is_shared_by_unlike_ranks(strategy: str, decode_s: float, prefetch: int) -> None:
+def test_both_engines_agree_if_different_ranks_share_nothing(strategy: str, decode_s: float, prefetch: int) -> None:
     fields = {
         "model": {"kind": "mlp", "layers": 6, "inputs": 32, "hidden": 32, "outputs": 32},
         "cluster": {
@@ -146,7 +146,7 @@ def test_input_cannot_be_measured(small: Make) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("{cores: 4}", "input: neither read nor decoded; give storage, decode or both, or leave input out"),
+        ("{cores: 4}", "input: input has no effect; give storage, decode or both, or leave input out"),
         ("{decode: 1 ms, cores: 0}", "input.cores: must be greater than 0"),
         ("{decode: 1 ms, prefetch: -1}", "input.prefetch: must be at least 0"),
         ("{storage: {bandwidth: 1 GB/s}}", "input.storage.sample: missing; add it"),
@@ -154,7 +154,7 @@ def test_input_cannot_be_measured(small: Make) -> None:
         ("{storage: {speed: 1 GB/s}}", "input.storage.speed: unknown key"),
     ],
 )
-def test_what_cannot_be_is_refused(small: Make, given: str, message: str) -> None:
+def test_impossible_values_are_rejected(small: Make, given: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(f"input={given}")
     assert message in str(caught.value)

@@ -63,8 +63,8 @@ def test_two_workers_move_as_many_bytes_as_a_ring_of_two_but_not_both_ways_at_on
     assert exposed_s[0] == pytest.approx(2 * exposed_s[1], rel=1e-6)
 
 
-def test_the_main_worker_adds_up_and_updates_alone(small: Make) -> None:
-    """(n − 1) sums of two reads and a write, and one optimizer's step of as much, for which all others wait."""
+def test_only_the_main_worker_sums_and_updates(small: Make) -> None:
+    """(n − 1) sums of two reads and a write, and one optimizer step of the same traffic, for which all others wait."""
     at_once = ("cluster.network={bandwidth: 1 EB/s, latency: 0}", "cluster.node.link={bandwidth: 1 EB/s, latency: 0}")
     scenario = small(GATHER.format(8), *at_once)
     run = predict(scenario)
@@ -80,15 +80,15 @@ def test_one_worker_sends_nothing(small: Make) -> None:
 
 
 @pytest.mark.parametrize("workers", [4, 10, 32])
-def test_alike_workers_are_folded_and_unfolding_them_changes_nothing(small: Make, workers: int) -> None:
-    apart = f"unevenness={{stragglers: [{{ranks: {list(range(workers))}, slowdown: 1}}]}}"
-    folded, unfolded = (small(GATHER.format(workers), "batch={per_worker: 2}", *more) for more in ((), (apart,)))
+def test_equivalent_workers_are_folded_without_changing_the_result(small: Make, workers: int) -> None:
+    separate = f"unevenness={{stragglers: [{{ranks: {list(range(workers))}, slowdown: 1}}]}}"
+    folded, unfolded = (small(GATHER.format(workers), "batch={per_worker: 2}", *more) for more in ((), (separate,)))
     assert len(compiled(unfolded).ranks.names) == workers > len(compiled(folded).ranks.names)
     assert predict(folded).step_time_s == pytest.approx(predict(unfolded).step_time_s, rel=1e-9)
 
 
 def test_one_card_of_many_is_the_main_workers(small: Make) -> None:
-    """A device sends and receives over the card it is nearest to, however many others its node has."""
+    """A device uses its nearest network card, however many cards its node has."""
     on = ("batch={per_worker: 1}", "cluster.node.link.bandwidth=1 EB/s")
     one, four = (predict(small(GATHER.format(8), f"cluster.node.cards={cards}", *on)) for cards in (1, 4))
     # the node's bandwidth is that of all its cards

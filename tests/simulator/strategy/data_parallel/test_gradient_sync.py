@@ -1,7 +1,8 @@
-"""What replicas agree on: how many bytes each way of keeping alike moves, when, and what hides it."""
+"""Gradient synchronisation: bytes that each strategy moves, when they move, and what they overlap with."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ from scaleproof.simulator.engine import events
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
+from scaleproof.simulator.strategy import program_template
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import ONLY_COMPUTE, compiled, moved_bytes, step_s, work_s
 
@@ -29,7 +31,7 @@ def averaged(small: Make, numbers: str, *more: str) -> Program:
 
 
 def ring_bytes(ranks: int, size_bytes: float) -> float:
-    """That one way round a ring moves through each rank: of a gather, or of a scattered sum."""
+    """Bytes through each rank for one round of a ring: an all-gather or a reduce-scatter."""
     return (ranks - 1) / ranks * size_bytes
 
 
@@ -37,7 +39,7 @@ def ring_bytes(ranks: int, size_bytes: float) -> float:
 @pytest.mark.parametrize("gathers", ["false", "true"])
 @pytest.mark.parametrize("workers", [2, 4, 12])
 def test_sharing_out_states_moves_what_plain_averaging_moves(small: Make, zero: int, gathers: str, workers: int) -> None:
-    """A scattered sum and a gather are an allreduce: arXiv 1910.02054, section 7.1."""
+    """A reduce-scatter and an all-gather move the bytes of an all-reduce: arXiv 1910.02054, section 7.1."""
     plain = averaged(small, f"workers: {workers}")
     shared = averaged(small, f"workers: {workers}, overlap_gather: {gathers}", f"training={{zero: {zero}}}")
     assert moved_bytes(shared) == pytest.approx(moved_bytes(plain))
@@ -46,7 +48,7 @@ def test_sharing_out_states_moves_what_plain_averaging_moves(small: Make, zero: 
 @pytest.mark.parametrize("workers", [2, 4, 12])
 @pytest.mark.parametrize(("reshard", "times"), [("true", 1.5), ("false", 1.0)])
 def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: int, reshard: str, times: float) -> None:
-    """They are gathered for each pass, or once where they are kept between the two: arXiv 1910.02054, section 7.2."""
+    """Parameters are gathered for each pass, or once if they are kept between both: arXiv 1910.02054, section 7.2."""
     plain = averaged(small, f"workers: {workers}")
     shared = averaged(small, f"workers: {workers}, reshard: {reshard}", "training={zero: 3}")
     assert moved_bytes(shared) == pytest.approx(times * moved_bytes(plain))
@@ -56,8 +58,8 @@ def test_sharing_out_parameters_moves_half_as_much_again(small: Make, workers: i
 @pytest.mark.parametrize(
     ("zero", "reshard", "ways"), [(0, "true", 0), (1, "true", 0), (2, "true", 1), (3, "true", 3), (3, "false", 2)]
 )
-def test_what_every_microbatch_moves_again(small: Make, microbatches: int, zero: int, reshard: str, ways: int) -> None:
-    """Of two ways round the ring, and a third with resharding, so many are gone for each microbatch, the rest for a step."""
+def test_bytes_that_every_microbatch_moves_again(small: Make, microbatches: int, zero: int, reshard: str, ways: int) -> None:
+    """Rounds of the ring per step: of two, or three with resharding, some happen for each microbatch, the others once."""
     program = averaged(small, f"workers: 4, reshard: {reshard}, microbatches: {microbatches}", f"training={{zero: {zero}}}")
     once = max(0, 2 - ways)
     size_bytes = 4 * small().model.parameters()
@@ -66,7 +68,7 @@ def test_what_every_microbatch_moves_again(small: Make, microbatches: int, zero:
 
 @pytest.mark.parametrize(("zero", "ways"), [(0, 2 * 4), (1, 4 + 2), (2, 4 + 2), (3, 4 + 2 * 2)])
 def test_gradients_may_be_summed_in_more_bytes_than_parameters_are_gathered_in(small: Make, zero: int, ways: float) -> None:
-    """ways: bytes of an element times ways round the ring."""
+    """ways: bytes per element times rounds of the ring."""
     program = averaged(
         small, "workers: 4", f"training={{zero: {zero}, precision: bf16, reduce_precision: fp32}}",
         "cluster.device.peak={bf16: 1 TFLOP/s}",
@@ -78,7 +80,7 @@ def test_gradients_may_be_summed_in_more_bytes_than_parameters_are_gathered_in(s
 @pytest.mark.parametrize("sharing", [1, 2, 4, 8])
 @pytest.mark.parametrize("context", [1, 2])
 def test_hybrid_sharding_sums_shards_between_groups(small: Make, zero: int, sharing: int, context: int) -> None:
-    """Inside a group of g workers all ways round it; between groups an allreduce of a rank's shard: arXiv 2304.11277, 3.2.2."""
+    """Rounds of the ring inside groups of g workers; between groups an all-reduce of a shard: arXiv 2304.11277, 3.2.2."""
     workers = 8
     program = averaged(
         small, f"workers: {workers}, context: {context}, shard_over: {sharing}", f"training={{zero: {zero}}}",
@@ -93,14 +95,14 @@ def test_hybrid_sharding_sums_shards_between_groups(small: Make, zero: int, shar
 
 @pytest.mark.parametrize(("zero", "ways"), [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_ranks_that_divide_the_tokens_agree_like_workers(small: Make, zero: int, ways: int) -> None:
-    """They have the same parameters and gradients of different tokens."""
+    """Context ranks have the same parameters and gradients of different tokens."""
     program = averaged(small, "workers: 1, context: 4", f"training={{zero: {zero}}}")
     assert moved_bytes(program) == pytest.approx(ways * ring_bytes(4, 4 * small().model.parameters()))
 
 
 @pytest.mark.parametrize(("workers", "context"), [(4, 1), (2, 2), (1, 4)])
-def test_compression_is_told_how_many_ranks_exchange(small: Make, workers: int, context: int) -> None:
-    """A top-k sum gathers what every one of them sends, value and index, and adds all of it up."""
+def test_compression_depends_on_the_number_of_ranks(small: Make, workers: int, context: int) -> None:
+    """A top-k sum gathers the values and indices of all ranks and adds them up."""
     program = averaged(small, f"workers: {workers}, context: {context}, compression: {{kind: top_k, share: 0.01}}")
     four = averaged(small, "workers: 4, compression: {kind: top_k, share: 0.01}")
     assert moved_bytes(program) == pytest.approx(moved_bytes(four))
@@ -121,7 +123,7 @@ def test_compressed_gradients_take_fewer_bytes(small: Make) -> None:
 @pytest.mark.parametrize("expert", [1, 2, 4])
 @pytest.mark.parametrize("bucket", ["1 GiB", "20 KiB", "90 KiB"])
 def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, zero: int, expert: int, bucket: str) -> None:
-    """What e workers share is kept alike by one in e of them, the rest of the model by all."""
+    """Experts shared by e workers are synchronised by one in e workers, the rest of the model by all."""
     workers = 8
     scenario = small(
         MIXTURE, f"strategy={{kind: hybrid, workers: {workers}, expert: {expert}, bucket: {bucket}, overlap: true}}",
@@ -135,15 +137,15 @@ def test_experts_are_averaged_over_the_workers_that_have_the_same(small: Make, z
     assert moved_bytes(compiled(scenario)) == pytest.approx(theory)
     update = work_s(compiled(scenario), Phase.OPTIMIZER)
     whole = 1 if zero == 0 else workers
-    held = dense_bytes / whole + expert_bytes / (1 if zero == 0 else workers // expert)
+    updated = dense_bytes / whole + expert_bytes / (1 if zero == 0 else workers // expert)
     # sgd reads the weight and its gradient and writes the weight
-    assert update == pytest.approx(3 * held / 100e9)
+    assert update == pytest.approx(3 * updated / 100e9)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zb_h1", 1), ("zb_v", 2), ("interleaved_zero_bubble", 2)])
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_gradients_of_weights_made_later_are_summed_later(small: Make, schedule: str, chunks: int, zero: int) -> None:
-    """Where backward passes are halved, sums follow the later half: the last of a microbatch's tasks on its stage."""
+    """With divided backward passes, sums follow the weight gradient: a microbatch's last task on its stage."""
     program = averaged(
         small, f"workers: 2, stages: 2, chunks: {chunks}, schedule: {schedule}, microbatches: 4, overlap: true",
         f"training={{zero: {zero}}}",
@@ -168,15 +170,15 @@ def sums(program: Program) -> list[int]:
 
 
 @pytest.mark.parametrize("zero", [1, 2])
-def test_parameters_gathered_beside_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
-    """All but the first unit's, where computing takes longer; gradients are summed as before."""
+def test_gathers_during_the_forward_pass_are_hidden_by_it(small: Make, zero: int) -> None:
+    """All gathers but the first unit's are hidden if compute takes longer; gradients are summed as before."""
     slow, numbers = "cluster.device.layer_overhead=20 ms", "workers: 8, bucket: 20 KiB, overlap: true"
-    apart = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
-    beside = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
+    separate = averaged(small, f"{numbers}, overlap_gather: false", f"training={{zero: {zero}}}", slow)
+    overlapped = averaged(small, f"{numbers}, overlap_gather: true", f"training={{zero: {zero}}}", slow)
     free = averaged(small, numbers, f"training={{zero: {zero}}}", slow, *ONLY_COMPUTE[:2])
-    assert step_s(beside) < step_s(apart)
-    assert moved_bytes(beside) == pytest.approx(moved_bytes(apart))
-    whole_s, shown_s = step_s(apart) - step_s(free), step_s(beside) - step_s(free)
+    assert step_s(overlapped) < step_s(separate)
+    assert moved_bytes(overlapped) == pytest.approx(moved_bytes(separate))
+    whole_s, shown_s = step_s(separate) - step_s(free), step_s(overlapped) - step_s(free)
     assert shown_s < 0.6 * whole_s
 
 
@@ -185,27 +187,27 @@ def test_parameters_gathered_beside_the_forward_pass_are_hidden_by_it(small: Mak
     "numbers", ["workers: 8", "workers: 4, stages: 2, microbatches: 4", "workers: 2, context: 2, stages: 3"]
 )
 def test_overlapping_sums_and_gathers_never_slows_a_step(small: Make, zero: int, numbers: str) -> None:
-    """Where it costs nothing to cut them into more messages."""
+    """Without latency, more messages cost nothing."""
     free = ("cluster.network.latency=0", "cluster.node.link.latency=0", f"training={{zero: {zero}}}")
-    apart_s, sums_s, gathers_s, both_s = (
+    separate_s, sums_s, gathers_s, both_s = (
         step_s(averaged(small, f"{numbers}, bucket: 20 KiB, overlap: {sums}, overlap_gather: {gathers}", *free))
         for gathers in ("false", "true")
         for sums in ("false", "true")
     )
-    assert max(sums_s, gathers_s) <= apart_s * (1 + 1e-9)
+    assert max(sums_s, gathers_s) <= separate_s * (1 + 1e-9)
     assert both_s <= min(sums_s, gathers_s) * (1 + 1e-9)
 
 
 WORDS = 256 * 64
-TIED, APART = (
+TIED, UNTIED = (
     f"model={{kind: gpt, layers: 6, hidden: 64, heads: 4, vocabulary: 256, sequence: 32, tied: {tied}}}"
     for tied in ("true", "false")
 )
 
 
-def with_words_apart_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
-    """The same ranks, of which the last has a head of its own, or a copy of the embedding: as many parameters."""
-    return averaged(small, numbers, APART, *more), averaged(small, numbers, TIED, *more)
+def with_words_untied_and_tied(small: Make, numbers: str, *more: str) -> tuple[Program, Program]:
+    """The same ranks; the last has an untied head, or a copy of the embedding, with equal numbers of parameters."""
+    return averaged(small, numbers, UNTIED, *more), averaged(small, numbers, TIED, *more)
 
 
 @pytest.mark.parametrize(
@@ -223,21 +225,21 @@ def with_words_apart_and_tied(small: Make, numbers: str, *more: str) -> tuple[Pr
 def test_copies_of_the_words_at_both_ends_of_a_pipeline_are_summed(small: Make, numbers: str, zero: int) -> None:
     """Once a step between the two, on top of what replicas sum (Megatron-LM, arXiv 2104.04473): all of it, or the part of it
     that a rank still has."""
-    apart, tied = with_words_apart_and_tied(small, numbers, f"training={{zero: {zero}}}")
+    separate, tied = with_words_untied_and_tied(small, numbers, f"training={{zero: {zero}}}")
     plan = small(f"strategy={{kind: hybrid, {numbers}}}").strategy.plan
     share = plan.workers * plan.context if zero >= 2 else 1
-    assert moved_bytes(tied) - moved_bytes(apart) == pytest.approx(2 * ring_bytes(2, 4 * WORDS / share))
-    assert work_s(tied, Phase.OPTIMIZER) == pytest.approx(work_s(apart, Phase.OPTIMIZER))
+    assert moved_bytes(tied) - moved_bytes(separate) == pytest.approx(2 * ring_bytes(2, 4 * WORDS / share))
+    assert work_s(tied, Phase.OPTIMIZER) == pytest.approx(work_s(separate, Phase.OPTIMIZER))
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small: Make, tensor: int) -> None:
-    """In which every tensor-parallel rank has a part, on the same network card."""
+    """Every tensor-parallel rank sums its part over the same network card."""
     numbers = f"stages: 4, tensor: {tensor}, microbatches: 4"
     alone = ("cluster.node.devices=" + str(tensor), "cluster.network.latency=0", "framework=ideal")
-    apart, tied = with_words_apart_and_tied(small, numbers, *alone)
+    separate, tied = with_words_untied_and_tied(small, numbers, *alone)
     cluster = small(*alone, "cluster.node.devices=1").cluster
-    assert step_s(tied) - step_s(apart) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))
+    assert step_s(tied) - step_s(separate) == pytest.approx(collective_time("all_reduce", 4 * WORDS, 2, cluster))
 
 
 @pytest.mark.parametrize(
@@ -250,20 +252,22 @@ def test_summing_copies_of_the_words_takes_what_a_collective_of_two_takes(small:
     ],
 )
 def test_all_workers_sum_their_copies_at_once(small: Make, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alike workers are modelled once; each on its own they take as long, whichever engine times them."""
+    """Equivalent workers are modelled once; modelled individually they take as long, with either engine."""
 
     def program() -> Program:
         return averaged(small, numbers, TIED, "cluster.nodes=16")
 
     folded_s = step_s(program())
-    monkeypatch.setattr(Plan, "classes", lambda self, job: self._each_alone(self.grid(job.cluster.node.devices)))
+    monkeypatch.setattr(Plan, "classes", lambda self, job: self._separate_classes(self.grid(job.cluster.node.devices)))
+    # the cached template has folded classes
+    monkeypatch.setattr(program_template, "_TEMPLATES", OrderedDict())
     assert step_s(program()) == pytest.approx(folded_s)
     assert float(np.diff(events.simulate(program(), 3).step_ends_s())[-1]) == pytest.approx(folded_s)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_copies_of_the_words_are_summed_between_all_other_sums_and_the_optimizers(small: Make, zero: int) -> None:
-    _, tied = with_words_apart_and_tied(
+    _, tied = with_words_untied_and_tied(
         small, "workers: 2, stages: 3, microbatches: 6, overlap: true", f"training={{zero: {zero}}}"
     )
     before, members = tied.dependencies.lists(), tied.members.lists()
@@ -279,7 +283,7 @@ def test_copies_of_the_words_are_summed_between_all_other_sums_and_the_optimizer
 
 
 def ancestors(before: list[list[int]], row: int) -> set[int]:
-    """All rows that a row follows, and that these follow."""
+    """All direct and indirect predecessors of a row."""
     found: set[int] = set()
     left = [row]
     while left:
@@ -291,9 +295,9 @@ def ancestors(before: list[list[int]], row: int) -> set[int]:
 
 @pytest.mark.parametrize("numbers", ["workers: 2", "workers: 2, stages: 2, chunks: 2, schedule: zb_v, microbatches: 4"])
 def test_words_whose_both_uses_are_on_one_rank_are_there_once(small: Make, numbers: str) -> None:
-    """Of a V-shaped pipeline's first rank, too."""
-    apart, tied = with_words_apart_and_tied(small, numbers)
-    assert moved_bytes(apart) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
+    """The same holds for the first rank of a V-shaped pipeline."""
+    separate, tied = with_words_untied_and_tied(small, numbers)
+    assert moved_bytes(separate) - moved_bytes(tied) == pytest.approx(2 * ring_bytes(2, 4 * WORDS))
 
 
 def served(small: Make, numbers: str, *more: str) -> Program:
@@ -302,7 +306,7 @@ def served(small: Make, numbers: str, *more: str) -> Program:
 
 @pytest.mark.parametrize("expert", [1, 2, 4])
 def test_servers_update_all_workers_experts(small: Make, expert: int) -> None:
-    """As much however many workers share the experts; each worker pushes and pulls those that it has."""
+    """Equal bytes however many workers share the experts; each worker pushes and pulls its own."""
     program = served(small, f"workers: 4, expert: {expert}", MIXTURE)
     layers = small(MIXTURE).model.build_layers()
     experts = sum(layer.expert_parameters for layer in layers)
@@ -315,7 +319,7 @@ def test_servers_update_all_workers_experts(small: Make, expert: int) -> None:
 
 
 def updates_s(program: Program) -> float:
-    """Of all buckets of a server, once each."""
+    """Seconds of the updates of all buckets of a server, each counted once."""
     rows = np.flatnonzero(program.kind == Kind.SERVE)
     found = {(program.rank[row], program.bucket[row]): program.update_s[row] for row in rows.tolist()}
     servers = {server for server, _ in found}
@@ -323,23 +327,23 @@ def updates_s(program: Program) -> float:
 
 
 def test_servers_update_words_once_that_two_stages_push(small: Make) -> None:
-    apart, tied = (served(small, "workers: 2, stages: 2, microbatches: 2", model) for model in (APART, TIED))
-    assert moved_bytes(tied, Kind.TRANSFER) == pytest.approx(moved_bytes(apart, Kind.TRANSFER))
-    words = small(APART).model.parameters() - small(TIED).model.parameters()
+    separate, tied = (served(small, "workers: 2, stages: 2, microbatches: 2", model) for model in (UNTIED, TIED))
+    assert moved_bytes(tied, Kind.TRANSFER) == pytest.approx(moved_bytes(separate, Kind.TRANSFER))
+    words = small(UNTIED).model.parameters() - small(TIED).model.parameters()
     assert words == WORDS
-    update_s = small(APART).cluster.update_s(words / 2, "sgd", "fp32")
-    assert updates_s(apart) - updates_s(tied) == pytest.approx(update_s)
+    update_s = small(UNTIED).cluster.update_s(words / 2, "sgd", "fp32")
+    assert updates_s(separate) - updates_s(tied) == pytest.approx(update_s)
     assert updates_s(tied) > 0
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize("overlap", ["false", "true"])
-def test_stages_that_share_all_their_weights_with_others_agree_on_nothing(small: Make, zero: int, overlap: str) -> None:
+def test_stages_without_weights_of_their_own_sum_nothing(small: Make, zero: int, overlap: str) -> None:
     """The second tower of a siamese network has no weights of its own."""
     numbers = f"workers: 2, stages: 4, microbatches: 2, overlap: {overlap}"
     scenario = small(f"strategy={{kind: hybrid, {numbers}}}", "model=siamese-mlp", "batch.total=48", f"training.zero={zero}")
-    held = [sum(scenario.job().layers[i].parameters for i in stage) for stage in scenario.strategy.ranges(scenario.job())]
+    updated = [sum(scenario.job().layers[i].parameters for i in stage) for stage in scenario.strategy.ranges(scenario.job())]
     program = compiled(scenario)
     summing = np.unique(program.stage[(program.kind == Kind.COLLECTIVE) & (program.amount > 0)])
-    assert 0 in held
-    assert summing.tolist() == [stage for stage, parameters in enumerate(held) if parameters]
+    assert 0 in updated
+    assert summing.tolist() == [stage for stage, parameters in enumerate(updated) if parameters]

@@ -28,14 +28,14 @@ def period_s(scenario: Scenario, periods: int = 3) -> float:
 
 
 def moved_bytes(scenario: Scenario) -> float:
-    """Through each worker, in one step of the Program."""
+    """Bytes through each worker in one step of the Program."""
     program = compiled(scenario)
     return float(program.amount[program.kind == Kind.COLLECTIVE].sum())
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 10])
 def test_a_period_of_one_averages_as_often_and_as_much_as_data_parallelism(small: Make, workers: int) -> None:
-    """What is averaged after the optimizer's step is as large as the gradients before it."""
+    """The average of parameters after the optimizer's step has the size of the gradients before it."""
     batch = "batch={per_worker: 2}"
     local = small(f"strategy={{kind: local_sgd, workers: {workers}}}", batch)
     averaged = small(ONE_BUCKET.format(workers), batch)
@@ -68,9 +68,11 @@ def test_the_outer_step_moves_what_momentum_and_the_change_of_a_period_do(small:
 @pytest.mark.parametrize("period", [1, 4, 40, 400])
 def test_with_overlap_the_slower_of_the_two_counts(small: Make, period: int) -> None:
     strategy = "strategy={{kind: local_sgd, workers: 8, period: {}, overlap: {}}}"
-    apart, together = (period_s(small(strategy.format(period, flag), "batch={per_worker: 2}")) for flag in ("false", "true"))
+    separate, overlapped = (
+        period_s(small(strategy.format(period, flag), "batch={per_worker: 2}")) for flag in ("false", "true")
+    )
     alone = period * period_s(small("strategy={kind: local_sgd, workers: 1}", "batch={per_worker: 2}"))
-    assert together == pytest.approx(max(alone, apart - alone), rel=1e-9)
+    assert overlapped == pytest.approx(max(alone, separate - alone), rel=1e-9)
 
 
 def test_a_longer_period_never_makes_a_step_slower(small: Make) -> None:
@@ -81,7 +83,7 @@ def test_a_longer_period_never_makes_a_step_slower(small: Make) -> None:
 
 
 def test_workers_wait_for_one_another_once_in_a_period(small: Make) -> None:
-    """Mean of sums against sum of maxima: steps that vary cost less where workers meet less often."""
+    """Maximum of sums versus sum of maxima: jitter costs less if workers synchronise less often."""
     jitter, steps = "unevenness={compute_jitter: 0.5, seed: 3}", 200
 
     def mean_step_s(period: int) -> float:
@@ -111,20 +113,25 @@ def test_input_is_as_slow_for_a_period_as_for_as_many_steps(small: Make, MBps: i
     assert ten <= 10 * one
 
 
-def test_alike_workers_are_folded_and_unfolding_them_changes_nothing(small: Make) -> None:
-    strategy, apart = "strategy={kind: local_sgd, workers: 32, period: 5}", "unevenness={stragglers: [{ranks: 9, slowdown: 1}]}"
-    folded, unfolded = small(strategy, "batch=64"), small(strategy, "batch=64", apart)
+def test_equivalent_workers_are_folded_without_changing_the_result(small: Make) -> None:
+    strategy, separate = (
+        "strategy={kind: local_sgd, workers: 32, period: 5}",
+        "unevenness={stragglers: [{ranks: 9, slowdown: 1}]}",
+    )
+    folded, unfolded = small(strategy, "batch=64"), small(strategy, "batch=64", separate)
     assert len(compiled(folded).ranks.names) == 1
     assert len(compiled(unfolded).ranks.names) == 3
     assert period_s(folded) == pytest.approx(period_s(unfolded), rel=1e-9)
 
 
-def test_what_cannot_be_is_refused(small: Make) -> None:
+def test_impossible_values_are_rejected(small: Make) -> None:
     with pytest.raises(ScenarioError, match=r"strategy.period: must be greater than 0"):
         small("strategy={kind: local_sgd, period: 0}")
     with pytest.raises(ScenarioError, match=r"strategy.outer: 'adam' is not known; give 'none' or 'nesterov'"):
         small("strategy={kind: local_sgd, outer: adam}")
-    with pytest.raises(FieldError, match=r"strategy.period: 100000 steps of 32 unlike workers are too many .* at most 10416"):
+    with pytest.raises(
+        FieldError, match=r"strategy.period: 100000 steps of 32 different workers are too many .* at most 10416"
+    ):
         compiled(small("strategy={kind: local_sgd, workers: 32, period: 100000}", "batch=32", "unevenness={compute_jitter: 1}"))
 
 

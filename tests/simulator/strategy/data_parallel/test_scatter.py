@@ -1,4 +1,4 @@
-"""When ZeRO's stages 2 and 3 scatter gradients, and how long pipelines keep what stage 3 gathers."""
+"""When ZeRO's stages 2 and 3 scatter gradients, and how long pipelines keep the parameters that stage 3 gathers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_whole_gradients_are_added_to_by_each_microbatch(small: Make) -> None:
     ],
 )  # fmt: skip
 def test_pipelines_keep_what_they_gather(small: Make, stages: int, reshard: str, gathers: int) -> None:
-    """Parameters go round the ring for every gather, and gradients for every microbatch."""
+    """Every gather of parameters and every microbatch's gradients are a round of the ring."""
     fields = {"workers": 4, "stages": stages, "microbatches": 8, "reshard": reshard}
     program = compiled(small(hybrid(**fields), "batch=96", "training={zero: 3}"))
     none = compiled(small(hybrid(**fields | {"reshard": "true"}), "batch=96"))
@@ -97,7 +97,7 @@ def test_pipelines_keep_what_they_gather(small: Make, stages: int, reshard: str,
     assert shared == pytest.approx((gathers + 8) * ring_bytes(4, size_bytes))
 
 
-def test_what_is_kept_is_whole_in_memory(small: Make) -> None:
+def test_unscattered_gradients_are_whole_in_memory(small: Make) -> None:
     kept, dropped = (
         memory(small(*ON, hybrid(workers=4, stages=2, microbatches=4, reshard=reshard), "training.zero=3")).ranks[0]
         for reshard in ("false", "true")
@@ -115,17 +115,17 @@ def test_estimates_of_what_is_kept(small: Make, batch: int) -> None:
     space = Space(base, (8, 16), tensor=(1, 2), stages=(2, 4), chunks=(1, 2), samples=(1, 2), zero=(3,), schedules=schedules)
     found = every(space)
     rows = np.random.default_rng(2).choice(len(found), min(40, len(found)), replace=False)
-    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    times, estimated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
     replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
     errors = times.expected_s / replayed_s - 1
     assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
     assert np.median(np.abs(errors)) <= 0.03
     assert np.abs(errors).max() <= 0.10
-    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+    assert estimated_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
 
 
 @pytest.mark.parametrize("zero", [0, 1])
-def test_what_is_not_scattered_is_not_scattered_once(small: Make, zero: int) -> None:
+def test_without_zero_2_there_is_no_scatter_once_per_step(small: Make, zero: int) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(hybrid(workers=4, scatter="step"), f"training={{zero: {zero}}}")
     assert "strategy.scatter: gradients are not scattered; set training.zero to 2 or 3" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Workers that train on different samples: what their averages move, when, and who waits for whom."""
+"""Data parallelism: bytes and times of averages, and waiting between workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def averaged(small: Make, numbers: str, *more: str) -> Scenario:
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
 def test_a_ring_moves_its_theory_each_way_through_every_card(small: Make, workers: int) -> None:
-    """2 (n − 1) / n of the gradients out of each rank and as much into it: Patarasuk & Yuan 2009."""
+    """Each rank sends and receives 2 (n − 1) / n times the gradients: Patarasuk & Yuan 2009."""
     program = compiled(
         averaged(small, f"workers: {workers}, algorithm: ring", "cluster.node.devices=1", "batch={per_worker: 1}")
     )
@@ -55,7 +55,7 @@ def test_an_average_takes_as_long_as_its_algorithm(small: Make, algorithm: str, 
 
 
 def test_a_tree_saves_latency_and_a_ring_bytes(small: Make) -> None:
-    """2 log n messages one after another, each of all data, against 2 (n − 1) of an n-th."""
+    """2 log n sequential messages of all data, compared with 2 (n − 1) messages of 1 / n of it."""
 
     def took_s(algorithm: str, network: str) -> float:
         scenario = averaged(
@@ -72,18 +72,18 @@ def test_a_tree_saves_latency_and_a_ring_bytes(small: Make) -> None:
 @pytest.mark.parametrize("overlap", ["false", "true"])
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
 def test_gradients_of_all_microbatches_are_averaged_once(small: Make, overlap: str, microbatches: int) -> None:
-    """The same bytes and the same arithmetic, however many passes it takes."""
+    """Equal bytes and FLOPs for any number of microbatches."""
     numbers = f"workers: 8, bucket: 50 KiB, overlap: {overlap}"
     once, often = (compiled(averaged(small, f"{numbers}, microbatches: {count}", "batch=64")) for count in (1, microbatches))
     assert moved_bytes(often) == pytest.approx(moved_bytes(once))
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
         assert work_s(often, phase) == pytest.approx(work_s(once, phase))
     assert (often.kind == Kind.COLLECTIVE).sum() == (once.kind == Kind.COLLECTIVE).sum()
-    # a backward pass that has less beside it to hide a sum
+    # a backward pass with less compute to overlap a sum with
     assert step_s(often) >= step_s(once) * (1 - 1e-9)
 
 
-def test_sums_follow_the_last_microbatch_alone(small: Make) -> None:
+def test_sums_follow_the_last_microbatch_only(small: Make) -> None:
     program = compiled(averaged(small, "workers: 8, bucket: 50 KiB, microbatches: 4", "batch=64"))
     before = program.dependencies.lists()
     for row in np.flatnonzero(program.kind == Kind.COLLECTIVE).tolist():
@@ -117,7 +117,7 @@ def test_overlap_never_slows_a_step_and_never_hides_more_than_there_is(
     small: Make, workers: int, microbatches: int, bucket: str, network: str, zero: int
 ) -> None:
     buckets = f"bucket: {bucket}, first_bucket: {bucket}"
-    apart, beside = (
+    separate, overlapped = (
         predict(
             averaged(
                 small, f"workers: {workers}, microbatches: {microbatches}, overlap: {flag}, {buckets}",
@@ -126,12 +126,14 @@ def test_overlap_never_slows_a_step_and_never_hides_more_than_there_is(
         )
         for flag in ("false", "true")
     )  # fmt: skip
-    assert beside.step_time_s <= apart.step_time_s * (1 + 1e-9)
-    assert beside.step_time_s >= max(apart.breakdown_s["compute"], apart.breakdown_s["exposed_communication"]) * (1 - 1e-9)
+    assert overlapped.step_time_s <= separate.step_time_s * (1 + 1e-9)
+    assert overlapped.step_time_s >= max(separate.breakdown_s["compute"], separate.breakdown_s["exposed_communication"]) * (
+        1 - 1e-9
+    )
 
 
 def test_workers_with_more_samples_are_waited_for(small: Make) -> None:
-    """A step takes as long as the largest share; of the samples none is lost."""
+    """A step takes as long as the largest share, and all samples are counted."""
     even = predict(averaged(small, f"workers: 4, {ONE_BUCKET}", "batch=48"))
     uneven = predict(averaged(small, f"workers: 4, {ONE_BUCKET}, shares: [24, 8, 8, 8]", "batch=48"))
     most = predict(averaged(small, f"workers: 4, {ONE_BUCKET}", "batch=96"))
@@ -154,7 +156,7 @@ def test_shares_are_split_into_microbatches_worker_by_worker(small: Make) -> Non
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ("[24, 24]", "2 shares for 4 workers; give one for each worker, or set strategy.workers=2"),
+        ("[24, 24]", "2 shares for 4 workers; give one per worker, or set strategy.workers=2"),
         ("[12, 12, 12, 13]", "they add up to 49 samples, the batch has 48; set batch.total=49"),
     ],
 )
@@ -175,7 +177,7 @@ def test_all_wait_for_the_slowest_worker(small: Make, rank: int) -> None:
 
 
 def test_queueing_behind_own_gathers_is_no_waiting_for_others(small: Make) -> None:
-    """All are alike, and gathers take much longer than computing: each waits for one that waits for those before it."""
+    """All layers are equal and gathers take much longer than compute: each waits for a gather, which waits for earlier ones."""
     run = predict(averaged(small, "workers: 4, prefetch: 1", "training.zero=3", "cluster.node.devices=1", "batch=4"))
 
     assert run.breakdown_s["exposed_communication"] > 0.5 * run.step_time_s

@@ -20,23 +20,23 @@ def test_shares_are_one_for_each_worker_and_add_up() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.sets(st.integers(0, 50), max_size=4))
-def test_even_shares_place_workers_as_no_shares_do(workers: int, per_node: int, apart: set[int]) -> None:
-    assert place_shares([7] * workers, per_node, apart) == place(workers, per_node, apart)
+def test_even_shares_place_workers_as_no_shares_do(workers: int, per_node: int, distinguishable: set[int]) -> None:
+    assert place_shares([7] * workers, per_node, distinguishable) == place(workers, per_node, distinguishable)
 
 
 @given(SHARES, st.integers(1, 8), st.sets(st.integers(0, 50), max_size=4))
-def test_every_worker_is_in_one_class_of_its_own_share(shares: list[int], per_node: int, apart: set[int]) -> None:
-    placed = place_shares(shares, per_node, apart)
+def test_every_worker_is_in_one_class_of_its_own_share(shares: list[int], per_node: int, distinguishable: set[int]) -> None:
+    placed = place_shares(shares, per_node, distinguishable)
     counted: dict[int, int] = {}
-    for alike in placed:
-        share = shares[alike.rank]
-        counted[share] = counted.get(share, 0) + alike.ranks
-        assert alike.rank // per_node == alike.node
-        assert alike.ranks == 1 or alike.rank not in apart
+    for one in placed:
+        share = shares[one.rank]
+        counted[share] = counted.get(share, 0) + one.ranks
+        assert one.rank // per_node == one.node
+        assert one.ranks == 1 or one.rank not in distinguishable
     assert counted == {share: shares.count(share) for share in shares}
 
 
-def test_alike_nodes_of_unlike_workers_are_folded() -> None:
+def test_equivalent_nodes_of_different_workers_are_folded() -> None:
     """Ten thousand workers in two shares, as classes of two kinds."""
     placed = place_shares([2, 1] * 5_000, 4, ())
-    assert [(alike.nodes, alike.each) for alike in placed] == [(2_500, 2), (2_500, 2)]
+    assert [(one.nodes, one.each) for one in placed] == [(2_500, 2), (2_500, 2)]

@@ -1,4 +1,4 @@
-"""Loads: the same however fast links are, and of nodes that are folded away what each of them has."""
+"""Link loads do not depend on bandwidth, and folding nodes keeps the load of each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleproof.simulator.cluster.collectives.algorithms import Group
-from scaleproof.simulator.strategy.layout.link_loads import Load, Shapes, of_modelled, shapes
+from scaleproof.simulator.strategy.layout.link_loads import CollectiveLoad, NetworkShape, modelled_loads, network_shape
 from tests.simulator.clusters import Fields, plain
 
 OTHERS = {"duplex": "half"}, {"incast": 0.5}, {"topology": {"kind": "rail_optimised", "nodes_per_group": 2}}
 
 
-def shapes_of(nodes: int, devices: int = 1, cards: int = 1, **network: object) -> Shapes:
+def shapes_of(nodes: int, devices: int = 1, cards: int = 1, **network: object) -> NetworkShape:
     cluster = plain(nodes, devices, cards, network=network)
     assert cluster.network is not None
-    return shapes(cluster.node, cluster.network)
+    return network_shape(cluster.node, cluster.network)
 
 
 @given(st.floats(1e6, 1e12), st.floats(1e-9, 1.0))
-def test_networks_that_differ_in_speed_alone_are_one(bandwidth_Bps: float, latency_s: float) -> None:
+def test_networks_that_differ_only_in_speed_have_one_shape(bandwidth_Bps: float, latency_s: float) -> None:
     speed: Fields = {"bandwidth": f"{bandwidth_Bps} B/s", "latency": f"{latency_s} s"}
     assert shapes_of(4, **speed) is shapes_of(4)
 
@@ -34,18 +34,18 @@ def test_others_are_not(other: dict[str, object]) -> None:
 @pytest.mark.parametrize(("duplex", "ways"), [("full", {"in": 1.0, "out": 1.0}), ("half", {"both": 2.0})])
 @given(nodes=st.integers(2, 12))
 def test_a_ring_passes_all_but_a_part_twice(duplex: str, ways: dict[str, float], nodes: int) -> None:
-    load = Load("ring", "all_reduce", Group.of(nodes, 1), shapes_of(nodes, duplex=duplex), False)
+    load = CollectiveLoad("ring", "all_reduce", Group.of(nodes, 1), shapes_of(nodes, duplex=duplex), False)
     share = 2 * (nodes - 1) / nodes
     expected = {(way, 0): times * share for way, times in ways.items()}
-    assert of_modelled(load, (0,)) == pytest.approx(expected)
-    everyone = of_modelled(load, tuple(range(nodes)))
+    assert modelled_loads(load, (0,)) == pytest.approx(expected)
+    everyone = modelled_loads(load, tuple(range(nodes)))
     assert everyone == pytest.approx({(way, node): times * share for node in range(nodes) for way, times in ways.items()})
 
 
-def test_of_unlike_nodes_the_modelled_has_what_the_busiest_has() -> None:
-    """A tree's root is sent to by two and has nobody above it."""
-    load = Load("tree", "all_reduce", Group.of(8, 1), shapes_of(8), False)
-    each = of_modelled(load, tuple(range(8)))
-    folded = of_modelled(load, (3,))
+def test_the_modelled_node_has_the_load_of_the_busiest_node() -> None:
+    """The root of a tree receives from two children and has no parent."""
+    load = CollectiveLoad("tree", "all_reduce", Group.of(8, 1), shapes_of(8), False)
+    each = modelled_loads(load, tuple(range(8)))
+    folded = modelled_loads(load, (3,))
     assert folded == {(way, 3): max(share for (one, _), share in each.items() if one == way) for way in ("out", "in")}
     assert len({round(share, 9) for share in each.values()}) > 1

@@ -1,4 +1,4 @@
-"""Which ranks are where: what nodes send is what their ranks send, counted one by one, whatever the order of the axes."""
+"""Placement of ranks: bytes per node equal the sum over its ranks, for any order of the axes."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_every_rank_has_one_place(workers: int, stages: int, tensor: int, contex
             at = coordinates(grid, rank)
             assert (at["workers"], at["stages"]) == (worker, stage)
     for stage in range(stages):
-        alike = [coordinates(grid, rank) for rank in grid.replicas_of(stage).ranks]
-        assert all((one["stages"], one["tensor"]) == (stage, 0) for one in alike)
-        assert len(alike) == workers * context
+        replicas = [coordinates(grid, rank) for rank in grid.replicas_of(stage).ranks]
+        assert all((one["stages"], one["tensor"]) == (stage, 0) for one in replicas)
+        assert len(replicas) == workers * context
 
 
 @given(st.sampled_from([1, 2, 3, 4, 6]), st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), orders)
-def test_of_the_groups_along_an_axis_the_widest_counts(
+def test_the_group_that_spans_the_most_nodes_represents_an_axis(
     workers: int, stages: int, tensor: int, context: int, order: tuple[Axis, ...]
 ) -> None:
-    """All ranks go on together, so that those whose groups lie across most nodes set the pace."""
+    """All ranks proceed together, so the groups that span the most nodes determine the time."""
     grid = DeviceMesh(workers, stages, tensor, context, DEVICES, order)
     sizes: dict[Axis, int] = {"tensor": tensor, "context": context, "workers": workers}
     for axis, size in sizes.items():
@@ -116,7 +116,7 @@ def test_a_node_sends_for_the_sums_and_gathers_of_all_groups_on_it(
     sharing: int,
     expert: int,
 ) -> None:
-    """By a ring every group passes its data round its own ranks, in their order; groups of one kind do so at the same time."""
+    """Each group runs a ring over its ranks in order; groups of one kind run concurrently."""
     scenario = small(*drawn(workers, stages, tensor, context, order, zero, sharing, expert))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scaleproof.simulator.cluster.collectives.cost._PLAIN", ("ring", "pairwise"))
@@ -131,7 +131,7 @@ def test_a_node_sends_for_the_sums_and_gathers_of_all_groups_on_it(
 
 
 def rings(scenario: Scenario) -> Iterator[tuple[list[int], float]]:
-    """The ranks of every group that agrees on parameters, and the bytes that each of them sends for it in a step."""
+    """Ranks of every group that synchronises parameters, and the bytes that each sends per step."""
     plan, job = scenario.strategy.plan, scenario.job()
     grid = plan.grid(DEVICES)
     ranks = [(rank, coordinates(grid, rank)) for rank in range(plan.ranks)]

@@ -1,4 +1,4 @@
-"""Strategies on networks of every shape: what trees, tori and odd links do to a step."""
+"""Strategies on different topologies: effects of trees, tori and links of different bandwidths."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def on(small: Make, strategy: str, *overrides: str) -> float:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("network", ["leaf_spine", "fat_tree", "rails"])
 def test_a_tree_that_never_limits_is_one_switch(small: Make, strategy: str, network: str) -> None:
-    """Every link and every rank on its own, against alike ones folded on one switch.
+    """Every link and every rank modelled individually, against equivalent ones folded on one switch.
 
-    Where cards are told apart a rank's messages cannot use the others' cards while they are free.
+    If the topology distinguishes cards, a rank's messages cannot use the others' cards while they are free.
     """
     one_switch_s = on(small, strategy)
     rel = 0.1 if network == "rails" else 2e-4
@@ -102,7 +102,7 @@ def test_a_host_that_is_slow_to_handle_messages_bounds_small_ones(small: Make) -
     assert slow.step_time_s > 12e-3 > fast.step_time_s
 
 
-def test_alike_nodes_stay_folded_where_the_network_is_one_switch_in_effect(small: Make) -> None:
+def test_equivalent_nodes_stay_folded_if_the_network_acts_as_one_switch(small: Make) -> None:
     def classes(*overrides: str) -> int:
         scenario = small(STRATEGIES["colocated"], "batch=960", *overrides)
         return len(scenario.strategy.compile(scenario.job(scenario.samples_per_worker)).ranks.names)
@@ -113,11 +113,11 @@ def test_alike_nodes_stay_folded_where_the_network_is_one_switch_in_effect(small
 
 
 @pytest.mark.parametrize(("nodes", "each"), [(8, 1), (4, 2), (2, 1)])
-@pytest.mark.parametrize("told_apart", [False, True])
-def test_nodes_that_are_parts_of_one_machine_share_its_cores(small: Make, nodes: int, each: int, told_apart: bool) -> None:
+@pytest.mark.parametrize("separate", [False, True])
+def test_nodes_that_are_parts_of_one_machine_share_its_cores(small: Make, nodes: int, each: int, separate: bool) -> None:
     """n ranks on c cores take n / c times as long, folded or not."""
     workers = nodes * each
-    odd = ["unevenness={stragglers: [{ranks: [1], slowdown: 1.0}]}"] if told_apart else []
+    odd = ["unevenness={stragglers: [{ranks: [1], slowdown: 1.0}]}"] if separate else []
     fixed = (
         f"strategy={{kind: data_parallel, workers: {workers}, overlap: false}}", "batch={per_worker: 1}",
         f"cluster.nodes={nodes}", f"cluster.node.devices={each}", *ONLY_COMPUTE,

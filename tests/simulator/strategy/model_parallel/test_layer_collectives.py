@@ -1,4 +1,4 @@
-"""What ranks that share layers exchange, and what of it holds them up."""
+"""Collectives among ranks that share layers, and their exposed time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.predict import predict
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.model_parallel.layer_collectives import Exchanges
+from scaleproof.simulator.strategy.model_parallel.layer_collectives import LayerCollectives
 from tests.simulator.programs import compiled, held_up_s, step_s, work_s
 
 Make = Callable[..., Scenario]
@@ -37,7 +37,7 @@ def blocks(scenario: Scenario) -> list[Layer]:
 
 
 def seconds(program_of: Scenario) -> tuple[float, float]:
-    """For which the forward and the backward pass are held up."""
+    """Exposed seconds of collectives in the forward and the backward pass."""
     program = compiled(program_of)
     return float(held_up_s(program, Phase.FORWARD)[0]), float(held_up_s(program, Phase.BACKWARD)[0])
 
@@ -50,7 +50,7 @@ def computing(program_of: Scenario) -> tuple[float, float]:
 @pytest.mark.parametrize("tensor", [2, 4, 8])
 @pytest.mark.parametrize("sequence_parallel", ["false", "true"])
 def test_tensor_parallel_ranks_compute_an_equal_part_each(small: Make, tensor: int, sequence_parallel: str) -> None:
-    """Arithmetic is divided; with links for nothing so is the step."""
+    """FLOPs are divided; with free links the step time is too."""
     numbers = f"tensor: {tensor}, sequence_parallel: {sequence_parallel}"
     alone, together = shared(small, "tensor: 1", WIDE), shared(small, numbers, WIDE, *FREE_LINKS)
     assert computing(together) == pytest.approx([part / tensor for part in computing(alone)])
@@ -59,7 +59,7 @@ def test_tensor_parallel_ranks_compute_an_equal_part_each(small: Make, tensor: i
 
 @pytest.mark.parametrize("tensor", [2, 4])
 def test_two_sums_each_way_in_every_block(small: Make, tensor: int) -> None:
-    """One each for attention and MLP: arXiv 1909.08053, section 3; in the ends one for the words and three for the loss."""
+    """One sum each for attention and MLP: arXiv 1909.08053, section 3; one for the embedding, three for the loss."""
     scenario = shared(small, f"tensor: {tensor}", WIDE, *PLAIN_LINKS)
     for block in blocks(scenario):
         assert Counter((one.op, one.backward) for one in block.exchanges) == {("all_reduce", False): 2, ("all_reduce", True): 2}
@@ -71,7 +71,7 @@ def test_two_sums_each_way_in_every_block(small: Make, tensor: int) -> None:
 
 @pytest.mark.parametrize("tensor", [2, 4, 8])
 def test_sequence_parallelism_moves_as_much_in_halves(small: Make, tensor: int) -> None:
-    """A gather and a scattered sum in place of a sum; the gathers that are made again are hidden: arXiv 2205.05198, 4.2.2."""
+    """An all-gather and a reduce-scatter replace an all-reduce; repeated gathers are hidden: arXiv 2205.05198, 4.2.2."""
     whole = shared(small, f"tensor: {tensor}", WIDE, *PLAIN_LINKS)
     halves = shared(small, f"tensor: {tensor}, sequence_parallel: true", WIDE, *PLAIN_LINKS)
     for block in blocks(halves):
@@ -83,7 +83,7 @@ def test_sequence_parallelism_moves_as_much_in_halves(small: Make, tensor: int) 
 
 @pytest.mark.parametrize("numbers", ["tensor: 4", "tensor: 2, sequence_parallel: true", "context: 4, context_by: all_gather"])
 def test_full_recomputation_exchanges_again(small: Make, numbers: str) -> None:
-    """What a block's forward pass exchanges, once more in its backward pass."""
+    """Full recomputation repeats the collectives of a block's forward pass in its backward pass."""
     kept, again = (
         seconds(shared(small, numbers, WIDE, *PLAIN_LINKS, f"training={{recompute: {kind}}}")) for kind in ("none", "full")
     )
@@ -95,7 +95,7 @@ def test_full_recomputation_exchanges_again(small: Make, numbers: str) -> None:
 
 
 def end_seconds(scenario: Scenario) -> float:
-    """What embedding and head exchange in the forward pass."""
+    """Collectives of the embedding and the head in the forward pass."""
     total_s = 0.0
     for layer in scenario.job().layers:
         for one in layer.exchanges if layer.glued else ():
@@ -121,33 +121,33 @@ def test_collectives_in_pieces_never_take_longer(small: Make, tensor: int, bandw
 @pytest.mark.parametrize("sequence_parallel", ["false", "true"])
 @pytest.mark.parametrize("tensor", [2, 4])
 def test_input_gradients_are_summed_next_to_weight_gradients(small: Make, tensor: int, sequence_parallel: str) -> None:
-    """Each sum is hidden by at most half of the backward pass over the products that read the input."""
+    """Each sum overlaps with at most half of the backward pass over the products that read the input."""
     numbers = f"tensor: {tensor}, sequence_parallel: {sequence_parallel}"
     exposed = shared(small, numbers, WIDE, *PLAIN_LINKS)
     hidden = shared(small, numbers, WIDE, *PLAIN_LINKS, "framework.overlap_input_gradients=true")
     (exposed_forward_s, exposed_backward_s), (forward_s, backward_s) = map(seconds, (exposed, hidden))
     assert forward_s == pytest.approx(exposed_forward_s)
     job = exposed.job()
-    beside_s = sum(
+    overlapped_s = sum(
         job.operators_s(block, [one for one in block.operators if one.name in ("qkv", "up")], 4)[1] / 2
         for block in blocks(exposed)
     )
-    assert 0 < exposed_backward_s - backward_s <= beside_s * (1 + 1e-9)
+    assert 0 < exposed_backward_s - backward_s <= overlapped_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("tensor", [2, 4, 8])
-def test_of_a_collective_in_pieces_one_shows_where_products_take_longer(small: Make, tensor: int) -> None:
-    """The first to come, or the last to go, has nothing to move beside: arXiv 2305.06942."""
+def test_one_piece_of_a_divided_collective_is_exposed_if_products_take_longer(small: Make, tensor: int) -> None:
+    """The first piece of a gather, or the last of a scatter, has nothing to overlap with: arXiv 2305.06942."""
     scenario = shared(small, f"tensor: {tensor}, sequence_parallel: true", WIDE, *PLAIN_LINKS)
     grid, job, (block, *_) = scenario.strategy.plan.grid(8), scenario.job(), blocks(scenario)
     for exchange in block.exchanges:
         if not exchange.hidden:
-            whole_s, shown_s = (Exchanges(grid, 1, flag).seconds(exchange, block, 400, job) for flag in (False, True))
+            whole_s, shown_s = (LayerCollectives(grid, 1, flag).seconds(exchange, block, 400, job) for flag in (False, True))
             assert shown_s == pytest.approx(whole_s / tensor)
 
 
-def test_what_no_product_hides_leaves_the_products_to_the_rest(small: Make) -> None:
-    """The head's gather has the product to itself, whatever is told of the loss: as long as that, all but a piece hides."""
+def test_collectives_without_products_leave_them_to_the_others(small: Make) -> None:
+    """The head's gather overlaps with the product alone, not with the loss: all but a piece is hidden."""
     numbers, many = "tensor: 4, sequence_parallel: true", 400
     (*_, head) = shared(small, numbers, WIDE).job().layers
     product_s, _ = small().cluster.device.operators_s(head, head.operators[-2:-1], many, "fp32")
@@ -155,13 +155,13 @@ def test_what_no_product_hides_leaves_the_products_to_the_rest(small: Make) -> N
     link = f"cluster.node.link={{bandwidth: {moved_bytes / product_s} B/s, latency: 0}}"
     scenario = shared(small, numbers, WIDE, link, "cluster.node.devices=8")
     (gather, *_) = (one for one in head.exchanges if one.op == "all_gather" and not one.backward)
-    pieces = Exchanges(scenario.strategy.plan.grid(8), 1, overlap_tensor=True)
+    pieces = LayerCollectives(scenario.strategy.plan.grid(8), 1, overlap_tensor=True)
     assert pieces.seconds(gather, head, many, scenario.job()) == pytest.approx(product_s / 4)
 
 
 @pytest.mark.parametrize("context", [2, 4, 8])
 def test_ranks_that_divide_the_tokens_do_an_equal_part_each(small: Make, context: int) -> None:
-    """Each has beginnings and ends of samples, which balances what a causal mask leaves."""
+    """Each rank has beginnings and ends of samples, which balances the work under a causal mask."""
     alone, together = shared(small, "context: 1", LONG), shared(small, f"context: {context}", LONG, *FREE_LINKS)
     flops = [sum(layer.forward_flops + layer.backward_flops for layer in one.job().layers) for one in (alone, together)]
     assert flops[1] == pytest.approx(flops[0] / context)
@@ -178,7 +178,7 @@ def attention_s(scenario: Scenario) -> tuple[float, float]:
 @pytest.mark.parametrize("context", [2, 4])
 @pytest.mark.parametrize("bandwidth", ["30 MB/s", "80 MB/s", "160 MB/s", "300 MB/s", "10 GB/s"])
 def test_a_ring_of_keys_is_hidden_as_far_as_attention_lasts(small: Make, context: int, bandwidth: str) -> None:
-    """Keys and values pass around beside attention, in the backward pass once more and their gradients too: arXiv 2310.01889.
+    """Keys and values move during attention, in the backward pass again with their gradients: arXiv 2310.01889.
 
     Gathered instead, before attention, all of it shows.
     """
@@ -200,7 +200,7 @@ def mixture(small: Make, expert: int, *more: str, experts: str = "count: 8, acti
 
 @pytest.mark.parametrize("expert", [2, 4, 8])
 def test_expert_parallel_workers_have_a_part_of_the_experts_and_send_tokens(small: Make, expert: int) -> None:
-    """There and back in both passes: arXiv 2006.16668, section 3.2."""
+    """Dispatch and combine in both passes: arXiv 2006.16668, section 3.2."""
     alone, together = mixture(small, 1), mixture(small, expert)
     for one, own in zip(blocks(alone), blocks(together), strict=True):
         assert own.expert_parameters * expert == one.expert_parameters

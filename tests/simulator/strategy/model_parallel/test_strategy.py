@@ -1,4 +1,4 @@
-"""Models on several devices: branches side by side, chains one part after another."""
+"""Models on several devices: concurrent branches, sequential parts of chains."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_weights_that_both_towers_have_are_averaged(small: Make) -> None:
     shared_bytes = 4 * sum(layer.parameters for layer in scenario.model.build_layers() if layer.name.startswith("left."))
     # an allreduce between two moves the data once each way
     assert run.breakdown_s["exposed_communication"] >= shared_bytes / 100e6
-    held = memory(scenario).ranks
-    assert held[0].holders_bytes["parameters"] == pytest.approx(held[1].holders_bytes["parameters"], rel=1e-3)
+    ranks = memory(scenario).ranks
+    assert ranks[0].holders_bytes["parameters"] == pytest.approx(ranks[1].holders_bytes["parameters"], rel=1e-3)
 
 
 def test_a_chain_cut_in_two_takes_as_long_as_on_one_device_and_its_messages(small: Make) -> None:

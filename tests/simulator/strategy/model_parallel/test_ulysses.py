@@ -109,11 +109,11 @@ def test_estimates_of_it(small: Make) -> None:
     )  # fmt: skip
     found = every(space)
     rows = np.random.default_rng(5).choice(np.flatnonzero(found.context > 1), 30, replace=False)
-    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    times, estimated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
     replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
     assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
     assert np.abs(times.expected_s / replayed_s - 1).max() <= 0.05
-    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+    assert estimated_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_estimates_of_it(small: Make) -> None:
     [
         (hybrid(context=32, context_by="ulysses"), "strategy.context: 32 ranks do not divide heads 16; give a divisor of it"),
         (hybrid(context=8, tensor=4, context_by="ulysses"), "strategy.context: 8 ranks do not divide heads 4"),
-        (hybrid(context_by="ulysses"), "strategy.context_by: no ranks share a sample's tokens"),
+        (hybrid(context_by="ulysses"), "strategy.context_by: has no effect without context parallelism"),
     ],
 )
-def test_what_cannot_be_is_refused(small: Make, strategy: str, message: str) -> None:
+def test_impossible_values_are_rejected(small: Make, strategy: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(llama(), *ON, strategy)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""What theory says of parameter servers of every kind, on clusters where theory is simple."""
+"""Theoretical results for all kinds of parameter servers, on clusters for which they are simple."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compiled(scenario: Scenario) -> Program:
     return scenario.strategy.compile(scenario.job())
 
 
-def told(run: Run) -> Mapping[str, Any]:
+def server_stats(run: Run) -> Mapping[str, Any]:
     assert run.servers is not None
     return run.servers
 
@@ -98,19 +98,19 @@ def test_overlapped_servers_are_steady_from_the_second_step_on(small: Make, work
 @pytest.mark.parametrize("bucket", ["20 KB", "100 KB", "300 KB"])
 @pytest.mark.parametrize(("workers", "count"), [(1, 1), (4, 2), (6, 3)])
 def test_overlap_is_never_slower(small: Make, mode: str, bucket: str, workers: int, count: int) -> None:
-    after, beside = (
+    after, overlapped = (
         predict(small(servers(workers, count, mode=mode, **fields), *ALONE, *PLAIN))
         for fields in ({}, {"overlap": True, "bucket": bucket})
     )
-    assert beside.step_time_s <= after.step_time_s * (1 + 1e-9)
-    assert beside.breakdown_s["compute"] == pytest.approx(after.breakdown_s["compute"], rel=0.01)
+    assert overlapped.step_time_s <= after.step_time_s * (1 + 1e-9)
+    assert overlapped.breakdown_s["compute"] == pytest.approx(after.breakdown_s["compute"], rel=0.01)
 
 
 def test_overlap_in_one_bucket_hides_nothing(small: Make) -> None:
-    after, beside = (
+    after, overlapped = (
         predict(small(servers(4, 2, **fields), *ALONE, *PLAIN)) for fields in ({}, {"overlap": True, "bucket": "1 GB"})
     )
-    assert beside.step_time_s == pytest.approx(after.step_time_s, rel=1e-6)
+    assert overlapped.step_time_s == pytest.approx(after.step_time_s, rel=1e-6)
 
 
 @function_scoped
@@ -135,7 +135,7 @@ def test_the_clock_gap_is_never_above_the_bound(small: Make, slowdowns: list[flo
         servers(len(slowdowns), 2, mode="stale_synchronous", bound=bound, overlap=overlap, bucket="100 KB"),
         *ALONE, "batch={per_worker: 16}", "steps=8", f"unevenness={{stragglers: [{stragglers}]}}",
     )  # fmt: skip
-    gap = told(predict(scenario))["clock_gap"]
+    gap = server_stats(predict(scenario))["clock_gap"]
     assert 0 <= gap["mean"] <= gap["max"] <= bound
     assert sum(gap["histogram"].values()) > 0
 
@@ -143,7 +143,7 @@ def test_the_clock_gap_is_never_above_the_bound(small: Make, slowdowns: list[flo
 @pytest.mark.parametrize("bound", [1, 3])
 def test_workers_use_the_bound_where_one_is_slow(small: Make, bound: int) -> None:
     run = predict(small(servers(4, 1, mode="stale_synchronous", bound=bound), *ALONE, ONE_SLOW, "batch={per_worker: 16}"))
-    assert told(run)["clock_gap"]["max"] == bound
+    assert server_stats(run)["clock_gap"]["max"] == bound
 
 
 @pytest.mark.parametrize("unevenness", ["unevenness={}", ONE_SLOW])
@@ -154,7 +154,7 @@ def test_a_bound_of_zero_is_synchronous(small: Make, unevenness: str) -> None:
     )
     assert stale.step_time_s == pytest.approx(synchronous.step_time_s, rel=1e-6)
     assert stale.breakdown_s["compute"] == pytest.approx(synchronous.breakdown_s["compute"], rel=1e-6)
-    assert told(stale)["clock_gap"]["max"] == told(synchronous)["clock_gap"]["max"] == 0
+    assert server_stats(stale)["clock_gap"]["max"] == server_stats(synchronous)["clock_gap"]["max"] == 0
 
 
 def test_a_looser_bound_is_never_slower_and_ends_in_none_at_all(small: Make) -> None:
@@ -168,16 +168,16 @@ def test_a_looser_bound_is_never_slower_and_ends_in_none_at_all(small: Make) -> 
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 12])
-def test_staleness_is_that_of_the_others_where_all_are_alike(small: Make, workers: int) -> None:
+def test_staleness_of_equal_workers_is_the_number_of_the_others(small: Make, workers: int) -> None:
     """Between two updates of its own every other worker has one: n − 1 (arXiv 1312.0786)."""
     run = predict(small(servers(workers, 2, mode="asynchronous"), *ALONE, *PLAIN))
-    assert told(run)["version_staleness"]["mean"] == pytest.approx(workers - 1)
+    assert server_stats(run)["version_staleness"]["mean"] == pytest.approx(workers - 1)
 
 
 def test_a_slow_worker_is_the_stalest(small: Make) -> None:
-    """While it takes one step, the others take three each; in their eyes it comes every third time."""
+    """During one step of the slow worker, the others take three each and see one update of it."""
     run = predict(small(servers(5, 1, mode="asynchronous"), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=100"))
-    staleness = told(run)["version_staleness"]
+    staleness = server_stats(run)["version_staleness"]
     assert staleness["max"] == 4 * 3
     others = 3 + 1 / 3
     assert staleness["mean"] == pytest.approx((12 * others + 1 * 12) / 13, rel=0.02)
@@ -187,7 +187,7 @@ def test_a_slow_worker_is_the_stalest(small: Make) -> None:
 
 
 def test_asynchronous_workers_do_not_wait_for_a_slow_one(small: Make) -> None:
-    """Throughput is the sum of all workers' own, in place of n times the slowest's."""
+    """Throughput is the sum over workers instead of n times the slowest worker's."""
     synchronous, asynchronous = (
         predict(small(servers(4, 1, mode=mode), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=200"))
         for mode in ("synchronous", "asynchronous")
@@ -207,8 +207,8 @@ def test_asynchronous_steps_are_bound_by_the_server_s_card_or_a_worker_alone(sma
     alone_s = run.breakdown_s["compute"] + 2 * size_bytes(scenario) / NIC_BPS
     assert run.step_time_s >= max(card_s, alone_s) * (1 - 1e-6)
     assert run.step_time_s < 1.25 * max(card_s, alone_s)
-    assert told(run)["busy"]["server NIC"] == pytest.approx(card_s / run.step_time_s, rel=0.02)
-    assert told(run)["bottleneck"] == ("server NIC" if card_s > alone_s else "compute")
+    assert server_stats(run)["busy"]["server NIC"] == pytest.approx(card_s / run.step_time_s, rel=0.02)
+    assert server_stats(run)["bottleneck"] == ("server NIC" if card_s > alone_s else "compute")
 
 
 @function_scoped
@@ -228,7 +228,7 @@ def test_the_parts_of_a_step_add_up(
     )  # fmt: skip
     assert sum(run.breakdown_s.values()) == pytest.approx(run.step_time_s)
     assert run.breakdown_s["other"] == pytest.approx(0.0, abs=1e-6 * run.step_time_s)
-    assert told(run)["updates_per_s"] == pytest.approx(workers / run.step_time_s)
+    assert server_stats(run)["updates_per_s"] == pytest.approx(workers / run.step_time_s)
 
 
 def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
@@ -237,8 +237,8 @@ def test_the_same_scenario_gives_the_same_run(small: Make) -> None:
     assert first.summary() == second.summary()
 
 
-def test_alike_servers_are_folded_and_equal_what_is_not(small: Make) -> None:
-    """A late start of no time tells servers apart, and changes nothing else."""
+def test_equivalent_servers_are_folded_without_changing_the_result(small: Make) -> None:
+    """A late start of zero seconds separates servers, and changes nothing else."""
     scenarios = [
         small(servers(6, 3, mode="asynchronous"), *ALONE, *PLAIN, f"unevenness={{late: {late}}}")
         for late in ("[]", "[{ranks: [6, 7, 8], delay: 0 s}]")
@@ -247,15 +247,15 @@ def test_alike_servers_are_folded_and_equal_what_is_not(small: Make) -> None:
     assert [int(program.ranks.is_server.sum()) for program in programs] == [1, 3]
     folded, each = (predicted_run(simulate(program, 8), scenario="", strategy="", samples=6) for program in programs)
     assert each.step_time_s == pytest.approx(folded.step_time_s, rel=1e-9)
-    assert told(each)["queue_length"] == pytest.approx(told(folded)["queue_length"])
-    assert told(each)["version_staleness"]["mean"] == pytest.approx(told(folded)["version_staleness"]["mean"])
+    assert server_stats(each)["queue_length"] == pytest.approx(server_stats(folded)["queue_length"])
+    assert server_stats(each)["version_staleness"]["mean"] == pytest.approx(server_stats(folded)["version_staleness"]["mean"])
 
 
 # --- backups -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_backup_cuts_the_wait_for_a_slow_worker(small: Make) -> None:
-    """A step takes what the slowest of those waited for takes, and trains on their samples alone."""
+    """A step takes as long as the slowest worker that is waited for, and counts only samples of these workers."""
     runs = [
         predict(small(servers(4, 1, backups=backups), *ALONE, *PLAIN, *FREE, ONE_SLOW, "steps=30")) for backups in (0, 1, 2)
     ]
@@ -263,7 +263,7 @@ def test_a_backup_cuts_the_wait_for_a_slow_worker(small: Make) -> None:
     assert [run.step_time_s / even_s for run in runs] == pytest.approx([3, 1, 1])
     assert [run.samples for run in runs] == [256, 192, 128]
     # the slow one pushes once where the others push three times, each time too late
-    assert told(runs[1])["dropped"] == pytest.approx(1 / 10, abs=0.01)
+    assert server_stats(runs[1])["dropped"] == pytest.approx(1 / 10, abs=0.01)
 
 
 def test_no_backups_are_synchronous(small: Make) -> None:
@@ -297,7 +297,7 @@ def test_who_takes_units_does_not_matter_where_workers_are_even(small: Make) -> 
 
 
 def test_taking_units_beats_equal_parts_where_workers_are_uneven(small: Make) -> None:
-    """Equal parts end with the slowest worker's; taken ones end together, but for one unit."""
+    """Fixed parts end with the slowest worker's; dynamically taken units end within one unit of each other."""
     fixed, dynamic = (of_units(small, assignment, ONE_SLOW, units=100) for assignment in ("fixed", "dynamic"))
     even_s = predict(small(servers(4, 1), *ALONE, *PLAIN, *FREE)).step_time_s
     assert fixed.step_time_s == pytest.approx(3 * even_s)
@@ -308,7 +308,7 @@ def test_taking_units_beats_equal_parts_where_workers_are_uneven(small: Make) ->
 
 @pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
 @pytest.mark.parametrize("units", [4, 7, 10])
-def test_as_many_units_are_taken_as_there_are(small: Make, assignment: str, units: int) -> None:
+def test_all_units_are_taken(small: Make, assignment: str, units: int) -> None:
     fields = {"mode": "asynchronous", "units": units, "assignment": assignment}
     program = compiled(small(servers(4, 2, **fields), ONE_SLOW, "batch={per_worker: 16}"))
     timeline = simulate(program, 5)
@@ -353,12 +353,12 @@ def test_one_huge_tensor_is_one_server_s_load(small: Make) -> None:
     moved_s = by_tensor.breakdown_s["exposed_communication"]
     assert moved_s == pytest.approx(2 * 4 * table_bytes / NIC_BPS, rel=1e-6)
     assert by_bytes.breakdown_s["exposed_communication"] == pytest.approx(2 * size_bytes(scenario) / NIC_BPS, rel=1e-6)
-    assert told(by_tensor)["utilisation"]["max"] > 3 * told(by_tensor)["utilisation"]["mean"]
+    assert server_stats(by_tensor)["utilisation"]["max"] > 3 * server_stats(by_tensor)["utilisation"]["mean"]
 
 
 @pytest.mark.parametrize("rows", [0.01, 0.1, 1.0])
 def test_sparse_parameters_move_as_many_rows_as_are_touched(small: Make, rows: float) -> None:
-    """Of the word table's V·h elements; each row has 8 bytes more. Positions are dense."""
+    """The word embedding's V·h elements are sparse, with 8 more bytes per row. Positions are dense."""
     words, hidden = 256, 64
     dense = small(servers(4, 2), *ALONE)
     sparse = small(servers(4, 2, sparse=f"{{rows: {rows}}}"), *ALONE)
@@ -388,18 +388,18 @@ def test_two_levels_pay_where_the_network_is_slow(small: Make) -> None:
 
 def test_a_node_of_two_levels_goes_as_one(small: Make) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous", two_level=True), *PLAIN))
-    assert told(run)["version_staleness"]["mean"] == pytest.approx(2 - 1)
+    assert server_stats(run)["version_staleness"]["mean"] == pytest.approx(2 - 1)
 
 
 def test_actors_spend_their_rollout_before_each_step(small: Make) -> None:
     without, acting = (predict(small(servers(4, 1, rollout=rollout), *ALONE, *PLAIN)) for rollout in ("0 s", "50 ms"))
     assert acting.step_time_s == pytest.approx(without.step_time_s + 0.05)
     assert acting.breakdown_s["waiting_for_input"] == pytest.approx(0.05)
-    assert told(acting)["bottleneck"] == "input"
+    assert server_stats(acting)["bottleneck"] == "input"
 
 
 def test_actors_act_with_all_parameters(small: Make) -> None:
-    """Nothing of a pull is hidden behind a rollout or the passes after it, but behind the backward pass before it."""
+    """Pulls overlap with the backward pass before a rollout, but not with the rollout or the passes after it."""
     fields = {"overlap": True, "bucket": "100 KB", "rollout": "50 ms"}
     scenario = small(servers(4, 1, **fields), *ALONE, *PLAIN)
     program = compiled(scenario)
@@ -409,25 +409,25 @@ def test_actors_act_with_all_parameters(small: Make) -> None:
     assert (timeline.start_s[1:, rollouts] >= timeline.end_s[:-1, pulls].max(axis=1, keepdims=True)).all()
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------------
+# --- server statistics -----------------------------------------------------------------------------------------------------
 
 
 def test_synchronous_workers_keep_in_step(small: Make) -> None:
-    synchronous = told(predict(small(servers(6, 2), *ALONE, *PLAIN)))
+    synchronous = server_stats(predict(small(servers(6, 2), *ALONE, *PLAIN)))
     assert synchronous["clock_gap"]["histogram"] == {"0": 6}
     assert set(synchronous["version_staleness"]["histogram"]) == {"0"}
     assert synchronous["dropped"] == 0
 
 
 def test_the_queue_of_a_synchronous_server_is_known(small: Make) -> None:
-    """n pushes come at once: the last of them waits for n − 1 services, and a mean one for half of that."""
+    """n pushes arrive at once: the last waits for n − 1 services, and the mean is half of that."""
     scenario = small(servers(5, 1), *ALONE, "batch={per_worker: 1}")
     run, cluster = predict(scenario), scenario.cluster
     sum_s = cluster.sum_s(size_bytes(scenario))
-    assert told(run)["queue_length"]["max"] == 4
-    assert told(run)["queue_length"]["mean"] == pytest.approx(sum_s * 5 * 4 / 2 / run.step_time_s)
+    assert server_stats(run)["queue_length"]["max"] == 4
+    assert server_stats(run)["queue_length"]["mean"] == pytest.approx(sum_s * 5 * 4 / 2 / run.step_time_s)
     update_s = cluster.update_s(scenario.model.parameters(), "sgd", "fp32")
-    assert told(run)["utilisation"]["max"] == pytest.approx((5 * sum_s + update_s) / run.step_time_s)
+    assert server_stats(run)["utilisation"]["max"] == pytest.approx((5 * sum_s + update_s) / run.step_time_s)
 
 
 @pytest.mark.parametrize(
@@ -442,10 +442,10 @@ def test_the_queue_of_a_synchronous_server_is_known(small: Make) -> None:
 )
 def test_the_bottleneck_is_what_is_busiest(small: Make, overrides: tuple[str, ...], bottleneck: str) -> None:
     run = predict(small(servers(8, 1, mode="asynchronous"), *ALONE, "batch={per_worker: 8}", *overrides))
-    assert told(run)["bottleneck"] == bottleneck
+    assert server_stats(run)["bottleneck"] == bottleneck
 
 
-def test_what_has_no_servers_tells_of_none(small: Make) -> None:
+def test_runs_without_servers_report_no_server_statistics(small: Make) -> None:
     assert predict(small()).servers is None
 
 
@@ -455,22 +455,22 @@ def test_what_has_no_servers_tells_of_none(small: Make) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mode": "stale_synchronous"}, "strategy.bound: missing: .* give 0, which keeps all in step, or more"),
-        ({"mode": "stale_synchronous", "bound": -1}, "strategy.bound: -1 is below zero; give 0, .* or more"),
-        ({"mode": "asynchronous", "bound": 1}, "strategy.bound: asynchronous servers keep no clock; set mode"),
-        ({"backups": 4}, "strategy.backups: 4 of 4 workers .* give 0 to 3"),
-        ({"backups": -1}, "strategy.backups: -1 of 4 workers .* give 0 to 3"),
-        ({"mode": "asynchronous", "backups": 1}, "strategy.backups: asynchronous servers wait for no push; set mode"),
-        ({"two_level": True, "backups": 1}, "strategy.backups: with two_level"),
-        ({"assignment": "dynamic", "mode": "asynchronous"}, "strategy.units: missing: .* such as 80"),
-        ({"units": 8}, "strategy.units: synchronous workers .* set mode: asynchronous"),
+        ({"mode": "stale_synchronous"}, "strategy.bound: missing: .* give 0 or more"),
+        ({"mode": "stale_synchronous", "bound": -1}, "strategy.bound: -1 is negative; give 0 or more"),
+        ({"mode": "asynchronous", "bound": 1}, "strategy.bound: has no effect on asynchronous servers; set mode"),
+        ({"backups": 4}, "strategy.backups: 4 backups of 4 workers.* give 0 to 3"),
+        ({"backups": -1}, "strategy.backups: -1 backups of 4 workers.* give 0 to 3"),
+        ({"mode": "asynchronous", "backups": 1}, "strategy.backups: has no effect on asynchronous servers; set mode"),
+        ({"two_level": True, "backups": 1}, "strategy.backups: two_level"),
+        ({"assignment": "dynamic", "mode": "asynchronous"}, "strategy.units: missing: .* for example 80"),
+        ({"units": 8}, "strategy.units: has no effect on synchronous workers.* set mode: asynchronous"),
         ({"units": 3, "mode": "asynchronous"}, "strategy.units: 3 units .* give 4 or more"),
-        ({"units": 8, "mode": "asynchronous", "two_level": True}, "strategy.units: with two_level"),
+        ({"units": 8, "mode": "asynchronous", "two_level": True}, "strategy.units: two_level"),
         ({"servers": 200, "shard": "tensor", "placement": "colocated"}, "200 servers for 77 whole tensors; give at most 77"),
         ({"sparse": "{rows: 0}"}, "strategy.sparse.rows: must be greater than 0"),
     ],
 )
-def test_what_does_not_go_together_is_refused(small: Make, fields: Mapping[str, object], message: str) -> None:
+def test_incompatible_fields_are_rejected(small: Make, fields: Mapping[str, object], message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         small(servers(4, **fields))
 

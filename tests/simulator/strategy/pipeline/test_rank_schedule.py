@@ -1,4 +1,4 @@
-"""What the ranks of a replica do in turn: bubbles, gathers before passes, pieces of passes, messages between them."""
+"""Schedules of a replica's ranks: bubbles, gathers before passes, pieces of passes, messages between ranks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.engine import simulate
 from scaleproof.simulator.predict import predict
-from scaleproof.simulator.program import COLLECTIVE_LANE, Kind
+from scaleproof.simulator.program import COLLECTIVE_STREAM, Kind
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.scenario.schema import Scenario
-from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, lanes
+from scaleproof.simulator.strategy.pipeline.rank_schedule import BEGIN, TURN, rank_schedule
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
 from scaleproof.simulator.strategy.plan import Plan
 from tests.simulator.programs import EVEN, ONLY_COMPUTE, compiled, held_up_s, step_s, work_s
@@ -42,23 +42,23 @@ def test_the_bubble_falls_with_the_chunks(small: Make, chunks: int, stages: int,
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 1), (3, 2), (4, 16), (6, 6)])
 def test_the_bubble_of_one_chunk(small: Make, schedule: str, stages: int, microbatches: int) -> None:
-    """(p − 1) / (m + p − 1) of a step, in whatever order: arXiv 1811.06965, section 2.3."""
+    """The bubble is (p − 1) / (m + p − 1) of a step in either order: arXiv 1811.06965, section 2.3."""
     numbers = f"stages: {stages}, microbatches: {microbatches}, schedule: {schedule}"
     run = predict(small(EVEN, f"strategy={{kind: pipeline, {numbers}}}", *ONLY_COMPUTE, f"batch={microbatches}"))
     assert run.bubble_fraction == pytest.approx((stages - 1) / (microbatches + stages - 1), rel=1e-4)
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 3), st.integers(1, 3), st.booleans(), st.integers(1, 4))
-def test_lanes_are_the_passes_of_the_schedule_in_pieces(
+def test_rank_schedules_are_the_passes_of_the_schedule_in_pieces(
     schedule: tuple[ScheduleName, int], stages: int, rounds: int, all_cut: bool, pieces: int
 ) -> None:
-    """Every pass over every layer once, backward passes from the last layer on; what waits passes nothing."""
+    """Each pass covers every layer once, backward passes from the last layer on; waiting tasks cover none."""
     name, chunks = schedule
     microbatches = 2 * stages * rounds
     plan = Plan(stages=stages, chunks=chunks, microbatches=microbatches, schedule=name)
     each, total = 2 * pieces, stages * chunks
     cuts = [[range(each * s + 2 * i, each * s + 2 * i + 2) for i in range(pieces)] for s in range(total)]
-    tasks = lanes(plan, cuts, all_cut, PassTimes())
+    tasks = rank_schedule(plan, cuts, all_cut, PassTimes())
     works = tasks.kind >= 0
     assert set(tasks.kind[~works]) == ({BEGIN, TURN} if name == "gpipe" else {BEGIN})
     assert (tasks.begin[~works] == tasks.end[~works]).all()
@@ -85,7 +85,7 @@ def test_lanes_are_the_passes_of_the_schedule_in_pieces(
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_a_hint_of_an_order_is_above_all_that_a_task_follows(small: Make, schedule: tuple[str, int], zero: int) -> None:
-    """It saves engines the search for one. Where layers' gradients are all made at the end of a pass there is none."""
+    """The hint saves engines a search for an order; zb and dualpipe_v schedules with ZeRO 3 have none."""
     name, chunks = schedule
     if zero == 3 and name in ("zb_h1", "zb_v", "dualpipe_v"):
         return
@@ -118,7 +118,7 @@ def sharded_s(small: Make, prefetch: int, *more: str, microbatches: int = 1) -> 
 
 
 def test_gathers_ahead_are_hidden_and_others_are_not(small: Make) -> None:
-    """All gathers show when each waits for the pass before it; one ahead hides all but the first of the step."""
+    """All gathers are exposed if each waits for the previous pass; one ahead hides all but the first of the step."""
     gather_s = 7 / 8 * (512 * 512 + 512) * 4 / 1e9
     passes_s = 2 * 8 * 2e-3 + 6 * 4 * 8 * 512 * 512 / 1e12 - 2 * 4 * 512 * 512 / 1e12
     # the sum of the first layer's gradients is all that is left behind the last pass
@@ -163,8 +163,8 @@ def test_keeping_parameters_between_the_passes_is_never_slower(small: Make, over
     ],
 )
 @pytest.mark.parametrize("network", ["10 Gbit/s", "100 Gbit/s"])
-def test_sending_beside_passes_is_never_slower(small: Make, numbers: str, network: str) -> None:
-    apart_s, beside_s = (
+def test_overlapped_sends_are_never_slower(small: Make, numbers: str, network: str) -> None:
+    separate_s, overlapped_s = (
         predict(
             small(
                 f"strategy={{kind: pipeline, {numbers}, overlap_sends: {flag}}}",
@@ -173,7 +173,7 @@ def test_sending_beside_passes_is_never_slower(small: Make, numbers: str, networ
         ).step_time_s
         for flag in ("false", "true")
     )  # fmt: skip
-    assert beside_s <= apart_s * (1 + 1e-9)
+    assert overlapped_s <= separate_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_sending_beside_passes_is_never_slower(small: Make, numbers: str, networ
     ],
 )
 @pytest.mark.parametrize("overlap_sends", ["false", "true"])
-def test_what_goes_to_one_rank_goes_message_by_message(small: Make, numbers: str, overlap_sends: str) -> None:
-    """However slow the network, the first to be sent is the first to arrive."""
+def test_messages_to_one_rank_follow_each_other(small: Make, numbers: str, overlap_sends: str) -> None:
+    """Messages arrive in the order of sending, however slow the network."""
     strategy = f"strategy={{kind: pipeline, {numbers}, overlap_sends: {overlap_sends}}}"
     program = compiled(small(strategy, "cluster.node.devices=1", "cluster.network.bandwidth=10 Mbit/s"))
     timeline = simulate(program, 2)
@@ -200,7 +200,7 @@ def test_what_goes_to_one_rank_goes_message_by_message(small: Make, numbers: str
 
 @pytest.mark.parametrize("tensor", [2, 4])
 def test_tensor_parallel_ranks_send_a_part_each_and_gather_it_again(small: Make, tensor: int) -> None:
-    """Between nodes each message has a t-th of the bytes; inside the node they gather what has come, doubling it each step."""
+    """Between nodes each message has 1 / t of the bytes; the shards are then gathered inside the node."""
     whole, parts = (
         compiled(small(f"strategy={{kind: hybrid, stages: 2, tensor: {tensor}, microbatches: 2, order: "
                        f"[tensor, context, workers, stages], split_sends: {flag}}}", f"cluster.node.devices={tensor}"))
@@ -214,7 +214,7 @@ def test_tensor_parallel_ranks_send_a_part_each_and_gather_it_again(small: Make,
 
 
 def test_ranks_on_different_nodes_gather_what_they_have_got_between_them(small: Make) -> None:
-    """Two tensor-parallel ranks with a worker each beside them."""
+    """Two tensor-parallel ranks, and another worker's on the same node."""
     numbers = "workers: 2, stages: 2, tensor: 2, order: [workers, stages, tensor, context]"
     whole, parts = (
         compiled(small(f"strategy={{kind: hybrid, {numbers}, split_sends: {flag}}}", "cluster.network.latency=0"))
@@ -237,4 +237,4 @@ def test_halves_of_backward_passes_are_the_whole(small: Make, schedule: str, chu
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         assert work_s(halves, phase).sum() == pytest.approx(work_s(whole, phase).sum())
         assert held_up_s(halves, phase).sum() == pytest.approx(held_up_s(whole, phase).sum())
-    assert (halves.lane == COLLECTIVE_LANE).sum() == 0
+    assert (halves.lane == COLLECTIVE_STREAM).sum() == 0

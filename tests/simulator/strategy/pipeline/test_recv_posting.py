@@ -1,12 +1,12 @@
-"""Receives are posted after the passes after which torch's runtime posts them."""
+"""Receives are posted after the same passes as in torch's runtime."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from scaleproof.simulator.strategy.pipeline.rank_schedule import lanes
-from scaleproof.simulator.strategy.pipeline.recv_posting import posted
+from scaleproof.simulator.strategy.pipeline.rank_schedule import rank_schedule
+from scaleproof.simulator.strategy.pipeline.recv_posting import posting_tasks
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, order
 from scaleproof.simulator.strategy.pipeline.schedules.passes import EQUAL, ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
@@ -19,7 +19,7 @@ def _plan(schedule: ScheduleName, stages: int, microbatches: int, chunks: int) -
 
 
 def _of_torch(plan: Plan) -> dict[tuple[int, int, bool], tuple[int, str, int] | None]:
-    """By the stage that receives, the microbatch, and whether it is activations: the pass before it in the receiver's list."""
+    """For each receiving stage, microbatch and kind of message: the pass before the receive in the receiver's list."""
     from scaleproof.validator.strategy.pipeline.schedules import _actions
 
     actions = _actions(order(plan.schedule, plan.stages, plan.microbatches, plan.chunks, EQUAL), plan)
@@ -48,7 +48,7 @@ _NAMES = {Pass.FORWARD: "FORWARD", Pass.BACKWARD: "FULL_BACKWARD", Pass.INPUT: "
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_receives_are_posted_where_torch_posts_them(schedule: ScheduleName, chunks: int, stages: int, rounds: int) -> None:
     plan = _plan(schedule, stages, stages * rounds, chunks)
-    tasks = lanes(plan, [[range(1)]] * (stages * chunks), False, EQUAL)
+    tasks = rank_schedule(plan, [[range(1)]] * (stages * chunks), False, EQUAL)
     count = stages * chunks, plan.microbatches
     rank_of = {stage: rank for rank, own in enumerate(plan.stage_of) for stage in own}
     crossing = np.array([s for s in range(stages * chunks - 1) if rank_of[s] != rank_of[s + 1]])
@@ -60,7 +60,7 @@ def test_receives_are_posted_where_torch_posts_them(schedule: ScheduleName, chun
     back = (Pass.BACKWARD, Pass.INPUT)
     backward = tasks.table(tasks.last, *count, *back)[crossing + 1], tasks.table(tasks.first, *count, *back)[crossing]
     made, used = (np.array(both) for both in zip(forward, backward, strict=True))
-    found = posted(tasks, made, used)
+    found = posting_tasks(tasks, made, used)
     assert found.size == len(expected)
     for way, row, microbatch in np.ndindex(found.shape):
         task, user = found[way, row, microbatch], used[way, row, microbatch]

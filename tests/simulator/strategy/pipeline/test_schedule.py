@@ -30,23 +30,27 @@ Step = tuple[Pass, int, int]  # kind, stage, microbatch
 Key = tuple[bool, int, int]  # whether backward, stage, microbatch
 
 
-def lanes(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, times: PassTimes = ONE) -> list[list[list[int]]]:
+def rank_passes(
+    schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, times: PassTimes = ONE
+) -> list[list[list[int]]]:
     """The passes of each rank as [kind, chunk, microbatch, slot], without the padding."""
     passes = np.stack(order(schedule, ranks, microbatches, chunks, times), axis=-1)
-    return [[each for each in lane if each[0] >= 0] for lane in passes.tolist()]
+    return [[each for each in passes if each[0] >= 0] for passes in passes.tolist()]
 
 
 def replayed(
     schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, seconds: dict[Pass, float], send_s: float = 0.0,
     times: PassTimes = ONE,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """When each rank begins its first and ends its last pass, the passes taken in the order of their slots."""
+    """Start of each rank's first and end of its last pass, with passes evaluated in the order of their slots."""
     last = ranks * chunks - 1
     home = {stage_of(schedule, ranks, rank, chunk): rank for rank in range(ranks) for chunk in range(chunks)}
     ends_s: dict[Key, float] = {}
     free_s, begin_s = np.zeros(ranks), np.full(ranks, np.inf)
     queue = [
-        (each[3], rank, each) for rank, lane in enumerate(lanes(schedule, ranks, microbatches, chunks, times)) for each in lane
+        (each[3], rank, each)
+        for rank, passes in enumerate(rank_passes(schedule, ranks, microbatches, chunks, times))
+        for each in passes
     ]
     for _, rank, (kind, chunk, microbatch, _) in sorted(queue):
         stage = stage_of(schedule, ranks, rank, chunk)
@@ -62,7 +66,7 @@ def replayed(
 
 
 def needs(kind: Pass, stage: int, microbatch: int, last: int) -> Key | None:
-    """The pass that one follows, besides what its rank runs before it."""
+    """The pass that a pass follows, in addition to the previous one of its rank."""
     if kind == Pass.FORWARD:
         return (False, stage - 1, microbatch) if stage else None
     if kind == Pass.WEIGHT:
@@ -99,9 +103,9 @@ def test_every_pass_comes_once_and_after_all_that_it_needs(
     schedule, ranks, microbatches, chunks = numbers
     last = ranks * chunks - 1
     slots: dict[tuple[Pass, int, int], int] = {}
-    for rank, lane in enumerate(lanes(schedule, ranks, microbatches, chunks, times)):
-        assert (np.diff([slot for *_, slot in lane]) > 0).all(), "a rank runs one after the other"
-        for kind, chunk, microbatch, slot in lane:
+    for rank, passes in enumerate(rank_passes(schedule, ranks, microbatches, chunks, times)):
+        assert (np.diff([slot for *_, slot in passes]) > 0).all(), "a rank runs one after the other"
+        for kind, chunk, microbatch, slot in passes:
             key = Pass(kind), stage_of(schedule, ranks, rank, chunk), microbatch
             assert key not in slots
             slots[key] = slot
@@ -119,11 +123,11 @@ def test_every_pass_comes_once_and_after_all_that_it_needs(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_slot_is_the_longest_path_to_its_pass(schedule: ScheduleName) -> None:
-    """Where every pass takes a second it starts at its slot."""
+    """If every pass takes one second, it starts at its slot."""
     for ranks, microbatches in ((1, 3), (3, 6), (4, 12)):
         chunks = CHUNKS.get(schedule, 1)
         ends_s = replayed(schedule, ranks, microbatches, chunks, dict.fromkeys(Pass, 1.0))[1]
-        assert [lane[-1][3] + 1 for lane in lanes(schedule, ranks, microbatches, chunks)] == ends_s.tolist()
+        assert [passes[-1][3] + 1 for passes in rank_passes(schedule, ranks, microbatches, chunks)] == ends_s.tolist()
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -172,28 +176,28 @@ def test_the_search_is_no_slower_than_what_was_written_down(ranks: int, microbat
 
 
 @given(st.integers(1, 6), st.integers(1, 16), TIMES)
-def test_what_ranks_hold(ranks: int, microbatches: int, times: PassTimes) -> None:
-    def held(schedule: ScheduleName, chunks: int = 1) -> list[float]:
+def test_peak_activations_of_ranks(ranks: int, microbatches: int, times: PassTimes) -> None:
+    def peaks(schedule: ScheduleName, chunks: int = 1) -> list[float]:
         return list(most_held(schedule, ranks, microbatches, chunks, times))
 
     ahead = [min(ranks - rank, microbatches) for rank in range(ranks)]
-    assert held("gpipe") == [microbatches] * ranks
-    assert held("1f1b") == ahead
-    assert held("looped_bfs", 3) == [3 * microbatches] * ranks
-    assert max(held("zb_1p")) <= ranks + 1e-9
-    assert max(held("zb_2p")) <= 2 * ranks + 1e-9
+    assert peaks("gpipe") == [microbatches] * ranks
+    assert peaks("1f1b") == ahead
+    assert peaks("looped_bfs", 3) == [3 * microbatches] * ranks
+    assert max(peaks("zb_1p")) <= ranks + 1e-9
+    assert max(peaks("zb_2p")) <= 2 * ranks + 1e-9
     # gradients of weights hold as much as others at most
     assert max(most_held("zb_h1", ranks, microbatches)) == ahead[0]
     assert max(most_held("zb_h2", ranks, microbatches)) == min(2 * ranks - 1, microbatches)
     assert max(most_held("zb_v", ranks, microbatches, 2)) <= 2 * ranks, "of half as many layers each"
 
 
-def test_what_is_let_go_before_the_gradient_of_the_weights_makes_room() -> None:
-    """The search fills it with more microbatches; the orders that are written down stay as they are."""
-    apart, little = PassTimes(2.0, 2.0, 1.0), PassTimes(2.0, 2.0, 1.0, kept=0.4)
-    assert (most_held("zb_h1", 4, 12, times=little) <= most_held("zb_h1", 4, 12, times=apart)).all()
+def test_memory_freed_before_the_weight_gradient_allows_more_passes() -> None:
+    """The search uses freed memory for more microbatches; handcrafted orders do not change."""
+    all_kept, little = PassTimes(2.0, 2.0, 1.0), PassTimes(2.0, 2.0, 1.0, kept=0.4)
+    assert (most_held("zb_h1", 4, 12, times=little) <= most_held("zb_h1", 4, 12, times=all_kept)).all()
     seconds = {Pass.FORWARD: 2.0, Pass.INPUT: 2.0, Pass.WEIGHT: 1.0}
-    spans_s = [np.subtract(*reversed(replayed("zb_2p", 4, 12, 1, seconds, times=times))).max() for times in (apart, little)]
+    spans_s = [np.subtract(*reversed(replayed("zb_2p", 4, 12, 1, seconds, times=times))).max() for times in (all_kept, little)]
     assert spans_s[1] < spans_s[0]
 
 
@@ -211,7 +215,7 @@ def test_what_is_let_go_before_the_gradient_of_the_weights_makes_room() -> None:
         ("interleaved_zero_bubble", 8, 29, 2, "microbatches", [27, 30]),
     ],
 )
-def test_what_has_no_order_is_an_error_with_the_nearest_that_has(
+def test_unsupported_numbers_are_rejected_with_the_nearest_supported_ones(
     schedule: ScheduleName, ranks: int, microbatches: int, chunks: int, field: str, nearest: list[int]
 ) -> None:
     with pytest.raises(FieldError) as error:
@@ -261,17 +265,17 @@ def test_bubbles_are_those_that_the_authors_computed(
 
 
 def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, chunks: int) -> list[list[Step]]:
-    """Kind, stage and microbatch of each rank's passes as torch has them, overlapped ones as they are named."""
+    """Kind, stage and microbatch of each rank's passes in torch, overlapped ones in the order of their names."""
     visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
     actions = visualizer.get_schedule_ops(name, ranks, microbatches, chunks)
-    flat = [[step for action in lane if action for step in (action.sub_actions or (action,))] for lane in actions]
+    flat = [[step for action in passes if action for step in (action.sub_actions or (action,))] for passes in actions]
     passes = [
         [
             (KINDS[text], step.stage_index, step.microbatch_index)
-            for step in lane
+            for step in passes
             if (text := step.computation_type.name) in KINDS
         ]
-        for lane in flat
+        for passes in flat
     ]
     if schedule == "1f1b":
         # the last rank's forward passes are counted from 1 there
@@ -292,7 +296,7 @@ def of_torch(schedule: ScheduleName, name: str, ranks: int, microbatches: int, c
     ],
 )
 def test_orders_are_those_of_torch(schedule: ScheduleName, name: str, chunks: tuple[int, ...]) -> None:
-    """And what torch refuses has no order here. Its own list of 1F1B is wrong for fewer microbatches than ranks."""
+    """Numbers that torch rejects are rejected here. Its own 1F1B is wrong for fewer microbatches than ranks."""
     compared = 0
     for ranks, microbatches, each in product((1, 2, 3, 4, 6), (1, 2, 3, 4, 5, 6, 8, 9, 12, 13), chunks):
         if schedule == "1f1b" and microbatches < ranks:
@@ -303,10 +307,10 @@ def test_orders_are_those_of_torch(schedule: ScheduleName, name: str, chunks: tu
             with pytest.raises(FieldError):
                 check(schedule, ranks, microbatches, each)
             continue
-        ours = lanes(schedule, ranks, microbatches, each)
+        ours = rank_passes(schedule, ranks, microbatches, each)
         assert theirs == [
-            [(kind, stage_of(schedule, ranks, rank, chunk), microbatch) for kind, chunk, microbatch, _ in lane]
-            for rank, lane in enumerate(ours)
+            [(kind, stage_of(schedule, ranks, rank, chunk), microbatch) for kind, chunk, microbatch, _ in passes]
+            for rank, passes in enumerate(ours)
         ]
         compared += 1
     assert compared > 20

@@ -1,4 +1,4 @@
-"""Where models are cut: no other cut has a lighter heaviest stage."""
+"""Partition into stages: no other partition has a smaller maximum weight."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ weights = st.integers(0, 30)
 
 
 def model(sizes: Sequence[int], lead: int, trail: int, kept: Sequence[int] = ()) -> list[Layer]:
-    """Layers of so many multiplications, the first and the last few glued to what is between."""
+    """Layers with the given FLOPs; the first and the last few are pinned to the ends."""
     last = len(sizes) - trail
     kept = kept or [0] * len(sizes)
     return [
@@ -46,7 +46,7 @@ def job(layers: Sequence[Layer]) -> Job:
 
 
 def cuts(layers: Sequence[Layer], stages: int) -> Iterator[list[range]]:
-    """All ways to give every stage a block, the glued layers to the first and the last."""
+    """All partitions with a block in every stage, and pinned layers in the first and the last."""
     first, last = glued_ends(layers)
     for inner in itertools.combinations(range(first + 1, last), stages - 1):
         yield [range(a, b) for a, b in itertools.pairwise([0, *inner, len(layers)])]
@@ -72,14 +72,14 @@ def test_no_cut_has_a_faster_slowest_stage(sizes: list[int], lead: int, trail: i
 
 @given(st.lists(weights, min_size=4, max_size=9), st.integers(2, 4), st.sampled_from(ONE_CHUNK))
 def test_no_cut_has_a_lighter_heaviest_stage(kept: list[int], stages: int, schedule: ScheduleName) -> None:
-    """A stage of 1F1B holds the activations of as many microbatches as there are stages behind it and itself."""
+    """A stage of 1F1B keeps activations of one microbatch for itself and for each later stage."""
     layers = model([1] * len(kept), 0, 0, kept)
     plan = Plan(stages=stages, microbatches=12, schedule=schedule)
     found = cut(job(layers), plan, "memory")
-    held = most_held(plan.schedule, stages, 12)
+    peaks = most_held(plan.schedule, stages, 12)
 
     def heaviest(ranges: Sequence[range]) -> float:
-        return max(float(held[stage]) * sum(kept[i] for i in part) for stage, part in enumerate(ranges))
+        return max(float(peaks[stage]) * sum(kept[i] for i in part) for stage, part in enumerate(ranges))
 
     assert found in list(cuts(layers, stages))
     assert heaviest(found) == pytest.approx(min(map(heaviest, cuts(layers, stages))))
@@ -102,7 +102,7 @@ def test_chunks_take_stages_in_turn_from_a_list_too(small: Make) -> None:
 
 
 @pytest.mark.parametrize("balance", ["time", "memory"])
-def test_beside_a_heavy_head_are_fewer_blocks(small: Make, balance: str) -> None:
+def test_the_stage_of_a_heavy_head_has_fewer_blocks(small: Make, balance: str) -> None:
     scenario = small(HEAVY_HEAD, f"strategy={{kind: pipeline, stages: 3, microbatches: 6, balance: {balance}}}", "batch=6")
     counts = [sum(not layer.glued for layer in part) for part in scenario.strategy.parts(scenario.job())]
     assert counts[-1] < min(counts[:-1])
@@ -129,8 +129,8 @@ def test_messages_are_as_large_as_what_the_layer_before_the_cut_hands_on(small: 
         assert (program.phase[program.kind == Kind.TRANSFER] == Phase.SEND).all()
 
 
-def test_what_ranks_exchange_within_passes_weighs_too(small: Make) -> None:
-    """Of layers that compute alike those that send tokens to experts take longer, and other cuts are no faster."""
+def test_balance_includes_collectives_within_passes(small: Make) -> None:
+    """Of layers with equal compute, those that send tokens to experts take longer, and other cuts are no faster."""
     model = (
         "model={kind: llama, layers: 8, hidden: 64, heads: 4, vocabulary: 8, sequence: 32, feedforward: 64, "
         "experts: {count: 8, active: 1, feedforward: 64, dense_layers: 4}}"

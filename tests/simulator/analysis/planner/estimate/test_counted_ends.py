@@ -108,7 +108,7 @@ def test_estimates_cut_models_so_too(small: Make) -> None:
         ((hybrid(account_for_loss="true"),), "strategy.account_for_loss: there is one stage of the model; leave it out"),
         (
             (hybrid(stages=2, balance="time", account_for_embedding="true"),),
-            "strategy.account_for_embedding: balance says where the model is cut; leave it out",
+            "strategy.account_for_embedding: balance already determines the stages; leave it out",
         ),
         ((hybrid(stages=17, **BOTH),), "strategy.stages: 17 stages for 16 layers; give at most 16"),
         (
