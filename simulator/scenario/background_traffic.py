@@ -17,7 +17,7 @@ _WAYS = ("out", "in", "both")
 _PHASE = 2
 
 
-def tenanted(program: Program, scenario: Scenario) -> Program:
+def with_background_traffic(program: Program, scenario: Scenario) -> Program:
     """The scenario's program with its tenants on the links of nodes to the network. Raises FieldError where no message of it
     passes a link that a tenant is on."""
     tenants = scenario.unevenness.tenants
