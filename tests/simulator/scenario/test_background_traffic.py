@@ -148,7 +148,7 @@ def test_a_ring_yields_to_flows_of_others(small: Make) -> None:
 
 
 def test_where_no_message_passes_nobody_is_told_off_in_silence(small: Make) -> None:
-    with pytest.raises(FieldError, match=r"unevenness\.tenants\.0: no message passes the network link of node 7"):
+    with pytest.raises(FieldError, match=r"unevenness\.tenants\.0: no message uses the network link of node 7"):
         timed(small(SERVERS, "unevenness={tenants: [{nodes: 7, share: 0.5}]}"))
     with pytest.raises(FieldError, match="any node"):
         timed(small("unevenness={tenants: [{flows: 1}]}"))
