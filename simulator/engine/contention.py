@@ -63,7 +63,8 @@ class _Uses(NamedTuple):
     users: Times
 
     def take(self, rows: NDArray[np.int64]) -> _Uses:
-        return _Uses(*(column[rows] for column in self))
+        begin_s, end_s, stretch, resource, share, users = self
+        return _Uses(begin_s[rows], end_s[rows], stretch[rows], resource[rows], share[rows], users[rows])
 
 
 def _backlog_s(uses: _Uses, incast: Times) -> Times:

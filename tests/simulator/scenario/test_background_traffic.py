@@ -155,7 +155,7 @@ def test_where_no_message_passes_nobody_is_told_off_in_silence(small: Make) -> N
 
 
 def test_who_comes_and_goes_too_often_is_refused(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaleproof.simulator.engine.background_traffic._MOST_TURNS", 1000)
+    monkeypatch.setattr("scaleproof.simulator.engine.background_traffic._MOST_SWITCHES", 1000)
     with pytest.raises(FieldError, match=r"more than 1,000 times; give longer periods"):
         timed(small(SERVERS, "unevenness={tenants: [{share: 0.5, lasts: 1 ns, period: 2 ns}]}"))
 
