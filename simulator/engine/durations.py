@@ -25,7 +25,7 @@ def durations_s(program: Program) -> Times:
     return seconds
 
 
-def together_s(program: Program) -> Times:
+def concurrent_durations_s(program: Program) -> Times:
     """Seconds of each task, shape (tasks,), if the tasks of each concurrent set start together and share resources."""
     seconds = durations_s(program)
     for number in np.unique(program.together[program.together >= 0]):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from scaleproof.simulator.engine.durations import Times, durations_s, together_s
+from scaleproof.simulator.engine.durations import Times, concurrent_durations_s, durations_s
 from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.levels import Level, LevelDelays, LevelOrder, order_of
 from scaleproof.simulator.engine.replay_servers import ReplayQueue, last_of_buckets, servers_of
@@ -38,14 +38,15 @@ def simulate_together(program: Program, steps: int, variation: Variation = NONE,
 
     The tasks of a set are assumed to start at the same time, and to share only with one another.
     """
-    return _timeline(program, _sampled_s(program, steps, together_s(program), variation, sample), variation)
+    return _timeline(program, _sampled_s(program, steps, concurrent_durations_s(program), variation, sample), variation)
 
 
 def replay(program: Program, steps: int, seconds: Times, variation: Variation = NONE) -> Iterator[tuple[Times, Times]]:
     """Start and end of all tasks in seconds, step by step, each of shape (tasks, samples); the arrays are not reused.
 
-    seconds: durations of tasks without jitter, shape (tasks,), see `durations_s` and `together_s`; (tasks, samples) if samples
-    differ. Raises ValueError if dependencies form a cycle, or if a server's request overtakes one of the step before.
+    seconds: durations of tasks without jitter, shape (tasks,), see `durations_s` and `concurrent_durations_s`; (tasks, samples)
+    if samples differ. Raises ValueError if dependencies form a cycle, or if a server's request overtakes one of the step
+    before.
     """
     return _recurrence(program, _varied_s(program, steps, seconds, variation), variation.start_s)
 

@@ -108,7 +108,7 @@ class LayerActivations(NamedTuple):
     moments: tuple[tuple[float, int], ...]
 
 
-def held(
+def layer_activations(
     layer: Layer, own: Sequence[SavedActivation], whole: Sequence[SavedActivation], is_last: bool, setting: MemoryInputs
 ) -> LayerActivations:
     """Bytes of a layer per sample in the backward pass.

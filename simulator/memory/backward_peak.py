@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.memory.activations import LayerActivations, held, kept, segments
+from scaleproof.simulator.memory.activations import LayerActivations, kept, layer_activations, segments
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.model.layers import Layer
@@ -66,7 +66,7 @@ class EquivalentLayers(NamedTuple):
     continues: whether they are recomputed together with each other and with the layer before them.
     """
 
-    held: LayerActivations
+    activations: LayerActivations
     parameters: int
     behind: int
     entry: int
@@ -113,7 +113,7 @@ def alikes_of(
     setting: MemoryInputs, layers: Sequence[Layer], entry_elements: int, batch: Sequence[SavedActivation] = ()
 ) -> Alikes:
     """Groups the equivalent layers of a chunk. Arguments: see `chunk_of`. Layers with the same objects are evaluated once."""
-    known: dict[tuple[object, ...], EquivalentLayers] = setting.alike
+    known: dict[tuple[object, ...], EquivalentLayers] = setting.evaluated
     recompute = setting.training.recompute
     concerned = recompute.concerned(layers)
     continues = [one == before for before, one in itertools.pairwise([-1, *segments(layers, recompute).tolist()])]
@@ -138,9 +138,9 @@ def alikes_of(
                 own = whole = layer.kept
                 if concerned[number]:
                     own = kept(layer, recompute, not continues[number], entries[number])
-                own, whole = (tuple(one for one in some if one not in without) for some in (own, whole))
+                own, whole = (tuple(part for part in parts if part not in without) for parts in (own, whole))
                 again = continues[number] and recompute.kind == "full"
-                row = held(layer, own, whole, is_last, setting)
+                row = layer_activations(layer, own, whole, is_last, setting)
                 known[key] = EquivalentLayers(row, layer.parameters, behind[number], entries[number], layer.glued, again)
             yield known[key]
 
@@ -161,9 +161,9 @@ class Layers(NamedTuple):
     @classmethod
     def of(cls, ways: Sequence[Sequence[EquivalentLayers]]) -> Layers:
         """Arrays of several ways to train the same number of layers."""
-        numbers = np.array([[(*layer.held[:5], *layer[1:]) for layer in layers] for layers in ways], dtype=np.float64)
-        most = max(len(layer.held.moments) for layers in ways for layer in layers)
-        moments = [[(layer.held.moments * most)[:most] for layer in layers] for layers in ways]
+        numbers = np.array([[(*layer.activations[:5], *layer[1:]) for layer in layers] for layers in ways], dtype=np.float64)
+        most = max(len(layer.activations.moments) for layers in ways for layer in layers)
+        moments = [[(layer.activations.moments * most)[:most] for layer in layers] for layers in ways]
         return cls(numbers.T, np.array(moments, dtype=np.float64).T)
 
     def each(self, ways: NDArray[np.int64]) -> Layers:
@@ -208,14 +208,14 @@ class Backward:
         self.kept, self.logits, self.left = ((self.counts * own).sum(axis=(0, 1)) for own in (kept, logits, left))
         scattered, scattered_after = self._scattered(parameters, behind, glued, gathers)
         sample_bytes = setting.size * samples
-        held, held_logits = self._before(kept), self._before(logits)
+        kept_before, logits_before = self._before(kept), self._before(logits)
         missing = self._behind(left) if setting.splits else 0.0
         self.at = Moment(
-            0.0, held + kept + missing, held_logits + logits, self._made_again(again, continues), sample_bytes * working,
-            gathered + scattered,
+            0.0, kept_before + kept + missing, logits_before + logits, self._made_again(again, continues),
+            sample_bytes * working, gathered + scattered,
         )  # fmt: skip
         missing = missing + left if setting.splits else 0.0
-        self.after = Moment(0.0, held + missing, held_logits, 0.0, sample_bytes * entry, scattered_after)
+        self.after = Moment(0.0, kept_before + missing, logits_before, 0.0, sample_bytes * entry, scattered_after)
 
     @cached_property
     def making(self) -> tuple[Moment, Moment]:

@@ -17,9 +17,9 @@ from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, To
 from scaleproof.simulator.strategy.replica_strategy import Replicated
 
 
-def always_bytes(setting: MemoryInputs, part: StageElements, held: States) -> Amount:
-    """Bytes of buffers that a rank has throughout a step. part: its part of the model; held: its states."""
-    return _summed_bytes(setting, part, held) + _gathered_bytes(setting, part) + _outer_optimizer_bytes(setting, part)
+def always_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Amount:
+    """Bytes of buffers that a rank has throughout a step. part: its part of the model; own: its states."""
+    return _summed_bytes(setting, part, own) + _gathered_bytes(setting, part) + _outer_optimizer_bytes(setting, part)
 
 
 def pipeline_bytes(
@@ -51,7 +51,7 @@ def compressed_bytes(setting: MemoryInputs, layers: Sequence[Layer]) -> float:
     return left + sum(wire.collective_bytes(plan.workers) for wire in plan.compression.wire(tensors, size))
 
 
-def _summed_bytes(setting: MemoryInputs, part: StageElements, held: States) -> Amount:
+def _summed_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Amount:
     """Bytes of gradient buckets. With ZeRO stage 2, one bucket is filled while another is being reduce-scattered.
 
     Strategies that exchange something else have a flat copy of it (torch.distributed.algorithms.model_averaging).
@@ -60,7 +60,7 @@ def _summed_bytes(setting: MemoryInputs, part: StageElements, held: States) -> A
     if setting.servers:
         return 0.0
     if not isinstance(setting.strategy, Replicated):
-        return setting.averages * held.gradients
+        return setting.averages * own.gradients
     whole, two = parameters * setting.reduced_size, np.minimum(2 * setting.bucket_bytes, parameters * setting.reduced_size)
     buckets: Any = 0.0
     if zero == 2:

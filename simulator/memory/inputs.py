@@ -36,7 +36,7 @@ class MemoryInputs:
         self.samples = self.samples_per_worker / plan.microbatches
         self.workers, self.bucket_bytes = plan.workers, plan.bucket_bytes
         # caches of evaluated layers by identity of their parts; `passed`: values that do not depend on the training
-        self.alike: dict[tuple[object, ...], Any] = {}
+        self.evaluated: dict[tuple[object, ...], Any] = {}
         self.passed: dict[tuple[object, ...], Any] = {}
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
@@ -111,7 +111,7 @@ class MemoryInputs:
     def trained(self, **changes: Any) -> MemoryInputs:
         """A copy with changed fields of `training`."""
         other = copy(self)
-        other.training, other.alike = self.training.model_copy(update=changes), {}
+        other.training, other.evaluated = self.training.model_copy(update=changes), {}
         return other
 
     def over(self, workers: Amount, bucket_bytes: Amount) -> MemoryInputs:
