@@ -1,4 +1,4 @@
-"""What times a Program. `events` is the reference; engines know programs, never strategies."""
+"""Engines, which time a Program: `events` is the reference, `replay` is faster. They know programs, not strategies."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scaleproof.simulator.engine.levels import order_of
 from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import Program
 
-# Share of the time by which sharing may delay the end of the last step, to first order, before events decide.
+# Relative delay of the last step by shared resources, to first order, up to which replay's result is used.
 NEGLIGIBLE: Final = 1e-3
 
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
-    """Times one sample of `steps` steps of a program: by replay where that is exact, else by events.
+    """Times one sample of `steps` steps of a program: by replay if that is exact, else by events.
 
-    Replay takes everything to run as fast as it would alone. Where that never asks a resource for more than there is, sharing
-    slows nothing and the answer stands. A program that is not static has no order to replay, and what tenants leave of
-    resources changes while tasks use them.
+    Replay assumes that each task is as fast as it would be alone. Its result is exact if the tasks never demand more of a
+    resource than its capacity. Programs that are not static have no fixed order to replay, and background traffic changes the
+    capacity while tasks use it.
     """
     if not program.is_static or program.resources.tenancies:
         return events.simulate(program, steps, variation, sample)
@@ -30,9 +30,9 @@ def simulate(program: Program, steps: int, variation: Variation = NONE, sample: 
 
 
 def simulate_steady(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
-    """As `simulate`, of a program that goes on after these steps: in the last of them too it shares with what follows.
+    """Times one sample of `steps` steps of a program that continues afterwards, so that the last step shares with the next one.
 
-    Replay's answer also stands where sharing is negligible.
+    Replay's result is also used if the delay by sharing is negligible.
     """
     if not program.is_static:
         return events.simulate(program, steps, variation, sample)
@@ -45,7 +45,7 @@ def simulate_steady(program: Program, steps: int, variation: Variation = NONE, s
 
 
 def _is_negligible(timeline: Timeline, variation: Variation, sample: int) -> bool:
-    """Whether sharing ends the last step hardly later; by how much is only found out where it could matter."""
+    """Whether sharing delays the last step negligibly; the delay is computed only if its upper bound is not negligible."""
     longer, most_s = longer_s(timeline), NEGLIGIBLE * timeline.step_ends_s()[-1]
     if order_of(timeline.program).along_s(longer) <= most_s:
         return True
@@ -53,8 +53,10 @@ def _is_negligible(timeline: Timeline, variation: Variation, sample: int) -> boo
 
 
 def later_s(timeline: Timeline, longer: Times, variation: Variation = NONE, sample: int = 0) -> float:
-    """How much later than in replay's timeline the last step ends where tasks take `longer` (`longer_s`), to first order: that
-    counts once along every path, and only where it is not waited out."""
+    """Seconds by which the last step ends later than in replay's timeline if tasks take `longer`, to first order.
+
+    longer: see `longer_s`; a delay counts once along each path, and not where the path waits anyway.
+    """
     if not longer.any():
         return 0.0
     longer_timeline = replay.simulate_longer(timeline.program, longer, variation, sample)

@@ -1,4 +1,4 @@
-"""Tenants: others who take a part of what tasks share, some of them only at times. Of the events engine."""
+"""Background traffic in the events engine: tenants that use a part of shared resources, all the time or in cycles."""
 
 from __future__ import annotations
 
@@ -14,61 +14,63 @@ from scaleproof.simulator.engine.max_min import Allocator
 from scaleproof.simulator.program import Resources
 from scaleproof.simulator.program.speed_profile import Cycle
 
-# Turns of a run: some 10 us each on a 2-core virtual machine.
-_MOST_TURNS: Final = 1_000_000
-# when it begins or ends, number of the tenancy, whether it is on from then, and when it begins or ends after that
-_Turn = tuple[float, int, bool, Iterator[tuple[float, bool]]]
+# Maximum number of switches of a run: some 10 us each on a 2-core virtual machine.
+_MOST_SWITCHES: Final = 1_000_000
+# Time at which a tenancy is switched on or off, its number, whether it is on afterwards, and its later switches.
+_Switch = tuple[float, int, bool, Iterator[tuple[float, bool]]]
 
 
 class Tenants:
-    """Takes from an allocator's resources what tenancies take while they are on, for as long as anything else goes on."""
+    """Changes the capacities of an allocator's resources when tenancies begin and end, as long as any other event is
+    pending."""
 
     def __init__(self, environment: simpy.Environment, allocator: Allocator, resources: Resources) -> None:
         self._environment, self._allocator, self._resources = environment, allocator, resources
-        self._of_resource: dict[int, list[int]] = {}
+        self._by_resource: dict[int, list[int]] = {}
         for number, tenancy in enumerate(resources.tenancies):
-            self._of_resource.setdefault(tenancy.resource, []).append(number)
+            self._by_resource.setdefault(tenancy.resource, []).append(number)
         self._on: set[int] = set()
-        self._turns: list[_Turn] = []
-        self._left = _MOST_TURNS
+        self._switches: list[_Switch] = []
+        self._switches_left = _MOST_SWITCHES
         for number, tenancy in enumerate(resources.tenancies):
-            self._plan(number, _turns(tenancy.cycle))
-        self._turn()
+            self._plan(number, _switches(tenancy.cycle))
+        self._switch()
 
-    def _plan(self, number: int, turns: Iterator[tuple[float, bool]]) -> None:
-        """What a tenancy does next, if anything."""
-        for time_s, is_on in itertools.islice(turns, 1):
-            heapq.heappush(self._turns, (time_s, number, is_on, turns))
+    def _plan(self, number: int, switches: Iterator[tuple[float, bool]]) -> None:
+        """Plans the next switch of a tenancy, if any."""
+        for time_s, is_on in itertools.islice(switches, 1):
+            heapq.heappush(self._switches, (time_s, number, is_on, switches))
 
-    def go_on(self) -> None:
-        """Waits for the next turn, if anything else is under way."""
-        if self._turns and self._environment.peek() < math.inf:
-            timer = self._environment.timeout(self._turns[0][0] - self._environment.now)
-            timer.callbacks.append(lambda _: self._turn_and_go_on())
+    def schedule(self) -> None:
+        """Schedules the next switch, if any other event is pending."""
+        if self._switches and self._environment.peek() < math.inf:
+            timer = self._environment.timeout(self._switches[0][0] - self._environment.now)
+            timer.callbacks.append(lambda _: self._switch_and_schedule())
 
-    def _turn_and_go_on(self) -> None:
-        self._turn()
-        self.go_on()
+    def _switch_and_schedule(self) -> None:
+        self._switch()
+        self.schedule()
 
-    def _turn(self) -> None:
-        """Begins and ends what is due. Raises OverflowError where that happens too often to be followed."""
+    def _switch(self) -> None:
+        """Applies the switches that are due. Raises OverflowError if there are more than can be simulated."""
         changed: dict[int, None] = {}
-        while self._turns and self._turns[0][0] <= self._environment.now:
-            _, number, is_on, turns = heapq.heappop(self._turns)
+        while self._switches and self._switches[0][0] <= self._environment.now:
+            _, number, is_on, switches = heapq.heappop(self._switches)
             (self._on.add if is_on else self._on.discard)(number)
             changed[self._resources.tenancies[number].resource] = None
-            self._plan(number, turns)
-            self._left -= 1
-        if self._left < 0:
-            raise OverflowError(f"tenants begin and end more than {_MOST_TURNS:,} times")
+            self._plan(number, switches)
+            self._switches_left -= 1
+        if self._switches_left < 0:
+            raise OverflowError(f"tenants begin and end more than {_MOST_SWITCHES:,} times")
         for resource in changed:
-            on = [self._resources.tenancies[number] for number in self._of_resource[resource] if number in self._on]
-            left = math.prod(1 - tenancy.share for tenancy in on)
-            self._allocator.change(resource, float(self._resources.capacity[resource]) * left, sum(one.weight for one in on))
+            on = [self._resources.tenancies[number] for number in self._by_resource[resource] if number in self._on]
+            share = math.prod(1 - tenancy.share for tenancy in on)
+            capacity = float(self._resources.capacity[resource]) * share
+            self._allocator.change(resource, capacity, sum(tenancy.weight for tenancy in on))
 
 
-def _turns(cycle: Cycle) -> Iterator[tuple[float, bool]]:
-    """When it begins and ends, in order; what it did before the beginning is told as if it happened then."""
+def _switches(cycle: Cycle) -> Iterator[tuple[float, bool]]:
+    """Times at which a cycle begins (True) and ends (False), in order; negative times are given as zero."""
     if math.isinf(cycle.period_s):
         yield cycle.begins_s, True
         if math.isfinite(cycle.lasts_s):

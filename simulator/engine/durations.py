@@ -1,4 +1,4 @@
-"""Alone: how fast tasks are, and how long they take, with nothing else going on beside them, or what is declared to."""
+"""Durations and rates of tasks that run alone, or together with the tasks of their concurrent set."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ Times = NDArray[np.float64]
 
 
 def durations_s(program: Program) -> Times:
-    """Seconds each task takes alone: latency, then its amount (of all its requests) at the rate that it and its resources
-    allow; shape (tasks,), or (tasks, points) of a program that was compiled for several."""
+    """Seconds of each task alone: latency, plus its amount (of all its requests) over its rate.
+
+    Shape (tasks,), or (tasks, points) if the program was compiled for several points.
+    """
     count = np.where(program.kind == Kind.SERVE, program.requests, 1)
     seconds: Times = (program.latency_s.T + (count * program.amount.T) / rates(program).T).T
     return seconds
 
 
-def together_s(program: Program) -> Times:
-    """The same, where tasks declared to run together share what they use, solved once for each set."""
+def concurrent_durations_s(program: Program) -> Times:
+    """Seconds of each task, shape (tasks,), if the tasks of each concurrent set start together and share resources."""
     seconds = durations_s(program)
     for number in np.unique(program.together[program.together >= 0]):
         tasks = np.flatnonzero(program.together == number)
@@ -33,7 +35,7 @@ def together_s(program: Program) -> Times:
 
 
 def _shared_s(program: Program, tasks: NDArray[np.int64]) -> Times:
-    """When each of some tasks ends that start together at zero and share what they use, shape (tasks,)."""
+    """End of each of some tasks that start together at time zero and share resources, in seconds, shape (tasks,)."""
     environment = simpy.Environment()
     allocator = Allocator(environment, program.resources.capacity, program.resources.incast)
     routes = program.routes.lists()
@@ -60,10 +62,10 @@ def _shared_s(program: Program, tasks: NDArray[np.int64]) -> Times:
 
 
 def rates(program: Program) -> Times:
-    """Rate of each task alone: what it and its resources allow, shape as `durations_s` has it."""
+    """Rate of each task alone: the minimum of its own maximum and what its resources allow. Shape: see `durations_s`."""
     routes, resources = program.routes, program.resources
     route = routes.resources.keys()
-    # all that a route's uses take of one resource counts together
+    # several uses of one resource by a route add up
     count = max(1, len(resources.capacity))
     _, group = np.unique(route * count + routes.resources.values, return_inverse=True)
     per_unit = np.bincount(group, weights=routes.per_unit, minlength=1)[group]
@@ -75,13 +77,13 @@ def rates(program: Program) -> Times:
     return rate
 
 
-def paced_rows(program: Program) -> NDArray[np.int64]:
-    """Work of ranks that are not steady; what servers do is not among it."""
-    is_paced = np.array([bool(paces) for paces in program.ranks.paces])
-    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_LANE) & is_paced[program.rank])
+def variable_speed_rows(program: Program) -> NDArray[np.int64]:
+    """Compute tasks of ranks whose speed changes with time, without the work of servers."""
+    is_variable = np.array([bool(profile) for profile in program.ranks.paces])
+    return np.flatnonzero((program.kind == Kind.COMPUTE) & (program.lane == MAIN_LANE) & is_variable[program.rank])
 
 
-def pacing_of(program: Program, rank: int) -> Pacing | None:
-    """Of what a rank class does; None where it is steady."""
-    paces = program.ranks.paces[rank]
-    return Pacing([paces]) if paces else None
+def speed_profile_of(program: Program, rank: int) -> Pacing | None:
+    """The speed profile of a rank class; None if its speed is constant."""
+    profile = program.ranks.paces[rank]
+    return Pacing([profile]) if profile else None

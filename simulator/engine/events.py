@@ -1,4 +1,4 @@
-"""The events engine, on SimPy: the reference. Every task of every step is started when what it waits for has ended."""
+"""The events engine, on SimPy: the reference. Each task of each step starts when all that it waits for has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import simpy
 
 from scaleproof.simulator.engine.background_traffic import Tenants
-from scaleproof.simulator.engine.durations import Times, durations_s, paced_rows, pacing_of, rates
+from scaleproof.simulator.engine.durations import Times, durations_s, rates, speed_profile_of, variable_speed_rows
 from scaleproof.simulator.engine.equivalent_resources import distinct
 from scaleproof.simulator.engine.fair_queue import TOGETHER
 from scaleproof.simulator.engine.jitter import NONE, Variation
@@ -22,27 +22,26 @@ from scaleproof.simulator.engine.timeline import Timeline
 from scaleproof.simulator.program import MAIN_LANE, Kind, Program, Use, followers
 from scaleproof.simulator.program.consistency import DROPPED, Bsp
 
-# Where ranks take steps each on its own, none takes more than so many times those asked for.
+# Maximum number of steps of an asynchronous rank, as a multiple of the requested steps.
 _MOST_AHEAD: Final = 10
 _NEVER: Final = float("nan")
 
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
-    """Runs `steps` steps of a program, one after another as its lanes allow; deterministic.
+    """Times `steps` steps of a program, which overlap as its streams allow; deterministic.
 
-    In a program that is not static ranks begin steps until its units are taken, or else `steps` steps of each on average; what
-    is never begun has no time. Without units there is no beginning that all share: ranks that no barrier keeps in step begin
-    spread evenly over a step, since those that begin as one take hundreds of steps to part. sample: which of the variation's
-    samples to run, counted from zero.
+    In a program that is not static, ranks begin steps until its units are used up, or else `steps` steps each on average; tasks
+    that never begin have no times (NaN). Without units, asynchronous ranks begin evenly spread over a step, since ranks that
+    begin together stay together for hundreds of steps. sample: index of the variation's sample.
     """
     return _EventSimulation(program, steps, _amounts(program, variation, sample), variation.start_s).run()
 
 
 def _amounts(program: Program, variation: Variation, sample: int) -> Callable[[int], list[float]]:
-    """What each task has to do in each step."""
+    """The amount of each task, as a function of the step."""
     if not variation.is_random:
-        alike = program.amount.tolist()
-        return lambda step: alike
+        amounts = program.amount.tolist()
+        return lambda step: amounts
     return lambda step: (program.amount * variation.factors(program, step)[:, sample]).tolist()
 
 
@@ -63,26 +62,28 @@ class _EventSimulation(ServerHost):
         self.tasks = len(program)
         self.ready: deque[int] = deque()
         self.draining = False
-        self.takers = None if program.is_static else _Takers(self, steps)
+        self.quota = None if program.is_static else _StepQuota(self, steps)
         starts_s = np.zeros(len(program.ranks.names)) if rank_starts_s is None else rank_starts_s
-        self.rank_starts_s = (starts_s + _apart_s(program)).tolist()
+        self.rank_starts_s = (starts_s + _spread_starts_s(program)).tolist()
         self._link()
-        # plain lists: reading single numbers out of numpy arrays costs ten times as much
+        # plain lists: reading single numbers from numpy arrays takes ten times as long
         self.amounts = amounts
         self.latency_s = program.latency_s.tolist()
         self.weight = program.weight.tolist()
         self.uses, self.max_rate = _sharing(program)
         self.serves = (program.kind == Kind.SERVE).tolist()
-        self.pacing = {row: pacing_of(program, int(program.rank[row])) for row in paced_rows(program).tolist()}
+        self.speed_profiles = {
+            row: speed_profile_of(program, int(program.rank[row])) for row in variable_speed_rows(program).tolist()
+        }
         self.servers = self._servers()
         self.partner = program.partner.tolist()
-        self.made = self._made()
-        self.held: set[int] = set()
-        self.told_after, self.behind_of = program.told_after.tolist(), program.behind.tolist()
-        self.heard_s: dict[int, float] = {}
-        # by the instance that the word which they wait for is behind
+        self.before_on_sender = self._before_on_sender()
+        self.waiting_for_partner: set[int] = set()
+        self.ready_after, self.queued_behind = program.told_after.tolist(), program.behind.tolist()
+        self.ready_s: dict[int, float] = {}
+        # waiting transfers by the instance that their ready messages are queued behind
         self.queued: defaultdict[int, list[int]] = defaultdict(list)
-        # of each step what its tasks have to do and wait for; of each instance its times
+        # amounts by step and task; all others by instance
         self.to_do: list[list[float]] = []
         self.pending: list[int] = []
         self.start_s: list[float] = []
@@ -90,32 +91,32 @@ class _EventSimulation(ServerHost):
         self.applied_s: list[float] = []
         self.behind: list[int] = []
         for _ in range(steps if program.is_static else 1):
-            self._open()
+            self._add_step()
 
     def _link(self) -> None:
-        """Who waits for whom: successors within a step, and from one step to the next; how much a task waits for in the first
-        step and in later ones."""
+        """Sets the successors of each task, within a step and in the next one, and the number of tasks that it waits for, in
+        the first step and in later ones."""
         follows, carried = self.program.follows(), self.program.carried_with_lanes()
         self.after, self.after_in_next_step = followers(follows), followers(carried)
         self.waits = [len(before) for before in follows]
         self.later_waits = [wait + len(before) for wait, before in zip(self.waits, carried, strict=True)]
-        for task in self.takers.first.values() if self.takers else ():
+        for task in self.quota.first.values() if self.quota else ():
             self.waits[task] += 1
             self.later_waits[task] += 1
         for rank, start_s in enumerate(self.rank_starts_s):
             if start_s > 0:
-                self._hold_back(rank, start_s)
+                self._delay_start(rank, start_s)
 
-    def _hold_back(self, rank: int, start_s: float) -> None:
-        """No task of the first step starts before its rank does."""
+    def _delay_start(self, rank: int, start_s: float) -> None:
+        """Delays the tasks of a rank's first step until the rank starts."""
         tasks = np.flatnonzero(self.program.rank == rank).tolist()
         for task in tasks:
             self.waits[task] += 1
         self.environment.timeout(start_s).callbacks.append(partial(self._begin, rank, tasks))
 
     def _begin(self, rank: int, tasks: Sequence[int], _: simpy.Event) -> None:
-        if self.takers and rank in self.takers.first:
-            self.takers.ask(rank, 0)
+        if self.quota and rank in self.quota.first:
+            self.quota.request(rank, 0)
         for task in tasks:
             self.arrived(task)
         self._drain()
@@ -125,16 +126,16 @@ class _EventSimulation(ServerHost):
         requests: dict[int, dict[int, dict[int, int]]] = {}
         program = self.program
         for row in np.flatnonzero(program.kind == Kind.SERVE):
-            of_bucket = requests.setdefault(int(program.rank[row]), {}).setdefault(int(program.bucket[row]), {})
+            by_worker = requests.setdefault(int(program.rank[row]), {}).setdefault(int(program.bucket[row]), {})
             worker = int(program.peer[row])
-            of_bucket[worker] = of_bucket.get(worker, 0) + int(program.requests[row])
+            by_worker[worker] = by_worker.get(worker, 0) + int(program.requests[row])
         return {
-            rank: Server(self.environment, self, program.gate, of_rank, pacing_of(program, rank))
-            for rank, of_rank in requests.items()
+            rank: Server(self.environment, self, program.gate, by_bucket, speed_profile_of(program, rank))
+            for rank, by_bucket in requests.items()
         }
 
-    def _open(self) -> None:
-        """Makes room for one step more."""
+    def _add_step(self) -> None:
+        """Adds the task instances of one more step."""
         first = len(self.pending)
         waits = self.later_waits if first else self.waits
         self.pending += waits
@@ -145,21 +146,21 @@ class _EventSimulation(ServerHost):
         self.ready.extend(first + task for task, pending in enumerate(waits) if pending == 0)
 
     def run(self) -> Timeline:
-        """Runs to the end."""
-        if self.takers:
-            for rank in (rank for rank in self.takers.first if self.rank_starts_s[rank] == 0):
-                self.takers.ask(rank, 0)
+        """Runs the simulation to its end."""
+        if self.quota:
+            for rank in (rank for rank in self.quota.first if self.rank_starts_s[rank] == 0):
+                self.quota.request(rank, 0)
         self._drain()
-        self.tenants.go_on()
+        self.tenants.schedule()
         self.environment.run()
         shape = (-1, self.tasks)
         start_s, end_s, applied_s = (np.array(times).reshape(shape) for times in (self.start_s, self.end_s, self.applied_s))
         busy = {rank: server.busy for rank, server in self.servers.items()}
-        applied = Applied(applied_s, np.array(self.behind).reshape(shape)) if self.takers else None
+        applied = Applied(applied_s, np.array(self.behind).reshape(shape)) if self.quota else None
         return Timeline(self.program, start_s, end_s, busy, applied)
 
     def _drain(self) -> None:
-        """Starts all that is ready; a loop, not recursion, since chains of zero-time tasks can be long."""
+        """Starts all instances that are ready; a loop, not recursion, since chains of zero-time tasks can be long."""
         if self.draining:
             return
         self.draining = True
@@ -167,40 +168,41 @@ class _EventSimulation(ServerHost):
             self._start(self.ready.popleft())
         self.draining = False
 
-    def _made(self) -> dict[int, int]:
-        """For each transfer that has a partner the task before it on its sender's side."""
+    def _before_on_sender(self) -> dict[int, int]:
+        """For each transfer with a partner the task before it on its sender."""
         first, second, before_first, before_second = (rows.tolist() for rows in self.program.partners())
         return dict(zip(first + second, before_first + before_second, strict=True))
 
     def _comes_second(self, instance: int, task: int) -> bool:
-        """Whether a transfer waits for its partner: the rank that sends that came later, or as late and is named first."""
+        """Whether a transfer waits for its partner: if the partner's sender was ready later, or at the same time and the
+        partner is first."""
         partner, step = self.partner[task], instance - task
-        own_s, other_s = (self.end_s[step + self.made[one]] for one in (task, partner))
+        own_s, other_s = (self.end_s[step + self.before_on_sender[transfer]] for transfer in (task, partner))
         if task < partner:
             return other_s > own_s * (1 + TOGETHER)
         return other_s * (1 + TOGETHER) >= own_s
 
-    def _heard_s(self, instance: int) -> float:
-        """When the sender of a transfer has heard that its receiver is ready; infinite as long as it has not."""
-        if instance not in self.heard_s:
+    def _ready_s(self, instance: int) -> float:
+        """Time at which the sender of a transfer has received the ready message of its receiver; infinite until then."""
+        if instance not in self.ready_s:
             task = instance % self.tasks
-            told_s, other = self.end_s[instance - task + self.told_after[task]], instance - task + self.behind_of[task]
-            if math.isnan(told_s):
+            ready_s, other = self.end_s[instance - task + self.ready_after[task]], instance - task + self.queued_behind[task]
+            if math.isnan(ready_s):
                 return math.inf
-            if self.behind_of[task] >= 0 and self._heard_s(other) < told_s * (1 - TOGETHER):
-                told_s = self.end_s[other]
-            if math.isnan(told_s):
+            if self.queued_behind[task] >= 0 and self._ready_s(other) < ready_s * (1 - TOGETHER):
+                ready_s = self.end_s[other]
+            if math.isnan(ready_s):
                 return math.inf
-            self.heard_s[instance] = told_s
-        return self.heard_s[instance]
+            self.ready_s[instance] = ready_s
+        return self.ready_s[instance]
 
     def _start(self, instance: int) -> None:
         task = instance % self.tasks
-        if self.told_after[task] >= 0 and math.isinf(self._heard_s(instance)):
-            self.queued[instance - task + self.behind_of[task]].append(instance)
+        if self.ready_after[task] >= 0 and math.isinf(self._ready_s(instance)):
+            self.queued[instance - task + self.queued_behind[task]].append(instance)
             return
-        if self.partner[task] >= 0 and instance not in self.held and self._comes_second(instance, task):
-            self.held.add(instance)
+        if self.partner[task] >= 0 and instance not in self.waiting_for_partner and self._comes_second(instance, task):
+            self.waiting_for_partner.add(instance)
             return
         self.start_s[instance] = self.environment.now
         if self.serves[task]:
@@ -212,13 +214,13 @@ class _EventSimulation(ServerHost):
             self._move(instance, task)
 
     def _move(self, instance: int, task: int) -> None:
-        """Work or bytes proper, after the latency."""
+        """Begins the work or transfer of an instance, after its latency."""
         amount = self.to_do[instance // self.tasks][task]
         if amount == 0:
             self._complete(instance)
             return
-        if pacing := self.pacing.get(task):
-            amount = pacing.lasts_s(self.environment.now, amount)
+        if profile := self.speed_profiles.get(task):
+            amount = profile.lasts_s(self.environment.now, amount)
         if self.uses[task]:
             self.allocator.start(
                 amount, self.max_rate[task], self.weight[task], self.uses[task], lambda: self._complete(instance)
@@ -248,56 +250,56 @@ class _EventSimulation(ServerHost):
         self.applied_s[instance] = self.environment.now
         self.behind[instance] = behind
 
-    def answered(self, instance: int) -> None:
+    def replied(self, instance: int) -> None:
         self._complete(instance)
 
     def _complete(self, instance: int) -> None:
         self.end_s[instance] = self.environment.now
         step, task = divmod(instance, self.tasks)
-        if instance - task + self.partner[task] in self.held and self.partner[task] >= 0:
+        if instance - task + self.partner[task] in self.waiting_for_partner and self.partner[task] >= 0:
             self.ready.append(instance - task + self.partner[task])
         self.ready.extend(self.queued.pop(instance, ()))
         for successor in self.after[task]:
             self.arrived(step * self.tasks + successor)
         following = self.after_in_next_step[task]
-        if following and (self.takers or step + 1 < len(self.to_do)):
+        if following and (self.quota or step + 1 < len(self.to_do)):
             if step + 1 == len(self.to_do):
-                self._open()
+                self._add_step()
             for successor in following:
                 self.arrived((step + 1) * self.tasks + successor)
-        if self.takers and task in self.takers.last:
-            self.takers.ask(self.takers.last[task], step + 1)
+        if self.quota and task in self.quota.last:
+            self.quota.request(self.quota.last[task], step + 1)
         self._drain()
 
     def arrived(self, instance: int) -> None:
-        """One less of what an instance waits for."""
+        """Counts one task less that an instance waits for."""
         self.pending[instance] -= 1
         if self.pending[instance] == 0:
             self.ready.append(instance)
 
 
-class _Takers:
-    """Ranks that take steps each on its own: the main lane of a rank needs leave to begin another.
+class _StepQuota:
+    """The steps left for asynchronous ranks, which request each step before they begin it.
 
-    first: the first task of each training rank's main lane. last: the ranks by their last.
+    first: first task of each training rank's main stream, by rank. last: rank by the last task of its main stream.
     """
 
     def __init__(self, execution: _EventSimulation, steps: int) -> None:
         program = execution.program
         training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
-        lanes = [lane for lane in program.lanes().lists() if training[lane[0]]]
-        self.first = {int(program.rank[lane[0]]): lane[0] for lane in lanes}
-        self.last = {lane[-1]: int(program.rank[lane[0]]) for lane in lanes}
+        streams = [tasks for tasks in program.lanes().lists() if training[tasks[0]]]
+        self.first = {int(program.rank[tasks[0]]): tasks[0] for tasks in streams}
+        self.last = {tasks[-1]: int(program.rank[tasks[0]]) for tasks in streams}
         self._execution = execution
-        self._left = program.units.count if program.units else steps * len(lanes)
+        self._left = program.units.count if program.units else steps * len(streams)
         self._most = dict.fromkeys(self.first, _MOST_AHEAD * steps)
         if program.units:
-            each, more = divmod(self._left, len(lanes))
+            share, more = divmod(self._left, len(streams))
             for number, rank in enumerate(self.first):
-                self._most[rank] = self._left if program.units.shared else each + (number < more)
+                self._most[rank] = self._left if program.units.shared else share + (number < more)
 
-    def ask(self, rank: int, step: int) -> None:
-        """Gives the rank leave to begin a step, if there is one left for it; else nobody waits for it any longer."""
+    def request(self, rank: int, step: int) -> None:
+        """Lets the rank begin a step, if one is left for it; else removes the rank from all servers."""
         if step < self._most[rank] and self._left > 0:
             self._left -= 1
             self._execution.arrived(step * self._execution.tasks + self.first[rank])
@@ -306,8 +308,8 @@ class _Takers:
                 server.leave(rank)
 
 
-def _apart_s(program: Program) -> Times:
-    """When ranks begin that have no beginning in common, shape (ranks,)."""
+def _spread_starts_s(program: Program) -> Times:
+    """Start of each rank in seconds, shape (ranks,): spread over a step for asynchronous ranks without units, else zero."""
     ranks = program.ranks
     training = np.flatnonzero(~ranks.is_server)
     begin_s = np.zeros(len(ranks.names))
@@ -317,7 +319,7 @@ def _apart_s(program: Program) -> Times:
 
 
 def _round_s(program: Program) -> float:
-    """About how long a step of all ranks takes: as long as the busiest resource or server is busy, or a rank alone takes."""
+    """Estimated seconds of a step of all ranks: busy time of the busiest resource or server, or time of a rank alone."""
     seconds, count = durations_s(program), len(program.ranks.names)
     serves = program.kind == Kind.SERVE
     task, resource, per_unit = program.routes.used(program.route)
@@ -328,17 +330,17 @@ def _round_s(program: Program) -> float:
     from_server = program.ranks.is_server[program.rank]
     for pulls in (False, True):
         longest_s = np.zeros(count)
-        of_side = (program.kind == Kind.TRANSFER) & (from_server == pulls)
-        np.maximum.at(longest_s, (program.peer if pulls else program.rank)[of_side], seconds[of_side])
+        selected = (program.kind == Kind.TRANSFER) & (from_server == pulls)
+        np.maximum.at(longest_s, (program.peer if pulls else program.rank)[selected], seconds[selected])
         alone_s += longest_s
     return max(float(side.max(initial=0.0)) for side in (*busy_s, alone_s))
 
 
 def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
-    """What each task has to share with others, and its highest rate.
+    """The shared resources that each task uses, and its maximum rate.
 
-    Where tasks of one step never meet those of another, a resource is never short that carries all its tasks at once, each at
-    the rate that it has alone: nothing of it needs working out.
+    In a program that is not static, a resource that carries all its tasks at once, each at the rate that it has alone, is never
+    overloaded, and is left out.
     """
     routes = distinct(program).lists()
     if program.is_static:
@@ -346,11 +348,11 @@ def _sharing(program: Program) -> tuple[list[list[Use]], list[float]]:
     alone, resources = rates(program), program.resources
     task, resource, per_unit = program.routes.used(program.route)
     wanted = np.bincount(resource, alone[task] * per_unit, len(resources.names))
-    # what a task that is several messages loses to incast is in the rate that it has alone
+    # the incast loss of a task with several messages is included in the rate that it has alone
     ample = (wanted <= resources.capacity * (1 + TOGETHER)) & (resources.incast == 0)
     ample |= np.bincount(resource, minlength=len(resources.names)) == 1
-    # a server's work is told by its seconds, not by its rate
+    # the work of a server is given in seconds, independently of its rate
     ample[resource[program.kind[task] == Kind.SERVE]] = False
-    ample[[one.resource for one in resources.tenancies]] = False
+    ample[[tenancy.resource for tenancy in resources.tenancies]] = False
     shared = [[use for use in route if not ample[use.resource]] for route in routes]
     return [shared[route] for route in program.route.tolist()], alone.tolist()

@@ -1,6 +1,6 @@
-"""Order: in which order the tasks of a program can be timed, those of a level at once.
+"""The order in which replay times the tasks of a program: by level, all tasks of a level at once.
 
-A task's level is above those of all that it follows in its step.
+The level of a task is above those of all its dependencies in the same step.
 """
 
 from __future__ import annotations
@@ -18,48 +18,47 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.csr import Ragged, in_order
 from scaleproof.simulator.engine.durations import Times
-from scaleproof.simulator.engine.rendezvous import Paced, Partners, Places, RendezvousDelays, Told
+from scaleproof.simulator.engine.rendezvous import Partners, Places, ReadyMessages, RendezvousDelays, VariableSpeedTasks
 from scaleproof.simulator.engine.replay_servers import QueuedServer, servers_of
 from scaleproof.simulator.program import Program
 
-# Where a level follows so many tasks or fewer, on average, and there is a single sample, that needs no numpy: it takes as long
-# for each call.
-_PLAINLY: Final = 20
-# A level whose tasks follow so unlike numbers of others that what they follow is this small a part of a table of it, and the
-# table no smaller than this, is cut into parts.
+# Mean number of dependencies per level up to which plain Python is faster than numpy for a single sample.
+_PLAIN: Final = 20
+# A level is split if its tasks have very different numbers of dependencies: if less than this share of the table of
+# dependencies is used, and the table has at least this size.
 _FILLED: Final = 0.25
 _SMALL: Final = 256
-# Hints that do not tell apart what follows one another are mended where so many of these are in a row at most.
-_MOST_MENDED: Final = 64
-# What an order follows from; of servers and of ranks that are not steady also numbers.
+# Longest chain of dependencies within one slot that is corrected.
+_MOST_CORRECTED: Final = 64
+# Columns of a program that an order depends on; with servers or variable speeds, also numbers.
 _STRUCTURE: Final = ("ranks", "kind", "rank", "lane", "slot", "partner", "behind", "told_after", "carried")
 _NUMBERS: Final = ("latency_s", "update_s", "max_rate", "bucket", "route", "routes", "resources")
 
 
 class Level(NamedTuple):
-    """Tasks that can be timed together, and what they follow: a column of places for each of them, filled up with that which
-    holds nothing up."""
+    """Tasks that are timed together, and their dependencies: one column of places per task, padded with the empty place."""
 
     tasks: slice
     before: Places
 
 
 class LevelDelays(NamedTuple):
-    """What else holds up tasks of a level. released: numbers of the servers that have all they wait for."""
+    """Delays of a level's tasks in addition to dependencies. released: numbers of the servers whose requests have all
+    arrived."""
 
-    paced: Paced | None
-    told: Told | None
+    variable_speed: VariableSpeedTasks | None
+    ready_messages: ReadyMessages | None
     partners: Partners | None
     released: Sequence[int]
 
 
 class LevelOrder:
-    """A program's tasks in an order in which they can be timed: by level.
+    """A program's tasks ordered by level.
 
-    A server's release has a row of its own after the tasks: it follows the server's tasks, and what follows them follows it
-    too. rows: the task or release at each place. Behind these come a place that holds nothing up, and those that keep ends of
-    the step before. places: where each row is, and last what holds nothing up. place: where the tasks are, as an index. kept:
-    places of what is followed in the next step. held: by number of the level.
+    Each server has a release, with a row after the tasks: it depends on the server's tasks, and their dependants also depend on
+    it. The places of an order are those of the rows, an empty place that delays nothing, and places for ends of the step
+    before. rows: task or release at each place. places: place of each row, and last the empty place. place: places of the
+    tasks, as an index. kept: places that the next step depends on. delays: by number of the level.
     """
 
     def __init__(self, program: Program) -> None:
@@ -67,82 +66,85 @@ class LevelOrder:
         self.servers = servers_of(program)
         before = _with_releases(program, self.servers)
         slots = np.concatenate([program.slot, np.full(len(self.servers), -1)])
-        self.tells = bool((program.told_after >= 0).any())
+        self.has_ready_messages = bool((program.told_after >= 0).any())
         behind = np.append(program.behind, np.full(len(self.servers), -1))
-        level = _levels(before.extended(behind) if self.tells else before, slots)
+        level = _levels(before.extended(behind) if self.has_ready_messages else before, slots)
         carried = program.carried_predecessors()
         counts = before.counts + np.append(carried.counts, np.zeros(len(self.servers), dtype=np.int64))
-        part = _parted(level, np.maximum(counts, 1))
+        part = _split(level, np.maximum(counts, 1))
         self.rows = in_order(part)
         places = np.empty(len(self.rows) + 1, dtype=np.int64)
         places[self.rows] = np.arange(len(self.rows))
         places[-1] = len(self.rows)
         self.places = places
-        # a slice, which is a view and no copy, where they are in their own order
+        # a slice, which makes a view instead of a copy, if the tasks are already ordered
         self.place = slice(tasks) if (places[:tasks] == np.arange(tasks)).all() else places[:tasks]
         self.kept = np.unique(places[carried.values])
         self._follows = self._placed(before, carried)
         self._bounds = np.flatnonzero(np.diff(part[self.rows], prepend=-1, append=-1))
-        self.held = self._held(program, level, level[self.rows[self._bounds[:-1]]])
-        self.is_plain = not self.held and len(self._follows.values) <= _PLAINLY * len(self._bounds)
+        self.delays = self._delays(program, level, level[self.rows[self._bounds[:-1]]])
+        self.is_plain = not self.delays and len(self._follows.values) <= _PLAIN * len(self._bounds)
 
     def _placed(self, before: Ragged, carried: Ragged) -> Ragged:
-        """For each place the places of what it follows in its step and of the step before, or of what holds nothing up."""
+        """For each place the places of its dependencies in its step and of the step before, or the empty place without any."""
         keys = np.concatenate([before.keys(), carried.keys()])
         kept = np.searchsorted(self.kept, self.places[carried.values])
         values = np.concatenate([self.places[before.values], len(self.places) + kept])
         follows = Ragged.grouped(self.places[keys], values, len(self.rows))
         return follows.extended(np.where(follows.counts == 0, len(self.rows), -1))
 
-    def _held(self, program: Program, level: Places, numbers: Places) -> Mapping[int, LevelDelays]:
-        """numbers: the levels that there are, once for each part."""
+    def _delays(self, program: Program, level: Places, numbers: Places) -> Mapping[int, LevelDelays]:
+        """numbers: the level of each part."""
         released: dict[int, list[int]] = {}
         for server, at in enumerate(level[len(program) :].tolist()):
             released.setdefault(at, []).append(server)
-        turns = RendezvousDelays(program, level, self.places)
-        at_all = sorted({*turns.paced, *turns.told, *turns.partners, *released})
-        last = np.searchsorted(numbers, at_all, side="right") - 1
+        rendezvous = RendezvousDelays(program, level, self.places)
+        variable_speed, ready_messages, partners = rendezvous.variable_speed, rendezvous.ready_messages, rendezvous.partners
+        levels = sorted({*variable_speed, *ready_messages, *partners, *released})
+        last = np.searchsorted(numbers, levels, side="right") - 1
         return {
-            number: LevelDelays(turns.paced.get(at), turns.told.get(at), turns.partners.get(at), released.get(at, ()))
-            for at, number in zip(at_all, last.tolist(), strict=True)
+            number: LevelDelays(variable_speed.get(at), ready_messages.get(at), partners.get(at), released.get(at, ()))
+            for at, number in zip(levels, last.tolist(), strict=True)
         }
 
     def along_s(self, seconds: Times) -> float:
-        """No less than any path through all steps has, of seconds of shape (steps, tasks): of each level it passes one task.
-        Infinite where tasks hold one another up in other ways too."""
-        if self.held:
+        """Upper bound of the sum of seconds along any path through all steps, which has at most one task of each level.
+
+        seconds: shape (steps, tasks). Infinite if tasks have delays in addition to dependencies.
+        """
+        if self.delays:
             return math.inf
         return float(np.maximum.reduceat(seconds[:, self.rows], self._bounds[:-1], axis=1).sum())
 
     @functools.cached_property
     def levels(self) -> list[Level]:
-        """In their order."""
+        """The levels, or parts of them, in order."""
         follows, bounds, tasks = self._follows, self._bounds, np.diff(self._bounds)
         heights = np.maximum.reduceat(follows.counts, bounds[:-1])
         begins = np.cumsum(np.append(0, heights * tasks))
-        # where each task's column begins, and how far its next is
+        # index of the first entry of each task's column, and distance between its entries
         first = np.repeat(begins[:-1] - bounds[:-1], tasks) + np.arange(len(self.rows))
-        of, apart = follows.keys(), np.repeat(tasks, tasks)
-        number = np.arange(len(of)) - follows.offsets[of]
+        place, stride = follows.keys(), np.repeat(tasks, tasks)
+        number = np.arange(len(place)) - follows.offsets[place]
         values = np.full(begins[-1], len(self.rows))
-        values[first[of] + number * apart[of]] = follows.values
-        parts, tables = (itertools.starmap(slice, itertools.pairwise(one.tolist())) for one in (bounds, begins))
-        found = zip(parts, tables, heights.tolist(), strict=True)
-        return [Level(part, values[table].reshape(height, -1)) for part, table, height in found]
+        values[first[place] + number * stride[place]] = follows.values
+        parts, tables = (itertools.starmap(slice, itertools.pairwise(ends.tolist())) for ends in (bounds, begins))
+        levels = zip(parts, tables, heights.tolist(), strict=True)
+        return [Level(part, values[table].reshape(height, -1)) for part, table, height in levels]
 
     @functools.cached_property
     def before(self) -> list[list[int]]:
-        """For each place the places of what it follows."""
+        """For each place the places of its dependencies."""
         return self._follows.lists()
 
 
-# By the identity of their programs' dependencies, while these are there: what they are of, and the order. To find one takes
-# about as long as to time a step.
+# Cache: structure of a program and its order, by identity of the program's dependencies, while these exist. Computing an order
+# takes about as long as timing a step.
 _ORDERS: Final[dict[int, tuple[tuple[object, ...], LevelOrder]]] = {}
 
 
 def order_of(program: Program) -> LevelOrder:
-    """The program's order, which is found once for all programs that differ from it in numbers alone."""
+    """The order of a program, which is computed once for all programs that differ only in numbers."""
     key, structure = id(program.dependencies), _structure(program)
     known = _ORDERS.get(key)
     if known is None or not all(map(operator.is_, structure, known[0])):
@@ -158,11 +160,12 @@ def _structure(program: Program) -> tuple[object, ...]:
     return operator.attrgetter(*_STRUCTURE, *(_NUMBERS if has_numbers else ()))(program)
 
 
-def _parted(level: Places, counts: Places) -> Places:
-    """Levels, and parts of those of which tables would be nearly empty. counts: of what each row follows."""
-    parted, number = np.unique(level, return_inverse=True)
+def _split(level: Places, counts: Places) -> Places:
+    """The part of each row: its level, or a part of it if the level's table would be sparse. counts: dependencies of each
+    row."""
+    levels, number = np.unique(level, return_inverse=True)
     rows, values = np.bincount(number), np.bincount(number, counts)
-    heights = np.zeros(len(parted), dtype=np.int64)
+    heights = np.zeros(len(levels), dtype=np.int64)
     np.maximum.at(heights, number, counts)
     sparse = (values < _FILLED * heights * rows) & (heights * rows >= _SMALL)
     if not sparse.any():
@@ -173,7 +176,7 @@ def _parted(level: Places, counts: Places) -> Places:
 
 
 def _with_releases(program: Program, servers: Sequence[QueuedServer]) -> Ragged:
-    """What each task and each release of a server follows in its step."""
+    """The dependencies of each task and each release of a server in its step."""
     before = program.predecessors()
     if not servers:
         return before
@@ -189,33 +192,33 @@ def _with_releases(program: Program, servers: Sequence[QueuedServer]) -> Ragged:
 
 
 def _levels(before: Ragged, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for each row above those of all that it follows: its slot where it has one, else the longest path to it.
+    """The level of each row: its slot if it has one, else the longest path to it.
 
-    Slots that do not hold are not used. Raises ValueError where rows wait for one another in a circle.
+    Slots are hints: they are corrected or ignored if they contradict dependencies. Raises ValueError if these form a cycle.
     """
-    mended = _mended(before, _longest_paths(before, slots))
-    return _longest_paths(before, np.full(len(slots), -1)) if mended is None else mended
+    corrected = _corrected(before, _longest_paths(before, slots))
+    return _longest_paths(before, np.full(len(slots), -1)) if corrected is None else corrected
 
 
-def _mended(before: Ragged, levels: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Levels of which those are told apart that follow one another within one; None where that is not all that is wrong."""
+def _corrected(before: Ragged, levels: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Levels in which rows that depend on each other within one level are separated; None if other rows are wrong."""
     row, previous = before.keys(), before.values
     wrong = np.flatnonzero(levels[previous] >= levels[row])
     row, previous = row[wrong], previous[wrong]
     if (levels[previous] > levels[row]).any():
         return None
     depth = np.zeros(len(levels), dtype=np.int64)
-    for _ in range(_MOST_MENDED):
+    for _ in range(_MOST_CORRECTED):
         late = depth[previous] >= depth[row]
         if not late.any():
-            mended: NDArray[np.int64] = levels * (depth.max(initial=0) + 1) + depth
-            return mended
+            corrected: NDArray[np.int64] = levels * (depth.max(initial=0) + 1) + depth
+            return corrected
         np.maximum.at(depth, row[late], depth[previous[late]] + 1)
     return None
 
 
 def _longest_paths(before: Ragged, known: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The longest path to each row that is not known (below zero), counted from those that are."""
+    """The length of the longest path to each row of unknown level (below zero), counted from the known levels."""
     unknown = np.flatnonzero(known < 0)
     lists = before.take(unknown)
     row = lists.keys()
@@ -228,15 +231,15 @@ def _longest_paths(before: Ragged, known: NDArray[np.int64]) -> NDArray[np.int64
     row, previous = row[between], number[lists.values[between]]
     after = Ragged.grouped(previous, row, len(unknown)).lists()
     waiting, length = np.bincount(row, minlength=len(unknown)).tolist(), path.tolist()
-    ready = [one for one, count in enumerate(waiting) if count == 0]
-    for one in ready:
-        for successor in after[one]:
-            length[successor] = max(length[successor], length[one] + 1)
+    ready = [index for index, count in enumerate(waiting) if count == 0]
+    for index in ready:
+        for successor in after[index]:
+            length[successor] = max(length[successor], length[index] + 1)
             waiting[successor] -= 1
             if waiting[successor] == 0:
                 ready.append(successor)
     if len(ready) < len(unknown):
-        raise ValueError("tasks wait for one another in a circle")
+        raise ValueError("the dependencies of tasks form a cycle")
     levels = known.copy()
     levels[unknown] = length
     return levels

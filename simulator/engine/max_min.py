@@ -1,8 +1,9 @@
-"""Who gets how much of what is shared: weighted max–min fair rates for links, cores and whatever else has a capacity.
+"""Weighted max–min fair allocation of shared resources, such as links and cores.
 
-Every activity progresses at a rate; while it runs it takes `per_unit · rate` of each resource it uses. Rates rise together,
-in proportion to the activities' weights, until a resource is full or an activity is at its own maximum; those that are
-stopped keep their rate and the others rise on (progressive filling; Bertsekas & Gallager, Data Networks, section 6.5.2).
+Every activity progresses at a rate; while it runs it uses `per_unit · rate` of each of its resources. All rates rise together,
+in proportion to the activities' weights, until a resource is full or an activity is at its own maximum; the activities that
+this limits keep their rate, and the others rise further (progressive filling; Bertsekas & Gallager, Data Networks, section
+6.5.2).
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from simpy.events import EventPriority
 from scaleproof.simulator.engine.fair_queue import TOGETHER, Alarm, FairQueue
 from scaleproof.simulator.program import Use
 
-# After everything else that happens at the same instant, so that changes of one instant are settled together.
+# After all other events at the same time, so that simultaneous changes are evaluated together.
 _LAST: Final = cast(EventPriority, 2)
 
 
 @dataclass(eq=False, slots=True)
 class Activity:
-    """Something that progresses: seconds of work, or bytes. `finished` is called when `remaining` reaches zero.
+    """Work in seconds, or a transfer in bytes. `finished` is called when `remaining` reaches zero.
 
-    limit: the highest rate per weight that it can take.
+    limit: maximum rate per weight.
     """
 
     remaining: float
@@ -42,15 +43,15 @@ class Activity:
     timer: object = field(default=None)
 
     def ends_s(self) -> float:
-        """When it ends if its rate stays."""
+        """Time in seconds at which the activity ends at its present rate."""
         return self.since_s + self.remaining / self.rate if self.rate > 0 else math.inf
 
 
 class Allocator:
-    """Shares resources among activities; recomputes only what a start or an end touches.
+    """Shares resources among activities; recomputes only rates that a start or an end affects.
 
-    A resource whose users use nothing else, and have one limit, is left to its queue; what is connected through activities
-    that use several is filled together.
+    A resource whose users use nothing else, and have the same limit, is managed by its FairQueue; resources that are connected
+    through activities that use several are filled together.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Allocator:
         self._environment = environment
         self._queues = [FairQueue(environment, float(c), float(i)) for c, i in zip(capacity, loss, strict=True)]
         self._users: list[dict[Activity, float]] = [{} for _ in self._queues]
-        # of resources whose users have not changed since they were looked at
+        # cached for resources whose users have not changed
         self._slopes: dict[int, float] = {}
         self._changed: dict[int, None] = {}
 
@@ -80,7 +81,7 @@ class Allocator:
         self._start_among_others(Activity(amount, limit, weight, uses, finished, since_s=self._environment.now))
 
     def change(self, resource: int, capacity: float, others: float) -> None:
-        """From now on a resource has this capacity, and is shared with others of this weight together, which have no limit."""
+        """Sets the capacity of a resource, and the weight of its background traffic, which has no limit, from now on."""
         self._queues[resource].change(capacity, others)
         if self._users[resource]:
             self._touch([Use(resource)])
@@ -95,7 +96,7 @@ class Allocator:
             users[activity] = users.get(activity, 0.0) + per_unit
             self._slopes.pop(resource, None)
         if alone:
-            # nobody to share with: no need to wait for what else this instant brings
+            # nothing to share: the rate does not depend on other events at the same time
             rates = [self._queues[resource].alone(activity.weight, per_unit) for resource, per_unit in activity.uses]
             activity.rate = min(activity.limit * activity.weight, *rates)
             self._wake([activity])
@@ -103,7 +104,7 @@ class Allocator:
             self._touch(activity.uses)
 
     def _empty_queue(self, resource: int) -> None:
-        """Takes a resource from its queue: what happens to it now depends on other resources, or on other limits."""
+        """Moves the activities of a resource out of its FairQueue, since they now depend on other resources or limits."""
         queue, now_s = self._queues[resource], self._environment.now
         for remaining, weight, per_unit, finished in queue.take_out():
             activity = Activity(remaining, queue.limit, weight, (Use(resource, per_unit),), finished, since_s=now_s)
@@ -124,7 +125,7 @@ class Allocator:
         self._changed.update((use.resource, None) for use in uses)
 
     def _settle(self) -> None:
-        """New rates for every component of activities and resources that something has changed in."""
+        """Computes new rates for all connected components of activities and resources with changes."""
         changed, self._changed = self._changed, {}
         seen: set[int] = set()
         for resource in changed:
@@ -135,7 +136,7 @@ class Allocator:
                     self._share(resources, activities)
 
     def _component(self, resource: int) -> tuple[list[int], list[Activity]]:
-        """Everything connected to `resource` through activities, in a fixed order."""
+        """The resources and activities that are connected to `resource` through activities, in a fixed order."""
         resources, activities = {resource: None}, dict[Activity, None]()
         queue = [resource]
         while queue:
@@ -162,7 +163,7 @@ class Allocator:
         self._wake(activities)
 
     def _wake(self, activities: list[Activity]) -> None:
-        """Looks at the activities of a component again when the first of them ends."""
+        """Sets a timer for the end of the first activity of a component."""
         next_s = min([activity.ends_s() for activity in activities])
         timer = self._environment.timeout(max(0.0, next_s - self._environment.now))
         for activity in activities:
@@ -204,7 +205,7 @@ class Allocator:
         return rates
 
     def _slope(self, resource: int, stopped: Collection[Activity]) -> float:
-        """How much more of a resource is used for each unit that the level rises."""
+        """Use of a resource per unit of the level, by activities that are not stopped."""
         users = self._users[resource].items()
         if stopped:
             slope = sum([a.weight * per_unit for a, per_unit in users if a not in stopped])
@@ -212,11 +213,11 @@ class Allocator:
             slope = self._slopes[resource]
         else:
             slope = self._slopes[resource] = sum([a.weight * per_unit for a, per_unit in users])
-        # others rise for as long as anybody does
+        # background traffic rises as long as any activity does
         return slope + self._queues[resource].others if slope else slope
 
     def _finish(self, activities: list[Activity], timer: object) -> None:
-        """Ends the activities of a component whose time has come, unless the component has changed since."""
+        """Ends the activities of a component that are due, unless their rates have changed since the timer was set."""
         now_s = self._environment.now
         ended = [a for a in activities if a.timer is timer and a.ends_s() <= now_s * (1 + TOGETHER)]
         for activity in ended:
@@ -234,11 +235,11 @@ def finish_times(
     sizes_bytes: Sequence[float] | NDArray[np.float64],
     start_s: Sequence[float] | NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """When each flow ends, shape (flows,), where flows share links max–min fairly.
+    """End of each flow in seconds, shape (flows,), with max–min fair sharing of links.
 
-    bandwidth_Bps: of each link. routes: for each flow the links it passes, each counted once however often it is named; a
-    flow over no link ends when it starts. sizes_bytes, start_s: of each flow. Raises ValueError for lengths that differ,
-    links that do not exist, bandwidths that are not positive, and sizes or starts that are negative or not finite.
+    bandwidth_Bps: of each link. routes: links of each flow, of which repeated ones count once; a flow without links ends when
+    it starts. sizes_bytes, start_s: of each flow. Raises ValueError for lengths that differ, links that do not exist,
+    bandwidths that are not positive, and sizes or starts that are negative or not finite.
     """
     capacity, sizes, starts = (np.asarray(values, dtype=np.float64) for values in (bandwidth_Bps, sizes_bytes, start_s))
     _check_flows(capacity, routes, sizes, starts)
@@ -256,7 +257,7 @@ def finish_times(
     def launcher(index: int) -> Callable[[simpy.Event], None]:
         return lambda _: flow(index)
 
-    # plain numbers: the environment's time becomes what it is given, and numpy's numbers are slow one by one
+    # plain numbers: single numpy numbers are slow, and would become the environment's time
     for index, begin_s in enumerate(starts.tolist()):
         if len(routes[index]) and sizes[index] > 0:
             environment.timeout(begin_s).callbacks.append(launcher(index))
@@ -273,8 +274,8 @@ def _check_flows(
         raise ValueError("a link's bandwidth is zero, negative or not finite; give bytes per second above zero")
     for name, values in (("size", sizes), ("start", starts)):
         if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise ValueError(f"a flow's {name} is negative or not finite")
+            raise ValueError(f"a flow's {name} is negative or not finite; give a finite number of at least zero")
     for index, route in enumerate(routes):
         for link in route:
             if not 0 <= link < len(capacity):
-                raise ValueError(f"flow {index} passes link {link}, and there are {len(capacity)}")
+                raise ValueError(f"flow {index} uses link {link}, but links are numbered 0 to {len(capacity) - 1}")

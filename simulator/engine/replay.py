@@ -1,9 +1,9 @@
-"""The replay engine: where the order of everything is fixed, times are a recurrence of maxima and sums, evaluated with numpy.
+"""The replay engine: for programs with a fixed order, times are a recurrence of maxima and sums, evaluated with numpy.
 
-A task starts at the latest end of what it follows and takes as long as it would take alone. Tasks are grouped into levels (a
-task's level is above those of all that it follows), and a level is evaluated at once for all its tasks and samples. A server
-is evaluated once all its requests of a step have arrived. That is exact where nothing is shared by more than it can carry,
-which `contention` finds out afterwards.
+A task starts at the latest end of its dependencies and takes as long as it would alone. Tasks are grouped into levels (the
+level of a task is above those of its dependencies), and all tasks and samples of a level are evaluated at once. A server is
+evaluated when all its requests of a step have arrived. This is exact if no resource is overloaded, which `contention` checks
+afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from scaleproof.simulator.engine.durations import Times, durations_s, together_s
+from scaleproof.simulator.engine.durations import Times, concurrent_durations_s, durations_s
 from scaleproof.simulator.engine.jitter import NONE, Variation
 from scaleproof.simulator.engine.levels import Level, LevelDelays, LevelOrder, order_of
 from scaleproof.simulator.engine.replay_servers import ReplayQueue, last_of_buckets, servers_of
@@ -23,43 +23,43 @@ from scaleproof.simulator.program import Kind, Program
 
 
 def simulate(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
-    """One sample of `steps` steps as if nothing were shared. Raises ValueError as `replay` does."""
+    """Times one sample of `steps` steps as if nothing were shared. Raises ValueError as `replay` does."""
     return _timeline(program, _sampled_s(program, steps, durations_s(program), variation, sample), variation)
 
 
 def simulate_longer(program: Program, longer_s: Times, variation: Variation = NONE, sample: int = 0) -> Timeline:
-    """As `simulate`, where every task takes so much longer, shape (steps, tasks)."""
-    each = _sampled_s(program, len(longer_s), durations_s(program), variation, sample)
-    return _timeline(program, [seconds + more[:, None] for seconds, more in zip(each, longer_s, strict=True)], variation)
+    """Times one sample of steps whose tasks take longer by `longer_s` seconds, shape (steps, tasks)."""
+    steps_s = _sampled_s(program, len(longer_s), durations_s(program), variation, sample)
+    return _timeline(program, [seconds + more[:, None] for seconds, more in zip(steps_s, longer_s, strict=True)], variation)
 
 
 def simulate_together(program: Program, steps: int, variation: Variation = NONE, sample: int = 0) -> Timeline:
-    """As `simulate`, where tasks that the program declares to run together share what they use: an approximation.
+    """Times one sample of `steps` steps in which the tasks of each concurrent set share resources: an approximation.
 
-    Tasks of a set are taken to start at one instant, and to share with one another and nothing else.
+    The tasks of a set are assumed to start at the same time, and to share only with one another.
     """
-    return _timeline(program, _sampled_s(program, steps, together_s(program), variation, sample), variation)
+    return _timeline(program, _sampled_s(program, steps, concurrent_durations_s(program), variation, sample), variation)
 
 
 def replay(program: Program, steps: int, seconds: Times, variation: Variation = NONE) -> Iterator[tuple[Times, Times]]:
-    """Start and end of every task, step by step, each of shape (tasks, samples); the arrays are the caller's to keep.
+    """Start and end of all tasks in seconds, step by step, each of shape (tasks, samples); the arrays are not reused.
 
-    seconds: of each task without jitter, shape (tasks,), as `durations_s` or `together_s` give them; (tasks, samples), where
-    samples differ. Raises ValueError where tasks wait for one another in a circle, and where a server's request overtakes one
-    of the step before.
+    seconds: durations of tasks without jitter, shape (tasks,), see `durations_s` and `concurrent_durations_s`; (tasks, samples)
+    if samples differ. Raises ValueError if dependencies form a cycle, or if a server's request overtakes one of the step
+    before.
     """
     return _recurrence(program, _varied_s(program, steps, seconds, variation), variation.start_s)
 
 
 def _varied_s(program: Program, steps: int, seconds: Times, variation: Variation) -> Iterator[Times]:
-    """Seconds of each task with its jitter, step by step, shape (tasks, samples); without jitter one array for all steps."""
-    each = seconds if seconds.ndim == 2 else seconds[:, None]
+    """Seconds of each task with jitter, step by step, shape (tasks, samples); without jitter one array for all steps."""
+    columns = seconds if seconds.ndim == 2 else seconds[:, None]
     if not variation.is_random:
-        yield from itertools.repeat(np.broadcast_to(each, (len(seconds), variation.samples)), steps)
+        yield from itertools.repeat(np.broadcast_to(columns, (len(seconds), variation.samples)), steps)
     else:
         latency_s = program.latency_s[:, None]
         for step in range(steps):
-            yield latency_s + (each - latency_s) * variation.factors(program, step)
+            yield latency_s + (columns - latency_s) * variation.factors(program, step)
 
 
 def _sampled_s(program: Program, steps: int, seconds: Times, variation: Variation, sample: int) -> list[Times]:
@@ -67,19 +67,19 @@ def _sampled_s(program: Program, steps: int, seconds: Times, variation: Variatio
     return [varied_s[:, [sample]] for varied_s in _varied_s(program, steps, seconds, variation)]
 
 
-def _timeline(program: Program, each: Sequence[Times], variation: Variation) -> Timeline:
-    """each: seconds of each task, step by step."""
-    kept = list(_recurrence(program, each, variation.start_s))
-    start_s, end_s = (np.stack([step[side][:, 0] for step in kept]) for side in (0, 1))
-    return Timeline(program, start_s, end_s, _busy(program, start_s, end_s, each))
+def _timeline(program: Program, steps_s: Sequence[Times], variation: Variation) -> Timeline:
+    """steps_s: seconds of each task, step by step."""
+    results = list(_recurrence(program, steps_s, variation.start_s))
+    start_s, end_s = (np.stack([step[side][:, 0] for step in results]) for side in (0, 1))
+    return Timeline(program, start_s, end_s, _busy(program, start_s, end_s, steps_s))
 
 
-def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times]) -> Mapping[int, Sequence[Busy]]:
-    """What every server did, by rank class: its services in order, and the update that ends a step."""
+def _busy(program: Program, start_s: Times, end_s: Times, steps_s: Sequence[Times]) -> Mapping[int, Sequence[Busy]]:
+    """Intervals of work of all servers, by rank class: services in order, and the updates."""
     busy: dict[int, list[Busy]] = {}
     for server in servers_of(program):
-        stretches = busy[server.rank] = []
-        for step, seconds in enumerate(each):
+        intervals = busy[server.rank] = []
+        for step, seconds in enumerate(steps_s):
             began_s = start_s[step, server.tasks]
             served_s = server.served_s(began_s[:, None], seconds[server.tasks, :1])[:, 0]
             order = np.lexsort((served_s, began_s))
@@ -87,43 +87,45 @@ def _busy(program: Program, start_s: Times, end_s: Times, each: Sequence[Times])
             starts_s = np.concatenate([began_s, served_s[last]])
             ends_s = np.concatenate([served_s, end_s[step, server.tasks[last]]])
             works = np.concatenate([seconds[server.tasks, 0], server.update_s[last]]) > 0
-            for one in np.lexsort((ends_s, starts_s)).tolist():
-                if works[one]:
-                    stretches.append(Busy(step, float(starts_s[one]), float(ends_s[one])))
+            for index in np.lexsort((ends_s, starts_s)).tolist():
+                if works[index]:
+                    intervals.append(Busy(step, float(starts_s[index]), float(ends_s[index])))
     return busy
 
 
-def _recurrence(program: Program, each: Iterable[Times], start_s: Times | None) -> Iterator[tuple[Times, Times]]:
-    """Start and end of every task for the seconds of each step, all of shape (tasks, samples).
+def _recurrence(program: Program, steps_s: Iterable[Times], start_s: Times | None) -> Iterator[tuple[Times, Times]]:
+    """Start and end of all tasks in seconds, step by step.
 
-    start_s: when each rank class begins, shape (ranks,).
+    steps_s: durations of tasks, step by step; all of shape (tasks, samples). start_s: begin of each rank class, shape (ranks,).
     """
     order = order_of(program)
     served = program.kind == Kind.SERVE
-    clock: _StepTimes | None = None
-    given: Times | None = None
-    for seconds in each:
-        if clock is None:
-            clock = _StepTimes(program, order, seconds.shape[1], start_s)
-        if seconds is not given:
-            given = seconds
-            clock.took[order.place] = np.where(served[:, None], 0.0, seconds)
-        clock.time(seconds)
-        yield clock.start[order.place].copy(), clock.end[order.place].copy()
+    times: _StepTimes | None = None
+    previous: Times | None = None
+    for seconds in steps_s:
+        if times is None:
+            times = _StepTimes(program, order, seconds.shape[1], start_s)
+        if seconds is not previous:
+            previous = seconds
+            times.seconds[order.place] = np.where(served[:, None], 0.0, seconds)
+        times.next_step(seconds)
+        yield times.start[order.place].copy(), times.end[order.place].copy()
 
 
 class _StepTimes:
-    """Times of a step at the places of an order, each of shape (places, samples): when tasks start, how long they take, when
-    they end; behind the ends is what is kept of the step before."""
+    """Start, duration and end of the tasks of a step, each of shape (places, samples), at the places of an order.
+
+    `end` has additional places at its end for the tasks of the step before that are followed in the next one.
+    """
 
     def __init__(self, program: Program, order: LevelOrder, samples: int, start_s: Times | None) -> None:
-        """start_s: when each rank class begins."""
+        """start_s: begin of each rank class in seconds, shape (ranks,)."""
         self._order = order
         shape = len(order.places), samples
-        self.start, self.took, self.end = (np.zeros((len(order.places) + more, samples)) for more in (0, 0, len(order.kept)))
-        # of what tells nothing, nothing is heard
-        self._heard = np.empty(shape if order.tells else (0, 0))
-        # what holds up the tasks of the first step
+        self.start, self.seconds, self.end = (np.zeros((len(order.places) + more, samples)) for more in (0, 0, len(order.kept)))
+        # times at which senders receive ready messages; empty if no transfer needs them
+        self._ready = np.empty(shape if order.has_ready_messages else (0, 0))
+        # earliest starts of the tasks of the first step
         self._begins: Times | None = None
         if start_s is not None and start_s.any():
             self._begins = np.zeros((len(order.rows), 1))
@@ -133,51 +135,51 @@ class _StepTimes:
             ReplayQueue(server, order.places, release) for release, server in enumerate(order.servers, len(program))
         ]
 
-    def time(self, seconds: Times) -> None:
+    def next_step(self, seconds: Times) -> None:
         """Times the next step. seconds: of each task, shape (tasks, samples)."""
         order = self._order
         self.end[len(order.places) :] = self.end[order.kept]
         if self._is_plain and self._begins is None:
-            self.start[:-1, 0], self.end[:, 0] = _plainly(order.before, self.end[:, 0], self.took[:-1, 0])
+            self.start[:-1, 0], self.end[:, 0] = _time_in_python(order.before, self.end[:, 0], self.seconds[:-1, 0])
             return
-        self._heard.fill(np.inf)
+        self._ready.fill(np.inf)
         for number, level in enumerate(order.levels):
-            _at_once(level, self.start, self.end, self.took, self._begins)
-            if number in order.held:
-                self._hold(order.held[number], seconds)
+            _time_level(level, self.start, self.end, self.seconds, self._begins)
+            if number in order.delays:
+                self._delay(order.delays[number], seconds)
         self._begins = None
 
-    def _hold(self, held: LevelDelays, seconds: Times) -> None:
-        """What else holds up tasks of a level."""
-        if held.paced is not None:
-            held.paced.last(self.start, self.end, self.took)
-        if held.told is not None:
-            held.told.wait(self.start, self.end, self.took, self._heard)
-        if held.partners is not None:
-            held.partners.take_turns(self.start, self.end, self.took)
-        for number in held.released:
+    def _delay(self, delays: LevelDelays, seconds: Times) -> None:
+        """Applies the delays of a level's tasks in addition to their dependencies."""
+        if delays.variable_speed is not None:
+            delays.variable_speed.set_ends(self.start, self.end, self.seconds)
+        if delays.ready_messages is not None:
+            delays.ready_messages.wait(self.start, self.end, self.seconds, self._ready)
+        if delays.partners is not None:
+            delays.partners.serialise(self.start, self.end, self.seconds)
+        for number in delays.released:
             self._queues[number].serve(self.start, self.end, seconds)
 
 
-def _at_once(level: Level, start: Times, end: Times, took: Times, begins: Times | None) -> None:
-    """Times the tasks of a level. begins: what holds up each place beside what it follows."""
+def _time_level(level: Level, start: Times, end: Times, seconds: Times, begins: Times | None) -> None:
+    """Sets start and end of the tasks of a level. begins: earliest start of each place."""
     tasks, before = level
     begin = start[tasks]
     np.maximum.reduce(end.take(before, axis=0), axis=0, out=begin)
     if begins is not None:
         np.maximum(begin, begins[tasks], out=begin)
-    np.add(begin, took[tasks], out=end[tasks])
+    np.add(begin, seconds[tasks], out=end[tasks])
 
 
-def _plainly(before: Sequence[Sequence[int]], end: Times, took: Times) -> tuple[list[float], list[float]]:
-    """The same of all tasks and one sample as plain numbers, which are numpy's: when they start, and all ends."""
+def _time_in_python(before: Sequence[Sequence[int]], end: Times, seconds: Times) -> tuple[list[float], list[float]]:
+    """Start of all tasks and end of all places for one sample, computed in plain Python with the same results as in numpy."""
     starts_s: list[float] = []
     ends_s: list[float] = end.tolist()
-    for task, (tasks, took_s) in enumerate(zip(before, took.tolist(), strict=True)):
+    for task, (tasks, task_s) in enumerate(zip(before, seconds.tolist(), strict=True)):
         begin_s = ends_s[tasks[0]]
         for previous in tasks:
             if ends_s[previous] > begin_s:
                 begin_s = ends_s[previous]
         starts_s.append(begin_s)
-        ends_s[task] = begin_s + took_s
+        ends_s[task] = begin_s + task_s
     return starts_s, ends_s

@@ -1,4 +1,5 @@
-"""Queues: servers whose requests of a step all come before any of the next, timed for all samples at once."""
+"""Server queues in replay: servers whose requests of a step all arrive before those of the next, timed for all samples at
+once."""
 
 from __future__ import annotations
 
@@ -7,24 +8,27 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.engine.durations import Times, pacing_of, rates
+from scaleproof.simulator.engine.durations import Times, rates, speed_profile_of
 from scaleproof.simulator.program import Kind, Program
 from scaleproof.simulator.program.speed_profile import Pacing
 
 
 class QueuedServer(NamedTuple):
-    """A server class: its tasks, and of each its bucket and the seconds of the update after it if it is the bucket's last, all
-    of shape (tasks of the server,), or as `durations_s` has it."""
+    """A server class and its tasks.
+
+    bucket: of each task. update_s: duration of the update after a task if it is the last of its bucket. Shape (tasks of the
+    server,), or as of `durations_s`.
+    """
 
     rank: int
     tasks: NDArray[np.int64]
     bucket: NDArray[np.int32]
     update_s: Times
-    pacing: Pacing | None
+    profile: Pacing | None
 
     def served_s(self, begin_s: Times, work_s: Times) -> Times:
-        """When work of the server ends that begins then, both of shape (requests, samples)."""
-        return begin_s + work_s if self.pacing is None else self.pacing.end_s(begin_s, work_s)
+        """End of work that begins at `begin_s` and takes `work_s` at normal speed, all of shape (requests, samples)."""
+        return begin_s + work_s if self.profile is None else self.profile.end_s(begin_s, work_s)
 
 
 def servers_of(program: Program) -> list[QueuedServer]:
@@ -33,7 +37,8 @@ def servers_of(program: Program) -> list[QueuedServer]:
     update_s = (program.update_s.T / rates(program).T).T
     by_rank = ((rank, serves[program.rank[serves] == rank]) for rank in np.unique(program.rank[serves]).tolist())
     return [
-        QueuedServer(rank, tasks, program.bucket[tasks], update_s[tasks], pacing_of(program, rank)) for rank, tasks in by_rank
+        QueuedServer(rank, tasks, program.bucket[tasks], update_s[tasks], speed_profile_of(program, rank))
+        for rank, tasks in by_rank
     ]
 
 
@@ -49,10 +54,10 @@ class ReplayQueue:
         self.free_s: Times | float = 0.0
 
     def serve(self, start: Times, end: Times, seconds: Times) -> None:
-        """Sets start and end of its tasks, whose arrivals are in `end`; each of shape (rows, samples)."""
+        """Sets start and end of the server's tasks, whose arrivals are in `end`; all of shape (places, samples)."""
         arrival_s = end[self.places]
         if (arrival_s < self.arrived_s).any():
-            raise ValueError("a server's request overtakes one of the step before, which only the events engine follows")
+            raise ValueError("a server's request overtakes one of the step before; use the events engine")
         self.arrived_s = arrival_s.max(axis=0)
         order = np.argsort(arrival_s, axis=0, kind="stable")
         ready_s = np.maximum(np.take_along_axis(arrival_s, order, axis=0), self.free_s)
@@ -63,30 +68,32 @@ class ReplayQueue:
         service_s = service_s + np.where(is_last, np.take_along_axis(update_s, order, axis=0), 0.0)
         served_s = self._served_s(ready_s, service_s)
         start[self.places[order], sample] = np.maximum(ready_s, np.concatenate([ready_s[:1], served_s[:-1]]))
-        for one in np.unique(self.server.bucket):
-            end[self.places[self.server.bucket == one]] = served_s.max(axis=0, where=is_last & (bucket == one), initial=0.0)
-        # it is there for the order alone
+        for number in np.unique(self.server.bucket):
+            is_served = is_last & (bucket == number)
+            end[self.places[self.server.bucket == number]] = served_s.max(axis=0, where=is_served, initial=0.0)
+        # the release only orders tasks, and must not delay any
         end[self.release] = 0.0
         self.free_s = served_s[-1]
 
     def _served_s(self, ready_s: Times, service_s: Times) -> Times:
-        """When requests in their order are served that may begin then, both of shape (requests, samples)."""
-        if self.server.pacing is None:
-            # each at the latest, over those before it and itself, of its arrival and all services from there on
+        """End of each request in serving order. ready_s: earliest begin; all of shape (requests, samples)."""
+        if self.server.profile is None:
+            # maximum over a request and those before it of the arrival plus all services from there on
             total_s = np.cumsum(service_s, axis=0)
             return total_s + np.maximum.accumulate(ready_s - total_s + service_s, axis=0)
         served_s, free_s = np.empty_like(ready_s), ready_s[:1]
-        for one in range(len(ready_s)):
-            free_s = self.server.served_s(np.maximum(ready_s[one : one + 1], free_s), service_s[one : one + 1])
-            served_s[one] = free_s[0]
+        for place in range(len(ready_s)):
+            at = slice(place, place + 1)
+            free_s = self.server.served_s(np.maximum(ready_s[at], free_s), service_s[at])
+            served_s[place] = free_s[0]
         return served_s
 
 
 def last_of_buckets(bucket: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which of requests in the order in which they are served is the last for its bucket, shape (requests, samples)."""
+    """Whether each request is the last of its bucket. bucket: of requests in serving order; shape (requests, samples)."""
     last = np.zeros(bucket.shape, dtype=np.bool_)
     backward = bucket[::-1]
-    for one in np.unique(bucket):
-        place = len(bucket) - 1 - np.argmax(backward == one, axis=0)
+    for number in np.unique(bucket):
+        place = len(bucket) - 1 - np.argmax(backward == number, axis=0)
         last[place, np.arange(bucket.shape[1])] = True
     return last

@@ -1,4 +1,4 @@
-"""Servers: queues that serve requests in order of arrival, one after another, and answer them when their gate says so."""
+"""Servers in the events engine: queues that serve requests in order of arrival, and reply by their consistency model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from scaleproof.simulator.program.speed_profile import Pacing
 
 
 class Request(NamedTuple):
-    """`requests` alike requests of one step of a worker, each of `service_s`, for one of the server's buckets of parameters.
+    """`requests` equivalent requests of one step of a worker, each of `service_s`, for one of the server's parameter buckets.
 
-    instance: what the engine knows it by. update_s: of an update for which it is the last to come.
+    instance: the engine's task instance. update_s: duration of an update that the request completes.
     """
 
     instance: int
@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Busy:
-    """The server worked from start to end, for a step."""
+    """An interval in which a server works for a step."""
 
     step: int
     start_s: float
@@ -45,10 +45,10 @@ class Busy:
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of pushes whose gate does not wait for all; shape (steps, tasks).
+    """Results of pushes of a program that is not static; shape (steps, tasks).
 
-    applied_s: when the parameters had it, not a number where they have not. behind: updates by others that the parameters had
-    by then, beside those that the worker had read; DROPPED where it was.
+    applied_s: time at which a push was applied, NaN if it was not. behind: version staleness, the number of updates by others
+    that the parameters include in addition to those that the worker had read; DROPPED for dropped pushes.
     """
 
     applied_s: NDArray[np.float64]
@@ -56,23 +56,23 @@ class Applied:
 
 
 class ServerHost(ABC):
-    """What a server works on, and who is told what becomes of requests, each by its instance."""
+    """The simulation in which a server works, which is notified of its requests by their instances."""
 
     @abstractmethod
     def work(self, seconds: float, uses: Sequence[Use], then: Callable[[], None]) -> None:
-        """Calls `then` once so many seconds of work are done."""
+        """Does `seconds` of work, then calls `then`."""
 
     @abstractmethod
     def began(self, instance: int) -> None:
-        """It is served from now on."""
+        """A request begins to be served."""
 
     @abstractmethod
     def applied(self, instance: int, behind: int) -> None:
-        """The parameters have it; behind: as `Applied` has it."""
+        """A push has been applied to the parameters; behind: see `Applied`."""
 
     @abstractmethod
-    def answered(self, instance: int) -> None:
-        """The parameters are on their way."""
+    def replied(self, instance: int) -> None:
+        """The server has replied to a request."""
 
 
 class Server:
@@ -80,14 +80,14 @@ class Server:
 
     def __init__(
         self, environment: simpy.Environment, host: ServerHost, gate: Gate, requests: Mapping[int, Mapping[int, int]],
-        pacing: Pacing | None = None,
+        profile: Pacing | None = None,
     ) -> None:  # fmt: skip
-        """requests: how many a step brings, by bucket and worker. pacing: of its work; it is steady, if absent."""
+        """requests: number per step, by bucket and worker. profile: of the server's speed; constant if None."""
         self.busy: list[Busy] = []
         self._environment = environment
         self._host = host
-        self._pacing = pacing
-        self._gates = {bucket: _gate(gate, of_workers) for bucket, of_workers in requests.items()}
+        self._profile = profile
+        self._policies = {bucket: _reply_policy(gate, by_worker) for bucket, by_worker in requests.items()}
         self._queue: deque[Request] = deque()
         self._is_busy = False
 
@@ -98,20 +98,20 @@ class Server:
             self._next()
 
     def leave(self, worker: int) -> None:
-        """The worker sends no more requests: nobody waits for it any longer."""
-        for gate in self._gates.values():
-            gate.leave(worker)
-            self._answer(gate)
+        """Removes a worker that sends no more requests, so that others no longer wait for it."""
+        for policy in self._policies.values():
+            policy.leave(worker)
+            self._reply(policy)
 
     def _next(self) -> None:
-        """Begins to serve the next request that counts."""
+        """Begins to serve the next request that is not late; late ones are dropped."""
         self._is_busy = False
         while self._queue and not self._is_busy:
             request = self._queue.popleft()
             self._host.began(request.instance)
-            if self._gates[request.bucket].is_late(request):
+            if self._policies[request.bucket].is_late(request):
                 self._host.applied(request.instance, DROPPED)
-                self._host.answered(request.instance)
+                self._host.replied(request.instance)
             else:
                 self._is_busy = True
                 self._serve(request)
@@ -120,21 +120,21 @@ class Server:
         self._spend(request, request.requests * request.service_s, lambda: self._served(request))
 
     def _served(self, request: Request) -> None:
-        gate = self._gates[request.bucket]
-        if gate.add(request):
-            self._spend(request, request.update_s, lambda: self._updated(gate))
+        policy = self._policies[request.bucket]
+        if policy.add(request):
+            self._spend(request, request.update_s, lambda: self._updated(policy))
         else:
-            self._updated(gate)
+            self._updated(policy)
 
-    def _updated(self, gate: _Gate) -> None:
-        for request, behind in gate.applied():
+    def _updated(self, policy: _ReplyPolicy) -> None:
+        for request, behind in policy.applied():
             self._host.applied(request.instance, behind)
-        self._answer(gate)
+        self._reply(policy)
         self._next()
 
-    def _answer(self, gate: _Gate) -> None:
-        for request in gate.answered():
-            self._host.answered(request.instance)
+    def _reply(self, policy: _ReplyPolicy) -> None:
+        for request in policy.replies():
+            self._host.replied(request.instance)
 
     def _spend(self, request: Request, seconds: float, then: Callable[[], None]) -> None:
         start_s = self._environment.now
@@ -144,60 +144,60 @@ class Server:
             then()
 
         if seconds > 0:
-            if self._pacing is not None:
-                seconds = self._pacing.lasts_s(start_s, seconds)
+            if self._profile is not None:
+                seconds = self._profile.lasts_s(start_s, seconds)
             self._host.work(seconds, request.uses, done)
         else:
             then()
 
 
-class _Gate(ABC):
-    """Decides over the requests of one bucket."""
+class _ReplyPolicy(ABC):
+    """Decides when the requests of one bucket are applied and replied to."""
 
     def is_late(self, request: Request) -> bool:
-        """Whether it comes after the update that it was meant for."""
+        """Whether a request arrives after the update that it belongs to."""
         return False
 
     @abstractmethod
     def leave(self, worker: int) -> None:
-        """Expects nothing of the worker any longer."""
+        """Removes a worker that sends no more requests."""
 
     @abstractmethod
     def add(self, request: Request) -> bool:
-        """Takes what has been served; returns whether an update is due."""
+        """Adds a request that has been served; returns whether an update is due."""
 
     @abstractmethod
     def applied(self) -> Iterator[tuple[Request, int]]:
-        """What the parameters have now that they had not before, and how far behind each was."""
+        """The requests that are newly applied to the parameters, with the version staleness of each."""
 
     @abstractmethod
-    def answered(self) -> Iterator[Request]:
-        """What is answered now; each is given once."""
+    def replies(self) -> Iterator[Request]:
+        """The requests that are replied to now; each is given once."""
 
 
-class _BarrierRound(_Gate):
-    """Of a barrier: requests of one round wait for all that it needs.
+class _BarrierRound(_ReplyPolicy):
+    """BSP: the requests of a round wait until all that the round needs have been served.
 
-    With backups a worker takes part in the round that follows its last answer, and is late once that has ended.
+    With backup workers, a worker takes part in the round after its last reply, and is late once that round has ended.
     """
 
     def __init__(self, requests: int, backups: int) -> None:
-        """requests: of a step."""
+        """requests: number per step."""
         self._needed = requests - backups
         self._may_be_late = backups > 0
         self._round = 0
-        self._of_worker: dict[int, int] = {}
+        self._round_of_worker: dict[int, int] = {}
         self._waiting: list[Request] = []
         self._count = 0
 
     def is_late(self, request: Request) -> bool:
-        late = self._may_be_late and self._of_worker.get(request.worker, 0) < self._round
+        late = self._may_be_late and self._round_of_worker.get(request.worker, 0) < self._round
         if late:
-            self._of_worker[request.worker] = self._round
+            self._round_of_worker[request.worker] = self._round
         return late
 
     def leave(self, worker: int) -> None:
-        """A round needs as many as before."""
+        """Does nothing: a round needs as many requests as before."""
 
     def add(self, request: Request) -> bool:
         self._waiting.append(request)
@@ -207,48 +207,52 @@ class _BarrierRound(_Gate):
     def applied(self) -> Iterator[tuple[Request, int]]:
         return ((request, 0) for request in self._waiting if self._count >= self._needed)
 
-    def answered(self) -> Iterator[Request]:
+    def replies(self) -> Iterator[Request]:
         if self._count < self._needed:
             return iter(())
         self._round += 1
         self._count, done, self._waiting = 0, self._waiting, []
-        self._of_worker.update((request.worker, self._round) for request in done)
+        self._round_of_worker.update((request.worker, self._round) for request in done)
         return iter(done)
 
 
-class _Clocks(_Gate):
-    """Of a clock: applies what it gets, and counts for each worker what of it the parameters have."""
+class _BoundedClocks(_ReplyPolicy):
+    """SSP and ASP: applies each request at once, and delays the reply to workers whose clock is too far ahead of the slowest.
+
+    The clock of a worker is the number of its requests that have been applied.
+    """
 
     def __init__(self, workers: Iterable[int], bound: float) -> None:
         self._bound = bound
         self._updates = 0
         self._clock = dict.fromkeys(workers, 0)
-        # how many updates the parameters had that a worker read last
+        # number of updates in the parameters that each worker has read last
         self._read = dict(self._clock)
         self._slowest = 0
         self._at_slowest = len(self._clock)
         self._new: list[tuple[Request, int]] = []
-        # by the clock of who asks
+        # by the clock of the worker
         self._waiting: dict[int, list[Request]] = {}
 
     def leave(self, worker: int) -> None:
         if self._clock.pop(worker, None) == self._slowest:
-            self._one_went_on()
+            self._advance_slowest()
 
     def add(self, request: Request) -> bool:
         worker = request.worker
         self._new.append((request, self._updates - self._read[worker]))
         self._updates += 1
-        # of a worker that has left there may still be something under way, which nothing waits for
+        # requests of a worker that has left may still arrive; nobody waits for them
         clock = self._clock[worker] + 1 if worker in self._clock else self._slowest
         self._waiting.setdefault(clock, []).append(request)
         if worker in self._clock:
             self._clock[worker] = clock
         if clock == self._slowest + 1:
-            self._one_went_on()
+            self._advance_slowest()
         return False
 
-    def _one_went_on(self) -> None:
+    def _advance_slowest(self) -> None:
+        """Counts one worker less at the slowest clock, and finds the new slowest clock after the last of them."""
         self._at_slowest -= 1
         if self._at_slowest == 0 and self._clock:
             self._slowest = min(self._clock.values())
@@ -258,19 +262,19 @@ class _Clocks(_Gate):
         new, self._new = self._new, []
         return iter(new)
 
-    def answered(self) -> Iterator[Request]:
+    def replies(self) -> Iterator[Request]:
         allowed = [clock for clock in self._waiting if clock <= self._slowest + self._bound]
         done = [request for clock in allowed for request in self._waiting.pop(clock)]
         self._read.update((request.worker, self._updates) for request in done)
         return iter(done)
 
 
-def _gate(gate: Gate, requests: Mapping[int, int]) -> _Gate:
-    """For a bucket; requests: of a step, by worker."""
+def _reply_policy(gate: Gate, requests: Mapping[int, int]) -> _ReplyPolicy:
+    """The policy of a consistency model for one bucket. requests: number per step, by worker."""
     match gate:
         case Bsp():
             return _BarrierRound(sum(requests.values()), gate.backups)
         case Ssp():
-            return _Clocks(requests, gate.bound)
+            return _BoundedClocks(requests, gate.bound)
         case Asp():
-            return _Clocks(requests, math.inf)
+            return _BoundedClocks(requests, math.inf)

@@ -1,4 +1,4 @@
-"""Memory: the bytes that a rank holds at the peak of a training step, by what holds them."""
+"""Memory: peak bytes of a rank in a training step, by holder (parameters, gradients, activations, buffers, ...)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = [
 
 
 def memory(scenario: Scenario) -> MemoryUse:
-    """Bytes that each rank of `scenario` allocates."""
+    """The peak memory of each kind of rank of a scenario, and its capacity."""
     setting = MemoryInputs(scenario)
     return MemoryUse(ranks(setting), server(setting), _capacity_bytes(scenario))
 
 
 def _capacity_bytes(scenario: Scenario) -> float:
-    """Bytes that a rank can allocate: of a device; where ranks compute on a machine's cores, a rank's part of its memory."""
+    """Bytes that a rank can allocate: of its device, or its share of the machine's memory if ranks compute on CPU cores."""
     cluster, strategy = scenario.cluster, scenario.strategy
     if cluster.node.cores is None:
         return cluster.device.capacity_bytes

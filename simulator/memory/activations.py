@@ -1,4 +1,4 @@
-"""Activations: what layers keep from the forward to the backward pass, and what is there beside it while that passes them."""
+"""Activations: bytes that layers keep from the forward to the backward pass, and working memory of the backward pass."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from scaleproof.simulator.model.layers import Layer
 from scaleproof.simulator.model.operators import Attention, Convolution, Matmul, MemoryBound, Operator, SavedActivation
 from scaleproof.simulator.model.recompute import Recompute, again
 
-# The names under which layers keep what they read, and what the loss needs.
+# Names of the saved activations that layers read, and that the loss needs.
 READ: Final = "input"
 _LOGITS: Final = ("logits", "probabilities")
 _LOSS: Final = "loss"
-# Parts of keys and values that go round a ring: one computes and one comes, with their gradients in the backward pass.
+# Ring attention: parts of keys and values that are in use and being received, with their gradients in the backward pass.
 _RING_PARTS: Final = 4
-# Of gathered keys and values the gradients are there as well.
+# All-gathered keys and values, with their gradients.
 _GATHERED_PARTS: Final = 2
 
 
 def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements: int = 0) -> tuple[SavedActivation, ...]:
-    """A layer's activations that are held from its forward to its backward pass.
+    """The activations that a layer keeps from its forward to its backward pass.
 
-    first: whether it is the first of those that are made again together, whose input alone is then kept; entry_elements: of
-    that input for one sample, which counts where the layer itself does not say that it keeps it.
+    first: whether it is the first layer of a recomputed group, of which only the input is kept. entry_elements: elements per
+    sample of that input, used if the layer's own saved activations do not include it.
     """
     if recompute.kind == "none" or layer.glued:
         return layer.kept
@@ -36,33 +36,35 @@ def kept(layer: Layer, recompute: Recompute, first: bool = True, entry_elements:
         return again(layer, recompute).kept
     if not first:
         return ()
-    return tuple(one for one in layer.kept if one.group == "input") or (SavedActivation(READ, entry_elements, group="input"),)
+    inputs = tuple(activation for activation in layer.kept if activation.group == "input")
+    return inputs or (SavedActivation(READ, entry_elements, group="input"),)
 
 
 def with_narrow_inputs(kept: Sequence[SavedActivation], element_bytes: int) -> tuple[SavedActivation, ...]:
-    """The same where products keep what they read in fewer bytes: outputs of norms and of activation functions, and that of
-    attention, which its own backward pass reads as well."""
+    """Saved activations if matrix products keep their inputs with `element_bytes` per element: outputs of norms and activation
+    functions, and an additional copy of the attention output, which the backward pass of attention reads as well."""
     result: list[SavedActivation] = []
-    for one in kept:
-        if one.name in ("norms", "activation", "expert inputs"):
-            result.append(one._replace(element_bytes=element_bytes))
+    for activation in kept:
+        narrow = activation._replace(element_bytes=element_bytes)
+        if activation.name in ("norms", "activation", "expert inputs"):
+            result.append(narrow)
         else:
-            result += [one, one._replace(element_bytes=element_bytes)] if one.name == "attention output" else [one]
+            result += [activation, narrow] if activation.name == "attention output" else [activation]
     return tuple(result)
 
 
 def size_bytes(activations: Iterable[SavedActivation], element_bytes: int, logit_bytes: int | None = None) -> int:
-    """Bytes of kept activations for one sample. logit_bytes: of an element of what the loss needs; its own if None."""
-    return sum(one.elements * _element_bytes(one, element_bytes, logit_bytes) for one in activations)
+    """Bytes of saved activations per sample. logit_bytes: bytes per element of logits; as of other activations if None."""
+    return sum(activation.elements * _element_bytes(activation, element_bytes, logit_bytes) for activation in activations)
 
 
-def _element_bytes(one: SavedActivation, element_bytes: int, logit_bytes: int | None) -> int:
-    own = one.element_bytes or element_bytes
-    return logit_bytes if logit_bytes is not None and one.name in _LOGITS else own
+def _element_bytes(activation: SavedActivation, element_bytes: int, logit_bytes: int | None) -> int:
+    own = activation.element_bytes or element_bytes
+    return logit_bytes if logit_bytes is not None and activation.name in _LOGITS else own
 
 
 def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]:
-    """A number for each layer, equal for those that are made again together, shape (layers,)."""
+    """The number of the recomputed group of each layer, shape (layers,)."""
     number, counted, result = -1, 0, []
     for layer in layers:
         counted = 0 if layer.glued else counted + 1
@@ -72,7 +74,7 @@ def segments(layers: Sequence[Layer], recompute: Recompute) -> NDArray[np.int64]
 
 
 def working_elements(operator: Operator) -> int:
-    """Elements for one sample of the gradients that an operator's backward pass reads and writes."""
+    """Elements per sample of the gradients that an operator's backward pass reads and writes."""
     match operator:
         case Matmul():
             read = operator.inner if operator.input_gradient else 0
@@ -90,12 +92,12 @@ def working_elements(operator: Operator) -> int:
 
 
 class LayerActivations(NamedTuple):
-    """Bytes for a layer and one sample.
+    """Bytes of a layer per sample.
 
-    kept: from the forward to the backward pass; logits of them. again: what was dropped, and is made again. left: what the
-    gradients of weights need, once those of activations are made. gathered: what other ranks have of the gradients of
-    activations. moments: those that may be the fullest while all activations are there, as elements of activations' gradients
-    for a sample, and of weights'.
+    kept: from the forward to the backward pass, of which `logits` are logits. again: dropped and recomputed. left: needed for
+    the gradients of weights after those of activations. gathered: from other ranks, for gradients of activations. moments: peak
+    candidates while all activations are live: elements per sample of gradients of activations, and elements of those of
+    weights.
     """
 
     kept: float
@@ -106,30 +108,33 @@ class LayerActivations(NamedTuple):
     moments: tuple[tuple[float, int], ...]
 
 
-def held(
+def layer_activations(
     layer: Layer, own: Sequence[SavedActivation], whole: Sequence[SavedActivation], is_last: bool, setting: MemoryInputs
 ) -> LayerActivations:
-    """own: of what it keeps (`whole`) what is not made again. is_last: whether no layer of the chunk is behind it."""
+    """Bytes of a layer per sample in the backward pass.
+
+    whole: activations without recomputation; own: those that are kept. is_last: whether it is the last layer of its chunk.
+    """
     size = setting.size
     logit_bytes, _ = setting.software.loss.logit_bytes(size)
-    names = {one.name for one in whole}
+    names = {activation.name for activation in whole}
     dropped_bytes = size_bytes(whole, size, logit_bytes)
-    dropped_bytes -= size_bytes((one for one in own if one.name in names), size, logit_bytes)
+    dropped_bytes -= size_bytes((activation for activation in own if activation.name in names), size, logit_bytes)
     if setting.input_bytes < size:
         own = with_narrow_inputs(own, setting.input_bytes)
     key = id(layer.operators), id(layer.tensors), id(layer.exchanges), is_last
     if key not in setting.passed:
-        setting.passed[key] = _passed(layer, is_last, setting)
+        setting.passed[key] = _backward_bytes(layer, is_last, setting)
     return LayerActivations(
         size_bytes(own, size, logit_bytes),
-        size_bytes((one for one in own if one.name in _LOGITS), size, logit_bytes),
+        size_bytes((activation for activation in own if activation.name in _LOGITS), size, logit_bytes),
         dropped_bytes,
         *setting.passed[key],
     )
 
 
-def _passed(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple[float, float, tuple[tuple[float, int], ...]]:
-    """What is left and gathered, and moments, whatever is made again."""
+def _backward_bytes(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple[float, float, tuple[tuple[float, int], ...]]:
+    """The fields `left`, `gathered` and `moments` of LayerActivations, which do not depend on recomputation."""
     size, fullest = setting.size, dict[int, float]()
     for working, weights in _moments(layer, size, is_last, setting.software.loss):
         fullest[weights] = max(working, fullest.get(weights, working))
@@ -138,7 +143,7 @@ def _passed(layer: Layer, is_last: bool, setting: MemoryInputs) -> tuple[float, 
 
 
 def _needed_elements(operator: Operator) -> int:
-    """What the gradients of weights are made of: what the product read, and its output's gradient."""
+    """Elements per sample that the gradients of weights need: the operator's input, and the gradient of its output."""
     match operator:
         case Matmul():
             return operator.rows * operator.count * (operator.inner + operator.columns)
@@ -149,13 +154,15 @@ def _needed_elements(operator: Operator) -> int:
 
 
 def _gathered_elements(layer: Layer, context: int) -> float:
-    """Elements for a sample that tensor-parallel ranks have of a sequence that they share, that ranks have of others' keys and
-    values, and that are sent where tokens are exchanged for heads."""
-    sent = [one.elements for one in layer.exchanges if (one.op, one.axis) == ("alltoall", "context")]
-    gathers = [one for one in layer.exchanges if one.op == "all_gather"]
-    tokens = max((one.elements for one in gathers if one.axis in ("tensor", "expert_tensor")), default=0)
+    """Elements per sample in collectives: gathered sequences with sequence parallelism, keys and values of other ranks with
+    context parallelism, and tokens that are exchanged for heads by an all-to-all."""
+    sent = [exchange.elements for exchange in layer.exchanges if (exchange.op, exchange.axis) == ("alltoall", "context")]
+    gathers = [exchange for exchange in layer.exchanges if exchange.op == "all_gather"]
+    tokens = max((gather.elements for gather in gathers if gather.axis in ("tensor", "expert_tensor")), default=0)
     parts = (
-        one.elements * (_RING_PARTS / context if one.hidden else _GATHERED_PARTS) for one in gathers if one.axis == "context"
+        gather.elements * (_RING_PARTS / context if gather.hidden else _GATHERED_PARTS)
+        for gather in gathers
+        if gather.axis == "context"
     )
     return tokens + max([*parts, *sent], default=0.0)
 
@@ -171,10 +178,12 @@ def _weights(operator: Operator) -> int:
 
 
 def _moments(layer: Layer, size: int, is_last: bool, loss: Loss) -> Iterator[tuple[float, int]]:
-    """Elements of activations' gradients for a sample, and of weights', at moments with all the layer's activations.
+    """Peak candidates of a layer: elements per sample of gradients of activations, and elements of gradients of weights, while
+    all activations of the layer are live.
 
-    They are there until the first product with weights is passed: what it reads is then let go. An activation at the end of a
-    layer that is not the last reads its output again, which the next layer held. Parameters without a product are looked up.
+    They are live until the backward pass of the last product with weights, whose input is then freed. An activation function at
+    the end of a layer that is not the last reads its output again, which the next layer kept. Parameters without a product are
+    embeddings, which are looked up.
     """
     looked_up = layer.parameters if not any(map(_weights, layer.operators)) else 0
     yield float(layer.output_elements), looked_up

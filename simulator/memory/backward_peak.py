@@ -1,4 +1,4 @@
-"""Chunk: consecutive layers of one pipeline rank, and the fullest moment of a microbatch's backward pass over them."""
+"""The peak of a microbatch's backward pass over a chunk, which consists of consecutive layers of a pipeline rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.memory.activations import LayerActivations, held, kept, segments
+from scaleproof.simulator.memory.activations import LayerActivations, kept, layer_activations, segments
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.model.layers import Layer
@@ -21,8 +21,10 @@ Bytes = NDArray[np.float64]
 
 
 class Moment(NamedTuple):
-    """Bytes of one microbatch at a moment of its backward pass, by what holds them; logits are among the activations. Of many
-    moments where numbers are arrays."""
+    """Bytes of one microbatch at a peak candidate of its backward pass, by holder; activations include logits.
+
+    Arrays represent many candidates.
+    """
 
     gradients: Amount
     activations: Amount
@@ -33,20 +35,21 @@ class Moment(NamedTuple):
 
     @property
     def total_bytes(self) -> Amount:
-        # the last are the same for many chunks
+        # the last three are the same for many chunks
         return self.gradients + self.activations + (self.recomputed + self.working + self.communication)
 
     def reserved_bytes(self, fragmentation: float) -> Amount:
-        """With what the allocator holds beyond it, as a share of what comes and goes."""
+        """Total bytes with fragmentation, which is a share of all but communication."""
         return (1 + fragmentation) * self.total_bytes - fragmentation * self.communication
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """kept_bytes: of each microbatch in flight, logits_bytes of them. left_bytes: the same once gradients of weights alone are
-    missing.
+    """Bytes of a chunk per microbatch.
 
-    making: the fullest moment where the pass makes gradients; adding: where there are gradients, to which it adds.
+    kept_bytes: of each microbatch in flight, of which logits_bytes are logits. left_bytes: of each microbatch of which only the
+    gradients of weights are missing. making: peak of a backward pass that allocates gradients; adding: peak of one that
+    accumulates into existing gradients.
     """
 
     kept_bytes: float
@@ -57,11 +60,13 @@ class Chunk:
 
 
 class EquivalentLayers(NamedTuple):
-    """Layers that follow one another and are the same to memory. parameters: of each; behind: of what is cut of the model and
-    comes next. entry: elements that come into each for a sample. continues: whether they are made again together, and with the
-    layer before them."""
+    """Consecutive layers with equal memory use.
 
-    held: LayerActivations
+    parameters: of each layer; behind: of the next layer, if it is a block. entry: input elements of each layer per sample.
+    continues: whether they are recomputed together with each other and with the layer before them.
+    """
+
+    activations: LayerActivations
     parameters: int
     behind: int
     entry: int
@@ -70,7 +75,7 @@ class EquivalentLayers(NamedTuple):
 
 
 class Alikes(NamedTuple):
-    """A chunk's layers, those that are alike told once, and how many they are."""
+    """The layers of a chunk, with consecutive equivalent layers as one entry, and the number of layers of each entry."""
 
     layers: tuple[EquivalentLayers, ...]
     counts: tuple[int, ...]
@@ -83,29 +88,32 @@ def chunk_of(
     gradient_bytes: float,
     batch: Sequence[SavedActivation] = (),
 ) -> Chunk:
-    """Of `layers`, into which `entry_elements` come for a sample. gradient_bytes: of a parameter, as the pass leaves them.
-    batch: what the first layer keeps that is there throughout the step."""
-    alikes = alikes_of(setting, layers, entry_elements, batch)
-    each = Layers.of([alikes.layers]), np.array(alikes.counts)[:, None], setting.samples, gradient_bytes, setting.gathers
-    backward = Backward(setting, *each)
+    """The chunk of some layers.
+
+    entry_elements: input elements per sample. gradient_bytes: per parameter, after the pass. batch: activations of the first
+    layer that are live throughout the step.
+    """
+    groups = alikes_of(setting, layers, entry_elements, batch)
+    arrays = Layers.of([groups.layers]), np.array(groups.counts)[:, None], setting.samples, gradient_bytes, setting.gathers
+    backward = Backward(setting, *arrays)
     kept_bytes, logits_bytes, left_bytes = (sums.item() for sums in (backward.kept, backward.logits, backward.left))
     making, adding = (_fullest(moments, setting.fragmentation) for moments in (backward.making, backward.adding))
     return Chunk(kept_bytes, logits_bytes, left_bytes, making, adding)
 
 
 def _fullest(moments: Sequence[Moment], fragmentation: float) -> Moment:
-    """With what the allocator holds beyond it."""
-    reserved = [some.reserved_bytes(fragmentation) for some in moments]
-    number = int(np.argmax([some.max() for some in reserved]))
+    """The peak candidate with the most bytes, including fragmentation."""
+    reserved = [moment.reserved_bytes(fragmentation) for moment in moments]
+    number = int(np.argmax([sizes.max() for sizes in reserved]))
     at = np.unravel_index(reserved[number].argmax(), reserved[number].shape)
-    return Moment(*(float(np.broadcast_to(one, reserved[number].shape)[at]) for one in moments[number]))
+    return Moment(*(float(np.broadcast_to(size, reserved[number].shape)[at]) for size in moments[number]))
 
 
 def alikes_of(
     setting: MemoryInputs, layers: Sequence[Layer], entry_elements: int, batch: Sequence[SavedActivation] = ()
 ) -> Alikes:
-    """Layers that are made of the same, at the same place, are asked once."""
-    known: dict[tuple[object, ...], EquivalentLayers] = setting.alike
+    """Groups the equivalent layers of a chunk. Arguments: see `chunk_of`. Layers with the same objects are evaluated once."""
+    known: dict[tuple[object, ...], EquivalentLayers] = setting.evaluated
     recompute = setting.training.recompute
     concerned = recompute.concerned(layers)
     continues = [one == before for before, one in itertools.pairwise([-1, *segments(layers, recompute).tolist()])]
@@ -115,9 +123,9 @@ def alikes_of(
     def each() -> Iterator[EquivalentLayers]:
         for number, layer in enumerate(layers):
             without, is_last = batch if number == 0 else (), number == len(layers) - 1
-            alike = id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges)
+            identity = id(layer.operators), id(layer.kept), id(layer.tensors), id(layer.exchanges)
             key = (
-                *alike,
+                *identity,
                 layer.glued,
                 concerned[number],
                 continues[number],
@@ -130,38 +138,40 @@ def alikes_of(
                 own = whole = layer.kept
                 if concerned[number]:
                     own = kept(layer, recompute, not continues[number], entries[number])
-                own, whole = (tuple(one for one in some if one not in without) for some in (own, whole))
+                own, whole = (tuple(part for part in parts if part not in without) for parts in (own, whole))
                 again = continues[number] and recompute.kind == "full"
-                row = held(layer, own, whole, is_last, setting)
+                row = layer_activations(layer, own, whole, is_last, setting)
                 known[key] = EquivalentLayers(row, layer.parameters, behind[number], entries[number], layer.glued, again)
             yield known[key]
 
-    groups = [(alike, len(list(group))) for alike, group in itertools.groupby(each())]
-    return Alikes(tuple(alike for alike, _ in groups), tuple(count for _, count in groups))
+    groups = [(layer, len(list(group))) for layer, group in itertools.groupby(each())]
+    return Alikes(tuple(layer for layer, _ in groups), tuple(count for _, count in groups))
 
 
 class Layers(NamedTuple):
-    """A chunk's layers as arrays, of many ways to train them in the last axis. numbers: all that `EquivalentLayers` has, of
-    `LayerActivations` what is
-    for a sample, shape (10, layers, ways). moments: as in `LayerActivations`, shape (2, moments, layers, ways)."""
+    """The layers of a chunk as arrays, with ways to train them in the last axis.
+
+    numbers: the fields of `EquivalentLayers` and of its `LayerActivations`, shape (10, layers, ways). moments: those of
+    `LayerActivations`, shape (2, moments, layers, ways).
+    """
 
     numbers: NDArray[np.float64]
     moments: NDArray[np.float64]
 
     @classmethod
     def of(cls, ways: Sequence[Sequence[EquivalentLayers]]) -> Layers:
-        """As many layers in each."""
-        numbers = np.array([[(*one.held[:5], *one[1:]) for one in layers] for layers in ways], dtype=np.float64)
-        most = max(len(one.held.moments) for layers in ways for one in layers)
-        moments = [[(one.held.moments * most)[:most] for one in layers] for layers in ways]
+        """Arrays of several ways to train the same number of layers."""
+        numbers = np.array([[(*layer.activations[:5], *layer[1:]) for layer in layers] for layers in ways], dtype=np.float64)
+        most = max(len(layer.activations.moments) for layers in ways for layer in layers)
+        moments = [[(layer.activations.moments * most)[:most] for layer in layers] for layers in ways]
         return cls(numbers.T, np.array(moments, dtype=np.float64).T)
 
     def each(self, ways: NDArray[np.int64]) -> Layers:
-        """The way of each row, for columns of chunks."""
+        """The layers of each row's way, with an axis for chunks before the last."""
         return Layers(self.numbers[..., None, ways], self.moments[..., None, ways])
 
     def working_elements(self, samples: Amount) -> NDArray[np.float64]:
-        """Of activations' gradients for one sample, and of weights', at the fullest moment with so many samples."""
+        """Elements per sample of gradients of activations, and elements of those of weights, at the peak with `samples`."""
         moments = self.moments.swapaxes(0, 1)
         fullest: NDArray[np.float64] = moments[0]
         for moment in moments[1:]:
@@ -171,16 +181,15 @@ class Layers(NamedTuple):
 
 
 class Backward:
-    """A backward pass over one microbatch, of many chunks of the same layers: from the last to the first.
+    """The backward pass over one microbatch for many chunks of the same layers, from the last layer to the first.
 
-    counts: how many there are of each of `layers`. samples: of a microbatch; gradient_bytes: of a parameter; gathers: whether
-    layers are gathered. All of chunks in the last axes; bytes are in arrays of shape (layers, first and last, chunks), where
-    they are not the same for some.
-    Before a layer is reached its activations and those of the layers before it are held, after it those of the layers before
-    it and the gradients of its parameters. Between layers that are alike all this goes up or down evenly: the fullest moment is
-    one of the two, for the first or the last of them.
+    counts: number of each of `layers`. samples: of a microbatch; gradient_bytes: per parameter; gathers: whether layers are
+    all-gathered. Chunks are in the last axes; bytes are arrays of shape (layers, first and last, chunks), or broadcast to it.
+    Before a layer's backward pass, its activations and those of the layers before it are live; after it, those of the layers
+    before it and the gradients of its parameters. Over equivalent layers this changes linearly, so that the peak is before or
+    after the pass of the first or the last of them.
 
-    kept, logits, left: in sums. making, adding: as in `Chunk`, at all moments before and after a layer.
+    kept, logits, left: totals. making, adding: see `Chunk`, at all peak candidates before and after a layer.
     """
 
     def __init__(
@@ -199,14 +208,14 @@ class Backward:
         self.kept, self.logits, self.left = ((self.counts * own).sum(axis=(0, 1)) for own in (kept, logits, left))
         scattered, scattered_after = self._scattered(parameters, behind, glued, gathers)
         sample_bytes = setting.size * samples
-        held, held_logits = self._before(kept), self._before(logits)
+        kept_before, logits_before = self._before(kept), self._before(logits)
         missing = self._behind(left) if setting.splits else 0.0
         self.at = Moment(
-            0.0, held + kept + missing, held_logits + logits, self._made_again(again, continues), sample_bytes * working,
-            gathered + scattered,
+            0.0, kept_before + kept + missing, logits_before + logits, self._made_again(again, continues),
+            sample_bytes * working, gathered + scattered,
         )  # fmt: skip
         missing = missing + left if setting.splits else 0.0
-        self.after = Moment(0.0, held + missing, held_logits, 0.0, sample_bytes * entry, scattered_after)
+        self.after = Moment(0.0, kept_before + missing, logits_before, 0.0, sample_bytes * entry, scattered_after)
 
     @cached_property
     def making(self) -> tuple[Moment, Moment]:
@@ -217,12 +226,12 @@ class Backward:
 
     @cached_property
     def adding(self) -> tuple[Moment, Moment]:
-        # where gradients of weights come later there are none
+        # no gradients of weights if they are computed in separate passes
         first = 0.0 if self.setting.splits else self.first_gradients
         return self.at._replace(working=self.at.working + first), self.after
 
     def _before(self, own: Bytes) -> Bytes:
-        """Sums over all layers that come before; of nothing nothing."""
+        """Sums over all layers before each; unchanged if all are zero."""
         if not own.any():
             return own
         total = self.counts * own
@@ -230,7 +239,7 @@ class Backward:
         return np.concatenate([first, first + (self.counts - 1) * own], axis=1)
 
     def _behind(self, own: Bytes) -> Bytes:
-        """Sums over all layers that come after; of nothing nothing."""
+        """Sums over all layers after each; unchanged if all are zero."""
         if not own.any():
             return own
         total = self.counts * own
@@ -238,7 +247,7 @@ class Backward:
         return np.concatenate([last + (self.counts - 1) * own, last], axis=1)
 
     def _made_again(self, again: Bytes, continues: Bytes) -> Bytes:
-        """What was dropped is made again for one layer, or for some, of which the layers already passed are done with."""
+        """Bytes of recomputed activations: of one layer, or of a group without the layers that have been passed."""
         if not continues.any():
             return again
         each, *chunks = np.broadcast_shapes(again.shape, self.counts.shape)[1:]
@@ -250,8 +259,8 @@ class Backward:
         return result
 
     def _scattered(self, parameters: Bytes, behind: Bytes, glued: Bytes, gathers: Amount) -> tuple[Amount, Amount]:
-        """Whole gradients on their way to who has which part: of a layer, and of the one behind it, which goes out meanwhile
-        (PyTorch's FSDP). Those of what is glued wait for the end of the pass, since that was gathered together."""
+        """Bytes of unsharded gradients that are being reduce-scattered: of a layer, and of the one after it, which is sent at
+        the same time (PyTorch's FSDP). Those of layers at stage ends wait for the end of the pass, since they are one unit."""
         if not np.any(gathers):
             return 0.0, 0.0
         setting, ends = self.setting, glued * parameters

@@ -1,4 +1,4 @@
-"""Buffers: in which lies what is sent, received, gathered and summed. Of many ranks at once where numbers are arrays."""
+"""Bytes of communication buffers: for sending, receiving, gathering and reducing. Arrays represent many ranks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from scaleproof.simulator.strategy.data_parallel.compression import PowerSgd, To
 from scaleproof.simulator.strategy.replica_strategy import Replicated
 
 
-def always_bytes(setting: MemoryInputs, part: StageElements, held: States) -> Amount:
-    """What a rank with a part of the model, and what it holds for parameters, has throughout a step."""
-    return _summed_bytes(setting, part, held) + _gathered_bytes(setting, part) + _apart_bytes(setting, part)
+def always_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Amount:
+    """Bytes of buffers that a rank has throughout a step. part: its part of the model; own: its states."""
+    return _summed_bytes(setting, part, own) + _gathered_bytes(setting, part) + _outer_optimizer_bytes(setting, part)
 
 
 def pipeline_bytes(
@@ -30,19 +30,19 @@ def pipeline_bytes(
     output_bytes: Amount,
     chunks: Amount = 1,
 ) -> Amount:
-    """What comes into chunks and goes out to other stages. flight: microbatches that all of them hold at most.
+    """Bytes of boundary activations and their gradients between stages. flight: maximum of microbatches in flight.
 
-    torch.distributed.pipelining has buffers for what every microbatch receives, of which those in flight are activations,
-    and for the gradients of all outputs; Megatron-LM for the next of each.
+    torch.distributed.pipelining has buffers for the inputs of all microbatches, of which those in flight count as activations,
+    and for the gradients of all outputs; Megatron-LM only for the next ones.
     """
-    every = chunks * microbatches
-    comes = (every - flight) * entry_bytes if software.receives_all else chunks * entry_bytes
-    goes = every * output_bytes if software.receives_all else chunks * output_bytes
-    return comes + goes + (flight * output_bytes if software.keeps_outputs else 0.0)
+    total = chunks * microbatches
+    received = (total - flight) * entry_bytes if software.receives_all else chunks * entry_bytes
+    sent = total * output_bytes if software.receives_all else chunks * output_bytes
+    return received + sent + (flight * output_bytes if software.keeps_outputs else 0.0)
 
 
 def compressed_bytes(setting: MemoryInputs, layers: Sequence[Layer]) -> float:
-    """What compression leaves over for the next step, an element for each parameter, and what is sent and comes."""
+    """Bytes of gradient compression: the residual for the next step, one element per parameter, and messages."""
     plan, size = setting.plan, setting.reduced_size
     if plan.compression is None or plan.workers == 1:
         return 0.0
@@ -51,14 +51,16 @@ def compressed_bytes(setting: MemoryInputs, layers: Sequence[Layer]) -> float:
     return left + sum(wire.collective_bytes(plan.workers) for wire in plan.compression.wire(tensors, size))
 
 
-def _summed_bytes(setting: MemoryInputs, part: StageElements, held: States) -> Amount:
-    """Bytes of buckets of gradients. Of those that ZeRO's second stage scatters one fills while another is on its way.
-    Strategies that exchange something else have a copy of it, flat (torch.distributed.algorithms.model_averaging)."""
+def _summed_bytes(setting: MemoryInputs, part: StageElements, own: States) -> Amount:
+    """Bytes of gradient buckets. With ZeRO stage 2, one bucket is filled while another is being reduce-scattered.
+
+    Strategies that exchange something else have a flat copy of it (torch.distributed.algorithms.model_averaging).
+    """
     zero, software, parameters = setting.training.zero, setting.software, part.sizes.parameters
     if setting.servers:
         return 0.0
     if not isinstance(setting.strategy, Replicated):
-        return setting.averages * held.gradients
+        return setting.averages * own.gradients
     whole, two = parameters * setting.reduced_size, np.minimum(2 * setting.bucket_bytes, parameters * setting.reduced_size)
     buckets: Any = 0.0
     if zero == 2:
@@ -66,22 +68,21 @@ def _summed_bytes(setting: MemoryInputs, part: StageElements, held: States) -> A
     elif zero < 2 and software.copies_buckets:
         buckets = whole
     elif zero < 2 and setting.reduced_size != setting.gradient_size:
-        # what is summed is a copy in another precision
+        # gradients are reduced as a copy in another precision
         buckets = two if setting.plan.overlap else whole
     return setting.averages * (buckets + (np.minimum(software.reduce_elements, parameters) * setting.size if zero else 0.0))
 
 
 def _gathered_bytes(setting: MemoryInputs, part: StageElements) -> Amount:
-    """Parameters that ZeRO's third stage gathers: of what is glued, together and for the whole pass; of the layer that
-    computes and those that are gathered ahead; or of all, where they are not dropped after the forward pass."""
+    """Bytes of parameters that ZeRO stage 3 all-gathers: of layers at stage ends, for the whole pass; of the layer that
+    computes and those that are prefetched; or of all layers, if they are not resharded after the forward pass."""
     plan = setting.plan
     ahead = np.minimum(part.blocks, (1 + plan.prefetch) * part.block) if plan.reshard else part.blocks
     return setting.gathers * setting.size * (part.ends + ahead)
 
 
-def _apart_bytes(setting: MemoryInputs, part: StageElements) -> float:
-    """What workers that go apart keep to find together again: DiLoCo's parameters of the period's begin and their momentum,
-    in 32 bits."""
+def _outer_optimizer_bytes(setting: MemoryInputs, part: StageElements) -> float:
+    """Bytes of DiLoCo's outer optimizer: parameters at the beginning of a period and their momentum, in 32 bits."""
     strategy = setting.strategy
     outer = isinstance(strategy, LocalSgd) and strategy.outer == "nesterov"
     return 2.0 * max(MASTER_BYTES, setting.size) * part.sizes.parameters if outer else 0.0

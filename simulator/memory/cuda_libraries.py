@@ -1,4 +1,4 @@
-"""Libraries: what CUDA, cuBLAS and NCCL hold on a GPU."""
+"""Bytes that CUDA, cuBLAS and NCCL allocate on a GPU."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CONNECTION_BYTES: Final = 8 * 512 * 8 * 16 + 120 * 640 * 8 * 8 + 2**22
 # chains, two. Four A100 hold 688 MiB for a communicator (NVIDIA/nccl, issue 964); 24 channels of three come to 664 MiB.
 _CONNECTIONS: Final = {True: 1 + 2, False: 1 + 3}
 # PyTorch, aten/src/ATen/cuda: cuBLAS 4096 KiB · 2 + 16 KiB · 8, from Hopper on 4096 KiB · 8 (CublasHandlePool.cpp), and
-# cuBLASLt 1 MiB, on Ampere 4 MiB, from Hopper on 32 MiB (CUDABlas.cpp). What cuDNN takes is not counted.
+# cuBLASLt 1 MiB, on Ampere 4 MiB, from Hopper on 32 MiB (CUDABlas.cpp). cuDNN's memory is not included.
 _WORKSPACE_BYTES: Final = {"volta": 8_519_680 + 2**20, "ampere": 8_519_680 + 2**22, "hopper": 2**26, "blackwell": 2**26}
 
 
 def libraries_bytes(setting: MemoryInputs, copies: bool) -> dict[str, float]:
-    """By holders. copies: whether the first and the last stage have the same weights, and a group of their own for them."""
+    """Bytes of libraries by holder. copies: whether the first and the last stage share weights, and have a group for them."""
     facts = facts_of(setting.scenario.cluster.device.name)
     return {
         "workspace": float(_WORKSPACE_BYTES[facts.generation if facts else "ampere"]) if setting.is_gpu else 0.0,
@@ -33,7 +33,7 @@ def libraries_bytes(setting: MemoryInputs, copies: bool) -> dict[str, float]:
 
 
 def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
-    """NCCL's buffers on one rank; nothing, where another library is used."""
+    """Bytes of NCCL's buffers on one rank; zero if another library is used."""
     facts = nccl_facts(cluster)
     if facts is None or library_of(cluster) != "nccl":
         return 0.0
@@ -42,14 +42,14 @@ def nccl_bytes(cluster: Cluster, plan: Plan, copies: bool) -> float:
         nodes = -(-span // devices)
         total += channels(facts, nodes, cards) * _CONNECTIONS[nodes == 1]
     if plan.expert > 1:
-        # each sends to each: inside a node over channels of their own, between nodes over buffers that all share
+        # all-to-all: channels of their own within a node, shared buffers between nodes
         total += channels(facts, 1, cards) * (min(plan.expert, devices) - 1)
     return float(total * _CONNECTION_BYTES)
 
 
 def _spans(plan: Plan, devices: int, copies: bool) -> Iterator[int]:
-    """How many ranks there are from the first to the last of each group that a rank is in: of all ranks, of those along an
-    axis, of those that share a model, over which the norm of gradients goes, and of stages that have the same weights."""
+    """The number of ranks from the first to the last of each group that a rank is in: all ranks, each axis, the ranks of a
+    model replica, which reduce the norm of gradients, and the stages that share weights."""
     axes: tuple[tuple[Axis, int], ...] = (
         ("tensor", plan.tensor), ("context", plan.context), ("workers", plan.workers), ("stages", plan.stages),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Flight: microbatches of which a pipeline rank holds something at a time, from the order of its schedule."""
+"""Microbatches in flight on pipeline ranks, from the order of the schedule."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from numpy.typing import NDArray
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, PassTimes, ScheduleName, order
 
 EQUAL: Final = PassTimes()
-# Schedules whose backward passes make gradients of weights as well, of which the others make some apart.
+# Schedules whose backward passes include gradients of weights; the others compute some of these in separate passes.
 WHOLE: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
 Counts = NDArray[np.int64]
-# By kind of pass, the last where there is none: what it adds to the microbatches whose activations are held, and to those of
-# which what the gradients of weights need is left.
-_HELD: Final = np.array([1, -1, -1, 0, 0])
+# By kind of pass, the last for none: change of the number of microbatches whose activations are live, and of those of which
+# only the inputs of weights' gradients are live.
+_ACTIVATIONS: Final = np.array([1, -1, -1, 0, 0])
 _LEFT: Final = np.array([0, 0, 1, -1, 0])
 
 
 class Flights(NamedTuple):
-    """Microbatches of which ranks hold something, as counts in the last axis, which has 2 · chunks: those whose activations in
-    each chunk are held, then those of which what weights' gradients need is left.
+    """Counts of microbatches in flight. The last axis of arrays has 2 · chunks entries: for each chunk the microbatches with
+    live activations, then those of which only the inputs of weights' gradients are live.
 
-    first: beside the one whose first backward pass over a chunk begins, shape (ranks, chunks, …). later: the same at those
-    after it, shape (ranks, chunks, moments, …). between: at all ends of passes, shape (ranks, moments, …). most: activations in
-    each chunk, by rank and chunk. done: which chunks have had a backward pass before the first one over a chunk, likewise.
+    first: at the first backward pass over each chunk, without its microbatch, shape (ranks, chunks, …). later: at later
+    backward passes, shape (ranks, chunks, candidates, …). between: at the ends of passes, shape (ranks, candidates, …). most:
+    maximum of live activations, by rank and chunk. done: chunks with a backward pass before the first one over a chunk, by rank
+    and chunk.
     """
 
     first: Counts
@@ -38,8 +39,10 @@ class Flights(NamedTuple):
 
 
 class InFlightCounts(NamedTuple):
-    """What ranks hold as they go from pass to pass: counts as in `Flights`, shape (ranks, passes, 2 · chunks). back: the chunk
-    that is passed back, and −1 at all else, shape (ranks, passes)."""
+    """Counts of microbatches in flight before and after each pass, shape (ranks, passes, 2 · chunks); see `Flights`.
+
+    back: chunk of a backward pass, −1 for other passes, shape (ranks, passes).
+    """
 
     before: Counts
     after: Counts
@@ -47,9 +50,9 @@ class InFlightCounts(NamedTuple):
 
 
 def turns(kind: Counts, chunk: Counts, chunks: int) -> InFlightCounts:
-    """Of ranks by kinds and chunks of their passes, shape (ranks, passes)."""
+    """Counts of microbatches in flight, pass by pass. kind, chunk: of the passes of each rank, shape (ranks, passes)."""
     is_in = chunk[:, :, None] == np.arange(chunks)
-    changes = np.concatenate([kinds[kind][:, :, None] * is_in for kinds in (_HELD, _LEFT)], axis=2)
+    changes = np.concatenate([kinds[kind][:, :, None] * is_in for kinds in (_ACTIVATIONS, _LEFT)], axis=2)
     after = np.cumsum(changes, axis=1)
     back = np.where((kind == Pass.BACKWARD) | (kind == Pass.INPUT), chunk, -1)
     return InFlightCounts(after - changes, after, back)
@@ -57,7 +60,7 @@ def turns(kind: Counts, chunk: Counts, chunks: int) -> InFlightCounts:
 
 @lru_cache(maxsize=64)
 def flights(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int = 1, times: PassTimes = EQUAL) -> Flights:
-    """Of all ranks, by the schedule's order, in which they are for such times of passes."""
+    """Counts of microbatches in flight on all ranks. times: of the passes, which the order of some schedules depends on."""
     passes = order(schedule, ranks, microbatches, chunks, times)
     before, after, back = turns(passes.kind, passes.chunk, chunks)
     firsts = np.stack([np.argmax(back == chunk, axis=1) for chunk in range(chunks)], axis=1)
@@ -76,7 +79,7 @@ def flights(schedule: ScheduleName, ranks: int, microbatches: int, chunks: int =
 
 
 def _largest(counts: Counts, columns: int) -> Counts:
-    """All that are different; where they differ in one column alone, the largest; none held, where there are none."""
+    """The distinct rows of counts, only the largest if they differ in a single column; one row of zeros without any."""
     if len(counts) == 0:
         return np.zeros((1, columns), dtype=np.int64)
     differing = np.flatnonzero(np.ptp(counts, axis=0))
@@ -86,6 +89,6 @@ def _largest(counts: Counts, columns: int) -> Counts:
 
 
 def _stacked(counts: Sequence[Counts]) -> Counts:
-    """With as many rows each: those that are short have their first again."""
+    """A stack of arrays, in which shorter ones are padded with their first row."""
     most = max(map(len, counts))
-    return np.stack([np.concatenate([one, np.repeat(one[:1], most - len(one), axis=0)]) for one in counts])
+    return np.stack([np.concatenate([rows, np.repeat(rows[:1], most - len(rows), axis=0)]) for rows in counts])

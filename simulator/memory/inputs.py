@@ -1,4 +1,4 @@
-"""Setting: what all ranks of a scenario have in common."""
+"""Inputs of the memory model that all ranks of a scenario have in common."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from scaleproof.simulator.memory.states import Amount
 from scaleproof.simulator.scenario.gradient_precision import gradient_sizes
 from scaleproof.simulator.scenario.schema import Scenario
 
-# Assumption.
+# Assumption: share of memory that is allocated and freed within a step.
 _FRAGMENTATION: Final = 0.05
 
 
 class MemoryInputs:
-    """A scenario trained with its framework, whose memory behaviour is `software`.
+    """A scenario with its framework, whose memory behaviour is `software`.
 
-    samples: of a microbatch, of the worker with the most. size, gradient_size, reduced_size: bytes of an element, of gradients
-    that are accumulated and of those that ranks sum. makes_gradients: whether a
-    step begins without.
+    samples: per microbatch, on the worker with the most. size, gradient_size, reduced_size: bytes per element of parameters, of
+    accumulated gradients and of reduced gradients. makes_gradients: whether a step begins without allocated gradients.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -36,29 +35,30 @@ class MemoryInputs:
         self.samples_per_worker = max(plan.shares) if plan.shares else scenario.samples_per_worker
         self.samples = self.samples_per_worker / plan.microbatches
         self.workers, self.bucket_bytes = plan.workers, plan.bucket_bytes
-        # layers that have been asked, by what they are made of; of these, what does not depend on how they are trained
-        self.alike: dict[tuple[object, ...], Any] = {}
+        # caches of evaluated layers by identity of their parts; `passed`: values that do not depend on the training
+        self.evaluated: dict[tuple[object, ...], Any] = {}
         self.passed: dict[tuple[object, ...], Any] = {}
         self.makes_gradients = software.gradients == "made" and self.servers == 0
 
     @cached_property
     def flights(self) -> Flights:
+        """Counts of microbatches in flight."""
         plan = self.plan
         return flights(plan.schedule, plan.stages, plan.microbatches, plan.chunks, plan.pass_times(self.job))
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of an element of what matrix products keep of their inputs."""
+        """Bytes per element of inputs that matrix products save."""
         return self.software.fp8_input_bytes if is_narrow(self.training.precision) else self.size
 
     @property
     def splits(self) -> bool:
-        """Whether gradients of weights are made apart."""
+        """Whether gradients of weights are computed in separate passes."""
         return self.plan.schedule not in WHOLE
 
     @cached_property
     def is_gpu(self) -> bool:
-        """By the device's kernels; where it has none, by its name."""
+        """Whether the device is a GPU, by its kernels or else by its name."""
         device = self.scenario.cluster.device
         return device.kernels.generation not in ("cpu", "tpu") if device.kernels else facts_of(device.name) is not None
 
@@ -69,22 +69,22 @@ class MemoryInputs:
 
     @property
     def gradient_copies(self) -> float:
-        """Bytes of gradients for each that is there, with those of the other precision."""
+        """Bytes of gradients in all precisions, as a multiple of the bytes of accumulated gradients."""
         return 1 + self.size / self.gradient_size if self.has_both else 1.0
 
     @property
     def fragmentation(self) -> float:
-        """What the caching allocator holds beyond what is in use, as a share of what comes and goes within a step."""
+        """Unused bytes of the caching allocator, as a share of memory that is allocated and freed within a step."""
         return _FRAGMENTATION if self.is_gpu else 0.0
 
     @property
     def fragmentation_of_gradients(self) -> float:
-        """The same of gradients, which come and go where a step makes them."""
+        """Unused bytes of the caching allocator, as a share of gradients, if these are allocated in each step."""
         return self.fragmentation if self.software.gradients == "made" else 0.0
 
     @property
     def sharing(self) -> tuple[int, int]:
-        """Ranks among which states are shared out, where they are, and those of experts."""
+        """Number of ranks over which states are sharded, and over which states of experts are."""
         workers, context = self.plan.shard_over or self.workers, self.plan.context
         return workers * context, self.plan.expert_replicas(workers)
 
@@ -100,22 +100,22 @@ class MemoryInputs:
 
     @property
     def whole_gradients(self) -> bool:
-        """Whether ranks keep whole gradients from microbatch to microbatch that they share out at the end of a step."""
+        """Whether ranks accumulate unsharded gradients over microbatches, and reduce-scatter them at the end of a step."""
         return self.plan.scatter == "step" and self.plan.microbatches > 1
 
     @property
     def gathers(self) -> Amount:
-        """Whether layers are gathered before they are passed."""
+        """Whether parameters of layers are all-gathered before each pass."""
         return (self.training.zero == 3) & ((self.sharing[0] > 1) | self._averages_experts)
 
     def trained(self, **changes: Any) -> MemoryInputs:
-        """The same with changes to how it is trained."""
+        """A copy with changed fields of `training`."""
         other = copy(self)
-        other.training, other.alike = self.training.model_copy(update=changes), {}
+        other.training, other.evaluated = self.training.model_copy(update=changes), {}
         return other
 
     def over(self, workers: Amount, bucket_bytes: Amount) -> MemoryInputs:
-        """The same for arrays of numbers of workers and of bytes of a bucket; what depends on them is an array as well."""
+        """A copy with arrays of numbers of workers and of bucket bytes; properties that depend on them become arrays."""
         many = copy(self)
         many.workers, many.bucket_bytes = workers, bucket_bytes
         many.samples_per_worker = self.scenario.total_samples // workers

@@ -1,4 +1,4 @@
-"""Servers: what parameter servers hold, in the memory of their hosts."""
+"""Memory of parameter servers on their hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from scaleproof.simulator.strategy.parameter_server.shards import buckets
 
 
 def server(setting: MemoryInputs) -> RankMemory | None:
-    """That with the most: its shard with the optimizer's states, and what every worker pushes."""
+    """The memory of the fullest server: its shard with optimizer states, and gradients that workers push; None without
+    servers."""
     strategy = setting.strategy
     if not isinstance(strategy, ParameterServer):
         return None

@@ -1,4 +1,4 @@
-"""Ranks: what each holds at the fullest moment of a step."""
+"""Peak memory of each pipeline rank in a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaleproof.simulator.memory.backward_peak import Chunk, Moment, chunk_of
 from scaleproof.simulator.memory.buffers import compressed_bytes, pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes
 from scaleproof.simulator.memory.inputs import MemoryInputs
-from scaleproof.simulator.memory.result import COMES_AND_GOES, HOLDERS, RankMemory
+from scaleproof.simulator.memory.result import HOLDERS, TEMPORARY, RankMemory
 from scaleproof.simulator.memory.stage_layers import Own, batch_of, output_elements, owns, part_of
 from scaleproof.simulator.memory.states import Amount, states
 from scaleproof.simulator.memory.static import Always
@@ -24,7 +24,7 @@ _NOTHING: Final = Moment(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
-    """Every pipeline rank's, one after the other; the main worker first where it has more to do than others."""
+    """The peak memory of all pipeline ranks in order; of the main worker and the others with gather-average."""
     own_of = owns(setting.strategy, setting.job)
     copies = not any(own.chunks[-1][-1] is setting.job.layers[-1] for own in own_of)
     libraries = libraries_bytes(setting, copies)
@@ -35,10 +35,10 @@ def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
         if key not in known:
             known[key] = _RankClass(setting, own, number == 0, libraries)
         kinds.append(known[key])
-    beside = _Beside(setting, kinds)
+    others = _OtherMicrobatches(setting, kinds)
     names = [f"stage {number}" for number in range(len(kinds))] if len(kinds) > 1 else ["worker"]
     result = tuple(
-        kind.told(name, number, max(_peaks(setting, kind, beside, number), key=lambda peak: peak.total_bytes(setting)))
+        kind.memory_at(name, number, max(_peaks(setting, kind, others, number), key=lambda peak: peak.total_bytes(setting)))
         for number, (kind, name) in enumerate(zip(kinds, names, strict=True))
     )
     main = isinstance(setting.strategy, GatherAverage) and setting.strategy.workers > 1
@@ -46,28 +46,31 @@ def ranks(setting: MemoryInputs) -> tuple[RankMemory, ...]:
 
 
 class Peak(NamedTuple):
-    """A moment of a rank: of one microbatch; bytes of the others' activations and of logits among them; of gradients that are
-    there."""
+    """A peak candidate of a rank.
+
+    moment: of one microbatch in its backward pass. others_bytes: activations of the other microbatches, and logits among them.
+    gradients_bytes: allocated gradients.
+    """
 
     moment: Moment
-    beside_bytes: Sequence[float]
+    others_bytes: Sequence[float]
     gradients_bytes: float
 
     def total_bytes(self, setting: MemoryInputs) -> Amount:
-        """With what the allocator holds beyond it."""
-        share, of_gradients = setting.fragmentation, setting.fragmentation_of_gradients
-        beside_bytes = (1 + share) * self.beside_bytes[0] + (1 + of_gradients) * self.gradients_bytes
-        return self.moment.reserved_bytes(share) + beside_bytes
+        """Total bytes, with fragmentation."""
+        share, gradients_share = setting.fragmentation, setting.fragmentation_of_gradients
+        others_bytes = (1 + share) * self.others_bytes[0] + (1 + gradients_share) * self.gradients_bytes
+        return self.moment.reserved_bytes(share) + others_bytes
 
 
 def optimizer_step(always: Always, gradients_bytes: float) -> Peak:
-    """gradients_bytes: that are there already."""
+    """The peak candidate of the optimizer step. gradients_bytes: allocated gradients."""
     working, gradients = always.optimizer_step_bytes()
     return Peak(_NOTHING._replace(working=working), (0.0, 0.0), gradients_bytes + gradients)
 
 
 class _RankClass:
-    """What alike ranks hold all the time, their chunks, and bytes of gradients of each chunk."""
+    """Equivalent ranks: their memory throughout a step, their chunks, and bytes of gradients of each chunk."""
 
     def __init__(self, setting: MemoryInputs, own: Own, is_first: bool, libraries: dict[str, float]) -> None:
         self.setting, layers = setting, own.layers
@@ -86,12 +89,12 @@ class _RankClass:
             self.chunks.append(chunk_of(setting, chunk, entry, each, self.batch if number == 0 else ()))
             self.gradients_bytes.append(gradients * setting.gradient_copies)
 
-    def told(self, name: str, number: int, peak: Peak) -> RankMemory:
-        """A rank at its peak, by holders."""
+    def memory_at(self, name: str, number: int, peak: Peak) -> RankMemory:
+        """The memory of rank `number` at a peak, by holder."""
         setting, moment, holders = self.setting, peak.moment, dict.fromkeys(HOLDERS, 0.0) | self.holders
-        logits = moment.logits + peak.beside_bytes[1]
+        logits = moment.logits + peak.others_bytes[1]
         holders["gradients"] += peak.gradients_bytes + moment.gradients
-        holders["activations"] += moment.activations + peak.beside_bytes[0] - logits
+        holders["activations"] += moment.activations + peak.others_bytes[0] - logits
         holders["logits"] += logits
         holders["recomputed"] += moment.recomputed
         holders["working"] += moment.working
@@ -100,56 +103,58 @@ class _RankClass:
         for (entry, output), flight in zip(self.ends, setting.flights.most[number], strict=True):
             ends_bytes = sample_bytes * entry, sample_bytes * output
             holders["communication"] += pipeline_bytes(software, microbatches, flight, *ends_bytes)
-        holders["fragmentation"] = setting.fragmentation * (moment.gradients + sum(holders[one] for one in COMES_AND_GOES))
+        temporary_bytes = sum(holders[holder] for holder in TEMPORARY)
+        holders["fragmentation"] = setting.fragmentation * (moment.gradients + temporary_bytes)
         holders["fragmentation"] += setting.fragmentation_of_gradients * peak.gradients_bytes
-        return RankMemory(name, {each: float(size) for each, size in holders.items()}, float(self.always.host_bytes))
+        return RankMemory(name, {holder: float(size) for holder, size in holders.items()}, float(self.always.host_bytes))
 
     def optimizer_step(self) -> Peak:
         return optimizer_step(self.always, sum(self.gradients_bytes))
 
 
-class _Beside:
-    """The most that other microbatches hold beside one, and logits among it: lists of pairs of bytes, by rank and chunk."""
+class _OtherMicrobatches:
+    """Maximum bytes of the other microbatches in flight, and of logits among them: lists of pairs, by rank and chunk."""
 
     def __init__(self, setting: MemoryInputs, kinds: Sequence[_RankClass]) -> None:
         weights = np.array(
-            [[*(one.kept_bytes for one in kind.chunks), *(one.left_bytes for one in kind.chunks)] for kind in kinds]
+            [[*(chunk.kept_bytes for chunk in kind.chunks), *(chunk.left_bytes for chunk in kind.chunks)] for kind in kinds]
         )
-        logits = np.array([[*(one.logits_bytes for one in kind.chunks), *[0.0] * len(kind.chunks)] for kind in kinds])
-        found = setting.flights
-        self.first = _most(found.first[:, :, None], weights[:, None], logits[:, None])
-        self.later = _most(found.later, weights[:, None], logits[:, None])
-        self.between = _most(found.between, weights, logits)
+        logits = np.array([[*(chunk.logits_bytes for chunk in kind.chunks), *[0.0] * len(kind.chunks)] for kind in kinds])
+        counts = setting.flights
+        self.first = _most(counts.first[:, :, None], weights[:, None], logits[:, None])
+        self.later = _most(counts.later, weights[:, None], logits[:, None])
+        self.between = _most(counts.between, weights, logits)
 
 
 def _most(counts: NDArray[np.int64], weights: NDArray[np.float64], logits: NDArray[np.float64]) -> list[Any]:
-    """Bytes at the fullest of the moments, and of logits then, as lists. counts: shape (…, moments, 2 · chunks)."""
-    held = np.matmul(counts, weights[..., None])[..., 0]
-    at = np.argmax(held, axis=-1)[..., None]
-    of_logits = np.matmul(counts, logits[..., None])[..., 0]
-    result: list[Any] = np.concatenate([np.take_along_axis(each, at, axis=-1) for each in (held, of_logits)], axis=-1).tolist()
+    """Bytes at the largest of the peak candidates, and of logits there, as lists. counts: shape (…, candidates, 2 · chunks)."""
+    total = np.matmul(counts, weights[..., None])[..., 0]
+    at = np.argmax(total, axis=-1)[..., None]
+    logits_total = np.matmul(counts, logits[..., None])[..., 0]
+    largest = [np.take_along_axis(sizes, at, axis=-1) for sizes in (total, logits_total)]
+    result: list[Any] = np.concatenate(largest, axis=-1).tolist()
     return result
 
 
-def _peaks(setting: MemoryInputs, kind: _RankClass, beside: _Beside, rank: int) -> Iterator[Peak]:
-    """The fullest moments: of the first backward pass over each chunk, of later ones, between passes, of the optimizer."""
-    of_chunk = kind.gradients_bytes
+def _peaks(setting: MemoryInputs, kind: _RankClass, others: _OtherMicrobatches, rank: int) -> Iterator[Peak]:
+    """The peak candidates: first backward pass over each chunk, later ones, between passes, and the optimizer step."""
+    by_chunk = kind.gradients_bytes
     makes = setting.makes_gradients and not setting.splits
     for number, chunk in enumerate(kind.chunks):
         done = setting.flights.done[rank][number]
-        there = sum(one for one, is_done in zip(of_chunk, done, strict=True) if is_done or not makes)
-        yield Peak(chunk.making if makes else chunk.adding, beside.first[rank][number], there)
+        allocated = sum(size for size, is_done in zip(by_chunk, done, strict=True) if is_done or not makes)
+        yield Peak(chunk.making if makes else chunk.adding, others.first[rank][number], allocated)
         if setting.plan.microbatches > 1:
-            yield Peak(chunk.adding, beside.later[rank][number], sum(of_chunk))
+            yield Peak(chunk.adding, others.later[rank][number], sum(by_chunk))
     if setting.splits:
-        # between passes; else the backward pass that follows holds as much and more
-        yield Peak(_NOTHING, beside.between[rank], sum(of_chunk))
+        # between passes; otherwise the next backward pass needs at least as much
+        yield Peak(_NOTHING, others.between[rank], sum(by_chunk))
     yield kind.optimizer_step()
 
 
 def _main_and_others(worker: RankMemory, workers: int) -> tuple[RankMemory, ...]:
-    """The main worker has all workers' gradients; it alone updates parameters."""
-    held = worker.holders_bytes
-    gathered = held["communication"] + (workers - 1) * held["gradients"]
-    main = replace(worker, name="main worker", holders_bytes={**held, "communication": gathered})
-    return main, replace(worker, holders_bytes={**held, "master_parameters": 0.0, "optimizer_states": 0.0})
+    """The memory of the main worker, which receives all gradients and alone updates parameters, and of the other workers."""
+    holders = worker.holders_bytes
+    gathered = holders["communication"] + (workers - 1) * holders["gradients"]
+    main = replace(worker, name="main worker", holders_bytes={**holders, "communication": gathered})
+    return main, replace(worker, holders_bytes={**holders, "master_parameters": 0.0, "optimizer_states": 0.0})

@@ -1,4 +1,4 @@
-"""Fitting: what to set so that a scenario fits into its devices' memory."""
+"""Remedies: settings with which a scenario fits into the memory of its devices."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ Remedy = Callable[[Scenario], Iterator[Change]]
 
 
 def fit_by(scenario: Scenario) -> str:
-    """The first remedy after which `scenario` fits, as `field=value`; several, where none does alone; "" where all together
-    do not.
+    """The first remedy with which a scenario fits, as `field=value`; several if no single one suffices; "" if all do not.
 
-    They are tried in the order of what they cost: a little work again, messages, smaller products, much work again, more ranks,
-    the host.
+    Remedies are tried in the order of their costs: little recomputation, communication, smaller matrix products, full
+    recomputation, more ranks, offloading to the host.
     """
     for remedy in _REMEDIES:
         for field, value, changed in remedy(scenario):
             if memory(changed).fits:
                 return f"{field}={value}"
     settings: dict[str, str] = {}
-    changed, held = scenario, memory(scenario)
+    changed, use = scenario, memory(scenario)
     for remedy in _REMEDIES:
         for field, value, more in remedy(changed):
             less = memory(more)
-            if less.worst.total_bytes < held.worst.total_bytes:
-                settings[field], changed, held = value, more, less
-            if held.fits:
+            if less.worst.total_bytes < use.worst.total_bytes:
+                settings[field], changed, use = value, more, less
+            if use.fits:
                 return " ".join(f"{field}={value}" for field, value in _needed(settings, changed, scenario).items())
     return ""
 
 
 def _needed(settings: dict[str, str], changed: Scenario, scenario: Scenario) -> dict[str, str]:
-    """Without those of the strategy's fields that need not be set, now that later remedies are."""
+    """The settings without strategy fields that later remedies have made unnecessary."""
     for field in [field for field in settings if field.startswith("strategy.")]:
         name = _name(scenario, field.partition(".")[2])
         strategy = changed.strategy.model_copy(update={name: getattr(scenario.strategy, name)})
@@ -49,12 +48,12 @@ def _needed(settings: dict[str, str], changed: Scenario, scenario: Scenario) -> 
 
 
 def _name(scenario: Scenario, field: str) -> str:
-    """Of the attribute that YAML writes so."""
+    """The name of the attribute of a strategy field in YAML."""
     return field if field in type(scenario.strategy).model_fields else f"{field}_"
 
 
 def _training(scenario: Scenario, field: str, value: Any, text: str) -> Iterator[Change]:
-    """The change, if the framework supports it."""
+    """The change of a training field, if the framework supports it."""
     try:
         changed = scenario.copied(training=scenario.training.model_copy(update={field: value}))
     except FieldError:
@@ -63,7 +62,7 @@ def _training(scenario: Scenario, field: str, value: Any, text: str) -> Iterator
 
 
 def _strategy(scenario: Scenario, field: str, value: Any) -> Iterator[Change]:
-    """The change, if the strategy can be so."""
+    """The change of a strategy field, if it is valid."""
     strategy = scenario.strategy.model_copy(update={_name(scenario, field): value})
     changed = scenario.copied(strategy=strategy)
     if _is_possible(changed):
@@ -71,7 +70,7 @@ def _strategy(scenario: Scenario, field: str, value: Any) -> Iterator[Change]:
 
 
 def _is_possible(scenario: Scenario) -> bool:
-    """Whether devices suffice, and the model can be divided so."""
+    """Whether the strategy can divide the model, and the devices suffice."""
     strategy = scenario.strategy
     try:
         strategy.check(scenario.model.build_layers(strategy.plan.shard), scenario.samples_per_worker)
@@ -106,29 +105,29 @@ def _sequence_parallel(scenario: Scenario) -> Iterator[Change]:
 
 
 def _twice(field: str, most: Callable[[Scenario], int]) -> Remedy:
-    """Twice as many and so on, as far as they go."""
+    """A remedy that doubles a degree repeatedly, up to a maximum."""
 
     def remedy(scenario: Scenario) -> Iterator[Change]:
         if _name(scenario, field) not in type(scenario.strategy).model_fields:
             return
         number = 2 * int(getattr(scenario.strategy.plan, field))
-        while number <= most(scenario) and (found := list(_strategy(scenario, field, number))):
-            yield from found
+        while number <= most(scenario) and (changes := list(_strategy(scenario, field, number))):
+            yield from changes
             number *= 2
 
     return remedy
 
 
-def _offload(*what: str) -> Remedy:
+def _offload(*states: str) -> Remedy:
     def remedy(scenario: Scenario) -> Iterator[Change]:
-        may = "parameters" not in what or scenario.training.zero == 3
-        if may and scenario.strategy.servers == 0 and not set(what) <= set(scenario.training.offload):
-            yield from _training(scenario, "offload", what, f"[{','.join(what)}]")
+        is_allowed = "parameters" not in states or scenario.training.zero == 3
+        if is_allowed and scenario.strategy.servers == 0 and not set(states) <= set(scenario.training.offload):
+            yield from _training(scenario, "offload", states, f"[{','.join(states)}]")
 
     return remedy
 
 
-# Tensor-parallel ranks are kept inside a node, where exchanges are fast (arXiv 2104.04473, section 3).
+# Tensor parallelism stays within a node, where collectives are fast (arXiv 2104.04473, section 3).
 _REMEDIES: Final[tuple[Remedy, ...]] = (
     _sequence_parallel,
     _selective,

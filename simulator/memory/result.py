@@ -1,4 +1,4 @@
-"""What ranks hold, by what holds it, and whether that fits."""
+"""Result of the memory model: bytes of ranks by holder, and whether they fit."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-# In the order in which they are told.
+# In the order in which they are reported.
 HOLDERS: Final = (
     "parameters", "gradients", "master_parameters", "optimizer_states", "activations", "logits", "recomputed", "working",
     "communication", "workspace", "fragmentation", "library", "context",
 )  # fmt: skip
-# Of these the allocator holds more than is in use.
-COMES_AND_GOES: Final = ("activations", "logits", "recomputed", "working")
-# Beside what PyTorch's allocator gives out.
+# Holders that are allocated and freed within a step, so that the allocator's memory fragments.
+TEMPORARY: Final = ("activations", "logits", "recomputed", "working")
+# Holders outside of PyTorch's allocator.
 _OUTSIDE: Final = ("library", "context")
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """What ranks of one kind hold at their peak. name: such as "stage 3". host_bytes: held by the host for them."""
+    """Peak bytes of ranks of one kind by holder. name: such as "stage 3". host_bytes: offloaded to host memory."""
 
     name: str
     holders_bytes: Mapping[str, float]
@@ -27,24 +27,27 @@ class RankMemory:
 
     @property
     def total_bytes(self) -> float:
-        """What the device has in use, as nvidia-smi tells it."""
+        """Used bytes of the device, as nvidia-smi reports them."""
         return sum(self.holders_bytes.values())
 
     @property
     def reserved_bytes(self) -> float:
-        """What PyTorch's allocator has taken of it (max_memory_reserved)."""
+        """Bytes that PyTorch's allocator has reserved (max_memory_reserved)."""
         return self.total_bytes - sum(self.holders_bytes.get(name, 0.0) for name in _OUTSIDE)
 
     @property
     def allocated_bytes(self) -> float:
-        """What is in use of that (max_memory_allocated)."""
+        """Bytes that PyTorch's allocator has allocated to tensors (max_memory_allocated)."""
         return self.reserved_bytes - self.holders_bytes.get("fragmentation", 0.0)
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """ranks: the kinds of training ranks, by stage. servers: of a parameter server, in the memory of their hosts.
-    capacity_bytes: of a device, or a process's part of its machine."""
+    """Memory of all ranks of a scenario.
+
+    ranks: kinds of training ranks, by stage. servers: the fullest parameter server, in host memory. capacity_bytes: of a
+    device, or a process's share of its machine.
+    """
 
     ranks: tuple[RankMemory, ...]
     servers: RankMemory | None
@@ -52,8 +55,10 @@ class MemoryUse:
 
     @property
     def worst(self) -> RankMemory:
+        """The kind of training rank that needs the most memory."""
         return max(self.ranks, key=lambda rank: rank.total_bytes)
 
     @property
     def fits(self) -> bool:
+        """Whether the capacity suffices for all training ranks."""
         return self.worst.total_bytes <= self.capacity_bytes

@@ -1,4 +1,4 @@
-"""States: bytes that are held for parameters from step to step, and of their gradients."""
+"""Bytes of states: parameters, gradients, master copies and optimizer states."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scaleproof.simulator.scenario.schema import Training
 
 # Elements per parameter that an optimizer keeps: none, a velocity, or two moments. Adafactor is counted by tensor.
 _STATES: Final = {"sgd": 0, "momentum": 1, "adam": 2, "lamb": 2}
-# Of mixed precision's master copies and states, arXiv 1910.02054, section 3.1.
+# Bytes per element of master copies and states in mixed precision, arXiv 1910.02054, section 3.1.
 MASTER_BYTES: Final = 4
-# A number, or an array of one for each of many ranks.
+# A number, or an array with one for each of many ranks.
 Amount = Any
 
 
 class States(NamedTuple):
-    """Bytes of what is held for parameters from step to step, and of their gradients."""
+    """Bytes of parameters, gradients, master copies and optimizer states."""
 
     parameters: float
     gradients: float
@@ -30,7 +30,7 @@ class States(NamedTuple):
 
 
 class StateSizes(NamedTuple):
-    """Elements of parameters, of experts' among them, and of what an optimizer keeps; arrays, where they are of many ranks."""
+    """Elements of parameters, of experts among them, and of optimizer states; arrays represent many ranks."""
 
     parameters: Amount
     experts: Amount
@@ -38,9 +38,9 @@ class StateSizes(NamedTuple):
 
 
 def sizes(layers: Sequence[Layer], optimizer: str) -> StateSizes:
-    """Parameters, those of experts among them, and elements of the optimizer's states."""
+    """Elements of parameters, of experts among them, and of optimizer states of some layers."""
     parameters = sum(layer.parameters for layer in layers)
-    # Adafactor keeps sums of rows and columns (arXiv 1804.04235): of a square, since tensors do not tell their shape
+    # Adafactor keeps sums of rows and columns (arXiv 1804.04235); tensors are assumed square, since their shapes are unknown
     if optimizer == "adafactor":
         elements = sum(2 * math.sqrt(tensor) for layer in layers for tensor in layer.tensors)
     else:
@@ -56,30 +56,30 @@ def states(
     gradient_bytes: int | None = None,
     whole_gradients: bool = False,
 ) -> States:
-    """What `layers` hold on one of `replicas` ranks that have the same, which share it out by ZeRO's stage (arXiv 1910.02054,
-    section 5).
+    """Bytes of states of some layers on one of `replicas` ranks, which shard them by the ZeRO stage (arXiv 1910.02054, section
+    5).
 
-    expert_replicas: ranks that have the same experts, as many if None. gradient_bytes: of an element, the training precision's
-    if None. whole_gradients: whether gradients are shared out at the end of a step alone.
+    expert_replicas: ranks that shard the states of experts; `replicas` if None. gradient_bytes: per element; by the training
+    precision if None. whole_gradients: whether gradients are sharded only at the end of a step.
     """
-    each = replicas, expert_replicas or replicas
-    return states_of(sizes(layers, training.optimizer), training, *each, gradient_bytes, whole_gradients)
+    counts = replicas, expert_replicas or replicas
+    return states_of(sizes(layers, training.optimizer), training, *counts, gradient_bytes, whole_gradients)
 
 
 def states_of(
     own: StateSizes, training: Training, replicas: Amount, expert_replicas: Amount, gradient_bytes: int | None = None,
     whole_gradients: bool = False,
 ) -> States:  # fmt: skip
-    """The same by sizes. Where ZeRO's third stage has 32-bit gradients, the master copies are what is shared out and gathered
-    (PyTorch's FSDP), and there are no others."""
+    """Bytes of states from sizes; arguments: see `states`. With ZeRO stage 3 and 32-bit gradients, the sharded and gathered
+    parameters are the master copies (PyTorch's FSDP), and there are no others."""
     size = ELEMENT_BYTES[training.precision]
     gradient_size = gradient_bytes or size
     shared = (own.parameters - own.experts) / replicas + own.experts / expert_replicas
-    here = [shared if training.zero >= stage else own.parameters for stage in (3, 2, 1)]
-    once = training.zero == 3 and gradient_size > size
+    parameters, gradients, optimizer = (shared if training.zero >= stage else own.parameters for stage in (3, 2, 1))
+    only_master = training.zero == 3 and gradient_size > size
     return States(
-        0.0 if once else here[0] * size,
-        (own.parameters if whole_gradients else here[1]) * gradient_size,
-        here[2] * MASTER_BYTES if size < MASTER_BYTES else 0.0,
-        own.states * here[2] / np.maximum(1, own.parameters) * max(size, MASTER_BYTES),
+        0.0 if only_master else parameters * size,
+        (own.parameters if whole_gradients else gradients) * gradient_size,
+        optimizer * MASTER_BYTES if size < MASTER_BYTES else 0.0,
+        own.states * optimizer / np.maximum(1, own.parameters) * max(size, MASTER_BYTES),
     )

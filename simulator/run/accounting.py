@@ -1,4 +1,4 @@
-"""Accounting: what a run comes to in tokens, FLOPs, energy and money. The same for predicted and measured runs."""
+"""Accounting of predicted and measured runs: tokens, FLOPs, energy and cost."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ _MILLION = 1e6
 
 
 def accounted(run: Run, scenario: Scenario) -> Run:
-    """`run` of `scenario` with its tokens, what a target loss takes, FLOPs, energy and cost; None where the scenario does not
-    tell.
+    """A run of a scenario with its tokens, samples to a target loss, FLOPs, energy and cost; None where the scenario does not
+    define them.
 
-    Of paced runs tokens and the target alone are told: they neither compute, nor run on what is described to draw power and to
-    be paid for.
-
-    Neither model nor hardware FLOPs count experts' room that stays empty, or what the busiest rank has beyond the mean.
+    Runs with emulated compute get only tokens and the target: they do not compute, and do not run on the described hardware.
+    Neither model nor hardware FLOPs include unused capacity of experts, or the load of the busiest rank beyond the mean.
     """
     tokens = tokens_per_sample(scenario.model)
-    reached = None if scenario.convergence is None else to_target(scenario.convergence, run)
-    told = replace(run, tokens=None if tokens is None else tokens * run.samples, to_target=reached)
+    target = None if scenario.convergence is None else to_target(scenario.convergence, run)
+    with_tokens = replace(run, tokens=None if tokens is None else tokens * run.samples, to_target=target)
     if run.compute == "paced":
-        return told
+        return with_tokens
     model_flops, recomputed_flops = flops_per_sample(
-        _useful(scenario.model).build_layers(), scenario.training.recompute, scenario.job().recomputed
+        _with_filled_experts(scenario.model).build_layers(), scenario.training.recompute, scenario.job().recomputed
     )
     counted = replace(
-        told,
+        with_tokens,
         model_flops=model_flops * run.samples,
         hardware_flops=(model_flops + recomputed_flops) * run.samples,
         peak_flops=scenario.cluster.device.peak_flops[scenario.training.precision],
@@ -45,13 +43,13 @@ def accounted(run: Run, scenario: Scenario) -> Run:
 
 
 def tokens_per_sample(model: ModelSpec) -> int | None:
-    """Tokens of a sample that the model reads, and writes where it has a decoder; None where it reads something else."""
+    """Tokens per sample that the model reads, plus those that a decoder writes; None if it does not read tokens."""
     read: int | None = getattr(model, "sequence", None)
     return None if read is None else read + getattr(model, "target_sequence", 0)
 
 
-def _useful(model: ModelSpec) -> ModelSpec:
-    """The model whose experts compute what tokens ask of them, and no more."""
+def _with_filled_experts(model: ModelSpec) -> ModelSpec:
+    """The model with experts that compute exactly the tokens routed to them."""
     experts: Experts | None = getattr(model, "experts", None)
     return model if experts is None else model.model_copy(update={"experts": experts.filled})
 
@@ -59,21 +57,23 @@ def _useful(model: ModelSpec) -> ModelSpec:
 def flops_per_sample(
     layers: Sequence[Layer], recompute: Recompute, recomputed: Sequence[bool] | None = None
 ) -> tuple[float, float]:
-    """FLOPs of the forward and the backward pass over one sample, and those of recomputation. recomputed: whether each layer is
-    recomputed; all blocks are, if None."""
-    concerned = recomputed or [not layer.glued for layer in layers]
-    alike = Counter((layer.signature, is_concerned) for layer, is_concerned in zip(layers, concerned, strict=True))
+    """FLOPs of the forward and the backward pass over one sample, and FLOPs of recomputation.
+
+    recomputed: whether each layer is recomputed; all blocks are if None.
+    """
+    is_recomputed = recomputed or [not layer.glued for layer in layers]
+    counts = Counter((layer.signature, again) for layer, again in zip(layers, is_recomputed, strict=True))
     model_flops = recomputed_flops = 0.0
     for layer in {layer.signature: layer for layer in layers}.values():
-        some, others = alike[layer.signature, True], alike[layer.signature, False]
-        model_flops += (some + others) * (layer.forward_flops + layer.backward_flops)
-        recomputed_flops += some * _recomputed_flops(layer, recompute)
+        twice, once = counts[layer.signature, True], counts[layer.signature, False]
+        model_flops += (twice + once) * (layer.forward_flops + layer.backward_flops)
+        recomputed_flops += twice * _recomputed_flops(layer, recompute)
     return model_flops, recomputed_flops
 
 
 def _recomputed_flops(layer: Layer, recompute: Recompute) -> float:
-    """FLOPs of the whole forward pass with full recomputation, of the operators concerned with selective (arXiv 2205.05198,
-    section 5). What flash kernels compute twice inside is not counted, as is usual."""
+    """FLOPs of recomputing a layer: the forward pass with full recomputation, the recomputed operators with selective
+    recomputation (arXiv 2205.05198, section 5). Recomputation inside flash kernels is not counted, as usual."""
     if recompute.kind == "none":
         return 0.0
     if recompute.kind == "full":
@@ -82,7 +82,7 @@ def _recomputed_flops(layer: Layer, recompute: Recompute) -> float:
 
 
 def _bill(run: Run, cluster: Cluster, nodes: int) -> dict[str, Any]:
-    """Energy and cost of a run on so many nodes, each powered and paid for as a whole, idle devices included."""
+    """Energy and cost of a run on a number of nodes, each powered and paid for as a whole, idle devices included."""
     node, bill = cluster.node, {}
     if node.power_W is not None:
         bill["energy_J"] = _by_unit(run, nodes * cluster.pue * _mean_power_W(run, node.power_W, node.idle_power_W))
@@ -92,9 +92,9 @@ def _bill(run: Run, cluster: Cluster, nodes: int) -> dict[str, Any]:
 
 
 def _mean_power_W(run: Run, power_W: float, idle_power_W: float | None) -> float:
-    """Of a node: its full power throughout, or its idle power for the share of a step in which its ranks wait.
+    """Mean power of a node in watts: full power, or idle power for the share of a step in which its ranks wait.
 
-    Assumption: computing and communicating draw full power.
+    Assumption: computing and communicating draw full power. Without a known idle power, so does waiting.
     """
     if idle_power_W is None or run.step_time_s == 0:
         return power_W
@@ -103,7 +103,7 @@ def _mean_power_W(run: Run, power_W: float, idle_power_W: float | None) -> float
 
 
 def _by_unit(run: Run, per_s: float) -> dict[str, float]:
-    """What goes by the second, by what it is told for."""
+    """A quantity that accrues per second, per step, per million samples and per million tokens."""
     per_step = per_s * run.step_time_s
     result = {"per_step": per_step, "per_million_samples": per_step / run.samples * _MILLION}
     if run.tokens:

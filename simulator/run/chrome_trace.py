@@ -1,4 +1,4 @@
-"""Timelines as Chrome trace events, which Perfetto and chrome://tracing open."""
+"""Timelines as Chrome trace events, for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from scaleproof.simulator.common.errors import RunError
 from scaleproof.simulator.run.run import Phase, Run, Stream, write_aside
 
 _US: Final = 1e6
-# the threads of a rank: its main stream, and what moves beside it by phase
+# Threads of a rank: its main stream, and its communication by phase.
 _MAIN: Final = "main"
-_BESIDE: Final = {Phase.SEND: "sends", Phase.RECEIVE: "receives", Phase.SYNCHRONISE: "collectives"}
-# these are waits from arrival to end
+_COMMUNICATION: Final = {Phase.SEND: "sends", Phase.RECEIVE: "receives", Phase.SYNCHRONISE: "collectives"}
+# Phases that are waiting from arrival to end.
 _WAITS: Final = (Phase.WAIT, Phase.INPUT)
 
 
 def write(run: Run, path: Path) -> None:
-    """Writes the run's spans to `path`. Raises RunError when it has none or the file cannot be written."""
+    """Writes a run's spans to `path`. Raises RunError if it has none or the file cannot be written."""
     if run.spans is None:
-        raise RunError(f"{run.scenario}: the run was kept without spans, there is no timeline to write")
+        raise RunError(f"{run.scenario}: the run was saved without spans, so that it has no timeline")
     try:
         write_aside(path, json.dumps(plain(run)).encode())
     except OSError as error:
@@ -29,15 +29,18 @@ def write(run: Run, path: Path) -> None:
 
 
 def plain(run: Run) -> dict[str, Any]:
-    """The trace as data for JSON. `otherData`, which viewers show as metadata, names the run and its framework."""
+    """The trace of a run as plain data for JSON. Viewers show `otherData`, the run and its framework, as metadata."""
     about = {"scenario": run.scenario, "strategy": run.strategy, "origin": run.origin}
     framework = {"framework": run.framework, "framework_is_default": run.framework_is_default} if run.framework else {}
     return {"traceEvents": events(run), "displayTimeUnit": "ms", "otherData": about | framework}
 
 
 def events(run: Run) -> list[dict[str, Any]]:
-    """Trace events in microseconds: a process per rank, with a thread for its main stream and one each for what it sends, what
-    it receives and its collectives; further ones where those overlap. Nothing within a thread does."""
+    """Trace events of a run, in microseconds.
+
+    Each rank is a process with threads for its main stream, its sends, its receives and its collectives, and further threads
+    where these overlap, so that the events of one thread never do.
+    """
     assert run.spans is not None
     names = run.rank_names or tuple(f"rank {rank}" for rank in range(run.ranks))
     result: list[dict[str, Any]] = []
@@ -48,12 +51,12 @@ def events(run: Run) -> list[dict[str, Any]]:
     columns = run.spans.columns()
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     for span in sorted((dict(zip(columns, row, strict=True)) for row in rows), key=lambda span: float(span["start_s"])):
-        result += _main(span, threads) if span["stream"] == Stream.MAIN else _beside(span, threads)
+        result += _main(span, threads) if span["stream"] == Stream.MAIN else _communication(span, threads)
     return [*result, *threads.names()]
 
 
 class _Threads:
-    """Threads of every rank by name, and until when each is taken."""
+    """The threads of all ranks by name, and the time until which each is occupied."""
 
     def __init__(self) -> None:
         self._until_s: dict[tuple[int, str], list[float]] = {}
@@ -63,26 +66,26 @@ class _Threads:
         return self._number(rank, _MAIN, 0)
 
     def free(self, rank: int, name: str, start_s: float, end_s: float) -> int:
-        """The first thread of that name that nothing is in by `start_s`; it is taken until `end_s`."""
+        """The first thread of that name that is free at `start_s`; it is occupied until `end_s`."""
         until_s = self._until_s.setdefault((rank, name), [])
-        which = next((i for i, taken_s in enumerate(until_s) if taken_s <= start_s), len(until_s))
-        until_s[which : which + 1] = [end_s]
-        return self._number(rank, name, which)
+        index = next((i for i, occupied_s in enumerate(until_s) if occupied_s <= start_s), len(until_s))
+        until_s[index : index + 1] = [end_s]
+        return self._number(rank, name, index)
 
     def names(self) -> Iterator[dict[str, Any]]:
         """Events that name all threads, in the order main, sends, receives, collectives."""
-        order = (_MAIN, *_BESIDE.values())
-        for (rank, name, which), number in self._numbers.items():
-            at = {"ph": "M", "pid": rank, "tid": number}
-            yield at | {"name": "thread_name", "args": {"name": name if which == 0 else f"{name} {which + 1}"}}
-            yield at | {"name": "thread_sort_index", "args": {"sort_index": 1000 * order.index(name) + which}}
+        order = (_MAIN, *_COMMUNICATION.values())
+        for (rank, name, index), number in self._numbers.items():
+            event = {"ph": "M", "pid": rank, "tid": number}
+            yield event | {"name": "thread_name", "args": {"name": name if index == 0 else f"{name} {index + 1}"}}
+            yield event | {"name": "thread_sort_index", "args": {"sort_index": 1000 * order.index(name) + index}}
 
-    def _number(self, rank: int, name: str, which: int) -> int:
-        return self._numbers.setdefault((rank, name, which), len(self._numbers))
+    def _number(self, rank: int, name: str, index: int) -> int:
+        return self._numbers.setdefault((rank, name, index), len(self._numbers))
 
 
 def _main(span: dict[str, Any], threads: _Threads) -> Iterator[dict[str, Any]]:
-    """What a rank did on its main stream, and how long it waited for that before."""
+    """Events of a span of the main stream: the wait before it, and the span itself."""
     thread = threads.main(span["rank"])
     arrival_s, start_s, end_s = span["arrival_s"], span["start_s"], span["end_s"]
     if span["phase"] in _WAITS:
@@ -93,9 +96,9 @@ def _main(span: dict[str, Any], threads: _Threads) -> Iterator[dict[str, Any]]:
         yield _event(span, thread, _name(span), start_s, end_s)
 
 
-def _beside(span: dict[str, Any], threads: _Threads) -> Iterator[dict[str, Any]]:
-    """What moved beside the main stream."""
-    name = _BESIDE[Phase(span["phase"])]
+def _communication(span: dict[str, Any], threads: _Threads) -> Iterator[dict[str, Any]]:
+    """The event of a span of communication."""
+    name = _COMMUNICATION[Phase(span["phase"])]
     thread = threads.free(span["rank"], name, span["start_s"], span["end_s"])
     yield _event(span, thread, _name(span), span["start_s"], span["end_s"])
 

@@ -1,4 +1,4 @@
-"""The predicted `Run` of a timeline."""
+"""Makes a predicted `Run` of a timeline."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scaleproof.simulator.run.staleness import run_of, summary
 
 
 def predicted_run(timeline: Timeline, mean: bool = False, **fields: Any) -> Run:
-    """The steps of a timeline after the first as a predicted Run.
+    """A predicted Run of the steps of a timeline after the first.
 
-    mean: as `from_spans` has it. fields: what a program does not know, such as its scenario.
+    mean: see `from_spans`. fields: fields of the Run that a program does not have, such as its scenario.
     """
     program = timeline.program
     if not program.is_static:
@@ -30,11 +30,12 @@ def predicted_run(timeline: Timeline, mean: bool = False, **fields: Any) -> Run:
         mean=mean,
         **fields,
     )
-    return replace(_whole(run), servers=summary(timeline))
+    return replace(_scaled_to_step(run), servers=summary(timeline))
 
 
-def _whole(run: Run) -> Run:
-    """The run with parts scaled to add up to the step time: a rank's own steps differ a little from the steps of all ranks."""
+def _scaled_to_step(run: Run) -> Run:
+    """The run with its parts scaled so that they add up to the step time, since the steps of one rank differ slightly from
+    those of all ranks."""
     known_s = run.step_time_s - run.breakdown_s["other"]
 
     def scaled(parts_s: Mapping[str, float]) -> dict[str, float]:

@@ -1,7 +1,6 @@
-"""Run: what a prediction and a measurement both return.
+"""Run: the result of a prediction or a measurement, and how it is derived from spans, saved and loaded.
 
-The summary is always there; spans (who did what, when) only on request. Everything that is derived from spans is derived
-here, once, for both sides.
+A Run always has a summary; spans, which are intervals of each rank's work, waiting and communication, are optional.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Origin = Literal["predicted", "measured"]
 
 
 class Phase(IntEnum):
-    """What a rank does in a span."""
+    """The kind of work, communication or waiting in a span."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -44,7 +43,7 @@ class Phase(IntEnum):
 
 
 class Stream(IntEnum):
-    """MAIN is what holds a rank up: its spans never overlap. COMMUNICATION runs beside it."""
+    """MAIN: compute and waiting of a rank, whose spans never overlap. COMMUNICATION: transfers, which overlap with MAIN."""
 
     MAIN = 0
     COMMUNICATION = 1
@@ -53,11 +52,11 @@ class Stream(IntEnum):
 COMPUTE_PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 COMMUNICATION_PHASES: Final = (Phase.SYNCHRONISE, Phase.SEND, Phase.RECEIVE)
 SPANS_FILE: Final = "spans.npz"
-# what `run.json` has of it, "" where there is none
+# Key of the digest of the spans in `run.json`; its value is "" without spans.
 _SPANS_DIGEST: Final = "spans_digest"
-# of all columns, unpacked: fifty million spans
+# Maximum size of all columns, uncompressed: fifty million spans.
 _MOST_SPANS_BYTES: Final = 2 * 2**30
-# what a summary says beside the fields, since it follows from them
+# Properties that a summary has in addition to the fields.
 _DERIVED: Final = (
     "samples_per_s", "samples_per_s_per_rank", "tokens_per_s", "tokens_per_s_per_rank", "mfu", "hfu", "bubble_fraction",
     "time_to_target_s", "time_to_target_interval_s",
@@ -82,13 +81,12 @@ SPAN_COLUMNS: Final[dict[str, type]] = {
 
 @dataclass(frozen=True)
 class Spans:
-    """Columns of equal length, one row per span.
+    """Spans as columns of equal length, one row per span.
 
-    arrival_s: when the rank was ready for it; start_s: when work or bytes began to move; end_s: when it was done.
-    [arrival, start) is waiting for others, [start, end) is doing; compute never waits, so its arrival is its start.
-    stage and microbatch are −1 where they do not apply.
-    A WAIT span is waiting for a server from arrival to end, an INPUT span for samples. Seconds count from the same zero on
-    all ranks.
+    arrival_s: the rank is ready; start_s: work or transfer begins; end_s: it is complete. [arrival, start) is waiting for other
+    ranks, [start, end) is work or transfer; compute never waits, so that its arrival is its start. A WAIT span is waiting for a
+    server from arrival to end, an INPUT span waiting for samples. Times have the same origin on all ranks.
+    stage, microbatch: −1 where they do not apply.
     """
 
     rank: NDArray[np.int32]
@@ -111,6 +109,7 @@ class Spans:
         return cls(**{name: np.asarray(columns[name], dtype=kind) for name, kind in SPAN_COLUMNS.items()})
 
     def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in the order of `SPAN_COLUMNS`."""
         return {name: getattr(self, name) for name in SPAN_COLUMNS}
 
     def where(self, mask: NDArray[np.bool_]) -> Spans:
@@ -120,33 +119,32 @@ class Spans:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run, predicted or measured.
+    """One training run, predicted or measured. Fields are None or empty where they are unknown.
 
     scenario: its name. framework: the training software of a predicted run; framework_is_default: whether the scenario left it
-    out. ranks: processes or devices; compute_ranks: those that train (the rest are servers).
-    samples: per step, over all workers; tokens: the same, where the model reads tokens. step_time_s: slope over steady steps.
-    phase_s: mean seconds per step and training rank in each phase on its main stream. breakdown_s: the same time by cause,
-    adding up to step_time_s; "slowest_rank" is by how much the slowest of the ranks that wait for each other computes longer
-    than the mean, as far as that is predicted from the number of ranks. communication_s: mean seconds per step and training
-    rank in which something of the rank's was moving: "exposed", when it waited for that, and "hidden", when it computed or
-    waited for something else.
-    model_flops: of a step's forward and backward passes over all samples; hardware_flops: with what is recomputed;
+    out. ranks: processes or devices; compute_ranks: those that train (the others are servers).
+    samples: per step, over all workers; tokens: per step, if the model reads tokens.
+    step_time_s: slope over steady steps. phase_s: mean seconds per step and training rank in each phase of its main stream.
+    breakdown_s: step time by cause, adding up to step_time_s; "slowest_rank" is the predicted difference between the compute
+    time of the slowest rank that others wait for and the mean. communication_s: mean seconds per step and training rank with
+    transfers in flight: "exposed" while the rank waits for them, "hidden" while it computes or waits for something else.
+    model_flops: of a step's forward and backward passes over all samples; hardware_flops: including recomputation;
     peak_flops: FLOP/s of a training rank's device at the training precision.
-    efficiency, speed_up and baseline: by kind of scaling, weak and strong, against a named run; absent until there is one.
-    memory_bytes_per_rank: of the training rank that needs the most, at its peak; memory_bytes: the same by what holds it;
-    memory_by_stage: `name`, `total_bytes` and `holders_bytes` of each kind of training rank; capacity_bytes: what a rank has.
-    fits: whether that is enough. fit_by: what to set so that it is, where it is not. None and "" until known.
-    energy_J, cost_USD: "per_step", "per_million_samples" and, where there are tokens, "per_million_tokens".
-    Of predicted runs alone: prediction_interval_s, where the step time is with a probability of 90 %, as far as the cluster's
-    numbers are uncertain; spread: the share of its logarithm's variance that each of them brings, the largest first.
-    servers: what became of parameter servers and those who wait for them, as `simulator.run.staleness.summary` has it.
-    to_target: what reaching a target loss takes, as `simulator.scenario.convergence.to_target` has it, where the scenario
-    models that. Of measured runs alone: compute, whether the model computed or ranks waited as long as it is predicted to, so
-    that the run tells of communication; step_time_interval_s: its 95 % confidence interval, where there are enough steps to
-    tell; losses: of the steps, mean over the samples; update_losses: the same of each update after the warm-up's, by the
-    samples that it comes from, where workers go each on its own; verified: `rule`, `deviation` and `tolerance`, how far
-    parameters are from those of one process that follows the same rule, where that was asked for. Their memory_bytes are
-    those that torch's allocator had handed out of a GPU and those that it held ready beside.
+    efficiency, speed_up, baseline: for weak and strong scaling, against the run that `baseline` describes.
+    memory_bytes_per_rank: peak of the training rank that needs the most; memory_bytes: the same by holder;
+    memory_by_stage: `name`, `total_bytes` and `holders_bytes` of each kind of training rank; capacity_bytes: capacity of a
+    rank; fits: whether it suffices; fit_by: settings with which it does. energy_J, cost_USD: "per_step", "per_million_samples"
+    and, with tokens, "per_million_tokens". servers: statistics of parameter servers and their workers, see
+    `simulator.run.staleness.summary`. to_target: updates and samples to a target loss, see
+    `simulator.scenario.convergence.to_target`.
+
+    Only predicted runs: prediction_interval_s, the 90 % interval of the step time under uncertain cluster parameters; spread:
+    the share of the variance of its logarithm that each parameter causes, the largest first. Only measured runs: compute, real
+    or emulated by waiting for the predicted time ("paced"), so that the run measures communication; step_time_interval_s: 95 %
+    confidence interval, if there are enough steps; losses: of each step, mean over the samples; update_losses: of each update
+    after the warm-up, over its samples, if workers are asynchronous; verified: `rule`, `deviation` and `tolerance` of the
+    parameters against those of one process that follows the same rule. Their memory_bytes are those that torch's allocator has
+    allocated, and those that it has reserved in addition.
     """
 
     origin: Origin
@@ -192,11 +190,12 @@ class Run:
 
     @property
     def framework_words(self) -> str:
-        """Name of the framework, with 'by default' where the scenario names none; empty where it is not known."""
+        """Name of the framework, with 'by default' if the scenario names none; empty if it is not known."""
         return framework_words(self.framework, self.framework_is_default)
 
     @property
     def samples_per_s(self) -> float:
+        """Throughput in samples per second, over all workers."""
         return self.samples / self.step_time_s if self.step_time_s > 0 else float("inf")
 
     @property
@@ -213,51 +212,52 @@ class Run:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation: what the passes need, over what all training ranks could compute meanwhile (arXiv
-        2204.02311, appendix B)."""
+        """Model FLOPs utilisation: FLOPs of the passes over peak FLOPs of all training ranks (arXiv 2204.02311, appendix B)."""
         return self._utilisation(self.model_flops)
 
     @property
     def hfu(self) -> float | None:
-        """Hardware FLOPs utilisation: the same with what is recomputed (arXiv 2205.05198, section 6.3)."""
+        """Hardware FLOPs utilisation: FLOPs of passes and recomputation over peak FLOPs (arXiv 2205.05198, section 6.3)."""
         return self._utilisation(self.hardware_flops)
 
     def _utilisation(self, flops: float | None) -> float | None:
-        could_flops = self.compute_ranks * (self.peak_flops or 0.0) * self.step_time_s
-        return None if flops is None or could_flops == 0 else flops / could_flops
+        possible_flops = self.compute_ranks * (self.peak_flops or 0.0) * self.step_time_s
+        return None if flops is None or possible_flops == 0 else flops / possible_flops
 
     @property
     def bubble_fraction(self) -> float:
-        """Share of a step in which a training rank waits for other stages, mean over ranks."""
+        """Share of a step in which training ranks wait for other stages, mean over ranks."""
         return self.breakdown_s.get("bubble", 0.0) / self.step_time_s if self.step_time_s > 0 else 0.0
 
     @property
     def time_to_target_s(self) -> float | None:
-        """By the scenario's model of convergence."""
+        """Seconds to the target loss, with the scenario's model of convergence."""
         return None if self.to_target is None else float(self.to_target["samples"]) / self.samples_per_s
 
     @property
     def time_to_target_interval_s(self) -> tuple[float, float] | None:
-        """Where that is with a probability of 90 %, as far as step time and steps are uncertain; these are independent, so that
-        how far they reach, by logarithms, adds up in squares."""
-        time_s, of_step_s = self.time_to_target_s, self.prediction_interval_s or (self.step_time_s, self.step_time_s)
-        if self.to_target is None or time_s is None or min(*of_step_s, self.step_time_s) <= 0:
+        """The 90 % interval of the seconds to the target loss.
+
+        The errors of step time and number of steps are independent, so that the squares of their logarithms add up.
+        """
+        time_s, step_s = self.time_to_target_s, self.prediction_interval_s or (self.step_time_s, self.step_time_s)
+        if self.to_target is None or time_s is None or min(*step_s, self.step_time_s) <= 0:
             return None
-        of_steps = math.log(self.to_target["steps_interval"][1] / self.to_target["steps"])
-        if self.prediction_interval_s is None and of_steps == 0:
+        steps_width = math.log(self.to_target["steps_interval"][1] / self.to_target["steps"])
+        if self.prediction_interval_s is None and steps_width == 0:
             return None
-        low, high = (math.log(edge_s / self.step_time_s) for edge_s in of_step_s)
-        further = [math.hypot(reach, of_steps) - abs(reach) for reach in (low, high)]
-        return time_s * math.exp(low - further[0]), time_s * math.exp(high + further[1])
+        low, high = (math.log(edge_s / self.step_time_s) for edge_s in step_s)
+        added = [math.hypot(width, steps_width) - abs(width) for width in (low, high)]
+        return time_s * math.exp(low - added[0]), time_s * math.exp(high + added[1])
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be known before it is trusted."""
+        """Warnings that limit the validity of the run."""
         return tuple(self.provenance.get("warnings", "").splitlines())
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the spans, as plain data for JSON, with what follows from it."""
-        names = [one.name for one in fields(self) if one.name != "spans"]
+        """All fields except the spans, and derived properties, as plain data for JSON."""
+        names = [field.name for field in fields(self) if field.name != "spans"]
         return {name: _plain(getattr(self, name)) for name in (*names, *_DERIVED)}
 
 
@@ -268,7 +268,7 @@ def _plain(value: Any) -> Any:
 
 
 def framework_words(name: str, is_default: bool) -> str:
-    """'megatron-core-0.12, by default' of a framework that no scenario names."""
+    """The name of a framework, as in 'megatron-core-0.12, by default' if the scenario does not name it."""
     return f"{name}, by default" if name and is_default else name
 
 
@@ -284,18 +284,18 @@ def from_spans(
 ) -> Run:
     """A Run whose step time, phases and breakdown are derived from spans of steady steps.
 
-    step_ends_s: when each step ended, on the last rank; the first entry is the end of the step before the first steady one,
-    so steps 1, 2, … of the spans lie between consecutive entries (spans of step 0 do not count).
-    servers: for each rank of the spans, whether it is a server. multiplicity: how many ranks each stands for, one if absent.
-    elapsed_s: how long each took for these steps by its own ends, as long as all together if absent. mean: all steps count
-    alike, as where single ones are long for good reason, and the step time is no slope that these do not move.
+    step_ends_s: end of each step on the last rank; the first entry is the end of the step before the first steady one, so that
+    steps 1, 2, … of the spans lie between consecutive entries (spans of step 0 are ignored).
+    servers: whether each rank of the spans is a server. multiplicity: number of ranks that each rank of the spans represents; 1
+    if None. elapsed_s: duration of the steps on each rank; that of all ranks if None. mean: whether the step time is the mean
+    over all steps, where some are long for a reason, instead of the slope, which ignores outliers. fields: other fields.
     """
     count = np.ones(len(servers), dtype=np.int64) if multiplicity is None else multiplicity
     step_time_s = float(np.diff(step_ends_s).mean()) if mean else slope(step_ends_s)
     steady = spans.where((spans.step >= 1) & ~servers[spans.rank])
-    # measured steps vary: parts are scaled to the step they are parts of, which the slope describes best
-    took_s = np.full(len(servers), step_ends_s[-1] - step_ends_s[0]) if elapsed_s is None else elapsed_s
-    scale = np.divide(step_time_s, took_s, out=np.full(len(servers), 1 / (len(step_ends_s) - 1)), where=took_s > 0)
+    # measured steps vary, so that the parts are scaled to the step time
+    total_s = np.full(len(servers), step_ends_s[-1] - step_ends_s[0]) if elapsed_s is None else elapsed_s
+    scale = np.divide(step_time_s, total_s, out=np.full(len(servers), 1 / (len(step_ends_s) - 1)), where=total_s > 0)
     share = count / count[~servers].sum() * scale
     main = steady.where(steady.stream == Stream.MAIN)
     breakdown = _breakdown_s(main, share[main.rank])
@@ -316,9 +316,9 @@ def from_spans(
 
 
 def divided(run: Run, count: float) -> Run:
-    """A run each of whose steps is `count` training steps, told by one of those: times are means over them."""
+    """A run whose steps consist of `count` training steps each, with times per training step."""
 
-    def each(times_s: Mapping[str, float]) -> dict[str, float]:
+    def per_step(times_s: Mapping[str, float]) -> dict[str, float]:
         return {name: seconds / count for name, seconds in times_s.items()}
 
     interval_s = run.step_time_interval_s
@@ -327,22 +327,22 @@ def divided(run: Run, count: float) -> Run:
         step_time_s=run.step_time_s / count,
         step_times_s=tuple(seconds / count for seconds in run.step_times_s),
         step_time_interval_s=interval_s and (interval_s[0] / count, interval_s[1] / count),
-        phase_s=each(run.phase_s),
-        breakdown_s=each(run.breakdown_s),
-        communication_s=each(run.communication_s),
+        phase_s=per_step(run.phase_s),
+        breakdown_s=per_step(run.breakdown_s),
+        communication_s=per_step(run.communication_s),
     )
 
 
 def slope(ends_s: NDArray[np.float64]) -> float:
-    """Seconds per step: the median slope over windows of two steps.
+    """Seconds per step: the median slope of the step ends over windows of two steps.
 
-    Single slow steps do not move it, and steps that are long and short in turn count with their mean.
+    It is robust against single slow steps, and the mean of alternating long and short steps.
     """
     return float(slopes(ends_s))
 
 
 def slopes(ends_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`slope` of each of several series of step ends, which lie along the last axis."""
+    """Seconds per step, as by `slope`, of several series of step ends along the last axis."""
     window = min(2, ends_s.shape[-1] - 1)
     return np.asarray(np.median(ends_s[..., window:] - ends_s[..., :-window], axis=-1) / window)
 
@@ -354,14 +354,14 @@ def _phase_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
-    """Seconds by cause: doing is compute or exposed communication; waiting goes by whom the rank waits for."""
+    """Mean seconds per step and training rank by cause: compute, exposed communication, and waiting by what is waited for."""
     doing, waiting = (main.end_s - main.start_s) * share, (main.start_s - main.arrival_s) * share
     compute = np.isin(main.phase, COMPUTE_PHASES)
     peers = np.isin(main.phase, (Phase.SEND, Phase.RECEIVE))
     server, ranks = main.phase == Phase.WAIT, main.phase == Phase.SYNCHRONISE
     parts = {
         "compute": doing[compute].sum(),
-        # spans do not show by how much compute would be shorter if all devices were equally fast: predictions add it
+        # not visible in spans; predictions split it from compute
         "slowest_rank": 0.0,
         "exposed_communication": doing[peers | ranks].sum(),
         "bubble": waiting[peers].sum(),
@@ -373,9 +373,10 @@ def _breakdown_s(main: Spans, share: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _moving_s(main: Spans, communication: Spans, share: NDArray[np.float64]) -> float:
-    """Seconds in which something of a rank's was moving, whether it waited for that or not; overlaps count once.
+    """Mean seconds per step and training rank with transfers in flight, exposed or hidden; overlaps count once.
 
-    share: of each rank. What a rank's last step leaves moving counts where the step before left as much: at the beginning.
+    share: weight of each rank. Transfers that outlast a rank's last step count at its beginning, where those of the step before
+    would be.
     """
     begin_s, end_s = np.full((2, len(share)), np.inf) * [[1.0], [-1.0]]
     np.minimum.at(begin_s, main.rank, main.arrival_s)
@@ -391,20 +392,22 @@ def _moving_s(main: Spans, communication: Spans, share: NDArray[np.float64]) -> 
 
 
 def save(run: Run, folder: Path) -> None:
-    """Writes `run.json`, and `spans.npz` where the run has spans, each aside and then renamed. The former says which spans are
-    its own: whoever is killed between the two leaves those of another run."""
+    """Writes `run.json`, and `spans.npz` if the run has spans, each to a temporary file that is then renamed.
+
+    The digest of the spans in `run.json` detects an interruption between the two files.
+    """
     digest = ""
     if run.spans is not None:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **run.spans.columns())
         digest = _digest(buffer.getvalue())
         write_aside(folder / SPANS_FILE, buffer.getvalue())
-    told = run.summary() | {_SPANS_DIGEST: digest}
-    write_aside(folder / "run.json", (json.dumps(told, indent=2) + "\n").encode())
+    content = run.summary() | {_SPANS_DIGEST: digest}
+    write_aside(folder / "run.json", (json.dumps(content, indent=2) + "\n").encode())
 
 
 def load_run(folder: Path) -> Run:
-    """The run that `save` wrote into `folder`. Raises OSError, ValueError or KeyError when it is not one."""
+    """Loads the run that `save` wrote into `folder`. Raises OSError, ValueError or KeyError if that is not possible."""
     plain = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     for name in _DERIVED:
         plain.pop(name, None)
@@ -414,28 +417,28 @@ def load_run(folder: Path) -> Run:
         if plain.get(name):
             plain[name] = tuple(plain[name])
     if any(not str(name).isprintable() for name in (plain["scenario"], plain["strategy"], *plain["rank_names"])):
-        raise ValueError("its names have control characters")
+        raise ValueError("its names contain control characters")
     spans = load_spans(folder, plain)
     plain.pop(_SPANS_DIGEST, None)
     return Run(**plain, spans=spans)
 
 
 def load_spans(folder: Path, plain: Mapping[str, Any]) -> Spans | None:
-    """The spans beside a `run.json` that holds `plain`; None where there are none.
+    """Loads the spans that belong to the content `plain` of a `run.json`; None without spans.
 
-    Raises ValueError for those of another run and for what would fill the memory, OSError and others for what is damaged.
+    Raises ValueError for spans of another run or too many, OSError and others for damaged files.
     """
     path = folder / SPANS_FILE
-    # files of before there was a digest have none
+    # older files have no digest
     digest = plain.get(_SPANS_DIGEST)
     if digest == "" or not path.is_file():
         return None
     content = path.read_bytes()
     if digest is not None and digest != _digest(content):
         raise ValueError("its spans are of another run")
-    # through memory: numpy leaves a file open that turns out not to be an archive
+    # from memory, since numpy leaves a file open that is not an archive
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(one.file_size for one in archive.infolist()) > _MOST_SPANS_BYTES:
+        if sum(member.file_size for member in archive.infolist()) > _MOST_SPANS_BYTES:
             raise ValueError(f"its spans take more than {_MOST_SPANS_BYTES >> 30} GiB")
     with np.load(io.BytesIO(content), allow_pickle=False) as columns:
         return Spans.of(columns)
@@ -446,17 +449,17 @@ def _digest(content: bytes) -> str:
 
 
 def write_aside(path: Path, content: bytes) -> None:
-    """Writes a file so that it is either the old one or the new one, never half of it."""
+    """Writes a file atomically: to a temporary file that is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # of this process: another one may write the same file
+    # with the process id, since another process may write the same file
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         aside.write_bytes(content)
         with aside.open("rb") as file:
-            # else the name may outlive a power failure, and what it names not
+            # else the content may be lost after a power failure, though the file has been renamed
             os.fsync(file.fileno())
         aside.replace(path)
     except OSError:
-        # half of it would fill what is left of the disk
+        # an incomplete file would occupy the disk
         aside.unlink(missing_ok=True)
         raise

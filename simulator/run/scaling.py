@@ -1,4 +1,4 @@
-"""Baseline: the smallest configuration that holds a scenario's model, against which its scaling is told."""
+"""Scaling efficiency of a scenario, against a baseline: the smallest configuration whose memory holds its model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from scaleproof.simulator.strategy.hybrid import Hybrid
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.replica_strategy import Replicated
 
-# Step 0 fills what overlaps from step to step; the one after it is steady, and like all that follow where nothing is random.
+# Step 0 fills the overlap between steps; the next one is steady, and equal to all later ones if nothing is random.
 STEPS: Final = 2
-# Predictions that share a model and a cluster share baselines; of many clusters, each asked once, few are kept.
-_KEPT: Final = 256
-# share by which samples a rank may differ untold in weak scaling
-_ALIKE: Final = 0.03
+# Size of the caches: predictions with the same model and cluster share baselines.
+_CACHE_SIZE: Final = 256
+# Relative difference of samples per rank that is not mentioned in weak scaling.
+_SIMILAR: Final = 0.03
 
 
 class Degrees(NamedTuple):
-    """Ranks along each axis; expert, expert_tensor: as in `Plan`."""
+    """Degrees of parallelism; expert, expert_tensor: see `Plan`."""
 
     workers: int = 1
     stages: int = 1
@@ -52,20 +52,20 @@ class Degrees(NamedTuple):
 
 
 class _Smallest(NamedTuple):
-    """A baseline's ranks, and whether they hold the model's states."""
+    """The degrees of a baseline, and whether the model's states fit into its memory."""
 
     degrees: Degrees
-    holds: bool
+    fits: bool
 
     def __str__(self) -> str:
         """'1 worker of 5 stages, the fewest that hold the model'."""
-        if not self.holds:
+        if not self.fits:
             return f"{self.degrees}, which {'does' if self.degrees.ranks == 1 else 'do'} not hold the model"
         return str(self.degrees) if self.degrees.ranks == 1 else f"{self.degrees}, the fewest that hold the model"
 
 
-class _Most(NamedTuple):
-    """What a baseline has at most, and how it trains. workers: 1, unless they share what one alone need not hold."""
+class _BaselineLimits(NamedTuple):
+    """The maximum degrees of a baseline, and its schedule and options. More than 1 worker only if workers shard states."""
 
     degrees: Degrees
     schedule: str
@@ -75,35 +75,38 @@ class _Most(NamedTuple):
 
 @dataclass(frozen=True)
 class _BaselineInputs:
-    """The parts of a scenario that a baseline depends on, beside its strategy; `text` is all that is compared."""
+    """The parts of a scenario that a baseline depends on, without its strategy; equal if their `text` is equal."""
 
     text: str
     scenario: Scenario = field(compare=False)
 
 
-# Seconds, or those of several points.
+# Seconds, or an array of seconds of several points.
 _Seconds = TypeVar("_Seconds", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a scenario's scaling is told against. microbatches: of each of its workers by scaling, each of `microbatch` samples:
-    in weak scaling as many as leave each rank as many samples as in the scenario, in strong scaling all samples of a step."""
+    """The baseline of a scenario's scaling efficiency.
 
-    ground: _BaselineInputs
-    most: _Most
+    microbatch: samples of a microbatch. microbatches: number per worker by kind of scaling: in weak scaling each rank has as
+    many samples as in the scenario, in strong scaling the step has as many.
+    """
+
+    inputs: _BaselineInputs
+    limits: _BaselineLimits
     smallest: _Smallest
     microbatch: int
     microbatches: Mapping[str, int]
 
     @classmethod
     def of(cls, scenario: Scenario) -> Baseline:
-        """The baseline takes microbatches of the scenario's size, on even ranks whatever the scenario's unevenness."""
-        ground = _BaselineInputs(
+        """The baseline of a scenario: microbatches of the same size, and ranks without perturbations."""
+        inputs = _BaselineInputs(
             scenario.model_dump_json(include={"model", "cluster", "framework", "training", "input"}), scenario
         )
-        most, plan = _most(scenario), scenario.strategy.plan
-        smallest = _smallest(ground, most)
+        limits, plan = _limits(scenario), scenario.strategy.plan
+        smallest = _smallest(inputs, limits)
         degrees = smallest.degrees
         microbatch = scenario.samples_per_worker // plan.microbatches
         share = degrees.stages * degrees.tensor / (plan.stages * plan.lockstep)
@@ -111,31 +114,34 @@ class Baseline:
             "weak": max(1, round(plan.microbatches * share)),
             "strong": scenario.total_samples // (microbatch * degrees.workers),
         }
-        return cls(ground, most, smallest, microbatch, counts)
+        return cls(inputs, limits, smallest, microbatch, counts)
 
     @property
     def ranks(self) -> int:
-        """That it has in all."""
+        """Number of ranks."""
         return self.smallest.degrees.ranks
 
     def samples(self, scaling: str) -> int:
-        """Of a step."""
+        """Samples per step, for 'weak' or 'strong' scaling."""
         return self.smallest.degrees.workers * self.microbatches[scaling] * self.microbatch
 
     def is_of(self, run: Run, scaling: str) -> bool:
         """Whether a run of the scenario is the baseline itself."""
         same = run.ranks == self.ranks and self.samples(scaling) == run.samples
-        return same and self.ground.scenario.unevenness == EVEN
+        return same and self.inputs.scenario.unevenness == EVEN
 
     def step_s(self, scaling: str) -> float:
-        """Step time of even ranks."""
+        """Step time of the baseline in seconds, by simulation."""
         return self.timed(
-            scaling, lambda count: _simulated_s(self.ground, self.most, self.smallest.degrees, count, self.microbatch)
+            scaling, lambda count: _simulated_s(self.inputs, self.limits, self.smallest.degrees, count, self.microbatch)
         )
 
     def timed(self, scaling: str, simulated_s: Callable[[int], _Seconds]) -> _Seconds:
-        """Step time, where that of so many microbatches a worker is told. A full pipeline takes the same time for every further
-        microbatch, so a long step is told from two shorter ones."""
+        """Step time in seconds. simulated_s: step time of a given number of microbatches per worker.
+
+        A full pipeline needs the same time for each further microbatch, so that long steps are extrapolated from two shorter
+        ones.
+        """
         microbatches, stages = self.microbatches[scaling], self.smallest.degrees.stages
         filled, more = 2 * stages, 3 * stages
         if microbatches <= more:
@@ -144,91 +150,92 @@ class Baseline:
         return filled_s + (microbatches - filled) / (more - filled) * (more_s - filled_s)
 
     def job(self, microbatches: int) -> tuple[Hybrid, Job]:
-        """What it compiles, with so many microbatches a worker."""
-        return _job(self.ground, self.most, self.smallest.degrees, microbatches, self.microbatch)
+        """The strategy and job of the baseline, with a given number of microbatches per worker."""
+        return _job(self.inputs, self.limits, self.smallest.degrees, microbatches, self.microbatch)
 
 
 def compared(run: Run, scenario: Scenario) -> Run:
-    """`run` of `scenario` with its weak and strong scaling efficiency, its speed-up, and what these are against."""
-    against = Baseline.of(scenario)
+    """A run of a scenario with its weak and strong scaling efficiency, its speed-up, and a description of the baseline."""
+    base = Baseline.of(scenario)
     efficiency, speed_up, baseline = {}, {}, {}
-    for scaling in against.microbatches:
-        samples = against.samples(scaling)
-        per_s = run.samples_per_s if against.is_of(run, scaling) else samples / against.step_s(scaling)
+    for scaling in base.microbatches:
+        samples = base.samples(scaling)
+        per_s = run.samples_per_s if base.is_of(run, scaling) else samples / base.step_s(scaling)
         speed_up[scaling] = run.samples_per_s / per_s
-        efficiency[scaling] = speed_up[scaling] * against.ranks / run.compute_ranks
-        unlike = _unlike(samples / against.ranks, run.samples / run.compute_ranks) if scaling == "weak" else ""
-        each = f"{samples} sample{'s' if samples > 1 else ''} a step{unlike}"
-        baseline[scaling] = f"{against.smallest}, {each}, {per_s:.4g} samples/s"
+        efficiency[scaling] = speed_up[scaling] * base.ranks / run.compute_ranks
+        note = _difference(samples / base.ranks, run.samples / run.compute_ranks) if scaling == "weak" else ""
+        step = f"{samples} sample{'s' if samples > 1 else ''} a step{note}"
+        baseline[scaling] = f"{base.smallest}, {step}, {per_s:.4g} samples/s"
     return replace(run, efficiency=efficiency, speed_up=speed_up, baseline=baseline)
 
 
-def _unlike(each: float, wanted: float) -> str:
-    """How many samples a rank has, where whole microbatches leave it noticeably more or fewer than the scenario does."""
-    times = each / wanted
-    return "" if abs(times - 1) <= _ALIKE else f" ({times:.3g} times as many a rank as in the scenario)"
+def _difference(samples: float, wanted: float) -> str:
+    """A note on the samples per rank, if whole microbatches make them differ noticeably from those of the scenario."""
+    ratio = samples / wanted
+    return "" if abs(ratio - 1) <= _SIMILAR else f" ({ratio:.3g} times as many a rank as in the scenario)"
 
 
 def forget() -> None:
-    """Drops the baselines that are kept from one prediction to the next."""
-    for kept in (_smallest, _states_bytes, _simulated_s):
-        kept.cache_clear()
+    """Clears the caches of baselines."""
+    for cached in (_smallest, _states_bytes, _simulated_s):
+        cached.cache_clear()
 
 
-def _most(scenario: Scenario) -> _Most:
+def _limits(scenario: Scenario) -> _BaselineLimits:
     plan = scenario.strategy.plan
     if not isinstance(scenario.strategy, Replicated):
-        return _Most(Degrees(), "1f1b", False, False)
+        return _BaselineLimits(Degrees(), "1f1b", False, False)
     sharing = plan.sharing if scenario.training.zero else math.gcd(plan.workers, plan.expert)
     stages = plan.stages
     if any(plan.counted):
-        # the baseline's first and last stages have blocks
+        # the first and last stages of the baseline have blocks
         first, last = glued_ends(scenario.model.build_layers())
         stages = min(stages, last - first)
     degrees = Degrees(sharing, stages, plan.tensor, math.gcd(plan.expert, sharing * plan.folds), plan.expert_tensor)
-    return _Most(degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor)
+    return _BaselineLimits(
+        degrees, "gpipe" if plan.schedule == "gpipe" else "1f1b", plan.sequence_parallel, plan.overlap_tensor
+    )
 
 
-@functools.lru_cache(_KEPT)
-def _smallest(ground: _BaselineInputs, most: _Most) -> _Smallest:
-    """The fewest ranks that hold weights, gradients and optimizer state of the model.
+@functools.lru_cache(_CACHE_SIZE)
+def _smallest(inputs: _BaselineInputs, limits: _BaselineLimits) -> _Smallest:
+    """The fewest ranks whose memory holds weights, gradients and optimizer states of the model.
 
-    A lower bound, since activations depend on how many microbatches there are: never more than the scenario itself has, and
-    where those do not hold it either one of its workers.
+    A lower bound, since activations depend on the number of microbatches. Never more ranks than the scenario has; one of its
+    workers if they do not suffice.
     """
-    for degrees in _ladder(most.degrees):
-        if _held_bytes(ground, degrees) <= ground.scenario.cluster.device.capacity_bytes:
+    for degrees in _candidates(limits.degrees):
+        if _states_of_fullest_bytes(inputs, degrees) <= inputs.scenario.cluster.device.capacity_bytes:
             return _Smallest(degrees, True)
-    return _Smallest(most.degrees._replace(workers=1, expert=1, expert_tensor=None), False)
+    return _Smallest(limits.degrees._replace(workers=1, expert=1, expert_tensor=None), False)
 
 
-def _ladder(most: Degrees) -> Iterator[Degrees]:
-    """What may hold a model, the fewest ranks first: tensor-parallel ranks, then stages of them, then workers that share."""
-    for tensor in _divisors(most.tensor):
+def _candidates(limit: Degrees) -> Iterator[Degrees]:
+    """Candidate degrees, the fewest ranks first: tensor-parallel ranks, then stages of them, then workers that shard states."""
+    for tensor in _divisors(limit.tensor):
         yield Degrees(tensor=tensor)
-    for stages in range(2, most.stages + 1):
-        yield Degrees(1, stages, most.tensor)
-    folds = most.tensor // (most.expert_tensor or most.tensor)
-    for workers in _divisors(most.workers)[1 if folds == 1 else 0 :]:
-        yield most._replace(workers=workers, expert=math.gcd(workers * folds, most.expert))
+    for stages in range(2, limit.stages + 1):
+        yield Degrees(1, stages, limit.tensor)
+    folds = limit.tensor // (limit.expert_tensor or limit.tensor)
+    for workers in _divisors(limit.workers)[1 if folds == 1 else 0 :]:
+        yield limit._replace(workers=workers, expert=math.gcd(workers * folds, limit.expert))
 
 
 def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _held_bytes(ground: _BaselineInputs, degrees: Degrees) -> float:
-    """Bytes of states that the fullest rank holds."""
-    each_bytes = _states_bytes(ground, degrees)
-    total_bytes = np.concatenate([[0.0], np.cumsum(each_bytes)])
-    cut = cut_into_stages(ground.scenario.model.build_layers(), degrees.stages)
+def _states_of_fullest_bytes(inputs: _BaselineInputs, degrees: Degrees) -> float:
+    """Bytes of states on the rank that has the most."""
+    total_bytes = np.concatenate([[0.0], np.cumsum(_states_bytes(inputs, degrees))])
+    cut = cut_into_stages(inputs.scenario.model.build_layers(), degrees.stages)
     return max(float(total_bytes[part.stop] - total_bytes[part.start]) for part in cut)
 
 
-@functools.lru_cache(_KEPT)
-def _states_bytes(ground: _BaselineInputs, degrees: Degrees) -> list[float]:
-    """Of each layer on a rank."""
-    scenario = ground.scenario
+@functools.lru_cache(_CACHE_SIZE)
+def _states_bytes(inputs: _BaselineInputs, degrees: Degrees) -> list[float]:
+    """Bytes of states per rank, for each layer."""
+    scenario = inputs.scenario
     tensor, shared = degrees.tensor, degrees.expert_tensor
     shard = Shard(tensor=tensor, expert=degrees.expert)
     if shared is not None and shared < tensor:
@@ -237,23 +244,27 @@ def _states_bytes(ground: _BaselineInputs, degrees: Degrees) -> list[float]:
     return [sum(states([layer], scenario.training, degrees.workers)) for layer in layers]
 
 
-@functools.lru_cache(_KEPT)
-def _simulated_s(ground: _BaselineInputs, most: _Most, degrees: Degrees, microbatches: int, microbatch: int) -> float:
-    strategy, job = _job(ground, most, degrees, microbatches, microbatch)
+@functools.lru_cache(_CACHE_SIZE)
+def _simulated_s(
+    inputs: _BaselineInputs, limits: _BaselineLimits, degrees: Degrees, microbatches: int, microbatch: int
+) -> float:
+    strategy, job = _job(inputs, limits, degrees, microbatches, microbatch)
     return slope(simulate_steady(strategy.compile(job), STEPS).step_ends_s())
 
 
-def _job(ground: _BaselineInputs, most: _Most, degrees: Degrees, microbatches: int, microbatch: int) -> tuple[Hybrid, Job]:
+def _job(
+    inputs: _BaselineInputs, limits: _BaselineLimits, degrees: Degrees, microbatches: int, microbatch: int
+) -> tuple[Hybrid, Job]:
     strategy = Hybrid.model_validate(
         degrees._asdict()
         | {
             "microbatches": microbatches,
-            "schedule": most.schedule,
-            "sequence_parallel": most.sequence_parallel and degrees.tensor > 1,
-            "overlap_tensor": most.overlap_tensor,
+            "schedule": limits.schedule,
+            "sequence_parallel": limits.sequence_parallel and degrees.tensor > 1,
+            "overlap_tensor": limits.overlap_tensor,
         }
     )
-    scenario = ground.scenario
-    decided = with_defaults(strategy, scenario.framework, scenario.training.zero, scenario.training.precision)
-    assert isinstance(decided, Hybrid)
-    return decided, scenario.job(microbatches * microbatch, strategy=decided)
+    scenario = inputs.scenario
+    complete = with_defaults(strategy, scenario.framework, scenario.training.zero, scenario.training.precision)
+    assert isinstance(complete, Hybrid)
+    return complete, scenario.job(microbatches * microbatch, strategy=complete)

@@ -1,7 +1,7 @@
-"""Horizon: how many steps a forecast simulates, so that they tell what a step takes.
+"""The number of steps that a prediction simulates.
 
-Where all steps are alike, a few. Where times are drawn, as many as the scenario has. Where speeds change by the clock, whole
-cycles of what recurs, as far as they can be had: a part of one is no more like the rest than a sunny day is like a year.
+If all steps are identical, a few. If times are random, as many as the scenario has. If speeds change with time, whole periods
+of the recurring changes where possible, since a part of a period is not representative.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 Simulate = Callable[[Program, int, Variation], Timeline]
 
-# Tasks of all steps that are simulated. Static: by replay 2 us and 0.7 kB each, 14 us by events where many share; 4 million are
-# up to a minute and 3 GB. Others: 10 to 30 us each. On a 2-core virtual machine.
+# Maximum number of simulated tasks, by whether the program is static. Static: 2 us and 0.7 kB per task in replay, 14 us in
+# events where many share a resource, so that 4 million tasks need up to a minute and 3 GB. Others: 10 to 30 us per task.
+# Measured on a 2-core virtual machine.
 _MOST_TASKS: Final = {True: 4_000_000, False: 2_000_000}
-# The more tasks a step has, the less it varies: so many tell its mean, unless more are asked for.
+# The more tasks a step has, the less it varies: this number gives its mean, unless the scenario sets `steps`.
 _ENOUGH_TASKS: Final = 2_000_000
-# Of steps that are added for the sake of cycles or of the tail, unless more are asked for: some seconds' worth.
+# Maximum number of tasks in steps that are added for periods or for the tail, unless the scenario sets `steps`: a few seconds.
 _MOST_ADDED: Final = 300_000
-# Of workers that part the first quarter of the steps does not count.
+# Periods to simulate, by whether the program is static: the first quarter of the steps of asynchronous workers is discarded.
 _CYCLES: Final = {True: 3, False: 4}
-# A mean of so many that are in the tail is good to a fifth or so, where the tail is not of the heaviest.
+# Steps with a rank in the tail: their mean has an error of about a fifth, unless the tail is extremely heavy.
 _IN_TAIL: Final = 40
 
 
-def simulated(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Timeline:
-    """As many steps as tell what one takes. Raises FieldError for more than can be simulated."""
+def simulate_steps(scenario: Scenario, program: Program, variation: Variation, simulate: Simulate) -> Timeline:
+    """Simulates as many steps as the step time of a scenario follows from. Raises FieldError for more than can be simulated."""
     steps, cycle_s, cycles = _steps(scenario, program), _cycle_s(scenario), _CYCLES[program.is_static]
     most = steps if "steps" in scenario.model_fields_set else max(steps, _MOST_ADDED // len(program))
     try:
@@ -45,29 +46,29 @@ def simulated(scenario: Scenario, program: Program, variation: Variation, simula
             steps = min(most, 1 + math.ceil(steps / part))
             timeline = simulate(program, steps, variation)
     except OverflowError as error:
-        message = f"{error}; give longer periods, or a share that is taken all the time"
+        message = f"{error}; give longer periods, or a share that is used all the time"
         raise FieldError(("unevenness", "tenants"), message) from None
     return _of_whole_cycles(timeline, cycle_s) if program.is_static and cycle_s else timeline
 
 
 def warnings(scenario: Scenario, timeline: Timeline) -> Iterator[str]:
-    """What the scenario says of times that were not simulated."""
+    """Warnings about perturbations of the scenario that occur only after the simulated steps."""
     lasts_s = _lasts_s(timeline)
     step_s = lasts_s / len(timeline.start_s)
     for field, spells in scenario.unevenness.spells():
         name = ".".join(map(str, ("unevenness", *field)))
         needed_s = spells.after_s if spells.period_s is None else spells.period_s
         if lasts_s < needed_s:
-            so = "begins after" if spells.period_s is None else "recurs every"
+            occurs = "begins after" if spells.period_s is None else "recurs every"
             steps = math.ceil(2 * needed_s / step_s)
             yield (
-                f"{name} {so} {format_time_s(needed_s)}, and the steps simulated end after {format_time_s(lasts_s)}; "
+                f"{name} {occurs} {format_time_s(needed_s)}, and the steps simulated end after {format_time_s(lasts_s)}; "
                 f"set steps={steps} to see it"
             )
 
 
 def _steps(scenario: Scenario, program: Program) -> int:
-    """How many steps to simulate, if no cycles ask for more. Raises FieldError for more than can be."""
+    """The number of steps to simulate, without those added for periods. Raises FieldError if it is too large."""
     unevenness = scenario.unevenness
     if program.is_static and not unevenness.is_random and not unevenness.changes:
         return STEPS
@@ -82,23 +83,24 @@ def _steps(scenario: Scenario, program: Program) -> int:
 
 
 def _tail_steps(scenario: Scenario) -> int:
-    """Of which enough have a rank in the tail."""
+    """The number of steps of which `_IN_TAIL` are expected to have a rank in the tail."""
     tail, ranks = scenario.unevenness.tail, scenario.strategy.training_ranks
     assert tail is not None
     return math.ceil(_IN_TAIL / -math.expm1(ranks * math.log1p(-min(tail.share, 0.5))))
 
 
 def _cycle_s(scenario: Scenario) -> float:
-    """The longest period of what recurs, zero where nothing does."""
-    return max((one.period_s or 0.0 for _, one in scenario.unevenness.spells()), default=0.0)
+    """The longest period of recurring perturbations in seconds, zero without any."""
+    return max((spells.period_s or 0.0 for _, spells in scenario.unevenness.spells()), default=0.0)
 
 
 def _lasts_s(timeline: Timeline) -> float:
+    """Seconds from the beginning to the end of the last task."""
     return float(np.nanmax(timeline.end_s))
 
 
 def _of_whole_cycles(timeline: Timeline, cycle_s: float) -> Timeline:
-    """The steps after the first that take about a whole number of cycles; all, where that is less than one."""
+    """The first step and as many as take about a whole number of periods; all steps, if they take less than one period."""
     since_s = timeline.step_ends_s() - timeline.step_ends_s()[0]
     cycles = math.floor(since_s[-1] / cycle_s + 0.5 * since_s[-1] / len(since_s) / cycle_s)
     steps = 1 + int(np.argmin(np.abs(since_s - cycles * cycle_s)))

@@ -1,1 +1,1 @@
-"""TODO: simulator.scenario."""
+"""Scenarios: their schema, and how they are loaded, changed and written."""

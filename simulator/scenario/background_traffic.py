@@ -1,4 +1,4 @@
-"""Tenancy: what a scenario's tenants take of the resources of its program."""
+"""Background traffic: what a scenario's tenants use of the resources of its program."""
 
 from __future__ import annotations
 
@@ -12,55 +12,58 @@ from scaleproof.simulator.program import Program, Tenancy
 from scaleproof.simulator.program.perturbations import Tenant
 from scaleproof.simulator.scenario.schema import Scenario
 
-_WAYS = ("out", "in", "both")
-# which of what is drawn from the seed is a tenant's phase
+_DIRECTIONS = ("out", "in", "both")
+# index of the tenants' phases among the random streams of the seed
 _PHASE = 2
 
 
-def tenanted(program: Program, scenario: Scenario) -> Program:
-    """The scenario's program with its tenants on the links of nodes to the network. Raises FieldError where no message of it
-    passes a link that a tenant is on."""
+def with_background_traffic(program: Program, scenario: Scenario) -> Program:
+    """The scenario's program with its tenants' traffic on the links between nodes and the network.
+
+    Raises FieldError if no message of the program uses any link of a tenant.
+    """
     tenants = scenario.unevenness.tenants
     if not tenants:
         return program
-    tenancies = [one for number, tenant in enumerate(tenants) for one in _of(number, tenant, program, scenario)]
-    # what is there all the time, and whoever else is, need not be followed
+    tenancies = [tenancy for number, tenant in enumerate(tenants) for tenancy in _tenancies(number, tenant, program, scenario)]
+    # a constant share only lowers the capacity, and need not be simulated
     capacity, weights = program.resources.capacity.copy(), _weights(program)
-    for one in tenancies:
-        if one.cycle.is_for_ever and one.share:
-            capacity[one.resource] *= 1 - one.share
-    left = tuple(
-        one._replace(weight=one.weight * float(weights[one.resource]))
-        for one in tenancies
-        if one.weight or not one.cycle.is_for_ever
+    for tenancy in tenancies:
+        if tenancy.cycle.is_for_ever and tenancy.share:
+            capacity[tenancy.resource] *= 1 - tenancy.share
+    simulated = tuple(
+        tenancy._replace(weight=tenancy.weight * float(weights[tenancy.resource]))
+        for tenancy in tenancies
+        if tenancy.weight or not tenancy.cycle.is_for_ever
     )
-    return replace(program, resources=replace(program.resources, capacity=capacity, tenancies=left))
+    return replace(program, resources=replace(program.resources, capacity=capacity, tenancies=simulated))
 
 
-def _of(number: int, tenant: Tenant, program: Program, scenario: Scenario) -> Iterator[Tenancy]:
+def _tenancies(number: int, tenant: Tenant, program: Program, scenario: Scenario) -> Iterator[Tenancy]:
+    """What one tenant uses of each resource. Raises FieldError if it uses none."""
     names = {name: resource for resource, name in enumerate(program.resources.names)}
-    found = False
+    uses_any = False
     for node in range(scenario.cluster.nodes) if tenant.nodes is None else tenant.nodes:
         cycle = tenant.cycle(1.0, scenario.unevenness.drawn_phase(_PHASE, number, node))
         for endpoint in _endpoints(node, scenario):
-            for resource in (names[name] for way in _WAYS if (name := f"network {endpoint} {way}") in names):
-                found = True
+            for resource in (names[name] for direction in _DIRECTIONS if (name := f"network {endpoint} {direction}") in names):
+                uses_any = True
                 yield Tenancy(resource, cycle, tenant.share or 0.0, float(tenant.flows or 0))
-    if not found:
-        which = "any node" if tenant.nodes is None else "node " + ", ".join(map(str, tenant.nodes))
-        message = f"no message passes the network link of {which}; name nodes whose ranks talk to those of other nodes"
+    if not uses_any:
+        nodes = "any node" if tenant.nodes is None else "node " + ", ".join(map(str, tenant.nodes))
+        message = f"no message uses the network link of {nodes}; name nodes whose ranks communicate with other nodes"
         raise FieldError(("unevenness", "tenants", number), message)
 
 
 def _endpoints(node: int, scenario: Scenario) -> Sequence[int]:
-    """What the network knows a node by: itself, or its cards, where it tells them apart."""
+    """The network endpoints of a node: its cards if the topology distinguishes them, else the node itself."""
     network, cards = scenario.cluster.network, scenario.cluster.node.cards_used
-    apart = cards if network is not None and network.topology.tells_cards_apart else 1
-    return range(node * apart, (node + 1) * apart)
+    endpoints = cards if network is not None and network.topology.tells_cards_apart else 1
+    return range(node * endpoints, (node + 1) * endpoints)
 
 
 def _weights(program: Program) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Of each resource the largest weight of what uses it, so that a flow of others gets as much as one of ours."""
+    """The largest weight of a task that uses each resource, shape (resources,); background flows get this weight per flow."""
     task, resource, _ = program.routes.used(program.route)
     weights = np.zeros(len(program.resources.names))
     np.maximum.at(weights, resource, program.weight[task])

@@ -1,4 +1,4 @@
-"""A cluster's device given by name, by path, or as another one with changes: what its file says, put in its place."""
+"""Resolves a cluster's device that is given by name, by path, or as another device with changes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scaleproof.simulator.common.yaml_file import FieldPath, Located
 
 
 def resolve_device(located: Located, cluster: FieldPath, folder: Path) -> None:
-    """Replaces `device: NAME` and `device: {base: NAME, ...}` of the cluster at `cluster`; `folder`: where paths start.
+    """Replaces `device: NAME` and `device: {base: NAME, ...}` of the cluster at `cluster` by the content of the device's file.
 
-    What is beside `base` changes what the base says, field by field. Raises ScenarioError.
+    Other fields next to `base` override those of the base. folder: where relative paths start. Raises ScenarioError.
     """
     parent: Any = located.data
     for key in cluster:
@@ -33,13 +33,13 @@ def resolve_device(located: Located, cluster: FieldPath, folder: Path) -> None:
 
 
 def forget_usable_memory(device: Any) -> None:
-    """Takes from a device whose memory has been changed what was usable of it before."""
+    """Removes the usable memory from a device whose memory has been changed."""
     if isinstance(device, dict):
         device.pop("usable_memory", None)
 
 
 def _read(located: Located, path: FieldPath, reference: object, folder: Path) -> Located:
-    """The file of a device, which has no base itself."""
+    """Reads the file of a device. Raises ScenarioError if it does not exist or has a base itself."""
     where = f"{located.place(path)}: {'.'.join(map(str, path))}"
     if not isinstance(reference, str):
         raise ScenarioError([f"{where}: expected the name or path of a device, got {str(reference)[:60]!r}"])
@@ -47,7 +47,7 @@ def _read(located: Located, path: FieldPath, reference: object, folder: Path) ->
         file = catalog.find_part("device", reference, folder)
     except NotFoundError as error:
         raise ScenarioError([f"{where}: {error}"]) from None
-    found = yaml_file.read(file)
-    if isinstance(found.data, dict) and "base" in found.data:
-        raise ScenarioError([f"{found.place(('base',))}: base: a device's file says all of it; copy what it has in common"])
-    return found
+    device = yaml_file.read(file)
+    if isinstance(device.data, dict) and "base" in device.data:
+        raise ScenarioError([f"{device.place(('base',))}: base: not allowed in a device file; copy the fields of the base"])
+    return device

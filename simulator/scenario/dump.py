@@ -1,6 +1,6 @@
-"""Scenario text: a scenario as the YAML that loads to it again, so that what was run can be run again.
+"""Writes a scenario as YAML that loads to an equal scenario, so that a run can be repeated.
 
-Fields that say what is usual are left out; quantities are written in the unit that takes the fewest digits, unrounded.
+Fields with their default values are left out; quantities are written exactly, in the unit that needs the fewest digits.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 FILE: Final = "scenario.yaml"
 _WIDTH: Final = 120
-# wider than any part is
+# wider than any part
 _ONE_LINE: Final = 10_000
 
 
 def dump(scenario: Scenario, by_name: bool = False) -> str:
     """YAML that loads to an equal scenario.
 
-    by_name: parts that say what one that ships does are given by its name; else models, clusters and devices are written out,
-    so that nothing depends on what ships. A framework that ships is named either way: it stands for a version of its software.
+    by_name: whether models, clusters and devices that equal shipped ones are given by name; else they are written out, so that
+    the text does not depend on shipped files. Shipped frameworks are always given by name, which stands for a version.
     """
     plain = {"name": scenario.name, **_plain(scenario)}
     plain["strategy"] = _plain(scenario.strategy, _decided_by_frameworks(scenario))
@@ -45,14 +45,14 @@ def dump(scenario: Scenario, by_name: bool = False) -> str:
 
 
 def dump_part(scenario: Scenario, part: str, always: Collection[str] = ()) -> str:
-    """A line of YAML for 'strategy' or another part: what it says that is not usual, and the fields named in any case."""
+    """One line of YAML for 'strategy' or another part: fields that differ from their defaults, and those in `always`."""
     always = (*always, *_decided_by_frameworks(scenario)) if part == "strategy" else always
     plain = _plain(getattr(scenario, part), always)
     return f"{part}: {written(plain, default_flow_style=True, width=_ONE_LINE).rstrip()}"
 
 
 def dump_framework(scenario: Scenario) -> str:
-    """A line of YAML for the framework: its name, or what it consists of where none that ships is equal."""
+    """One line of YAML for the framework: its name if an equal one is shipped, else its fields."""
     framework = _framework(scenario)
     if isinstance(framework, str):
         return f"framework: {framework}"
@@ -64,22 +64,23 @@ def _framework(scenario: Scenario) -> Any:
 
 
 def written(plain: Mapping[str, Any], *, default_flow_style: bool | None = None, width: int = _WIDTH) -> str:
-    """Plain data as YAML for people: what holds no other lists and mappings takes a line. Arguments as PyYAML has them."""
-    look: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": default_flow_style, "width": width}
-    text: str = yaml.dump(plain, Dumper=_Dumper, **look)
+    """Plain data as readable YAML; lists and mappings of scalars take one line. Arguments: see PyYAML's `dump`."""
+    style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": width}
+    text: str = yaml.dump(plain, Dumper=_Dumper, default_flow_style=default_flow_style, **style)
     return text
 
 
 def keep(scenario: Scenario, folder: Path) -> None:
-    """Writes the scenario beside its runs. Raises OSError where it cannot."""
+    """Writes the scenario into the folder of its runs. Raises OSError if that fails."""
     write_aside(folder / FILE, dump(scenario).encode())
 
 
 def _plain(part: Spec, always: Collection[str] = ()) -> dict[str, Any]:
-    """What a part says that is not usual, of which kind it is, and the fields named."""
-    usual = {info.alias or name: info.get_default(call_default_factory=True) for name, info in type(part).model_fields.items()}
-    told = fields_of(Value(part, None))
-    return {name: _said(value) for name, value in told if name in ("kind", *always) or value.value != usual[name]}
+    """The kind of a part, its fields that differ from their defaults, and those in `always`, as plain data."""
+    fields = type(part).model_fields
+    defaults = {info.alias or name: info.get_default(call_default_factory=True) for name, info in fields.items()}
+    values = fields_of(Value(part, None))
+    return {name: _plain_value(value) for name, value in values if name in ("kind", *always) or value.value != defaults[name]}
 
 
 def _decided_by_frameworks(scenario: Scenario) -> tuple[str, ...]:
@@ -88,24 +89,24 @@ def _decided_by_frameworks(scenario: Scenario) -> tuple[str, ...]:
     return tuple(fields[name].alias or name for name in DECIDED if name in fields)
 
 
-def _said(told: Value) -> Any:
-    value, unit = told
+def _plain_value(value_and_unit: Value) -> Any:
+    value, unit = value_and_unit
     if isinstance(value, Recompute):
         return value.shorthand
     if isinstance(value, Spec):
         return _plain(value)
     if isinstance(value, Mapping):
-        return {str(key): _said(Value(inner, unit)) for key, inner in value.items()}
+        return {str(key): _plain_value(Value(inner, unit)) for key, inner in value.items()}
     if isinstance(value, tuple):
-        return [_said(Value(inner, unit)) for inner in value]
+        return [_plain_value(Value(inner, unit)) for inner in value]
     return unit.exactly(value) if isinstance(value, float) and unit is not None else value
 
 
 def _name_parts(plain: dict[str, Any], scenario: Scenario) -> None:
-    """Puts names in the place of parts that ship."""
-    for part, kept in (("model", scenario.model), ("cluster", scenario.cluster)):
-        if kept.name in catalog.names(catalog.PARTS[part]) and _shipped(part, kept.name) == kept:
-            plain[part] = kept.name
+    """Replaces parts that equal shipped ones by their names."""
+    for part, spec in (("model", scenario.model), ("cluster", scenario.cluster)):
+        if spec.name in catalog.names(catalog.PARTS[part]) and _shipped(part, spec.name) == spec:
+            plain[part] = spec.name
     if isinstance(plain["cluster"], dict):
         device = scenario.cluster.device
         plain["cluster"]["device"] = next((name for name, one in _devices() if one == device), plain["cluster"]["device"])
@@ -120,17 +121,17 @@ def _shipped(part: str, name: str) -> ModelSpec | Cluster:
 
 @functools.cache
 def _devices() -> tuple[tuple[str, Device], ...]:
-    """Those that ship, with their names."""
+    """The shipped devices with their names."""
     paths = {name: catalog.find_part("device", name, Path()) for name in catalog.names("devices")}
     return tuple((name, load_device(path)) for name, path in paths.items())
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes paragraphs as such."""
+    """Writes paragraphs in folded style."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """A paragraph that ends in a newline, as `source: >` reads one, is folded again."""
+    """Represents a paragraph that ends in a newline, as read from `source: >`, in folded style."""
     style = ">" if text.endswith("\n") and text == " ".join(text.split()) + "\n" else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 

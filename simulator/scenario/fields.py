@@ -1,4 +1,4 @@
-"""Fields: which there are, by the path that `--set` takes, what a scenario says in each, and in which two scenarios differ."""
+"""Fields of scenarios by the path that `--set` takes: their values, units and types, and the differences of two scenarios."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from scaleproof.simulator.frameworks import Framework
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import KINDS, Strategy
 
-# Words about a part that say nothing of how it works.
-_WORDS: Final = ("description", "source", "provenance")
+# Fields of text that do not affect results.
+_TEXTS: Final = ("description", "source", "provenance")
 _NONE: Final = "–"
-# that people write, and those of a double precision number
+# Significant digits that people write, and those that identify a double precision number.
 _FEW_DIGITS: Final = 6
 _MOST_DIGITS: Final = 17
-# numbers outside are written in another unit, if there is one
+# Numbers outside this range are written in another unit, if possible.
 _HANDY: Final = (1.0, 1000.0)
-# whole numbers below are written with all their digits
+# Whole numbers below are written with all their digits.
 _MOST_WHOLE: Final = 1e15
 
 
 class FieldUnit(NamedTuple):
-    """What a field's number counts, in SI. symbol: as YAML has it. per: how many of the symbol's units one SI unit is. names:
-    what people write it in, the usual first."""
+    """The unit of a field, whose value is in SI units.
+
+    symbol: in YAML. per: number of the symbol's units in one SI unit. names: units that people write, the usual one first.
+    """
 
     symbol: str
     parse: Callable[[object], float]
@@ -42,29 +44,29 @@ class FieldUnit(NamedTuple):
     names: tuple[str, ...] = ()
 
     def exactly(self, value: float) -> str:
-        """'25 Gbit/s' of 3.125e9: short text that reads as this number to its last bit, in a unit that suits its size."""
+        """The shortest text that parses to exactly this number, such as '25 Gbit/s' for 3.125e9."""
         if value == 0:
             return f"0 {self.symbol}"
         return next((text for text in self._texts(value) if self.parse(text) == value), f"{value * self.per!r} {self.symbol}")
 
     def _texts(self, value: float) -> Iterator[str]:
-        """What may be written, the shortest first; in all units where those that suit take many digits."""
+        """Candidate texts, the shortest first; units outside the handy range only after all short texts in it."""
         numbers = {name: value / self.parse(f"1 {name}") for name in self.names}
         handy = {name: number for name, number in numbers.items() if _HANDY[0] <= number < _HANDY[1]}
         every = dict(sorted(numbers.items(), key=lambda item: (item[1] < _HANDY[0], item[1])))
         for some, most_digits in ((handy, _FEW_DIGITS), (every, _MOST_DIGITS)):
             for digits, (name, number) in itertools.product(range(1, most_digits + 1), some.items()):
-                for near in (number, *_beside(number, digits)):
+                for near in (number, *_neighbours(number, digits)):
                     yield f"{_decimal(near, digits)} {name}"
 
 
-def _beside(number: float, digits: int) -> tuple[float, ...]:
-    """The next numbers, which dividing may have missed, where digits tell them apart."""
+def _neighbours(number: float, digits: int) -> tuple[float, ...]:
+    """The adjacent floating-point numbers, if the digits distinguish them: the division may have missed by one."""
     return (math.nextafter(number, 0), math.nextafter(number, math.inf)) if digits == _MOST_DIGITS else ()
 
 
 def _decimal(number: float, digits: int) -> str:
-    """Rounded to so many digits, without an exponent where people write none."""
+    """A number rounded to `digits` significant digits, without an exponent for common sizes."""
     rounded = float(f"{number:.{digits - 1}e}")
     return f"{rounded:.0f}" if rounded.is_integer() and rounded < _MOST_WHOLE else repr(rounded)
 
@@ -92,7 +94,7 @@ _MEMORY: Final = FieldUnit("B/s", units.parse_Bps, _counted("B/s"), names=_BYTES
 
 
 class Value(NamedTuple):
-    """What a field says: a number in SI, a word, or a part. unit: of a number that has one."""
+    """The value of a field: a number in SI units, a text, or a part. unit: None for numbers without one."""
 
     value: Any
     unit: FieldUnit | None
@@ -107,13 +109,13 @@ class Value(NamedTuple):
         if _is_table(self.value):
             return _entries(len(self.value))
         if isinstance(self.value, tuple):
-            return ", ".join(str(Value(one, self.unit)) for one in self.value) or _NONE
+            return ", ".join(str(Value(item, self.unit)) for item in self.value) or _NONE
         return str(self.value)
 
 
 @dataclass(frozen=True)
 class Change:
-    """A field in which two scenarios differ, and what each says there, for people."""
+    """A field in which scenarios A and B differ, with the value of each as text."""
 
     field: str
     a: str
@@ -121,28 +123,28 @@ class Change:
 
 
 def value_at(scenario: Scenario, path: str) -> Value:
-    """What the scenario says in a field such as `cluster.network.bandwidth`. Raises InputError where there is none."""
-    found: Value = Value(scenario, None)
+    """The value of a field such as `cluster.network.bandwidth` of a scenario. Raises InputError if there is no such field."""
+    value: Value = Value(scenario, None)
     for at, key in enumerate(path.split(".")):
-        known = dict(fields_of(found))
+        known = dict(fields_of(value))
         if key not in known:
             where = ".".join(path.split(".")[:at]) or "scenario"
-            if found.value is None:
-                raise InputError(f"{path}: the scenario says nothing of {where}; set it first")
+            if value.value is None:
+                raise InputError(f"{path}: the scenario has no {where}; set it first")
             raise InputError(f"{path}: {_unknown(where, key, known)}")
-        found = known[key]
-    return found
+        value = known[key]
+    return value
 
 
 class Field(NamedTuple):
-    """A field that scenarios may have. column: what tables call it: its path, with the unit."""
+    """A field that scenarios may have. column: its name in tables, which is its path with the unit."""
 
     info: FieldInfo
     column: str
 
 
 def field_at(path: str) -> Field:
-    """The field at a path, of any kind of part that may be there. Raises InputError for one that no scenario has."""
+    """The field at a path, for any kind of parts on the path. Raises InputError if no scenario has such a field."""
     specs: list[type[Spec]] = [Scenario]
     info: FieldInfo | None = None
     names: list[str] = []
@@ -164,9 +166,9 @@ def field_at(path: str) -> Field:
 
 
 def _specs(annotation: Any) -> Iterator[type[Spec]]:
-    """All parts that a field may hold; nothing of a mapping's values."""
+    """The types of all parts that a field may have, without those of a mapping's values."""
     if annotation is Strategy:
-        yield from (found for name in KINDS.names() if (found := KINDS.find(name)) is not None)
+        yield from (kind for name in KINDS.names() if (kind := KINDS.find(name)) is not None)
     elif isinstance(annotation, type) and issubclass(annotation, Spec):
         yield annotation
     elif get_origin(annotation) is not dict:
@@ -181,8 +183,10 @@ def _unknown(where: str, key: str, known: Mapping[str, object]) -> str:
 
 
 def differences(a: Scenario, b: Scenario) -> tuple[Change, ...]:
-    """The fields in which two scenarios differ, but for names and words about them. Of parts of different kinds those are left
-    out that only one has, where it says nothing unusual."""
+    """The fields in which two scenarios differ, except names and descriptions.
+
+    If parts have different kinds, fields that only one of them has are left out where they have their default values.
+    """
     return tuple(change for change in _differences("", Value(a, None), Value(b, None)) if change.field != "name")
 
 
@@ -194,31 +198,32 @@ def _differences(path: str, a: Value, b: Value) -> Iterator[Change]:
         return
     parts = (Spec, dict)
     if isinstance(a.value, parts) or isinstance(b.value, parts):
-        ours, theirs = dict(_told(a, b)), dict(_told(b, a))
-        for key in dict.fromkeys([*ours, *theirs]):
+        a_fields, b_fields = dict(_compared_fields(a, b)), dict(_compared_fields(b, a))
+        for key in dict.fromkeys([*a_fields, *b_fields]):
             inner = f"{path}.{key}" if path else key
-            yield from _differences(inner, ours.get(key, Value(None, None)), theirs.get(key, Value(None, None)))
+            yield from _differences(inner, a_fields.get(key, Value(None, None)), b_fields.get(key, Value(None, None)))
     elif _is_table(a.value) or _is_table(b.value):
         before, after = a.value or (), b.value or ()
-        alike = sum(one == other for one, other in zip(before, after, strict=False))
-        same = f", {alike} of them the same" if alike else ""
+        equal = sum(one == other for one, other in zip(before, after, strict=False))
+        same = f", {equal} of them the same" if equal else ""
         yield Change(path, _entries(len(before)), _entries(len(after)) + same)
     else:
-        yield Change(path, *_unlike(a, b))
+        yield Change(path, *_different_texts(a, b))
 
 
-def _told(part: Value, other: Value) -> Iterator[tuple[str, Value]]:
-    """The fields of a part, without those that are usual where the other part has none such."""
-    theirs = dict(fields_of(other))
+def _compared_fields(part: Value, other: Value) -> Iterator[tuple[str, Value]]:
+    """The fields of a part, without those with default values that the other part does not have."""
+    other_fields = dict(fields_of(other))
     known = type(part.value).model_fields if isinstance(part.value, Spec) else {}
-    usual = {_name(name, info): info.default for name, info in known.items()}
+    defaults = {_name(name, info): info.default for name, info in known.items()}
     for name, value in fields_of(part):
-        if name not in _WORDS and (name in theirs or name == "kind" or name not in usual or usual[name] != value.value):
+        is_relevant = name in other_fields or name == "kind" or name not in defaults or defaults[name] != value.value
+        if name not in _TEXTS and is_relevant:
             yield name, value
 
 
 def fields_of(part: Value) -> Iterator[tuple[str, Value]]:
-    """The fields of a part by the names that YAML has for them; the entries of a mapping, which all have its unit."""
+    """The fields of a part with their names in YAML; for a mapping its entries, which all have its unit."""
     if isinstance(part.value, Spec):
         for name, info in type(part.value).model_fields.items():
             unit = _MEMORY if name == "memory_bandwidth_Bps" else _unit((info.annotation, *info.metadata))
@@ -233,12 +238,12 @@ def _name(name: str, info: FieldInfo) -> str:
 
 
 def _unit(annotation: tuple[Any, ...]) -> FieldUnit | None:
-    """The unit that some part of an annotation is read in."""
+    """The unit of the validator that an annotation contains, if any."""
     for part in annotation:
         if isinstance(part, BeforeValidator) and part.func in _UNITS:
             return _UNITS[part.func]  # type: ignore[index]
-        if found := _unit(get_args(part)):
-            return found
+        if unit := _unit(get_args(part)):
+            return unit
     return None
 
 
@@ -246,13 +251,13 @@ def _entries(count: int) -> str:
     return _NONE if count == 0 else f"{count} entr{'y' if count == 1 else 'ies'}"
 
 
-def _unlike(a: Value, b: Value) -> tuple[str, str]:
-    """Both for people, with as many digits as tell them apart."""
+def _different_texts(a: Value, b: Value) -> tuple[str, str]:
+    """Both values as text, with as many digits as needed to distinguish them."""
     short = str(a), str(b)
     if short[0] != short[1]:
         return short
-    ours, theirs = (one.unit.exactly(one.value) if one.unit else repr(one.value) for one in (a, b))
-    return ours, theirs
+    a_text, b_text = (value.unit.exactly(value.value) if value.unit else repr(value.value) for value in (a, b))
+    return a_text, b_text
 
 
 def _is_table(value: Any) -> bool:

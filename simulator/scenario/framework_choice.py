@@ -1,4 +1,4 @@
-"""Which framework a scenario is trained with: the default, what a scenario needs of it, and which fields it decides."""
+"""The framework of a scenario: the default, the features that the scenario needs, and the strategy fields that it decides."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ DECIDED: Final = (
     "balance",
 )  # fmt: skip
 _NAMED_LAST: Final = ("ideal", "gloo-cpu")
-# Alternatives that an error names at most.
+# Maximum number of alternatives in an error message.
 _MOST_NAMED: Final = 6
 
 
 def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) -> frozenset[str]:
-    """What a scenario needs of its framework, by the names of `Feature`."""
+    """The features that a scenario needs, by the names of `Feature`."""
     plan = strategy.plan
     needed = {
         "parameter_server": isinstance(strategy, ParameterServer) or plan.servers > 0,
@@ -56,10 +56,9 @@ def features(strategy: Strategy, precision: Any, zero: int, cluster: Cluster) ->
 
 
 def default_framework(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, cluster: Cluster) -> Framework:
-    """The framework that the cluster names, or that most users of such a strategy train with; docs/guides/frameworks.md has
-    the table.
+    """The default framework: the cluster's, else the usual one of the strategy (table in docs/guides/frameworks.md).
 
-    Of these the first that supports what is needed; `ideal` where none does.
+    The first of them that supports the needed features; `ideal` if none does.
     """
     needed = features(strategy, precision, zero, cluster)
     own = () if cluster.framework is None else (cluster.framework,)
@@ -78,24 +77,24 @@ def _usual(strategy: Strategy, precision: Any, zero: int, model: ModelSpec, clus
         return ("tensorflow-1-servers", "gloo-cpu")
     is_transformer = hasattr(model, "sequence")
     if isinstance(strategy, Hybrid | Pipeline) and is_transformer and zero < 2:
-        # training in 8 bits at scale is what the recipes of NeMo and Megatron Bridge are for
+        # the recipes of NeMo and Megatron Bridge are made for 8-bit training at scale
         return ("nemo", "megatron-core-0.12") if is_narrow(precision) else ("megatron-core-0.12", "torchtitan")
     by_zero = {0: "pytorch-ddp", 1: "deepspeed-zero", 2: "deepspeed-zero", 3: "pytorch-fsdp2"}
     return by_zero[zero], "torchtitan", "torchtitan-compiled", "megatron-core-0.12"
 
 
 def _has_processors_alone(cluster: Cluster) -> bool:
-    """Whether ranks compute on the cores of a node's processors."""
+    """Whether ranks compute on CPU cores."""
     kernels = cluster.device.kernels
     return cluster.node.cores is not None or (kernels is not None and kernels.generation == "cpu")
 
 
 def check_supported(framework: Framework, needed: frozenset[str]) -> None:
-    """Raises FieldError for what the framework does not support, with frameworks that do."""
+    """Raises FieldError if the framework lacks a needed feature, and names frameworks that have it."""
     missing = sorted(needed - set(framework.supports))
     if not missing:
         return
-    # software that users have before the bound that hardware sets, and what is for processors
+    # real training software first, then the ideal bound and CPU software
     others = sorted(supporting(needed), key=lambda name: name in _NAMED_LAST)
     hint = f"use {', '.join(others[:_MOST_NAMED])}" if others else "change the strategy, precision or device"
     words = ", ".join(name.replace("_", " ") for name in missing)
@@ -103,14 +102,14 @@ def check_supported(framework: Framework, needed: frozenset[str]) -> None:
 
 
 def check_attention(framework: Framework, model: ModelSpec) -> None:
-    """Raises FieldError for a model with flash attention in a framework that has none."""
+    """Raises FieldError for a model with flash attention and a framework without it."""
     if getattr(model, "flash", False) and not framework.has_flash:
         message = f"{framework.name} has no flash attention; set model.flash=false, or use a later framework"
         raise FieldError(("framework",), message)
 
 
 def suits(plan: Plan, zero: int) -> dict[str, bool]:
-    """Which of the fields that a framework may decide apply to a plan; those that are not named always do."""
+    """Whether each of the fields that a framework may decide applies to a plan; fields that are not in the result always do."""
     return {
         "split_sends": plan.tensor > 1 and plan.stages > 1,
         "context_by": plan.context > 1,
@@ -121,24 +120,24 @@ def suits(plan: Plan, zero: int) -> dict[str, bool]:
 
 
 def decided(framework: Framework, plan: Plan, zero: int, precision: Any) -> dict[str, Any]:
-    """Values of strategy fields that the framework decides where a scenario leaves them out."""
+    """Values that the framework decides for strategy fields that a scenario leaves out."""
     defaults, applies = framework.defaults, suits(plan, zero)
-    found = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True) and name != "reshard"}
-    found["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
+    values = {name: getattr(defaults, name) for name in DECIDED if applies.get(name, True) and name != "reshard"}
+    values["reshard"] = False if defaults.keeps_in_pipelines and zero == 3 and plan.stages > 1 else None
     if defaults.bucket_parameters is not None:
         parameters = max(defaults.bucket_parameters, defaults.bucket_parameters_per_rank * plan.workers * plan.context)
-        found["bucket_bytes"] = parameters * (framework.gradients.reduce.element_bytes(precision) or ELEMENT_BYTES[precision])
-    return {name: value for name, value in found.items() if value is not None}
+        values["bucket_bytes"] = parameters * (framework.gradients.reduce.element_bytes(precision) or ELEMENT_BYTES[precision])
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision: Any) -> Strategy:
-    """The strategy with the fields that the framework decides and that were not given, which still count as not given."""
+    """The strategy with the framework's values in fields that were not given; these still count as not given."""
     if not isinstance(strategy, DataParallel | Hybrid | Pipeline):
         return strategy
     fields, given = type(strategy).model_fields, frozenset(strategy.model_fields_set)
     free = {name: fields[name].default for name in DECIDED if name in fields and name not in given}
-    found = decided(framework, strategy.plan, zero, precision)
-    update: dict[str, Any] = {name: found.get(name, usual) for name, usual in free.items()}
+    values = decided(framework, strategy.plan, zero, precision)
+    update: dict[str, Any] = {name: values.get(name, default) for name, default in free.items()}
     if all(getattr(strategy, name) == value for name, value in update.items()):
         return strategy
     changed = strategy.model_copy(update=update)
@@ -148,15 +147,15 @@ def with_defaults(strategy: Strategy, framework: Framework, zero: int, precision
 
 
 def planned_fields(scenario: Scenario) -> dict[str, Any]:
-    """Values of the strategy fields that a framework may decide, for hybrids that are planned: as the scenario's own hybrid
-    gives them, else as the framework has them, whether or not they suit the scenario's own degrees."""
+    """Values of the strategy fields that a framework may decide, for the hybrids of a planner: those that the scenario's own
+    hybrid gives, else the framework's, whether or not they apply to the scenario's own degrees."""
     own = scenario.strategy if isinstance(scenario.strategy, Hybrid) else Hybrid()
     given = own.model_fields_set if own is scenario.strategy else frozenset()
     defaults = scenario.framework.defaults
-    found = {}
+    values = {}
     for name in (name for name in DECIDED if name not in ("reshard", "balance")):
         by_framework = getattr(defaults, name)
-        found[name] = getattr(own, name) if name in given or by_framework is None else by_framework
-    # with a framework that keeps parameters in pipelines, whether they are dropped depends on what is planned
+        values[name] = getattr(own, name) if name in given or by_framework is None else by_framework
+    # if the framework keeps parameters in pipelines, resharding depends on the planned number of stages
     decides = defaults.keeps_in_pipelines and "reshard" not in given
-    return found | {"reshard": None if decides else own.reshard}
+    return values | {"reshard": None if decides else own.reshard}

@@ -1,4 +1,4 @@
-"""Gradients: in which precision they are accumulated over microbatches and reduced over ranks."""
+"""The precision in which gradients are accumulated over microbatches and reduced over ranks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def gradient_sizes(training: Training, strategy: Strategy, framework: Framework) -> GradientSizes:
-    """Bytes of gradients by the fields of `training`, or where they are absent as the framework has them.
+    """Bytes per parameter of gradients, from the fields of `training`, or from the framework where these are absent.
 
-    A product that adds to the buffer itself reads and writes the buffer in place of writing a gradient; else an addition reads
-    the gradient and the buffer and writes the buffer. A framework that says nothing of either is taken to add at no cost.
+    A fused product reads and writes the accumulation buffer instead of writing a gradient; otherwise an addition reads the
+    gradient and the buffer and writes the buffer. If a framework specifies neither, accumulation costs nothing.
     """
     size, usual = ELEMENT_BYTES[training.precision], framework.gradients
     decides = isinstance(strategy, Replicated | Pipeline) and not strategy.servers
     usually_reduced, usually_accumulated = (
-        one.element_bytes(training.precision) if decides else None for one in (usual.reduce, usual.accumulate)
+        choice.element_bytes(training.precision) if decides else None for choice in (usual.reduce, usual.accumulate)
     )
     reduced = _size(training.reduce_precision) or usually_reduced or size
     accumulated = _size(training.accumulate_precision) or usually_accumulated or reduced
@@ -37,7 +37,7 @@ def gradient_sizes(training: Training, strategy: Strategy, framework: Framework)
 
 
 def check_gradients(training: Training, strategy: Strategy) -> None:
-    """Raises FieldError where a strategy does not accumulate or reduce gradients so."""
+    """Raises FieldError for a precision of gradients that a strategy does not support."""
     given = {
         "accumulate_precision": training.accumulate_precision,
         "reduce_precision": training.reduce_precision,
@@ -45,9 +45,7 @@ def check_gradients(training: Training, strategy: Strategy) -> None:
     }
     for field in (field for field, value in given.items() if value is not None):
         if strategy.servers or not isinstance(strategy, Replicated):
-            message = (
-                f"workers of a {strategy.kind} exchange gradients as they are; leave {field} out, or train by data_parallel"
-            )
+            message = f"not supported by the strategy {strategy.kind}; remove {field}, or use data_parallel"
             raise FieldError(("training", field), message)
     stored = storage_precision(training.precision)
     for field in ("accumulate_precision", "reduce_precision"):

@@ -9,7 +9,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of a scenario file, shorthands included, for editors."""
+    """JSON schema of a scenario file, shorthands included."""
     result = Scenario.model_json_schema(by_alias=True)
     fields = result["properties"]
     for part in catalog.PARTS:

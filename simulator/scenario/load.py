@@ -1,4 +1,4 @@
-"""Loading a scenario: from a file, by the name of one that ships, or from a row of a table of published measurements."""
+"""Loads a scenario from a file, by the name of a shipped one, or from a row of a table of published measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 
 def load(reference: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, or of a name that ships, or of `published:ROW-ID`, with `key.path=value` overrides applied.
+    """Loads a scenario with `key.path=value` overrides. reference: a path, the name of a shipped scenario, or
+    `published:ROW-ID`.
 
     Raises NotFoundError, or ScenarioError with every problem as `file:line:column: field: what; what to do`.
     """

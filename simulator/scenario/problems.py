@@ -1,4 +1,4 @@
-"""Problems of scenario files: what pydantic finds wrong, as one line with its place and what to do."""
+"""Validation errors of scenario files as one line each: place, field, problem and remedy."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _MESSAGES: dict[str, str] = {
     "bool_parsing": "expected true or false, got {input!r}",
     "dict_type": "expected a mapping, got {input!r}",
     "tuple_type": "expected a list, got {input!r}",
-    "too_short": "needs {min_length} at least, got {actual_length}",
-    "too_long": "takes {max_length} at most, got {actual_length}",
+    "too_short": "needs at least {min_length} entries, got {actual_length}",
+    "too_long": "allows at most {max_length} entries, got {actual_length}",
     "model_type": "expected a mapping of fields, got {input!r}",
     "model_attributes_type": "expected a mapping of fields, got {input!r}",
 }
 
 
 def problem(root: type[Spec], located: Located, detail: Any) -> str:
-    """One pydantic error of a file that holds a `root` as `place: field: what; what to do`."""
+    """One pydantic error of a file with a `root` as `place: field: what; what to do`. detail: entry of pydantic's
+    `errors()`."""
     path = tuple(_without_tags(located.data, detail["loc"]))
     is_kind = detail["type"] == "union_tag_invalid"
     place, field = located.place((*path, "kind") if is_kind else path), ".".join(map(str, path)) or "scenario"
@@ -52,8 +53,8 @@ def problem(root: type[Spec], located: Located, detail: Any) -> str:
 
 
 def _kinds_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> list[str]:
-    """What `kind` may be in the part at `path`."""
-    annotation, _ = _found_at(root, data, path)
+    """Allowed values of `kind` in the part at `path`."""
+    annotation, _ = _annotation_at(root, data, path)
     if annotation is Strategy:
         return KINDS.names()
     return [spec.model_fields["kind"].default for spec in _specs_in(annotation) if "kind" in spec.model_fields]
@@ -67,7 +68,7 @@ def _without_tags(data: Any, loc: Sequence[str | int]) -> list[str | int]:
     """Drops the union tags that pydantic puts into a location ('strategy', 'pipeline', 'stages')."""
     path: list[str | int] = []
     for i, key in enumerate(loc):
-        # below a number or a text there is no field
+        # numbers and texts have no fields
         is_tag = isinstance(data, int | float | str) or (
             isinstance(data, dict) and data.get("kind") == key and i > 0 and (key not in data)
         )
@@ -84,17 +85,17 @@ def _without_tags(data: Any, loc: Sequence[str | int]) -> list[str | int]:
 
 
 def _suggestion(root: type[Spec], located: Located, path: tuple[str | int, ...]) -> str:
-    """Names the known keys beside an unknown one."""
+    """A hint for an unknown key: the closest known key, or all of them."""
     import difflib
 
-    spec = _spec_among(*_found_at(root, located.data, path[:-1]))
+    spec = _spec_among(*_annotation_at(root, located.data, path[:-1]))
     fields = sorted(field.alias or name for name, field in spec.model_fields.items()) if spec else []
     close = difflib.get_close_matches(str(path[-1]), fields, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(fields)}"
 
 
-def _found_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> tuple[Any, Any]:
-    """What the schema says of the part at `path`, and the data there."""
+def _annotation_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> tuple[Any, Any]:
+    """The type annotation of the part at `path`, and the data there."""
     annotation: Any = root
     for key in path:
         spec = _spec_among(annotation, data)
@@ -108,17 +109,17 @@ def _found_at(root: type[Spec], data: Any, path: Sequence[str | int]) -> tuple[A
 
 
 def _spec_among(annotation: Any, data: Any) -> Any:
-    """The Spec class within an annotation; of several, the one whose `kind` the data names."""
+    """The Spec class in an annotation; if there are several, the one of the data's `kind`."""
     kind = data.get("kind") if isinstance(data, dict) else None
     if annotation is Strategy:
         return KINDS.find(kind)
-    found = _specs_in(annotation)
-    named = [spec for spec in found if "kind" in spec.model_fields and spec.model_fields["kind"].default == kind]
-    return (named or found or [None])[0]
+    specs = _specs_in(annotation)
+    named = [spec for spec in specs if "kind" in spec.model_fields and spec.model_fields["kind"].default == kind]
+    return (named or specs or [None])[0]
 
 
 def _specs_in(annotation: Any) -> list[Any]:
-    """All Spec classes within an annotation."""
+    """All Spec classes in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         return [annotation]
     return [spec for argument in get_args(annotation) for spec in _specs_in(argument)]

@@ -1,4 +1,4 @@
-"""Reading YAML files as scenarios, clusters, devices and models: resolves parts given by name, applies overrides, validates."""
+"""Reads YAML as scenarios, clusters, devices and models: resolves parts given by name, applies overrides, validates."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ class _ModelFile(Spec):
 
 
 def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Validates YAML that was read from `path`: resolves named parts, applies overrides. Raises ScenarioError."""
+    """Builds a scenario from YAML that was read from `path`: resolves parts given by name, applies overrides, validates.
+
+    Raises ScenarioError.
+    """
     if not isinstance(located.data, dict):
-        raise ScenarioError([f"{located.place(())}: a scenario is a mapping with model, cluster, strategy and batch"])
+        raise ScenarioError([f"{located.place(())}: a scenario must be a mapping with model, cluster, strategy and batch"])
     _resolve_parts(located, path.parent)
     for override in overrides:
         _apply(located, override)
@@ -40,19 +43,19 @@ def build(located: Located, path: Path, overrides: Sequence[str] = ()) -> Scenar
 
 
 def load_cluster(path: Path) -> Cluster:
-    """A cluster file on its own. Raises NotFoundError or ScenarioError."""
+    """Loads a cluster file. Raises NotFoundError or ScenarioError."""
     located = yaml_file.read(path)
     resolve_device(located, (), path.parent)
     return _validated(Cluster, located)
 
 
 def load_device(path: Path) -> Device:
-    """A device file on its own. Raises NotFoundError or ScenarioError."""
+    """Loads a device file. Raises NotFoundError or ScenarioError."""
     return _validated(Device, yaml_file.read(path))
 
 
 def load_model(reference: str | Path, **changes: Any) -> AnyModel:
-    """A model on its own, with some fields changed: the name of one that ships, a path, `hf:` or `python:`.
+    """Loads a model with some fields changed. reference: the name of a shipped model, a path, `hf:...` or `python:...`.
 
     Raises NotFoundError or ScenarioError.
     """
@@ -69,11 +72,11 @@ def _validated(kind: type[_S], located: Located) -> _S:
     except FieldError as error:
         raise ScenarioError([f"{located.place(error.field)}: {error}"]) from None
     except ValidationError as error:
-        raise ScenarioError([problem(kind, located, detail) for detail in _told(error)]) from None
+        raise ScenarioError([problem(kind, located, detail) for detail in _details(error)]) from None
 
 
-def _told(error: ValidationError) -> list[Any]:
-    """The problems, but for lists that are too short because of wrong items."""
+def _details(error: ValidationError) -> list[Any]:
+    """Pydantic's errors, without those for lists that are too short because of invalid items."""
     details = error.errors()
     wrong = [detail["loc"] for detail in details]
     return [
@@ -92,19 +95,19 @@ def _resolve_parts(located: Located, folder: Path) -> None:
 
 
 def _resolve(located: Located, part: str, folder: Path) -> None:
-    """Replaces a model or cluster given by name or path with what its file says."""
+    """Replaces a model or cluster given by name or path by the content of its file."""
     reference = located.data.get(part)
     if not isinstance(reference, str):
         return
     try:
-        found = _read_part(part, reference, folder)
+        content = _read_part(part, reference, folder)
     except NotFoundError as error:
         raise ScenarioError([f"{located.place((part,))}: {part}: {error}"]) from None
-    located.graft((part,), found)
+    located.graft((part,), content)
 
 
 def _read_part(part: str, reference: str, folder: Path) -> Located:
-    """What a model's or cluster's file says. A model may also be `hf:path/config.json` or `python:module:function`.
+    """Reads the file of a model or cluster. A model may also be `hf:path/config.json` or `python:module:function`.
 
     Raises NotFoundError or ScenarioError.
     """
@@ -115,16 +118,16 @@ def _read_part(part: str, reference: str, folder: Path) -> Located:
     if part == "model" and reference.startswith("python:"):
         return Located({"kind": "traced", "source": reference, "name": reference.rpartition(":")[2]})
     path = catalog.find_part(part, reference, folder)
-    found = yaml_file.read(path)
-    if isinstance(found.data, dict):
-        found.data.setdefault("name", path.stem)
+    content = yaml_file.read(path)
+    if isinstance(content.data, dict):
+        content.data.setdefault("name", path.stem)
     if part == "cluster":
-        resolve_device(found, (), path.parent)
-    return found
+        resolve_device(content, (), path.parent)
+    return content
 
 
 def _apply(located: Located, override: str) -> None:
-    """Applies one `--set key.path=value`; the value is YAML, and paths in it start from the working folder."""
+    """Applies one `--set key.path=value`. The value is YAML; paths in it are relative to the working folder."""
     key, equals, text = override.partition("=")
     where = f"--set {override}"
     if not equals or not key:
@@ -133,13 +136,13 @@ def _apply(located: Located, override: str) -> None:
         # nothing at all is none
         value = yaml_file.parse(text, where).data if text.strip() else None
     except ScenarioError:
-        raise ScenarioError([f"{where}: {text!r} is not a value"]) from None
+        raise ScenarioError([f"{where}: {text!r} is not a valid YAML value"]) from None
     path = tuple(key.split("."))
-    # a base has been put in the device's place: another one is another device
+    # the base has already been replaced by its content, so that another base replaces the device
     path = path[:-1] if path == ("cluster", "device", "base") else path
     _expand_shorthand(located)
     if path[0] == "framework" and len(path) > 1 and "framework" not in located.data:
-        message = "the scenario names no framework to change; set framework=NAME before, such as framework=megatron-core-0.12"
+        message = "the scenario names no framework to change; set framework=NAME first, such as framework=megatron-core-0.12"
         raise ScenarioError([f"{where}: {message}"])
     parent = located.data
     for name in path[:-1]:

@@ -1,4 +1,4 @@
-"""Scenario: what a user asks about. One schema for both sides: predicted and measured."""
+"""The schema of scenarios, which both predictions and measurements use."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from scaleproof.simulator.strategy.replica_strategy import Replicated
 
 Recipe = Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"]
 
-# Of one layer: what arithmetic with whole numbers of 64 bits has room for, bytes included.
+# Maximum of one layer, so that 64-bit integers do not overflow when bytes are computed.
 _MOST_PARAMETERS: Final = 10**15
 
 
 def _layers(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
-    """A model's layers, the same objects for models that are the same. Raises FieldError where it cannot be divided so."""
-    # those of a user's function are kept where it is traced, by the folder that it is in, and warn each time
+    """The layers of a model, identical objects for equal models. Raises FieldError if the model cannot be sharded so."""
+    # traced models have a cache of their own, by the folder of the user's function, and warn each time
     return model.build_layers(shard) if isinstance(model, Traced) else _built(model, shard)
 
 
@@ -52,7 +52,7 @@ def _built(model: ModelSpec, shard: Shard) -> Sequence[Layer]:
 
 
 class Batch(Spec):
-    """Samples per step: of all workers together, or of each."""
+    """Samples per step: the total of all workers, or the number per worker."""
 
     total: Width | None = None
     per_worker: Width | None = None
@@ -65,35 +65,37 @@ class Batch(Spec):
 
 
 class Training(Spec):
-    """How the model is trained; the same on both sides."""
+    """Precision, optimizer, ZeRO stage, recomputation and data of the training."""
 
     precision: Precision = "fp32"
-    fp8_recipe: Recipe = Field("delayed", description="how 8-bit products are scaled, with precision fp8")
+    fp8_recipe: Recipe = Field("delayed", description="how 8-bit matrix products are scaled, with precision fp8")
     optimizer: Optimizer = "sgd"
     learning_rate: PositiveFloat = 0.01
     seed: int = Field(0, ge=0, lt=2**31)
     data: str | None = Field(None, description="a text file whose bytes are the tokens; random data from the seed if absent")
     recompute: AnyRecompute = NO_RECOMPUTE
-    zero: int = Field(0, ge=0, le=3, description="shared out by workers: 1 optimizer states, 2 gradients too, 3 parameters too")
+    zero: int = Field(
+        0, ge=0, le=3, description="sharded over workers: 1 optimizer states, 2 also gradients, 3 also parameters"
+    )
     accumulate_precision: Precision | None = Field(
-        None, description="of the buffer to which microbatches add their gradients: fp32, or the training precision"
+        None, description="of the buffer in which gradients of microbatches accumulate: fp32, or the training precision"
     )
     reduce_precision: Precision | None = Field(
-        None, description="of gradients that ranks sum: fp32, or the training precision, which it is if absent"
+        None, description="of gradients that are reduced over ranks: fp32, or the training precision"
     )
     fused_accumulation: bool | None = Field(
-        None, description="whether products add weights' gradients to the buffer themselves"
+        None, description="whether matrix products add gradients of weights to the buffer themselves"
     )
-    offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="what hosts hold for their devices")
+    offload: tuple[Literal["optimizer", "parameters"], ...] = Field((), description="states that are kept in host memory")
     warmup_steps: int = Field(3, ge=0, le=1_000_000, description="steps run before the measured ones")
-    measured_step: MeasuredStep | None = Field(None, description="of one device alone, in place of a model of it")
+    measured_step: MeasuredStep | None = Field(None, description="measured on one device, instead of its model")
 
 
 class Scenario(Spec):
-    """Model + cluster + framework + strategy + batch + steps.
+    """A training job: model + cluster + framework + strategy + batch + training.
 
-    A framework that is left out is the usual one of the strategy; strategy fields that are left out are as the framework has
-    them.
+    If the framework is left out, it is the usual one of the strategy; strategy fields that are left out have the framework's
+    values.
     """
 
     name: str = ""
@@ -110,13 +112,13 @@ class Scenario(Spec):
     reliability: Reliability | None = Field(None, description="how often parts fail and how training is saved, for goodput")
     convergence: Convergence | None = Field(None, description="how many steps reach the target loss, a model to be calibrated")
     compute: Literal["real", "paced"] = Field(
-        "real", description="when measured: the model computes, or ranks wait as long as it is predicted to"
+        "real", description="in measurements: real computes; paced emulates compute by waiting for the predicted time"
     )
 
     @field_validator("name")
     @classmethod
     def _name_is_no_path(cls, name: str) -> str:
-        """Results are kept in a folder of that name, which must not lead out of theirs."""
+        """Rejects names that are no folder names: results are kept in a folder of the scenario's name."""
         if name in (".", "..") or any(character in name for character in "/\\\0") or len(name.encode()) > 200:
             raise ValueError(f"{name[:40]!r} cannot name a folder; give up to 200 bytes without slashes")
         return name
@@ -124,7 +126,7 @@ class Scenario(Spec):
     @field_validator("cluster", mode="wrap")
     @classmethod
     def _place_in_cluster(cls, value: Any, validate: Callable[[Any], Cluster]) -> Cluster:
-        """What a cluster says of its fields, said of the scenario's."""
+        """Validates the cluster, and prefixes its errors with "cluster"."""
         try:
             return validate(value)
         except FieldError as error:
@@ -132,22 +134,26 @@ class Scenario(Spec):
 
     @property
     def framework_is_default(self) -> bool:
-        """Whether the scenario names no framework, so that the usual one of its strategy is taken."""
+        """Whether the scenario names no framework, so that it has the usual one of its strategy."""
         return "framework" not in self.model_fields_set
 
     @property
     def total_samples(self) -> int:
-        """Samples that one step trains on, over all workers."""
+        """Samples per step, over all workers."""
         return self.batch.total or (self.batch.per_worker or 1) * self.strategy.workers
 
     @property
     def samples_per_worker(self) -> int:
+        """Samples per step and worker."""
         return self.total_samples // self.strategy.workers
 
     def job(
         self, samples_per_worker: int | None = None, unevenness: Perturbations = EVEN, strategy: Strategy | None = None
     ) -> Job:
-        """What a strategy compiles, with so many samples for each worker; the scenario's own strategy and number, if None."""
+        """The job that a strategy compiles: layers with their costs on the cluster.
+
+        samples_per_worker, strategy: those of the scenario if None.
+        """
         training, strategy = self.training, strategy or self.strategy
         job = Job(
             layers=_layers(self.model, strategy.plan.shard),
@@ -170,9 +176,9 @@ class Scenario(Spec):
         return job.recomputing(strategy.stage_layers(job)) if training.recompute.by_stage else job
 
     def copied(self, **update: Any) -> Self:
-        """A copy with other parts, which are taken to be valid, and the framework that they have by default, if none is named.
+        """A copy with other parts, which are not validated, and with their default framework if the scenario names none.
 
-        Raises FieldError for a named framework that does not support them.
+        Raises FieldError if a named framework does not support them.
         """
         copy = self.model_copy(update=update)
         copy._take_framework()
@@ -184,7 +190,7 @@ class Scenario(Spec):
         return self
 
     def _take_framework(self) -> None:
-        """Fills in the default framework, and what frameworks decide of the strategy."""
+        """Fills in the default framework, and the strategy fields that the framework decides."""
         strategy, training = self.strategy, self.training
         if self.framework_is_default:
             self.__dict__["framework"] = default_framework(
@@ -198,7 +204,7 @@ class Scenario(Spec):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        """Rules between parts. FieldError passes through pydantic, and `load` adds the place."""
+        """Checks rules between parts. FieldError passes through pydantic, and `load` adds the place in the file."""
         workers = self.strategy.workers
         if self.total_samples % workers:
             nearest = max(1, round(self.total_samples / workers)) * workers
@@ -227,48 +233,46 @@ class Scenario(Spec):
             raise FieldError(("training", "precision"), message)
         if not is_narrow(training.precision):
             if "fp8_recipe" in training.model_fields_set:
-                message = f"scales 8-bit products, and precision is {training.precision}; set training.precision=fp8"
+                message = f"scales 8-bit products, but precision is {training.precision}; set training.precision=fp8"
                 raise FieldError(("training", "fp8_recipe"), f"{training.fp8_recipe} {message}, or leave it out")
         elif training.fp8_recipe == "mxfp8" and device.kernels is not None and device.kernels.generation != "blackwell":
-            message = f"mxfp8 needs a Blackwell GPU, and {device.name} is not one; use blockwise, current or delayed"
+            message = f"mxfp8 needs a Blackwell GPU, but {device.name} is not one; use blockwise, current or delayed"
             raise FieldError(("training", "fp8_recipe"), message)
 
     def _memory_is_saved_where_it_can_be(self, layers: Sequence[Layer]) -> None:
         training = self.training
         training.recompute.check(layers, self.model.kind)
         if "parameters" in training.offload and training.zero < 3:
-            message = (
-                "only parameters that workers share out are offloaded; set training.zero=3, or offload the optimizer alone"
-            )
+            message = "only sharded parameters can be offloaded; set training.zero=3, or offload only the optimizer"
             raise FieldError(("training", "offload"), message)
 
     def _states_are_shared_where_they_can_be(self) -> None:
         zero, kind, plan = self.training.zero, self.strategy.kind, self.strategy.plan
         if zero and self.strategy.servers:
-            message = f"servers hold the optimizer states of a {kind}; leave zero out, or train by data_parallel"
+            message = f"servers have the optimizer states of a {kind}; leave zero out, or use data_parallel"
             raise FieldError(("training", "zero"), message)
         if zero and not isinstance(self.strategy, Replicated):
-            message = f"workers of a {kind} share no states out; leave zero out, or train by data_parallel"
+            message = f"the strategy {kind} does not shard states; leave zero out, or use data_parallel"
             raise FieldError(("training", "zero"), message)
         if zero and plan.compression is not None:
-            message = "gradients that are scattered are not compressed; leave compression out, or training.zero"
+            message = "not supported for gradients that are reduce-scattered; leave compression or training.zero out"
             raise FieldError(("strategy", "compression"), message)
         if plan.shard_over is not None and not zero:
-            raise FieldError(("strategy", "shard_over"), "nothing is shared out; set training.zero to 1, 2 or 3")
+            raise FieldError(("strategy", "shard_over"), "nothing is sharded; set training.zero to 1, 2 or 3")
         if plan.overlap_gather and zero not in (1, 2):
-            message = "parameters are not gathered after a step; set training.zero to 1 or 2, or leave it out"
+            message = "parameters are not all-gathered after a step; set training.zero to 1 or 2, or leave it out"
             raise FieldError(("strategy", "overlap_gather"), message)
         if zero < 2 and plan.scatter == "step":
-            message = "gradients are not scattered; set training.zero to 2 or 3, or leave it out"
+            message = "gradients are not reduce-scattered; set training.zero to 2 or 3, or leave it out"
             raise FieldError(("strategy", "scatter"), message)
         if zero < 3 and not (plan.prefetch == 1 and plan.reshard):
             field = "prefetch" if plan.reshard else "reshard"
-            raise FieldError(("strategy", field), "parameters are not gathered; set training.zero=3, or leave it out")
+            raise FieldError(("strategy", field), "parameters are not all-gathered; set training.zero=3, or leave it out")
 
     def _ranks_exist(self) -> None:
         for field, ranks in self.unevenness.named_by_field():
             if max(ranks) >= self.strategy.ranks:
-                message = f"there is no rank {max(ranks)}; they are numbered 0 to {self.strategy.ranks - 1}"
+                message = f"there is no rank {max(ranks)}; ranks are numbered 0 to {self.strategy.ranks - 1}"
                 raise FieldError(("unevenness", *field), message)
 
     def _devices_suffice(self) -> None:
@@ -285,7 +289,7 @@ class Scenario(Spec):
             colocated = ", or placement: colocated" if hasattr(self.strategy, "placement") else ""
             raise FieldError(("strategy", "servers"), f"{message}; set cluster.nodes={nodes}{colocated}")
         if cluster.nodes > 1 and cluster.network is None:
-            raise FieldError(("cluster", "network"), "several nodes and no network between them; give bandwidth and latency")
+            raise FieldError(("cluster", "network"), "missing between several nodes; give bandwidth and latency")
         if self.strategy.talks_in_nodes(cluster) and cluster.node.link is None:
-            message = "several ranks on a node and no link between them; give bandwidth and latency"
+            message = "missing between several ranks of a node; give bandwidth and latency"
             raise FieldError(("cluster", "node", "link"), message)

@@ -1,1 +1,1 @@
-"""TODO: simulator.uncertainty."""
+"""Uncertainty of predictions: intervals of step times and of speed-ups."""

@@ -1,6 +1,6 @@
-"""Straight: where convex functions are linear, so that few values of them tell all.
+"""Boxes in which convex functions are linear, so that a few values determine all others.
 
-The longest of several paths is a convex function of how long its parts take.
+The length of the longest of several paths is a convex function of the durations of their parts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-# By so small a share, which is the rounding of long sums, a middle may be below the mean of its corners.
+# Relative rounding error of long sums: the middle may differ from the mean of the corners by this.
 _ROUNDING: Final = 1e-12
 
 
 class LinearBox(NamedTuple):
-    """Functions that are linear between low and high, which have an entry for each axis: values in the middle, shape
-    (functions,), and slopes along the axes, shape (functions, axes)."""
+    """Functions that are linear in a box from low to high, each of shape (axes,).
+
+    values: in the middle, shape (functions,). slopes: along the axes, shape (functions, axes).
+    """
 
     low: Values
     high: Values
@@ -28,27 +30,27 @@ class LinearBox(NamedTuple):
     slopes: Values
 
     def at(self, places: Values) -> Values:
-        """Their values, shape (functions, places); at places of shape (axes, places)."""
+        """Values of the functions, shape (functions, places), at places of shape (axes, places)."""
         from_middle = places - (self.low + self.high)[:, None] / 2
         return np.asarray(self.values[:, None] + self.slopes @ from_middle)
 
     def outside(self, places: Values) -> NDArray[np.bool_]:
-        """Which places the values do not hold for, shape (places,)."""
+        """Whether each place is outside the box, shape (places,)."""
         inside = np.minimum(places.T - self.low, self.high - places.T)
         return np.asarray((inside < 0).any(axis=1))
 
 
-def straight(function: Callable[[Values], Values], low: Values, high: Values) -> LinearBox | None:
-    """What convex functions are in a box where all of them are linear; None where one is not. function: their values, shape
-    (functions, places), at places of shape (axes, places); asked for the box's corners and its middle.
+def linear_box(function: Callable[[Values], Values], low: Values, high: Values) -> LinearBox | None:
+    """Convex functions as linear functions in the box from low to high; None if any of them is not linear there.
 
-    In the middle some linear function touches a convex one, and is nowhere above it. Where the mean of the corners is what the
-    middle has, it touches at all corners, and so in all of the box.
+    function: their values, shape (functions, places), at places of shape (axes, places); called once, with the middle and the
+    corners of the box. A convex function has a tangent in the middle that is nowhere above it. If the mean of the corners
+    equals the value in the middle, the tangent touches the function at all corners, and so in the whole box.
     """
     sides = np.array(list(itertools.product((-0.5, 0.5), repeat=len(low)))).T
     extent = (high - low)[:, None]
-    found = function((low + high)[:, None] / 2 + extent * np.hstack([np.zeros((len(low), 1)), sides]))
-    middle, corners = found[:, 0], found[:, 1:]
+    results = function((low + high)[:, None] / 2 + extent * np.hstack([np.zeros((len(low), 1)), sides]))
+    middle, corners = results[:, 0], results[:, 1:]
     values = corners.mean(axis=1)
     if (np.abs(values - middle) > _ROUNDING * np.abs(middle)).any():
         return None

@@ -1,7 +1,7 @@
-"""Apart: whether two scenarios can be told apart, as far as their clusters' numbers are uncertain.
+"""Comparison of two scenarios whose cluster parameters are uncertain: the interval of the speed-up between them.
 
-An error that both share moves both, and hardly what one gains over the other. So what both clusters say alike is drawn once for
-both, and what they do not on its own: a network that only one of them has may be off by itself.
+A shared error changes both step times and hardly their ratio. Quantities on which both clusters agree are therefore drawn once
+for both, and all others, such as a network that only one cluster has, independently.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.uncertainty.prediction_interval import Response, normal_draws, responding
 
 Times = NDArray[np.float64]
-Slownesses = Mapping[str, Times]
+SlowdownFactors = Mapping[str, Times]
 
-# Of two that are as fast as one another either is faster with 50 %; from 90 % on they are told apart.
+# Two scenarios are distinguishable if one of them is faster with at least this probability; equal ones have 50 %.
 SURE: Final = 0.9
 _DRAWS: Final = 64
-# ratios closer to 1 are those of two that take the same time
+# Logarithms of ratios below this mean equal times.
 _SAME: Final = 1e-9
-# Of the variance of what the simulator leaves out, what two settings of one kind of strategy have in common: an assumption.
+# Share of the variance of the simulator's model error that two settings of one kind of strategy have in common: an assumption.
 _OTHER_SETTINGS: Final = 0.5
-# fields of a device from which no time of a layer follows
+# Fields of a device that do not affect layer times.
 _NO_TIMES: Final = {"name", "description", "source", "memory_bytes", "measured_optimizers"}
 
 
 @dataclass(frozen=True)
 class SpeedupInterval:
-    """low, high: between them is how many times as fast the second is as the first, in samples a second, with a probability of
-    90 %. faster: the probability that the second is the faster one."""
+    """The 90 % interval of the speed-up of scenario B over scenario A: ratio of their samples per second.
+
+    faster: probability that B is faster.
+    """
 
     low: float
     high: float
@@ -44,13 +46,13 @@ class SpeedupInterval:
 
     @property
     def told(self) -> bool:
-        """Whether they can be told apart."""
+        """Whether the two scenarios are distinguishable."""
         return not 1 - SURE <= self.faster <= SURE
 
     def words(self) -> str:
-        """'B is faster with a probability of over 98 %', for people."""
+        """A sentence such as 'B is faster with a probability of over 98 %'."""
         if not self.told:
-            return f"the two cannot be told apart: B is faster with a probability of {self.faster:.0%}".replace("%", " %")
+            return f"the two cannot be distinguished: B is faster with a probability of {self.faster:.0%}".replace("%", " %")
         first = self.faster < 0.5
         sure = max(self.faster, 1 - self.faster)
         surely = f"{sure:.0%}" if sure < 1 - 1 / _DRAWS else f"over {1 - 1 / _DRAWS:.0%}"
@@ -58,11 +60,11 @@ class SpeedupInterval:
 
 
 class JointDraws:
-    """Slownesses of both scenarios' clusters, of the quantities that each one's times follow from."""
+    """Joint draws of the slowdown factors of two scenarios' clusters, for the quantities that affect each of them."""
 
     def __init__(self, a: Scenario, b: Scenario, names: tuple[Sequence[str], Sequence[str]]) -> None:
         self._scenarios, self._names = (a, b), names
-        # what is drawn: of which quantity, for which of the two, and the part that it has of the quantity's deviation
+        # variables: quantity, the scenarios that it applies to (0, 1), and its share of the quantity's standard deviation
         self._drawn: list[tuple[str, Sequence[int], float]] = []
         for name in dict.fromkeys([*names[0], *names[1]]):
             share, sides = common(name, a, b), [side for side in (0, 1) if name in names[side]]
@@ -70,37 +72,44 @@ class JointDraws:
             self._drawn += [(name, [side], math.sqrt(1 - share)) for side in sides if share < 1]
 
     def __len__(self) -> int:
-        """How many are drawn independently of one another."""
+        """The number of independent variables."""
         return len(self._drawn)
 
-    def slownesses(self, normal: Times) -> tuple[Slownesses, Slownesses]:
-        """Of the first and of the second, by quantity, shape (draws,); for standard normal variables, shape (len, draws)."""
-        first, second = ({name: self._of(side, name, normal) for name in self._names[side]} for side in (0, 1))
+    def slownesses(self, normal: Times) -> tuple[SlowdownFactors, SlowdownFactors]:
+        """Slowdown factors of scenarios A and B by quantity, each of shape (draws,).
+
+        normal: standard normal variables, shape (len(self), draws).
+        """
+        first, second = ({name: self._factors(side, name, normal) for name in self._names[side]} for side in (0, 1))
         return first, second
 
-    def _of(self, side: int, name: str, normal: Times) -> Times:
+    def _factors(self, side: int, name: str, normal: Times) -> Times:
         low, high = np.log(QUANTITIES[name].slownesses(self._scenarios[side].cluster))
         deviations = sum(
-            part * normal[row] for row, (of, sides, part) in enumerate(self._drawn) if of == name and side in sides
+            part * normal[row] for row, (quantity, sides, part) in enumerate(self._drawn) if quantity == name and side in sides
         )
         drawn: Times = np.exp((low + high) / 2 + (high - low) / (2 * DEVIATIONS) * deviations)
         return drawn
 
 
 def common(name: str, a: Scenario, b: Scenario) -> float:
-    """The share of a quantity's variance that two scenarios have in common: all where their clusters say the same of it, else
-    none. Of what the simulator leaves out all where the same is trained in the same way, a part for two settings of one kind of
-    strategy, none for two kinds."""
+    """Share of a quantity's variance that two scenarios have in common: 1 if their clusters give the same value, else 0.
+
+    For the simulator's model error: 1 if both train the same model in the same way, `_OTHER_SETTINGS` for two settings of one
+    kind of strategy, 0 for different kinds of strategy or different models.
+    """
     quantity = QUANTITIES[name]
-    ours, theirs = ((quantity.value(one.cluster), quantity.slownesses(one.cluster), _said(name, one.cluster)) for one in (a, b))
-    if ours != theirs or (name == "model" and (a.strategy.kind != b.strategy.kind or a.model != b.model)):
+    values_a, values_b = (
+        (quantity.value(one.cluster), quantity.slownesses(one.cluster), _parameters(name, one.cluster)) for one in (a, b)
+    )
+    if values_a != values_b or (name == "model" and (a.strategy.kind != b.strategy.kind or a.model != b.model)):
         return 0.0
-    alike = all(getattr(a, part) == getattr(b, part) for part in ("strategy", "training", "input", "unevenness"))
-    return 1.0 if name != "model" or alike else _OTHER_SETTINGS
+    is_equal = all(getattr(a, part) == getattr(b, part) for part in ("strategy", "training", "input", "unevenness"))
+    return 1.0 if name != "model" or is_equal else _OTHER_SETTINGS
 
 
-def _said(name: str, cluster: Cluster) -> Any:
-    """What stands behind a quantity that is a share of many numbers."""
+def _parameters(name: str, cluster: Cluster) -> Any:
+    """The parameters of a cluster that a quantity scales, for quantities that scale many at once."""
     if name == "device":
         return cluster.device.model_dump(exclude=_NO_TIMES)
     if name == "optimizer":
@@ -108,16 +117,19 @@ def _said(name: str, cluster: Cluster) -> Any:
     return cluster.collectives.measured if name == "collectives" else None
 
 
-def apart(a: Scenario, b: Scenario, ratio: float, answers: tuple[Response, Response] | None = None) -> SpeedupInterval:
-    """Whether two scenarios can be told apart. ratio: how many times as fast the second is predicted to be, in samples a
-    second. answers: how their step times follow from all that is uncertain, where that is known."""
-    ours, theirs = answers or (responding(a, least=0.0), responding(b, least=0.0))
-    together = JointDraws(a, b, (ours.names, theirs.names))
-    count = len(together)
+def apart(a: Scenario, b: Scenario, ratio: float, responses: tuple[Response, Response] | None = None) -> SpeedupInterval:
+    """The interval of the speed-up of scenario B over scenario A.
+
+    ratio: predicted samples per second of B over those of A. responses: of their step times to all uncertain quantities;
+    computed if None.
+    """
+    response_a, response_b = responses or (responding(a, least=0.0), responding(b, least=0.0))
+    joint = JointDraws(a, b, (response_a.names, response_b.names))
+    count = len(joint)
 
     def log_ratios(normal: Times) -> Times:
-        first, second = together.slownesses(normal)
-        return np.asarray(math.log(ratio) + np.log(ours.step_times(first)) - np.log(theirs.step_times(second)))
+        first, second = joint.slownesses(normal)
+        return np.asarray(math.log(ratio) + np.log(response_a.step_times(first)) - np.log(response_b.step_times(second)))
 
     if count == 0:
         return of_log_ratios(np.array([math.log(ratio)]))
@@ -126,12 +138,12 @@ def apart(a: Scenario, b: Scenario, ratio: float, answers: tuple[Response, Respo
 
 
 def of_log_ratios(drawn: Times) -> SpeedupInterval:
-    """What equally likely logarithms of the ratio tell."""
+    """The speed-up interval of equally likely logarithms of the ratio, shape (draws,)."""
     ordered = np.sort(drawn)
     low, high = np.exp(np.quantile(ordered, (0.05, 0.95), method="hazen")).tolist()
     same = float((np.abs(ordered) <= _SAME).mean())
     if same:
         return SpeedupInterval(low, high, float((ordered > _SAME).mean()) + same / 2)
-    # the draws are the midpoints of equally likely parts
+    # the draws are the midpoints of equally likely intervals
     parts = (np.arange(len(ordered)) + 0.5) / len(ordered)
     return SpeedupInterval(low, high, 1 - float(np.interp(0.0, ordered, parts, left=0.0, right=1.0)))

@@ -1,9 +1,9 @@
-"""Spread: how far a predicted step time may be off, as far as the cluster's numbers are uncertain, and which of them matter.
+"""Prediction intervals: the uncertainty of a step time that follows from uncertain cluster parameters, and its main sources.
 
-Seconds of tasks are linear in slownesses as long as nothing else becomes the bottleneck. So a program is compiled once more for
-each quantity, a little slower; draws of all slownesses then give seconds of all tasks, and replay times all draws at once.
-Where resources are shared so that events time the step, it is taken to respond as if they were not. What is random within a run
-(jitter), or changes by the clock, is no part of it.
+Task durations are linear in the slowdown factors of quantities as long as the bottleneck stays the same. The program is
+therefore compiled once more for each quantity with a small slowdown. Draws of all factors then give the durations of all tasks,
+and replay times all draws at once. If resources are shared, so that events time the step, its response is computed as if they
+were not. Jitter within a run and speeds that change with time are not included.
 """
 
 from __future__ import annotations
@@ -29,42 +29,46 @@ from scaleproof.simulator.run.scaling import STEPS
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.simulator.strategy import Strategy
 from scaleproof.simulator.strategy.job import Job
-from scaleproof.simulator.uncertainty.linearity import LinearBox, straight
+from scaleproof.simulator.uncertainty.linearity import LinearBox, linear_box
 
 Times = NDArray[np.float64]
 
-# It slows the step as a whole, and no task.
+# The quantity that slows the step as a whole instead of tasks: the simulator's model error.
 _WHOLE: Final = "model"
-# The one that nearly always matters. Others are halved, those that deviate most apart from the rest, until each half is one of
-# them or brings less than this share of the deviation, of the variance a hundredth.
+# The quantity that nearly always matters. All others are bisected, by standard deviation, until a half is a single quantity or
+# contributes less than this share of the standard deviation, that is a hundredth of the variance.
 _MAIN: Final = "device"
 _LEAST: Final = 0.1
-# By how much a quantity is slowed to see what follows from it. Seconds of tasks are linear, so that little suffices; the order
-# of events is not, and more tells better.
+# Relative slowdown with which the effect of a quantity is computed. Task durations are linear, so that a small one suffices;
+# the order of events is not, and a larger one is more accurate.
 _LITTLE: Final = 0.01
 _MORE: Final = 0.05
-# Where events time the steps, one of so many is simulated for each quantity, and so many at least.
+# Where events time the steps, a quarter of the steps is simulated for each quantity, and at least this number.
 _ONE_IN: Final = 4
 _FEWEST_STEPS: Final = 6
-# Draws, and fewer where tasks have to be replayed for each: 0.2 us and 50 bytes a task on a 2-core virtual machine.
+# Number of draws; fewer if tasks are replayed for each draw, with at most this number of tasks in total: 0.2 us and 50 bytes
+# per task on a 2-core virtual machine.
 _DRAWS: Final = 1000
 _FEWEST_DRAWS: Final = 12
 _MOST_REPLAYED: Final = 500_000
-# Standard deviations to either side in which times are taken to be linear, if they are, and the quantities up to which it is
-# less to find out than to time the draws.
+# Half-width in standard deviations of the box in which step times are checked for linearity, and the number of quantities up to
+# which that check is cheaper than replaying the draws.
 _REACH: Final = 3.3
-_MOST_STRAIGHT: Final = 6
+_MOST_LINEAR: Final = 6
 _QUANTILES: Final = (0.05, 0.95)
 _NEGLIGIBLE: Final = 1e-4
-# By so little, as a share, seconds differ by rounding.
+# Relative difference of durations that is rounding.
 _NOTHING: Final = 1e-9
-# Of two vectors of length 1: how far apart their ends are.
+# Distance between unit vectors of the same direction.
 _SAME_DIRECTION: Final = 1e-9
 
 
 class PredictionInterval(NamedTuple):
-    """low, high: between them is the step time with a probability of 90 %, as multiples of what is predicted. shares: of the
-    variance of its logarithm, by the quantity that brings it, the largest first; they add up to 1, or there are none."""
+    """The 90 % interval of a step time.
+
+    low, high: as multiples of the prediction. shares: of the variance of the logarithm of the step time, by the quantity that
+    causes it, the largest first; they add up to 1, or are empty.
+    """
 
     low: float
     high: float
@@ -73,11 +77,11 @@ class PredictionInterval(NamedTuple):
 
 @dataclass(frozen=True)
 class Response:
-    """How a program's step time follows from slownesses, to first order.
+    """The response of a program's step time to slowdown factors of quantities, to first order.
 
-    seconds: of each task, shape (tasks,). more_s: by quantity, how much longer each task takes per slowness. whole: by
-    quantity, how much longer the step takes per slowness, as a share of it, where the tasks do not tell. reach: by quantity,
-    between which slownesses nearly all draws are.
+    seconds: duration of each task, shape (tasks,). more_s: derivative of each task's duration with respect to a quantity's
+    slowdown factor, shape (tasks,). whole: derivative of the relative step time, for quantities whose effect is not one on
+    single tasks. reach: lowest and highest slowdown factor of nearly all draws. The latter three are by quantity.
     """
 
     program: Program
@@ -88,67 +92,74 @@ class Response:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The quantities that matter."""
+        """The quantities that affect the step time."""
         return (*self.more_s, *self.whole)
 
-    def step_times(self, slownesses: Mapping[str, Times]) -> Times:
-        """The step time for each draw of slownesses of all quantities that matter, as a multiple of the predicted one."""
+    def step_times(self, factors: Mapping[str, Times]) -> Times:
+        """Step times as multiples of the predicted one, shape (draws,).
+
+        factors: slowdown factors of all quantities of `names`, each of shape (draws,).
+        """
         times: Times = np.ones(1)
         if self.more_s:
-            each_s = slopes(self._ends_s(np.array([np.append(0.0, slownesses[name] - 1) for name in self.more_s])).T)
-            times = each_s[1:] / each_s[0]
+            steps_s = slopes(self._ends_s(np.array([np.append(0.0, factors[name] - 1) for name in self.more_s])).T)
+            times = steps_s[1:] / steps_s[0]
         for name, share in self.whole.items():
-            times = times * (1 + (slownesses[name] - 1) * share)
+            times = times * (1 + (factors[name] - 1) * share)
         return times
 
-    def _ends_s(self, beyond: Times) -> Times:
-        """When each step ends, shape (steps, draws); for what slownesses are beyond 1, shape (quantities, draws)."""
-        if self.straight is None:
-            return self._replayed_s(beyond)
-        ends_s, outside = self.straight.at(beyond), self.straight.outside(beyond)
+    def _ends_s(self, slowdowns: Times) -> Times:
+        """End of each step in seconds, shape (steps, draws). slowdowns: slowdown factors minus 1, shape (quantities, draws)."""
+        if self.linear is None:
+            return self._replayed_s(slowdowns)
+        ends_s, outside = self.linear.at(slowdowns), self.linear.outside(slowdowns)
         if outside.any():
-            ends_s[:, outside] = self._replayed_s(beyond[:, outside])
+            ends_s[:, outside] = self._replayed_s(slowdowns[:, outside])
         return ends_s
 
     @functools.cached_property
-    def straight(self) -> LinearBox | None:
-        """When steps end, by what slownesses are beyond 1, where that is linear: where steps end after the longest of paths, as
-        they do where nothing waits its turn at a server or on a connection, and that path is one and the same."""
+    def linear(self) -> LinearBox | None:
+        """The ends of steps as linear functions of slowdown factors minus 1; None if they are not linear within `reach`.
+
+        They are linear if the same path is the longest everywhere, and no task queues at a server or on a connection.
+        """
         program = self.program
-        waits = (program.kind == Kind.SERVE) | (program.partner >= 0) | (program.told_after >= 0)
-        if waits.any() or not 0 < len(self.more_s) <= _MOST_STRAIGHT:
+        queues = (program.kind == Kind.SERVE) | (program.partner >= 0) | (program.told_after >= 0)
+        if queues.any() or not 0 < len(self.more_s) <= _MOST_LINEAR:
             return None
         low, high = (np.array([self.reach[name][side] - 1 for name in self.more_s]) for side in (0, 1))
-        return straight(self._replayed_s, low, high)
+        return linear_box(self._replayed_s, low, high)
 
-    def _replayed_s(self, beyond: Times) -> Times:
-        return _ends_s(self.program, self.seconds[:, None] + np.stack(list(self.more_s.values()), axis=1) @ beyond)
+    def _replayed_s(self, slowdowns: Times) -> Times:
+        return _ends_s(self.program, self.seconds[:, None] + np.stack(list(self.more_s.values()), axis=1) @ slowdowns)
 
 
 def spread(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> PredictionInterval:
-    """How far the scenario's step time may be off. program: what it compiles to, where that is there and nothing is random.
-    least: as `response` has it."""
+    """The prediction interval of a scenario's step time.
+
+    program: the scenario's program, if it is already compiled and nothing in it is random. least: see `response`.
+    """
     return of_response(responding(scenario, program, least), scenario.cluster)
 
 
-def of_response(answer: Response, cluster: Cluster) -> PredictionInterval:
-    """How far a step time that follows so from quantities may be off on this cluster."""
-    few = max(_FEWEST_DRAWS, _MOST_REPLAYED // len(answer.program))
-    draws = _DRAWS if answer.straight or not answer.more_s else min(_DRAWS, few)
-    return drawn(answer.step_times, answer.names, cluster, draws)
+def of_response(result: Response, cluster: Cluster) -> PredictionInterval:
+    """The prediction interval of a step time with a known response, from the uncertain quantities of a cluster."""
+    few = max(_FEWEST_DRAWS, _MOST_REPLAYED // len(result.program))
+    draws = _DRAWS if result.linear or not result.more_s else min(_DRAWS, few)
+    return drawn(result.step_times, result.names, cluster, draws)
 
 
 def responding(scenario: Scenario, program: Program | None = None, least: float = _LEAST) -> Response:
-    """How the scenario's step time follows from what is uncertain of its cluster; arguments as `spread` has them."""
+    """The response of a scenario's step time to the uncertain quantities of its cluster. Arguments: see `spread`."""
     job = scenario.job(unevenness=scenario.unevenness.constant)
     program = program or scenario.strategy.compile(job)
     return response(scenario.strategy, job, program, doubtful(scenario), scenario.steps, least)
 
 
 def doubtful(scenario: Scenario) -> dict[str, float]:
-    """The quantities that the step time may follow from and that are not exact: standard deviations of their logarithms."""
+    """Standard deviations of the logarithms of the uncertain quantities that may affect the step time, by name."""
     cluster, strategy = scenario.cluster, scenario.strategy
-    # paced runs compute for as long as is predicted
+    # emulated compute takes exactly the predicted time
     exact = {"device", "optimizer"} if scenario.compute == "paced" else set()
     unused = [] if strategy.talks_in_nodes(cluster) else ["node.link."]
     unused += [] if strategy.nodes_needed(cluster) > 1 else ["network."]
@@ -162,26 +173,31 @@ def doubtful(scenario: Scenario) -> dict[str, float]:
 def response(
     strategy: Strategy, job: Job, program: Program, deviations: Mapping[str, float], steps: int, least: float = _LEAST
 ) -> Response:
-    """How the step time of `program`, which the job compiles to, follows from quantities, of which the logarithms deviate so
-    much; those that it does not follow from are left out, and those beside the device that bring less than `least` of the
-    deviation together. steps: that were simulated, where events time them."""
-    slower = _Slower(strategy, job, program, max(_FEWEST_STEPS, steps // _ONE_IN))
+    """The response of the step time of `program`, which `job` compiles to, to uncertain quantities.
+
+    deviations: standard deviation of the logarithm of each quantity. steps: simulated for the prediction, where events time
+    them. least: groups of quantities that contribute less than this share of the standard deviation are left out, except the
+    device; so are quantities without effect.
+    """
+    slower = _SlowerPrograms(strategy, job, program, max(_FEWEST_STEPS, steps // _ONE_IN))
     effects: dict[str, Times | float] = {}
-    found = deviations.get(_WHOLE, 0.0)
+    deviation = deviations.get(_WHOLE, 0.0)
     rest = sorted((name for name in deviations if name not in (_MAIN, _WHOLE)), key=lambda name: -deviations[name])
-    # Compiling and replaying take time, so that quantities that may not matter are slowed together. One replay times the
+    # Compiling and replaying take time, so that quantities that may not matter are slowed in groups. One replay times all
     # groups; the stack is evaluated from its end.
     main, half = [name for name in deviations if name == _MAIN], len(rest) // 2
-    groups = slower.told(*((names, slower.effect(*names)) for names in (main, rest[:half], rest[half:]) if names))[::-1]
+    initial = ((names, slower.effect(*names)) for names in (main, rest[:half], rest[half:]) if names)
+    groups = slower.with_shares(*initial)[::-1]
     while groups:
         names, effect, share = groups.pop()
         if len(names) == 1:
             effects[names[0]] = effect
-            found = math.hypot(found, share * deviations[names[0]])
-        elif share > 0 and share * deviations[names[0]] >= least * found:
-            some, others = names[: len(names) // 2], names[len(names) // 2 :]
-            of_some = slower.effect(*some)
-            groups += slower.told((others, slower.without(effect, of_some, others)), (some, of_some))
+            deviation = math.hypot(deviation, share * deviations[names[0]])
+        elif share > 0 and share * deviations[names[0]] >= least * deviation:
+            first, second = names[: len(names) // 2], names[len(names) // 2 :]
+            first_effect = slower.effect(*first)
+            second_effect = slower.without(effect, first_effect, second)
+            groups += slower.with_shares((second, second_effect), (first, first_effect))
     whole = {name: effect for name, effect in effects.items() if isinstance(effect, float) and effect > _NEGLIGIBLE}
     more_s = {name: effect for name, effect in effects.items() if not isinstance(effect, float) and effect.any()}
     whole |= {_WHOLE: 1.0} if _WHOLE in deviations else {}
@@ -189,51 +205,54 @@ def response(
     return Response(program, slower.seconds, more_s, whole, reach)
 
 
-def _reach(slownesses: tuple[float, float]) -> tuple[float, float]:
-    """Wider than a 90 % interval, so that hardly any draw is outside; the prediction is inside."""
-    low, high = np.log(slownesses)
+def _reach(interval: tuple[float, float]) -> tuple[float, float]:
+    """The slowdown factors between which nearly all draws are, 1 included, from their 90 % interval."""
+    low, high = np.log(interval)
     middle, reach = (low + high) / 2, _REACH * (high - low) / (2 * DEVIATIONS)
     return math.exp(min(0.0, middle - reach)), math.exp(max(0.0, middle + reach))
 
 
-class _Slower:
-    """What becomes of a program where quantities are slower. steps: to simulate, where events time them."""
+class _SlowerPrograms:
+    """Compiles and times a program with slower quantities. steps: number to simulate, where events time them."""
 
     def __init__(self, strategy: Strategy, job: Job, program: Program, steps: int) -> None:
         self.strategy, self.job, self.program, self.steps = strategy, job, program, steps
         self.seconds = durations_s(program)
-        self.beyond = _LITTLE if program.is_static else _MORE
+        self.slowdown = _LITTLE if program.is_static else _MORE
 
     @functools.cached_property
     def step_s(self) -> float:
         return _step_s(self.program, self.steps)
 
     def effect(self, *names: str) -> Times | float:
-        """How much longer each task takes per slowness of all these together, shape (tasks,); how much longer the step takes,
-        as a share of it, where the tasks do not tell."""
-        cluster = slowed(self.job.cluster, dict.fromkeys(names, 1 + self.beyond))
+        """Derivative of the task durations with respect to the slowdown factor that these quantities share, shape (tasks,);
+        that of the relative step time, if the effect is not one on single tasks."""
+        cluster = slowed(self.job.cluster, dict.fromkeys(names, 1 + self.slowdown))
         program = self.strategy.compile(replace(self.job, cluster=cluster))
         longer_s = grown_s(self.program, program, self.seconds)
         if longer_s is not None and (self.program.is_static or not longer_s.any()):
-            return np.where(np.abs(longer_s) > _NOTHING * self.seconds, longer_s, 0.0) / self.beyond
-        return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.beyond)
+            return np.where(np.abs(longer_s) > _NOTHING * self.seconds, longer_s, 0.0) / self.slowdown
+        return min(1.0, (_step_s(program, self.steps) / self.step_s - 1) / self.slowdown)
 
-    def without(self, effect: Times | float, of_some: Times | float, others: Sequence[str]) -> Times | float:
-        """The effect of the others, where that of all and that of some are known: seconds of tasks add up."""
-        if isinstance(effect, float) or isinstance(of_some, float):
+    def without(self, effect: Times | float, part: Times | float, others: Sequence[str]) -> Times | float:
+        """The effect of the other quantities of a group, from the effect of the group and that of a part of it: task durations
+        add up."""
+        if isinstance(effect, float) or isinstance(part, float):
             return self.effect(*others)
-        more_s = effect - of_some
+        more_s = effect - part
         return np.where(np.abs(more_s) > _NOTHING * self.seconds, more_s, 0.0)
 
-    def told(self, *groups: tuple[Sequence[str], Times | float]) -> list[tuple[Sequence[str], Times | float, float]]:
-        """Groups of quantities with their effects, and how much longer the step takes per slowness, as a share of it, which no
-        slowness makes shorter. One replay tells of all."""
+    def with_shares(self, *groups: tuple[Sequence[str], Times | float]) -> list[tuple[Sequence[str], Times | float, float]]:
+        """Groups of quantities with their effects and the derivatives of the relative step time, at least zero.
+
+        One replay times all groups.
+        """
         changing = [effect for _, effect in groups if not isinstance(effect, float) and effect.any()]
         shares = iter(())
         if changing:
-            beyond = _LITTLE * np.stack([np.zeros_like(self.seconds), *changing], axis=1)
-            first_s, *slower_s = replayed_s(self.program, self.seconds[:, None] + beyond).tolist()
-            shares = iter([(one_s / first_s - 1) / _LITTLE for one_s in slower_s])
+            added_s = _LITTLE * np.stack([np.zeros_like(self.seconds), *changing], axis=1)
+            first_s, *slower_s = replayed_s(self.program, self.seconds[:, None] + added_s).tolist()
+            shares = iter([(step_s / first_s - 1) / _LITTLE for step_s in slower_s])
         result = []
         for names, effect in groups:
             share = effect if isinstance(effect, float) else next(shares) if effect.any() else 0.0
@@ -244,10 +263,11 @@ class _Slower:
 def drawn(
     step_times: Callable[[Mapping[str, Times]], Times], names: Sequence[str], cluster: Cluster, draws: int = _DRAWS
 ) -> PredictionInterval:
-    """What comes of slownesses that are drawn lognormally from the cluster's intervals, independently of one another.
+    """The prediction interval from independent lognormal draws of slowdown factors within the cluster's intervals.
 
-    step_times: as `Response.step_times`. Each slowness alone, one deviation up and down, tells its share, and in which
-    direction all together change the step time most. Draws spread evenly along that direction, so that few tell the quantiles.
+    step_times: see `Response.step_times`. names: the quantities that are drawn. Each quantity alone, one standard deviation up
+    and down, gives its share and the direction in which the step time changes most. The draws are stratified along that
+    direction, so that a few give the quantiles.
     """
     count = len(names)
     if count == 0:
@@ -256,22 +276,22 @@ def drawn(
     middle, deviation = bounds.mean(axis=1), (bounds[:, 1] - bounds[:, 0]) / (2 * DEVIATIONS)
 
     def log_times(normal: Times) -> Times:
-        slownesses = np.exp(middle[:, None] + deviation[:, None] * normal)
-        times: Times = np.log(step_times(dict(zip(names, slownesses, strict=True))))
+        factors = np.exp(middle[:, None] + deviation[:, None] * normal)
+        times: Times = np.log(step_times(dict(zip(names, factors, strict=True))))
         return times
 
     up, down = np.split(log_times(np.hstack([np.eye(count), -np.eye(count)])), 2)
     change = (up - down) / 2
     times = log_times(normal_draws(draws, change))
-    # the draws are the midpoints of equally likely parts, which is what Hazen's quantiles take them for
+    # the draws are the midpoints of equally likely intervals, as Hazen's quantiles assume
     low, high = np.exp(np.quantile(times, _QUANTILES, method="hazen")).tolist()
     variance = change**2 / max(float((change**2).sum()), np.finfo(float).tiny)
-    found = sorted(zip(names, variance.tolist(), strict=True), key=lambda one: -one[1])
-    return PredictionInterval(low, high, {name: share for name, share in found if share > 0})
+    shares = sorted(zip(names, variance.tolist(), strict=True), key=lambda item: -item[1])
+    return PredictionInterval(low, high, {name: share for name, share in shares if share > 0})
 
 
 def of_closed_form(seconds: Callable[[Cluster], float], cluster: Cluster) -> PredictionInterval:
-    """The same for a time that is no program's: `seconds` says what it is on a cluster. To first order."""
+    """The prediction interval of a time that a closed form gives, to first order. seconds: the time on a cluster."""
     first_s, shares = seconds(cluster), {_WHOLE: 1.0}
     for name, quantity in QUANTITIES.items():
         if name != _WHOLE and quantity.value(cluster) is not None:
@@ -279,20 +299,19 @@ def of_closed_form(seconds: Callable[[Cluster], float], cluster: Cluster) -> Pre
             if share > _NEGLIGIBLE:
                 shares[name] = share
 
-    def times(slownesses: Mapping[str, Times]) -> Times:
-        beyond: Times = sum((slownesses[name] - 1) * share for name, share in shares.items() if name != _WHOLE) + np.ones(1)
-        return slownesses[_WHOLE] * beyond
+    def times(factors: Mapping[str, Times]) -> Times:
+        relative: Times = sum((factors[name] - 1) * share for name, share in shares.items() if name != _WHOLE) + np.ones(1)
+        return factors[_WHOLE] * relative
 
     return drawn(times, tuple(shares), cluster)
 
 
 def normal_draws(count: int, along: Times) -> Times:
-    """Draws of as many independent standard normal variables as `along` has entries, at most `count`; shape (variables, draws).
+    """Draws of independent standard normal variables, stratified in the direction `along`; shape (variables, draws).
 
-    In the direction `along` each draw is the midpoint of one of as many equally likely parts. Those at right angles to it
-    take the midpoints in orders that spread evenly over all of them together, of a Kronecker sequence by the powers of the root
-    of x^(d+1) = x + 1 (M. Roberts, The unreasonable effectiveness of quasirandom sequences, 2018), freed of what correlation
-    so few have.
+    along: shape (variables,), with at most `count` variables. In this direction each draw is the midpoint of one of `count`
+    equally likely intervals. The orthogonal directions take the midpoints in the orders of a Kronecker sequence with the powers
+    of the root of x^(d+1) = x + 1 (M. Roberts, The unreasonable effectiveness of quasirandom sequences, 2018), decorrelated.
     """
     variables = len(along)
     root = 2.0
@@ -301,25 +320,27 @@ def normal_draws(count: int, along: Times) -> Times:
     places = np.outer(root ** -np.arange(1.0, variables + 1), np.arange(1.0, count + 1)) % 1
     basis, lengths = np.linalg.qr(_midpoints(count)[places.argsort(axis=1).argsort(axis=1)].T)
     draws: Times = lengths[0, 0] * basis.T
-    # a reflection that takes the first axis to that direction leaves normal variables what they are
+    # a reflection of the first axis onto that direction; normal variables remain normal
     length, first = float(np.linalg.norm(along)), np.eye(variables)[0]
     normal = first - along / length if length > 0 else np.zeros(variables)
-    apart = float(np.linalg.norm(normal))
-    if apart < _SAME_DIRECTION:
+    distance = float(np.linalg.norm(normal))
+    if distance < _SAME_DIRECTION:
         return draws
-    normal /= apart
+    normal /= distance
     return draws - np.outer(2 * normal, normal @ draws)
 
 
 @functools.lru_cache(maxsize=8)
 def _midpoints(count: int) -> Times:
-    """Of so many equally likely parts of a normal variable."""
+    """Midpoints, by probability, of `count` equally likely intervals of a standard normal variable, shape (count,)."""
     return np.array([NormalDist().inv_cdf((part + 0.5) / count) for part in range(count)])
 
 
 def grown_s(program: Program, slower: Program, seconds: Times | None = None) -> Times | None:
-    """How much longer each task takes in the other program, shape (tasks,); None where that is not the difference between them
-    alone. Servers' updates are no tasks. seconds: of the program's tasks, where they are known."""
+    """Seconds by which each task takes longer in the slower program, shape (tasks,); None if they differ in anything else.
+
+    Updates of servers are not tasks. seconds: durations of the first program's tasks; computed if None.
+    """
     columns = ("kind", "rank", "peer", "update_s")
     if len(program) != len(slower) or not all(
         np.array_equal(getattr(program, name), getattr(slower, name)) for name in columns
@@ -329,7 +350,7 @@ def grown_s(program: Program, slower: Program, seconds: Times | None = None) -> 
 
 
 def _step_s(program: Program, steps: int) -> float:
-    """Seconds of a step, without jitter; of `steps`, where events time them."""
+    """Seconds of one step, without jitter. steps: number to simulate, where events time them."""
     if program.is_static:
         return float(replayed_s(program, durations_s(program)[:, None])[0])
     timeline = events.simulate(program, steps, Variation(start_s=program.ranks.late_s))
@@ -337,12 +358,12 @@ def _step_s(program: Program, steps: int) -> float:
 
 
 def replayed_s(program: Program, seconds: Times) -> Times:
-    """Seconds of a steady step for seconds of tasks of shape (tasks, draws), shape (draws,)."""
+    """Seconds of one steady step, shape (draws,). seconds: durations of tasks, shape (tasks, draws)."""
     return slopes(_ends_s(program, seconds).T)
 
 
 def _ends_s(program: Program, seconds: Times) -> Times:
-    """When each step ends, shape (steps, draws)."""
+    """End of each step in seconds, shape (steps, draws)."""
     training = (program.lane == MAIN_LANE) & ~program.ranks.is_server[program.rank]
     variation = Variation(start_s=program.ranks.late_s, samples=seconds.shape[1])
     return np.stack([end_s[training].max(axis=0) for _, end_s in replay.replay(program, STEPS, seconds, variation)])

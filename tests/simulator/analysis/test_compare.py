@@ -35,7 +35,7 @@ def test_nothing_changed_is_no_change_and_cannot_be_told_apart(small: Make) -> N
     text = describe(found)
     assert "nothing changed" in text
     assert "B is as fast as A" in text
-    assert "cannot be told apart" in text
+    assert "cannot be distinguished" in text
 
 
 def test_frameworks_are_named_and_another_one_is_one_change(small: Make) -> None:

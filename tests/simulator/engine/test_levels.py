@@ -78,7 +78,7 @@ def test_orders_go_with_their_programs() -> None:
 def test_hints_that_tie_are_told_apart_and_no_search_is_needed(program: Program) -> None:
     before = program.predecessors()
     longest = orders._levels(before, np.full(len(program), -1))
-    mended = orders._mended(before, longest // 2)
+    mended = orders._corrected(before, longest // 2)
     assert mended is not None
     assert (mended[before.values] < mended[before.keys()]).all()
 
@@ -89,8 +89,8 @@ def test_hints_that_are_the_wrong_way_round_or_tie_for_ever_are_given_up() -> No
     for _ in range(100):
         builder.compute(rank, Phase.FORWARD, 1.0)
     before = builder.build().predecessors()
-    assert orders._mended(before, np.arange(100)[::-1]) is None
-    assert orders._mended(before, np.zeros(100, dtype=np.int64)) is None
+    assert orders._corrected(before, np.arange(100)[::-1]) is None
+    assert orders._corrected(before, np.zeros(100, dtype=np.int64)) is None
     assert orders._levels(before, np.zeros(100, dtype=np.int64)).tolist() == list(range(100))
 
 
@@ -118,15 +118,15 @@ def test_a_sample_alone_is_what_it_is_among_others_to_the_last_bit(program: Prog
 @pytest.mark.parametrize("plainly", [0, 10**9])
 @given(program=programs(capacity=1e9))
 def test_so_however_it_is_timed(plainly: int, program: Program) -> None:
-    before = orders._PLAINLY
+    before = orders._PLAIN
     try:
-        orders._PLAINLY = plainly  # type: ignore[misc]
+        orders._PLAIN = plainly  # type: ignore[misc]
         order = LevelOrder(program)
         assert order.is_plain == (plainly > 0)
         orders._ORDERS.pop(id(program.dependencies), None)
         one = ends_s(program, 1)
     finally:
-        orders._PLAINLY = before  # type: ignore[misc]
+        orders._PLAIN = before  # type: ignore[misc]
     assert one.tolist() == ends_s(program, 2).tolist()
 
 

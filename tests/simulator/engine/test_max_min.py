@@ -219,7 +219,7 @@ def test_flows_that_have_nothing_to_move_end_when_they_start() -> None:
     [
         (([1.0], [[0]], [1.0, 2.0], [0.0]), "one of each per flow"),
         (([0.0], [[0]], [1.0], [0.0]), "bandwidth is zero"),
-        (([1.0], [[1]], [1.0], [0.0]), "flow 0 passes link 1, and there are 1"),
+        (([1.0], [[1]], [1.0], [0.0]), "flow 0 uses link 1, but links are numbered 0 to 0"),
         (([1.0], [[0]], [-1.0], [0.0]), "size is negative"),
         (([1.0], [[0]], [1.0], [float("nan")]), "start is negative or not finite"),
     ],

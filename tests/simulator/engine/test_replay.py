@@ -270,7 +270,7 @@ def test_requests_that_overtake_a_step_and_circles_are_refused() -> None:
     rank = circle.rank("a")
     circle.compute(rank, Phase.FORWARD, 1.0, (1,))
     circle.compute(rank, Phase.FORWARD, 1.0)
-    with pytest.raises(ValueError, match="in a circle"):
+    with pytest.raises(ValueError, match="form a cycle"):
         replay.simulate(circle.build(), 1)
 
 

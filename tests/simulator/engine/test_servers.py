@@ -25,7 +25,7 @@ class Log(ServerHost):
         self.began_s: dict[int, float] = {}
         self.applied_s: dict[int, float] = {}
         self.behind: dict[int, int] = {}
-        self.answered_s: dict[int, float] = {}
+        self.replied_s: dict[int, float] = {}
 
     def work(self, seconds: float, uses: Sequence[Use], then: Callable[[], None]) -> None:
         self.environment.timeout(seconds).callbacks.append(lambda _: then())
@@ -37,9 +37,9 @@ class Log(ServerHost):
         self.applied_s[instance] = self.environment.now
         self.behind[instance] = behind
 
-    def answered(self, instance: int) -> None:
+    def replied(self, instance: int) -> None:
         assert instance in self.applied_s
-        self.answered_s[instance] = self.environment.now
+        self.replied_s[instance] = self.environment.now
 
     def send(self, requests: Sequence[tuple[float, int]]) -> None:
         """Requests by when they come and from whom, numbered from zero."""
@@ -53,31 +53,31 @@ def test_one_after_another_in_order_of_arrival() -> None:
     log = Log(Asp(), 3)
     log.send([(0.2, 0), (0.1, 1), (5.0, 2)])
     assert log.began_s == pytest.approx({1: 0.1, 0: 1.1, 2: 5.0})
-    assert log.answered_s == log.applied_s == pytest.approx({1: 1.1, 0: 2.1, 2: 6.0})
+    assert log.replied_s == log.applied_s == pytest.approx({1: 1.1, 0: 2.1, 2: 6.0})
 
 
 def test_a_barrier_updates_once_when_all_have_come_and_then_answers_all() -> None:
     log = Log(Bsp(), 3)
     log.send([(0.0, 0), (4.0, 1), (1.0, 2)])
     assert log.began_s == {0: 0.0, 2: 1.0, 1: 4.0}
-    assert log.answered_s == log.applied_s == dict.fromkeys(range(3), 4 + SERVICE_S + UPDATE_S)
+    assert log.replied_s == log.applied_s == dict.fromkeys(range(3), 4 + SERVICE_S + UPDATE_S)
     assert set(log.behind.values()) == {0}
 
 
 def test_backups_are_not_waited_for_and_dropped_when_they_come() -> None:
-    """Worker 2 is a backup of the first round: it is answered as soon as it comes, and counts again in the round after."""
+    """Worker 2 is a backup of the first round: it gets a reply as soon as it comes, and counts again in the round after."""
     log = Log(Bsp(backups=1), 3)
     log.send([(0.0, 0), (1.0, 1), (10.0, 2), (11.0, 2), (12.0, 0), (20.0, 1)])
-    assert log.answered_s[0] == log.answered_s[1] == 2 + UPDATE_S
-    assert (log.answered_s[2], log.behind[2]) == (10.0, DROPPED)
-    assert log.answered_s[3] == log.answered_s[4] == 13 + UPDATE_S
-    assert (log.answered_s[5], log.behind[5]) == (20.0, DROPPED)
+    assert log.replied_s[0] == log.replied_s[1] == 2 + UPDATE_S
+    assert (log.replied_s[2], log.behind[2]) == (10.0, DROPPED)
+    assert log.replied_s[3] == log.replied_s[4] == 13 + UPDATE_S
+    assert (log.replied_s[5], log.behind[5]) == (20.0, DROPPED)
 
 
 def test_what_queues_while_the_round_ends_is_dropped_unserved() -> None:
     log = Log(Bsp(backups=1), 2)
     log.send([(0.0, 0), (0.1, 1)])
-    assert log.answered_s == {0: SERVICE_S + UPDATE_S, 1: SERVICE_S + UPDATE_S}
+    assert log.replied_s == {0: SERVICE_S + UPDATE_S, 1: SERVICE_S + UPDATE_S}
     assert log.behind == {0: 0, 1: DROPPED}
     assert [(busy.start_s, busy.end_s) for busy in log.server.busy] == [(0, 1), (1, 1.5)]
 
@@ -94,15 +94,15 @@ def test_a_clock_answers_once_the_slowest_is_not_further_behind_than_its_bound()
     log.send([(0.0, 0), (10.0, 0), (20.0, 1), (30.0, 0)])
     assert log.applied_s == {0: 1, 1: 11, 2: 21, 3: 31}
     # the second push of 0 is two ahead of 1, until that has one applied; the third is again
-    assert log.answered_s == {0: 1, 1: 21, 2: 21}
+    assert log.replied_s == {0: 1, 1: 21, 2: 21}
 
 
 def test_nobody_waits_for_a_worker_that_has_left() -> None:
     log = Log(Ssp(bound=0), 3)
     log.send([(0.0, 0), (5.0, 1)])
-    assert not log.answered_s
+    assert not log.replied_s
     log.server.leave(2)
-    assert set(log.answered_s) == {0, 1}
+    assert set(log.replied_s) == {0, 1}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), min_size=1, max_size=40), st.integers(0, 3))
@@ -115,9 +115,9 @@ def test_a_clock_never_answers_a_worker_that_is_more_than_its_bound_ahead(pushes
     log.send(requests)
     assert len(log.applied_s) == len(pushes), "all are applied, whoever waits"
     of_worker = {worker: [i for i, (_, one) in enumerate(requests) if one == worker] for worker in range(4)}
-    for instance, answered_s in log.answered_s.items():
+    for instance, replied_s in log.replied_s.items():
         own = of_worker[requests[instance][1]].index(instance) + 1
-        applied = [sum(log.applied_s[i] <= answered_s for i in of_worker[worker]) for worker in range(4)]
+        applied = [sum(log.applied_s[i] <= replied_s for i in of_worker[worker]) for worker in range(4)]
         assert own - min(applied) <= bound
 
 
@@ -129,5 +129,5 @@ def test_without_a_bound_a_server_serves_as_a_queue_does(requests: list[tuple[fl
     free_s = 0.0
     for instance in sorted(range(len(requests)), key=lambda i: requests[i][0]):
         assert log.began_s[instance] == pytest.approx(max(requests[instance][0], free_s))
-        free_s = log.answered_s[instance]
+        free_s = log.replied_s[instance]
         assert free_s == pytest.approx(log.began_s[instance] + SERVICE_S)

@@ -225,9 +225,9 @@ def test_holders_add_up_and_none_is_negative(small: Make) -> None:
         (("training.zero=4",), "training.zero: must be at most 3"),
         (
             ("strategy={kind: parameter_server, workers: 2, servers: 1}", "training.zero=1"),
-            "training.zero: servers hold the optimizer states of a parameter_server",
+            "training.zero: servers have the optimizer states of a parameter_server",
         ),
-        (("training.offload=[parameters]",), "training.offload: only parameters that workers share out are offloaded"),
+        (("training.offload=[parameters]",), "training.offload: only sharded parameters can be offloaded"),
         (("training.offload=[weights]",), "'weights' is not known; give 'optimizer' or 'parameters'"),
     ],
 )

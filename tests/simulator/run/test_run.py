@@ -174,5 +174,5 @@ def test_spans_of_another_run_are_not_taken_for_its_own(tmp_path: Path) -> None:
 
 def test_names_that_would_steer_a_terminal_are_refused(tmp_path: Path) -> None:
     save(replace(made(ONE, [0, 12], [False]), strategy="\a"), tmp_path)
-    with pytest.raises(ValueError, match="its names have control characters"):
+    with pytest.raises(ValueError, match="its names contain control characters"):
         load_run(tmp_path)

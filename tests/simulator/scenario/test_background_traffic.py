@@ -148,14 +148,14 @@ def test_a_ring_yields_to_flows_of_others(small: Make) -> None:
 
 
 def test_where_no_message_passes_nobody_is_told_off_in_silence(small: Make) -> None:
-    with pytest.raises(FieldError, match=r"unevenness\.tenants\.0: no message passes the network link of node 7"):
+    with pytest.raises(FieldError, match=r"unevenness\.tenants\.0: no message uses the network link of node 7"):
         timed(small(SERVERS, "unevenness={tenants: [{nodes: 7, share: 0.5}]}"))
     with pytest.raises(FieldError, match="any node"):
         timed(small("unevenness={tenants: [{flows: 1}]}"))
 
 
 def test_who_comes_and_goes_too_often_is_refused(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaleproof.simulator.engine.background_traffic._MOST_TURNS", 1000)
+    monkeypatch.setattr("scaleproof.simulator.engine.background_traffic._MOST_SWITCHES", 1000)
     with pytest.raises(FieldError, match=r"more than 1,000 times; give longer periods"):
         timed(small(SERVERS, "unevenness={tenants: [{share: 0.5, lasts: 1 ns, period: 2 ns}]}"))
 

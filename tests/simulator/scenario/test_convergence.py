@@ -169,8 +169,8 @@ def test_it_is_told_as_a_model_and_kept(small: Make, tmp_path: Path) -> None:
     ("overrides", "told"),
     [
         ((ASYNCHRONOUS, "convergence={minimum_steps: 5, critical_batch: 8}"), "convergence.staleness_penalty: missing"),
-        (("strategy={kind: local_sgd, workers: 4, period: 4}", GIVEN), "take steps alone, as in local_sgd"),
-        (("strategy={kind: local_sgd, workers: 4}", GIVEN), "take steps alone, as in local_sgd"),
+        (("strategy={kind: local_sgd, workers: 4, period: 4}", GIVEN), "take several steps alone, as in local_sgd"),
+        (("strategy={kind: local_sgd, workers: 4}", GIVEN), "take several steps alone, as in local_sgd"),
         (
             ("strategy={kind: data_parallel, workers: 4, compression: {kind: fp16}}", GIVEN),
             "compressed gradients",

@@ -190,11 +190,11 @@ def test_estimates_count_additions(small: Make) -> None:
         (("training.reduce_precision=half",), "'half' is not known"),
         (
             ("strategy={kind: parameter_server, workers: 4, servers: 1}", WIDE),
-            "training.accumulate_precision: workers of a parameter_server exchange gradients as they are",
+            "training.accumulate_precision: not supported by the strategy parameter_server",
         ),
         (
             ("strategy={kind: local_sgd, workers: 4, period: 4}", "training.fused_accumulation=true"),
-            "training.fused_accumulation: workers of a local_sgd exchange gradients as they are",
+            "training.fused_accumulation: not supported by the strategy local_sgd",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.uncertainty.linearity import LinearBox, Values, straight
+from scaleproof.simulator.uncertainty.linearity import LinearBox, Values, linear_box
 
 numbers = st.floats(-5, 5).map(lambda number: round(number, 3))
 
@@ -26,7 +26,7 @@ def longest(paths: Values, places: Values) -> Values:
 def test_where_it_is_straight_it_is_what_it_is_everywhere(paths: Values, seed: int) -> None:
     paths[:, 0] += 20
     low, high = -np.ones(paths.shape[1] - 1), np.ones(paths.shape[1] - 1) * 0.5
-    found = straight(lambda places: longest(paths, places), low, high)
+    found = linear_box(lambda places: longest(paths, places), low, high)
     places = np.random.default_rng(seed).uniform(low[:, None], high[:, None], (len(low), 20))
     if found is not None:
         assert found.at(places) == pytest.approx(longest(paths, places), rel=1e-9)
@@ -38,12 +38,12 @@ def test_where_it_is_straight_it_is_what_it_is_everywhere(paths: Values, seed: i
 
 def test_one_path_is_straight_and_two_that_cross_are_not() -> None:
     low, high = np.array([-1.0]), np.array([1.0])
-    line = straight(lambda places: longest(np.array([[3.0, 2.0]]), places), low, high)
+    line = linear_box(lambda places: longest(np.array([[3.0, 2.0]]), places), low, high)
     assert line is not None
     assert (line.values.tolist(), line.slopes.tolist()) == ([3.0], [[2.0]])
-    assert straight(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), low, high) is None
+    assert linear_box(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), low, high) is None
     # what crosses elsewhere does not matter
-    assert straight(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), np.zeros(1), high) is not None
+    assert linear_box(lambda places: longest(np.array([[3.0, 2.0], [3.0, 1.0]]), places), np.zeros(1), high) is not None
 
 
 def test_of_several_functions_all_are_straight() -> None:
@@ -52,7 +52,7 @@ def test_of_several_functions_all_are_straight() -> None:
     def functions(places: Values) -> Values:
         return np.concatenate([longest(both[:1], places), longest(both, places)])
 
-    assert straight(functions, np.array([-1.0]), np.array([1.0])) is None
+    assert linear_box(functions, np.array([-1.0]), np.array([1.0])) is None
 
 
 def test_what_is_outside_is_told() -> None:

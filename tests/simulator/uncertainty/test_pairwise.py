@@ -1,4 +1,4 @@
-"""Whether two scenarios can be told apart: what they share cancels, what they do not adds up."""
+"""Whether two scenarios are distinguishable: shared errors cancel, others add up."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def test_the_probability_is_that_of_a_normal_logarithm(mean: float, deviation: f
 
 
 def test_words_name_the_faster_one_or_that_it_cannot_be_told() -> None:
-    assert SpeedupInterval(0.9, 1.2, 0.6).words() == "the two cannot be told apart: B is faster with a probability of 60 %"
+    assert SpeedupInterval(0.9, 1.2, 0.6).words() == "the two cannot be distinguished: B is faster with a probability of 60 %"
     assert SpeedupInterval(1.1, 1.2, 1.0).words() == "B is faster with a probability of over 98 %"
     assert SpeedupInterval(0.8, 0.99, 0.04).words() == "A is faster with a probability of 96 %"

@@ -237,7 +237,7 @@ def test_axes_go_around_what_the_scenario_says_and_as_far_as_there_are_devices(s
         (["--x", "cluster.network"], "a part of the scenario, not a number"),
         (
             ["--set", "cluster.network=null", "--set", "cluster.nodes=1", "--x", "cluster.network.bandwidth"],
-            "the scenario says nothing of cluster.network; set it first",
+            "the scenario has no cluster.network; set it first",
         ),
         (["--x", "name"], "the scenario says small there, which is no number"),
         (["--x", "strategy.overlap"], "the scenario says true there, which is no number"),

@@ -180,7 +180,7 @@ def test_overrides_reach_devices(tmp_path: Path) -> None:
         ("./none.yaml", "cluster.device: ./none.yaml: no such file"),
         ("{base: a100}", "cluster.device.base: no device is called 'a100'"),
         ("{base: 7}", "cluster.device.base: expected the name or path of a device, got '7'"),
-        ("{base: ./based.yaml}", "based.yaml:1:1: base: a device's file says all of it"),
+        ("{base: ./based.yaml}", "based.yaml:1:1: base: not allowed in a device file"),
         ("{base: a100-80gb-sxm, memroy: 1 GiB}", "cluster.device.memroy: unknown key; did you mean 'memory'?"),
         ("{base: a100-80gb-sxm, memory: 1 GB/s}", "cluster.device.memory: 'GB/s' is not a unit of size"),
         ("{base: a100-80gb-sxm, kernels: {launch: 3}}", "cluster.device.kernels.launch: 3 has no unit"),

@@ -128,4 +128,4 @@ def test_estimates_of_what_is_kept(small: Make, batch: int) -> None:
 def test_without_zero_2_there_is_no_scatter_once_per_step(small: Make, zero: int) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(hybrid(workers=4, scatter="step"), f"training={{zero: {zero}}}")
-    assert "strategy.scatter: gradients are not scattered; set training.zero to 2 or 3" in str(caught.value)
+    assert "strategy.scatter: gradients are not reduce-scattered; set training.zero to 2 or 3" in str(caught.value)
