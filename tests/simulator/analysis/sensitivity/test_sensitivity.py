@@ -105,10 +105,10 @@ def test_what_does_not_apply_says_why(small: Make) -> None:
     assert told["network bandwidth"].says == "–"
     assert told["servers"].how == "there are no servers"
     single = values(sensitivity(small("cluster.node={devices: 1}")))
-    assert single["node link bandwidth"].how == "no two ranks of a node talk"
+    assert single["node link bandwidth"].how == "no two ranks of a node communicate"
     assert single["network latency"].value is not None
     no_latency = values(sensitivity(small("strategy.workers=8", "cluster.network.latency=0 s")))
-    assert no_latency["network latency"].how == "the cluster has none"
+    assert no_latency["network latency"].how == "the cluster does not give it"
 
 
 def test_whole_numbers_take_whole_steps(small: Make) -> None:
