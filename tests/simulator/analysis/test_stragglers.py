@@ -109,8 +109,8 @@ def test_what_cannot_be_is_said_in_its_place(small: Make) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ((servers(4, 1),), "unevenness: the scenario says nothing"),
-        (("unevenness.compute_jitter=0.1",), "strategy.kind: a data_parallel always waits"),
+        ((servers(4, 1),), "unevenness: missing from the scenario"),
+        (("unevenness.compute_jitter=0.1",), "strategy.kind: data_parallel is always synchronous"),
         ((servers(4, 1, mode="asynchronous", units=40), "unevenness.compute_jitter=0.1"), "strategy.units"),
     ],
 )

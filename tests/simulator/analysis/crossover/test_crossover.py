@@ -250,9 +250,9 @@ def test_axes_go_around_what_the_scenario_says_and_as_far_as_there_are_devices(s
         (["--y", "workers=0"], "0 is not above zero"),
         (["--y", "workers=5..7"], "no power of two lies between 5 and 7"),
         (["--points", "1"], "a map has 2 to 200 points along x"),
-        (["--strategies", "rong"], "'rong' is none; give some of scenario, allreduce, ring"),
-        (["--strategies", "ps-0"], "'ps-0' is none"),
-        (["--strategies", "ring,ring"], "ring comes twice"),
+        (["--strategies", "rong"], "unknown strategy 'rong'; choose from scenario, allreduce, ring"),
+        (["--strategies", "ps-0"], "unknown strategy 'ps-0'"),
+        (["--strategies", "ring,ring"], "ring is given twice"),
         (["--y", "strategy.stages=1,2"], "strategy has no field 'stages'"),
     ],
 )
