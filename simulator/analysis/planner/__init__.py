@@ -1,4 +1,4 @@
-"""Planner: which of all the ways to train a model on so many devices is best, by how much, and how sure that is."""
+"""Search for the best configuration to train a model on a given number of devices."""
 
 from scaleproof.simulator.analysis.planner.search import PlanChoice, PlanResult, plan
 

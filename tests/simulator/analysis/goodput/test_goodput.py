@@ -21,7 +21,7 @@ from scaleproof.commands.text.goodput import describe
 from scaleproof.simulator.analysis.goodput import PARTS, goodput
 from scaleproof.simulator.analysis.goodput.components import counts
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
-from scaleproof.simulator.analysis.goodput.rates import setting
+from scaleproof.simulator.analysis.goodput.rates import failure_rates
 from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import dump
@@ -50,7 +50,7 @@ def found(make: Make, *sets: str, days: float = 10, samples: int = 30) -> Any:
 
 def test_rates_of_components_add_up(small: Make) -> None:
     """24 GPUs on six nodes of four."""
-    job = setting(small(*FAILING))
+    job = failure_rates(small(*FAILING))
     assert job.counts == {"gpu": 24, "host": 6, "nic": 6, "switch": 1, "job": 1}
     assert job.times.failures_per_s == pytest.approx((24 / 100 + 6 / 50) / DAY_S)
     assert job.chances.node_per_s * 6 == pytest.approx(job.times.failures_per_s)
@@ -81,15 +81,15 @@ def test_on_one_node_there_is_no_network_to_fail(small: Make) -> None:
 
 def test_a_checkpoint_is_what_training_needs_to_go_on(small: Make) -> None:
     parameters = sum(layer.parameters for layer in small().model.build_layers())
-    plain, adam = (setting(small(*FAILING, f"training.optimizer={name}")).saving.size_bytes for name in ("sgd", "adam"))
+    plain, adam = (failure_rates(small(*FAILING, f"training.optimizer={name}")).saving.size_bytes for name in ("sgd", "adam"))
     assert plain == 4 * parameters
     assert adam == 12 * parameters
-    assert setting(small(*FAILING, "training.optimizer=adam", "training.zero=3")).saving.size_bytes == adam
+    assert failure_rates(small(*FAILING, "training.optimizer=adam", "training.zero=3")).saving.size_bytes == adam
 
 
 def test_the_slower_of_storage_and_nodes_writes(small: Make) -> None:
     def stall_s(checkpoint: str) -> float:
-        return setting(small(*FAILING, f"reliability.checkpoint={checkpoint}")).saving.stall_s
+        return failure_rates(small(*FAILING, f"reliability.checkpoint={checkpoint}")).saving.stall_s
 
     assert stall_s("{size: 6 GB, bandwidth: 1 GB/s}") == pytest.approx(6)
     assert stall_s("{size: 6 GB, bandwidth: 1 GB/s, node_bandwidth: 1 MB/s}") == pytest.approx(1000)
@@ -99,8 +99,8 @@ def test_the_slower_of_storage_and_nodes_writes(small: Make) -> None:
 
 def test_a_restart_loads_the_checkpoint(small: Make) -> None:
     sets = (*FAILING, "reliability.reschedule=1 min", "reliability.checkpoint={size: 6 GB, bandwidth: 1 GB/s}")
-    assert setting(small(*sets)).times.restart_s == pytest.approx(60 + 300 + 6)
-    assert setting(small(*sets, "reliability.checkpoint.load_bandwidth=3 GB/s")).times.restart_s == pytest.approx(362)
+    assert failure_rates(small(*sets)).times.restart_s == pytest.approx(60 + 300 + 6)
+    assert failure_rates(small(*sets, "reliability.checkpoint.load_bandwidth=3 GB/s")).times.restart_s == pytest.approx(362)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_where_fewer_workers_are_faster_that_is_said(small: Make) -> None:
         (("reliability.checkpoint.slowdown=0.5",), "of asynchronous checkpoints"),
         (
             ("reliability.checkpoint={bandwidth: 1 kB/s, asynchronous: true, copy_bandwidth: 1 GB/s, interval: 1 min}",),
-            "still written",
+            "still being written",
         ),
         (
             ("reliability.checkpoint={bandwidth: 1 B/s, asynchronous: true, copy_bandwidth: 1 GB/s}",),
@@ -226,7 +226,7 @@ def test_where_fewer_workers_are_faster_that_is_said(small: Make) -> None:
         (("reliability.spares=3",), "spares run out; give repair"),
         (("reliability.shortage=shrink",), "give spares"),
         ((*SHRINKING, "reliability.least_workers=25"), "reliability.least_workers: the job has 24 workers"),
-        ((*SHRINKING, "strategy={kind: pipeline, stages: 4, microbatches: 4}"), "a pipeline has no workers to go on without"),
+        ((*SHRINKING, "strategy={kind: pipeline, stages: 4, microbatches: 4}"), "pipeline cannot continue with fewer workers"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(small: Make, sets: tuple[str, ...], problem: str) -> None:

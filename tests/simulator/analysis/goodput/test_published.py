@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scaleproof.simulator.analysis.goodput import goodput
-from scaleproof.simulator.analysis.goodput.rates import setting
+from scaleproof.simulator.analysis.goodput.rates import failure_rates
 from scaleproof.simulator.analysis.goodput.renewal import optimum_s, ratio
 from scaleproof.simulator.scenario.load import load
 
@@ -27,7 +27,7 @@ def test_llama_3_on_16384_gpus_trains_nine_tenths_of_the_time() -> None:
 
 def test_the_tables_of_the_guide_are_what_the_closed_form_gives() -> None:
     page = (Path(__file__).parents[4] / "docs" / "guides" / "goodput.md").read_text(encoding="utf-8")
-    times = setting(load("llama3-405b-54-days")).times
+    times = failure_rates(load("llama3-405b-54-days")).times
     rows = re.findall(r"^\| (\d+) min \| (.*) \|$", page, re.MULTILINE)
     assert len(rows) == 5
     for minutes, cells in rows:
@@ -38,6 +38,6 @@ def test_the_tables_of_the_guide_are_what_the_closed_form_gives() -> None:
     checkpoints = re.findall(r"^\| `(\{.*\})` \| (.*) \|$", page, re.MULTILINE)
     assert len(checkpoints) == 3
     for checkpoint, told_ratio in checkpoints:
-        changed = setting(load("llama3-405b-54-days", [f"reliability.checkpoint={checkpoint}"])).times
+        changed = failure_rates(load("llama3-405b-54-days", [f"reliability.checkpoint={checkpoint}"])).times
         best_s = optimum_s(partial(ratio, changed), max(6.0, changed.least_interval_s), 1e5)
         assert told_ratio == f"{100 * ratio(changed, best_s):.1f} %"

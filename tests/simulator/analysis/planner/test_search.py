@@ -81,7 +81,7 @@ def test_other_objectives_need_their_prices(objective: Any) -> None:
     scenario = small()
     node = scenario.cluster.node.model_copy(update={"price_USD_per_s": None, "power_W": None})
     poor = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"node": node})})
-    with pytest.raises(FieldError, match=f"which {objective} follows from; give it"):
+    with pytest.raises(FieldError, match=f"and {objective} needs it; give a"):
         plan(poor, 8, objective)
 
 
@@ -99,17 +99,17 @@ def test_energy_is_least() -> None:
 
 
 def test_pictures_have_no_tokens() -> None:
-    with pytest.raises(InputError, match="reads no tokens; plan for cost"):
+    with pytest.raises(InputError, match="models have no tokens; plan for cost"):
         plan(small("cluster.node.price=10 USD/h"), 8, "tokens-per-dollar")
 
 
 def test_what_fits_nowhere_is_told() -> None:
-    with pytest.raises(InputError, match="nothing fits: the leanest"):
+    with pytest.raises(InputError, match="nothing fits: the smallest"):
         plan(small(), 8, memory=1e6)
 
 
 def test_ranks_that_divide_no_batch_are_told() -> None:
-    with pytest.raises(InputError, match="no way to train 64 samples"):
+    with pytest.raises(InputError, match="no configuration trains 64 samples"):
         plan(small("cluster.nodes=100"), 97)
 
 
@@ -259,7 +259,7 @@ def test_unknown_strategies_are_told() -> None:
 
 
 def test_servers_that_fit_no_batch_are_told() -> None:
-    with pytest.raises(InputError, match="no way to train 64 samples"):
+    with pytest.raises(InputError, match="no configuration trains 64 samples"):
         plan(load("resnet50-servers-p100", SERVERS), 7, strategies=("parameter_server",))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences, ElasticityEstimate
+from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, ElasticityEstimate, FiniteDifferences
 from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.load import load
