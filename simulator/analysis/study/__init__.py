@@ -1,4 +1,4 @@
-"""Studies: a scenario along axes of fields, and a row for each of the points that come of them."""
+"""Studies: a scenario that varies along axes of fields, with one row of results for each point."""
 
 from __future__ import annotations
 

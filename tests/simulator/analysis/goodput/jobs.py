@@ -31,7 +31,7 @@ def times(**changed: Any) -> InterruptionTimes:
 
 @dataclass
 class PlainSizes:
-    """Replaces `ElasticSizes`: `nodes` workers of one node each, whose throughput is proportional to their number. If it shrinks
+    """Replaces `ElasticSizes`: `nodes` workers of one node each, with throughput proportional to their number. If it shrinks
     and is `paired`, the number of workers is even."""
 
     nodes: int = 10

@@ -86,8 +86,8 @@ def test_ranges_go_from_one_end_to_the_other_in_even_steps(points: int, first: f
         ("strategy.workers", {"from": 1, "to": 2, "factor": 1.0000001}, "at most"),
         ("strategy.workers", {"from": 1, "to": 2, "factor": 2, "log": False}, "leave log out"),
         ("strategy.workers", {"from": 1, "to": 2, "points": 2, "log": "yes"}, "true or false"),
-        ("strategy.workers", {"from": "one", "to": 2, "points": 2}, "'one' is no number"),
-        ("cluster.network.latency", {"from": "1 us", "to": "2 Gbit/s", "points": 2}, "give both in one unit"),
+        ("strategy.workers", {"from": "one", "to": 2, "points": 2}, "'one' is not a number"),
+        ("cluster.network.latency", {"from": "1 us", "to": "2 Gbit/s", "points": 2}, "give both in the same unit"),
     ],
 )
 def test_what_is_no_axis_is_refused_by_its_field(field: str, given: Any, message: str) -> None:

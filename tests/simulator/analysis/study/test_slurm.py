@@ -66,7 +66,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SBATCH_TIMELIMIT", raising=False)
     for name, value in (("_QUEUE_S", 0.2), ("_FILE_S", 0.5)):
         monkeypatch.setattr(jobs, name, value)
-    monkeypatch.setattr(SlurmJobs, "look_s", 0.1)
+    monkeypatch.setattr(SlurmJobs, "poll_s", 0.1)
     monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._JOB_POINTS", 15)
     return at
 
@@ -109,8 +109,8 @@ def test_a_slurm_that_does_not_answer_is_told_in_one_line(scripted: Path, tmp_pa
 
 def test_a_slurm_that_is_silent_is_given_up(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (scripted / "squeue").write_text("#!/bin/bash\nexec sleep 60\n")
-    monkeypatch.setattr(jobs, "_PATIENCE_S", 0.3)
-    with pytest.raises(InputError, match="squeue has no answer from Slurm within"):
+    monkeypatch.setattr(jobs, "_TIMEOUT_S", 0.3)
+    with pytest.raises(InputError, match="squeue: no response from Slurm within"):
         workers("slurm", None, tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_what_sbatch_does_not_take_is_told_and_makes_no_rows(
     scripted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (scripted / "most").write_text("0\n")
-    with pytest.raises(RunError, match=r"no job is taken \(sbatch: error: Job violates accounting/QOS policy\)"):
+    with pytest.raises(RunError, match=r"Slurm rejects jobs \(sbatch: error: Job violates accounting/QOS policy\)"):
         sweep(STUDY, tmp_path / "out", executor="slurm")
     assert not list((tmp_path / "out").glob("*.parquet"))
     assert capsys.readouterr().err == ""
@@ -132,9 +132,9 @@ def test_jobs_that_do_not_begin_are_told_and_taken_back(
 
     def long_ago() -> None:
         monkeypatch.setattr(jobs, "_PENDING_S", 0.0)
-        waited(lambda: executor._begun)
+        waited(lambda: executor._any_started)
 
-    with pytest.warns(UserWarning, match=r"none of 1 jobs has begun yet \(PartitionTimeLimit\)"):
+    with pytest.warns(UserWarning, match=r"none of 1 jobs has started yet \(PartitionTimeLimit\)"):
         long_ago()
     executor.shutdown(wait=False, cancel_futures=True)
     assert future.cancelled()
@@ -151,8 +151,8 @@ def test_a_slurm_that_goes_away_is_waited_for_and_then_given_up(
         (scripted / "down").touch()
         waited(lambda: len(told) > 0)
         assert not future.done()
-        monkeypatch.setattr(jobs, "_SILENT_S", 0.0)
-        with pytest.raises(RuntimeError, match="nothing is heard of Slurm"):
+        monkeypatch.setattr(jobs, "_UNRESPONSIVE_S", 0.0)
+        with pytest.raises(RuntimeError, match="Slurm has not responded"):
             future.result(60)
         executor.shutdown(wait=False, cancel_futures=True)
 
@@ -164,7 +164,7 @@ def test_jobs_that_cannot_be_taken_back_are_told(scripted: Path, tmp_path: Path)
     (scripted / "held").touch()
     executor, future = submitted(tmp_path)
     (scripted / "down").touch()
-    with pytest.warns(UserWarning, match="take jobs back with 'scancel"):
+    with pytest.warns(UserWarning, match="cancel jobs with 'scancel"):
         executor.shutdown(wait=False, cancel_futures=True)
     assert future.cancelled()
 
@@ -172,9 +172,9 @@ def test_jobs_that_cannot_be_taken_back_are_told(scripted: Path, tmp_path: Path)
 def test_a_job_ends_when_it_is_told_to() -> None:
     code = """if True:
         import os, signal
-        from scaleproof.simulator.analysis.study.slurm import obedient
+        from scaleproof.simulator.analysis.study.slurm import run_until_signalled
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        obedient(os.kill, os.getpid(), signal.SIGTERM)
+        run_until_signalled(os.kill, os.getpid(), signal.SIGTERM)
     """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGTERM
 

@@ -71,9 +71,9 @@ def test_those_that_ship_are_read(name: str) -> None:
         ("- 1\n", ":1:1: a study is a mapping"),
         (
             "scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [1, 2]\n  steps: [1]\nzip: [[strategy.workers, steps]]\n",
-            ":5:7: zip.0: axes that go together have as many values each; strategy.workers has 2, steps has 1",
+            ":5:7: zip.0: zipped axes need the same number of values; strategy.workers has 2, steps has 1",
         ),
-        ("scenario: resnet50-ring-p100\naxes:\n  steps: [1]\nzip: [[steps, x]]\n", ":4:7: zip.0: x is no axis"),
+        ("scenario: resnet50-ring-p100\naxes:\n  steps: [1]\nzip: [[steps, x]]\n", ":4:7: zip.0: x is not an axis"),
         ("scenario: resnet50-ring-p100\naxes:\n  steps: [1]\nzip: steps\n", ":4:1: zip: expected lists"),
         ("scenario: {model: resnet50}\naxes:\n  steps: [1]\n", ":1:1: cluster: missing"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -42,8 +43,7 @@ axes:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Points that are computed from now on."""
-    from scaleproof.simulator.analysis.study import sweep as running
-
+    running = importlib.import_module("scaleproof.simulator.analysis.study.sweep")
     computed: list[int] = []
 
     def rows(blob: bytes, points: Any, *more: Any) -> Any:
@@ -134,7 +134,7 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {}, "holds results of this study already; give --resume"),
+        ({}, {}, "already contains results of this study; give --resume"),
         ({}, {"overrides": ["steps=5"], "resume": True}, "scenario.steps is absent there, 5 here"),
         ({}, {"intervals": True, "resume": True}, "intervals is False there, True here"),
         ({"axes": {"strategy.workers": [8]}}, {"resume": True}, "axes.strategy.workers is [7, 8] there, [8] here"),
@@ -214,7 +214,7 @@ def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.Capture
     [
         ("scenario: resnet50-ring-p100\naxes:\n  strategy.wrkers: [4]\n", [], "did you mean 'workers'?"),
         ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--set", "nonsense"], "expected field=value"),
-        ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--executor", "cloud"], "give one of local"),
+        ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--executor", "cloud"], "choose from local"),
     ],
 )
 def test_wrong_input_is_told_in_one_line(
