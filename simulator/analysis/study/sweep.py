@@ -147,7 +147,7 @@ def done(study: Study, given: Iterable[Task], intervals: bool, workers: Workers)
 
 @dataclass
 class _TaskQueue:
-    """Tasks of a sweep. waiting: not submitted. suspects: workers died with them; they run one at a time. running: submitted."""
+    """Tasks of a sweep. waiting: not submitted. suspects: workers died with them; run one at a time. running: submitted."""
 
     workers: Workers
     blob: bytes

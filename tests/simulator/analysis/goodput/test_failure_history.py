@@ -144,7 +144,7 @@ def test_what_takes_no_node_needs_no_spare() -> None:
     assert history.failures.mean() == pytest.approx(80, rel=0.05)
 
 
-def test_the_same_seed_tells_the_same() -> None:
+def test_the_same_seed_gives_the_same_history() -> None:
     def once(seed: int) -> np.ndarray:
         sizes = PlainSizes(shrinks=True)
         history = simulate(USUAL, of_nodes(USUAL), NodeSupply(1, 3e4), sizes, 5 * DAY_S, 20, seed)  # type: ignore[arg-type]

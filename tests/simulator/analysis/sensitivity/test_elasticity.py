@@ -1,4 +1,4 @@
-"""Knobs turned a little: by replay as by predictions, and what each tells of doubt."""
+"""Elasticities of cluster parameters: by replay as by predictions, with intervals where they are cheap."""
 
 from __future__ import annotations
 

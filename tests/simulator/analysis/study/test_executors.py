@@ -72,7 +72,7 @@ class Here(Executor):
         return future
 
 
-def test_a_point_that_kills_workers_is_told_and_all_others_are_done(study: Study, expected: pd.DataFrame) -> None:
+def test_a_point_that_kills_workers_gets_an_error_and_the_others_results(study: Study, expected: pd.DataFrame) -> None:
     found = of(study, Workers(lambda: Here({17}), 2, (BrokenExecutor,)))
     assert "workers die at this point" in found.pop(17)["error"]
     for point, row in found.items():
@@ -118,13 +118,13 @@ def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_pa
     pids = [worker.process.pid for worker in cluster.workers.values()]
     parts: list[int] = []
 
-    def told(points: int) -> None:
+    def progress(points: int) -> None:
         parts.append(points)
         if len(parts) == 3:
             os.kill(pids[0], signal.SIGKILL)
 
     address = cluster.scheduler_address
-    found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, told=told)
+    found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, told=progress)
     assert len(parts) > 3
     pd.testing.assert_frame_equal(found, expected)
 
@@ -154,7 +154,7 @@ def _pickled(study: Study) -> bytes:
         ("cloud", None, "choose from local, dask, slurm"),
     ],
 )
-def test_who_cannot_be_reached_is_told_in_one_line(
+def test_unreachable_workers_are_reported_in_one_line(
     name: str, scheduler: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # this machine may have a Slurm

@@ -70,7 +70,7 @@ def test_a_table_has_axes_results_and_errors_of_all_points() -> None:
     assert scaleproof.sweep is sweep
 
 
-def test_frameworks_are_an_axis_and_what_they_do_not_support_is_told() -> None:
+def test_frameworks_are_an_axis_with_errors_for_unsupported_ones() -> None:
     study = {
         "scenario": "megatron-175b-3d-selene",
         "axes": {"framework": ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "megatron"], "strategy.workers": [8]},
@@ -217,7 +217,7 @@ def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.Capture
         ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--executor", "cloud"], "choose from local"),
     ],
 )
-def test_wrong_input_is_told_in_one_line(
+def test_wrong_input_is_reported_in_one_line(
     text: str, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "study.yaml"
