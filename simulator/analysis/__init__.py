@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis."""
+"""Analyses of a scenario beyond one prediction: comparisons, sensitivities, failures, studies and plans."""

@@ -1,4 +1,4 @@
-"""compare: what changed from one scenario to another, what that did, phase by phase, and whether it is more than doubt."""
+"""compare: the fields in which two scenarios differ, the effect on each part of a step, and whether it exceeds uncertainty."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ from scaleproof.simulator.uncertainty.prediction_interval import Response, norma
 if TYPE_CHECKING:
     import pandas as pd
 
-Drawn = dict[str, NDArray[np.float64]]
+DrawnNumbers = dict[str, NDArray[np.float64]]
 
 _SCALINGS: Final = ("weak", "strong")
-# by the scenario's model of convergence, whose own error is in no interval
+# from the scenario's convergence model, whose own error is not in the interval
 TO_TARGET: Final = "time to target, modelled"
 _FRAMEWORK: Final = ("framework", "framework_is_default")
 _DRAWS: Final = 64
 _QUANTILES: Final = (0.05, 0.95)
-# A quantity that brings less of the step time's variance moves no part of it by much.
-_LEAST: Final = 0.01
-# By how much a quantity is slowed to see which parts of a step grow.
-_SLOWER: Final = 0.05
+# Quantities with a smaller share of the step time's variance are ignored in the breakdown.
+_MIN_VARIANCE_SHARE: Final = 0.01
+# Relative slowdown of a quantity in the finite differences of the breakdown.
+_SLOWDOWN: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One number of both runs, None where a run has none such. unit: SI, or of what there is no unit for.
+    """One quantity of both runs, None where a run does not have it.
 
-    change: of B beside A, as a share of A. low, high: between them the change is with a probability of 90 %, where that is
-    known.
+    unit: in SI; "" for ratios. change: (B - A) / A. low, high: 90 % interval of the change, where it is known.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class BreakdownDifference:
-    """A part of both runs' step times by cause. low_s, high_s: between them B's less A's is with a probability of 90 %."""
+    """Seconds of one breakdown part in both runs. low_s, high_s: 90 % interval of the difference B - A."""
 
     name: str
     a_s: float
@@ -74,7 +73,7 @@ class BreakdownDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two scenarios, their runs, and what sets them apart. parts: of a step, adding up to the last, which is all of it."""
+    """The runs of two scenarios and the differences between them. parts: breakdown of the step; the last one is the total."""
 
     a: Run
     b: Run
@@ -85,14 +84,14 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast B is, in samples a second."""
+        """Throughput of B over throughput of A."""
         return self.b.samples_per_s / self.a.samples_per_s
 
     def _sides(self) -> tuple[tuple[str, Run], tuple[str, Run]]:
         return ("a", self.a), ("b", self.b)
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON, in SI units and shares."""
+        """The comparison as data for JSON, in SI units and shares."""
         return {
             "a": self.a.scenario,
             "b": self.b.scenario,
@@ -107,7 +106,7 @@ class Comparison:
         }
 
     def table(self) -> pd.DataFrame:
-        """A row for each of the two, what is told of them in columns that name their units."""
+        """One row per scenario; column names end in units."""
         import pandas as pd
 
         rows: list[dict[str, Any]] = [
@@ -122,46 +121,47 @@ class Comparison:
 
 
 def compare(a: Scenario, b: Scenario) -> Comparison:
-    """What sets two scenarios apart: fields, times, memory and cost, and how sure that is. Raises as `predict` does."""
+    """Differences of two scenarios in fields, times, memory and cost, with 90 % intervals. Raises what `predict` raises."""
     sides = _ComparedRun.of(a), _ComparedRun.of(b)
     runs = sides[0].run, sides[1].run
-    told = apart(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].answer, sides[1].answer))
-    drawn = _drawn(sides)
-    return Comparison(*runs, differences(a, b), tuple(_effects(*runs, told, drawn)), tuple(_parts(*runs, drawn)), told)
+    speedup = apart(a, b, runs[1].samples_per_s / runs[0].samples_per_s, (sides[0].response, sides[1].response))
+    draws = _drawn_numbers(sides)
+    effects, parts = tuple(_effects(*runs, speedup, draws)), tuple(_parts(*runs, draws))
+    return Comparison(*runs, differences(a, b), effects, parts, speedup)
 
 
 class _ComparedRun(NamedTuple):
-    """One of the two. answer: how its step time follows from all that is uncertain."""
+    """One of the two scenarios and its run. response: how the step time depends on the uncertain quantities."""
 
     scenario: Scenario
     run: Run
-    answer: Response
+    response: Response
 
     @classmethod
     def of(cls, scenario: Scenario) -> _ComparedRun:
-        run, answer = predict(scenario, interval=False), responding(scenario, least=0.0)
-        low, high, shares = of_response(answer, scenario.cluster)
+        run, response = predict(scenario, interval=False), responding(scenario, least=0.0)
+        low, high, shares = of_response(response, scenario.cluster)
         interval_s = (low * run.step_time_s, high * run.step_time_s)
-        return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), answer)
+        return cls(scenario, replace(run, prediction_interval_s=interval_s, spread=shares), response)
 
     def growth(self) -> dict[str, dict[str, float]]:
-        """By how much numbers grow per slowness, by the quantities that matter."""
-        first, found = self._numbers(None), {}
+        """Derivatives of the numbers of `_numbers` with respect to the slowdown factors, by quantity, then by number."""
+        first, derivatives = self._numbers(None), {}
         for quantity, share in self.run.spread.items():
-            if share >= _LEAST and quantity != "model":
+            if share >= _MIN_VARIANCE_SHARE and quantity != "model":
                 numbers = self._numbers(quantity)
-                found[quantity] = {name: (numbers[name] - first[name]) / _SLOWER for name in first}
-        return found
+                derivatives[quantity] = {name: (numbers[name] - first[name]) / _SLOWDOWN for name in first}
+        return derivatives
 
     def _numbers(self, quantity: str | None) -> dict[str, float]:
-        """Seconds of the parts of a step, and efficiencies, where a quantity is slower, or none is."""
-        cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWER})
+        """Seconds of each part of a step, and scaling efficiencies, with one quantity slowed down, or with none."""
+        cluster = self.scenario.cluster if quantity is None else slowed(self.scenario.cluster, {quantity: 1 + _SLOWDOWN})
         slower = self.scenario.model_copy(update={"cluster": cluster})
-        if quantity in self.answer.whole or not self.answer.program.is_static:
+        if quantity in self.response.whole or not self.response.program.is_static:
             return _numbers(compared(timed(slower), slower))
-        more_s = _SLOWER * self.answer.more_s[quantity] if quantity else np.zeros(len(self.answer.program))
+        more_s = _SLOWDOWN * self.response.more_s[quantity] if quantity else np.zeros(len(self.response.program))
         timeline = replay.simulate_longer(
-            self.answer.program, np.tile(more_s, (STEPS, 1)), Variation(start_s=self.answer.program.ranks.late_s)
+            self.response.program, np.tile(more_s, (STEPS, 1)), Variation(start_s=self.response.program.ranks.late_s)
         )
         run = predicted_run(
             timeline, scenario=self.run.scenario, strategy=self.run.strategy, samples=self.scenario.total_samples
@@ -169,15 +169,15 @@ class _ComparedRun(NamedTuple):
         return _numbers(compared(divided(run, self.scenario.strategy.program_steps), slower))
 
 
-def _effects(a: Run, b: Run, told: SpeedupInterval, drawn: tuple[Drawn, Drawn]) -> Iterator[Effect]:
-    """Numbers that either run has. What goes with the throughput is as uncertain as that, whichever way it goes."""
+def _effects(a: Run, b: Run, speedup: SpeedupInterval, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[Effect]:
+    """Quantities that at least one run has. Those that follow from the throughput take its interval or the inverse of it."""
     ratio = b.samples_per_s / a.samples_per_s
-    faster, slower = (told.low / ratio, told.high / ratio), (ratio / told.high, ratio / told.low)
+    faster, slower = (speedup.low / ratio, speedup.high / ratio), (ratio / speedup.high, ratio / speedup.low)
     rows: Sequence[tuple[str, str, Callable[[Run], float | None], tuple[float, float] | None]] = (
         ("step time", "s", lambda run: run.step_time_s, slower),
         ("throughput", "samples/s", lambda run: run.samples_per_s, faster),
         ("tokens", "tokens/s", lambda run: run.tokens_per_s, faster),
-        *((f"{scaling} scaling efficiency", "", _efficiency(scaling), _around(scaling, drawn)) for scaling in _SCALINGS),
+        *((f"{name} scaling efficiency", "", _efficiency(name), _ratio_interval(name, draws)) for name in _SCALINGS),
         (TO_TARGET, "s", lambda run: run.time_to_target_s, slower),
         ("MFU", "", lambda run: run.mfu, faster),
         ("memory of a rank", "bytes", lambda run: run.memory_bytes_per_rank, None),
@@ -185,12 +185,12 @@ def _effects(a: Run, b: Run, told: SpeedupInterval, drawn: tuple[Drawn, Drawn]) 
         ("cost of a million samples", "USD", lambda run: (run.cost_USD or {}).get("per_million_samples"), slower),
         ("cost of a million tokens", "USD", lambda run: (run.cost_USD or {}).get("per_million_tokens"), slower),
     )
-    for name, unit, value, around in rows:
+    for name, unit, value, ratio_interval in rows:
         effect = Effect(name, unit, value(a), value(b))
         if effect.a is None and effect.b is None:
             continue
-        if around and effect.change is not None:
-            low, high = sorted((1 + effect.change) * edge - 1 for edge in around)
+        if ratio_interval and effect.change is not None:
+            low, high = sorted((1 + effect.change) * bound - 1 for bound in ratio_interval)
             effect = Effect(name, unit, effect.a, effect.b, low, high)
         yield effect
 
@@ -199,49 +199,50 @@ def _efficiency(scaling: str) -> Callable[[Run], float | None]:
     return lambda run: (run.efficiency or {}).get(scaling)
 
 
-def _around(scaling: str, drawn: tuple[Drawn, Drawn]) -> tuple[float, float]:
-    """The 90 % interval of the ratio of two efficiencies, beside the predicted one."""
-    ratios = drawn[1][scaling] / drawn[0][scaling]
+def _ratio_interval(scaling: str, draws: tuple[DrawnNumbers, DrawnNumbers]) -> tuple[float, float]:
+    """90 % interval of the ratio of the two efficiencies, relative to the predicted ratio."""
+    ratios = draws[1][scaling] / draws[0][scaling]
     low, high = np.quantile(ratios[1:], _QUANTILES, method="hazen") / ratios[0]
     return float(low), float(high)
 
 
-def _parts(a: Run, b: Run, drawn: tuple[Drawn, Drawn]) -> Iterator[BreakdownDifference]:
-    """The step times by cause, and all of each."""
+def _parts(a: Run, b: Run, draws: tuple[DrawnNumbers, DrawnNumbers]) -> Iterator[BreakdownDifference]:
+    """Each breakdown part of the step, then the whole step."""
     for name in (*BREAKDOWN, "step time"):
         a_s, b_s = (run.step_time_s if name == "step time" else run.breakdown_s.get(name, 0.0) for run in (a, b))
-        low_s, high_s = np.quantile((drawn[1][name] - drawn[0][name])[1:], _QUANTILES, method="hazen").tolist()
+        low_s, high_s = np.quantile((draws[1][name] - draws[0][name])[1:], _QUANTILES, method="hazen").tolist()
         yield BreakdownDifference(name, a_s, b_s, low_s, high_s)
 
 
-def _drawn(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[Drawn, Drawn]:
-    """Parts of a step, all of it, and efficiencies, by name: as predicted, and then for each draw of the clusters' numbers, to
-    first order. What the simulator leaves out slows a step as a whole, and not what its efficiency is against."""
+def _drawn_numbers(sides: tuple[_ComparedRun, _ComparedRun]) -> tuple[DrawnNumbers, DrawnNumbers]:
+    """Breakdown, step time and efficiencies of both sides by name, each of shape (1 + draws,): as predicted, then for each draw
+    of the clusters' uncertain quantities, to first order. The simulator's model error scales the whole step but not the
+    baseline of the efficiency."""
     a, b = sides
-    together = JointDraws(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
-    found = together.slownesses(normal_draws(_DRAWS, np.zeros(len(together)))) if len(together) else ({}, {})
+    joint = JointDraws(a.scenario, b.scenario, (tuple(a.run.spread), tuple(b.run.spread)))
+    factors = joint.slownesses(normal_draws(_DRAWS, np.zeros(len(joint)))) if len(joint) else ({}, {})
     result = []
-    for side, slownesses in zip(sides, found, strict=True):
+    for side, slowdowns in zip(sides, factors, strict=True):
         first, growth = _numbers(side.run), side.growth()
-        beyond = {name: np.append(0.0, slownesses[name] - 1) for name in growth}
-        drawn = {
-            name: value + sum((more[name] * beyond[quantity] for quantity, more in growth.items()), np.zeros(1 + _DRAWS))
+        excess = {name: np.append(0.0, slowdowns[name] - 1) for name in growth}
+        draws = {
+            name: value + sum((slope[name] * excess[quantity] for quantity, slope in growth.items()), np.zeros(1 + _DRAWS))
             for name, value in first.items()
         }
-        whole = np.append(1.0, slownesses.get("model", np.ones(_DRAWS)))
-        drawn |= {name: drawn[name] * whole for name in BREAKDOWN} | {name: drawn[name] / whole for name in _SCALINGS}
-        result.append(drawn | {"step time": sum((drawn[name] for name in BREAKDOWN), np.zeros(1))})
+        whole = np.append(1.0, slowdowns.get("model", np.ones(_DRAWS)))
+        draws |= {name: draws[name] * whole for name in BREAKDOWN} | {name: draws[name] / whole for name in _SCALINGS}
+        result.append(draws | {"step time": sum((draws[name] for name in BREAKDOWN), np.zeros(1))})
     return result[0], result[1]
 
 
 def _numbers(run: Run) -> dict[str, float]:
-    """Seconds of the parts of a step, and efficiencies."""
+    """Seconds of each part of a step, and scaling efficiencies."""
     efficiency = run.efficiency or dict.fromkeys(_SCALINGS, 1.0)
     return {name: run.breakdown_s.get(name, 0.0) for name in BREAKDOWN} | {name: efficiency[name] for name in _SCALINGS}
 
 
 def _column(effect: Effect) -> str:
-    """'step_time_s', 'samples_per_s', 'MFU'."""
+    """Column name of an effect: 'step_time_s', 'samples_per_s', 'MFU'."""
     if "/" in effect.unit:
         return effect.unit.replace("/", "_per_")
     name = effect.name.replace(" ", "_")

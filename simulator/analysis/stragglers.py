@@ -1,7 +1,7 @@
-"""uneven: what each kind of a scenario's unevenness costs, by how workers wait for one another.
+"""uneven: the throughput that stragglers, jitter and other perturbations cost, by consistency model.
 
-The same workers and servers, once synchronous, once with backups, once stale-synchronous, once asynchronous, and a ring of the
-same workers beside them; under each kind of unevenness that the scenario names alone, and under all of them.
+The same workers train with synchronous, backup, stale-synchronous and asynchronous parameter servers, and with a ring
+allreduce; under each perturbation of the scenario separately, and under all of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from scaleproof.simulator.strategy import ParameterServer, Strategy
 if TYPE_CHECKING:
     import pandas as pd
 
-# Of so many workers one push is not waited for. 4 of 100 was the best of those tried in arXiv 1604.00981, section 4.
-_SPARED_OF: Final = 24
+# Workers for each backup worker. 4 backups of 100 workers were the best of those tried in arXiv 1604.00981, section 4.
+_WORKERS_PER_BACKUP: Final = 24
 _BOUND: Final = 3
 _SEED: Final = "seed"
 ALONE: Final = "even"
@@ -32,11 +32,11 @@ TOGETHER: Final = "all together"
 
 @dataclass(frozen=True)
 class Cell:
-    """One way to wait under one kind of unevenness. of_even: the share of the throughput that is left of that of even ranks.
+    """The prediction of one consistency model under one kind of perturbation.
 
-    staleness: updates by others that the parameters got between a pull and the push that follows from it, on average. dropped:
-    share of pushes. problem: why it cannot be trained so, the rest is None then. warnings: of the forecast. framework: that the
-    way is trained with.
+    of_even: throughput over that without perturbations. staleness: mean number of updates by other workers between a pull and
+    the push that follows from it. dropped: share of pushes that servers drop. problem: why it cannot be trained; the results
+    are None then. warnings: from the prediction.
     """
 
     samples_per_s: float | None = None
@@ -51,7 +51,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Uneven:
-    """ways: in words, by name. cells: by kind of unevenness, then by way."""
+    """Predictions of all consistency models under all perturbations. ways: descriptions by name of the consistency model, or
+    `ring`. cells: by kind of perturbation, then by way."""
 
     scenario: str
     workers: int
@@ -59,16 +60,16 @@ class Uneven:
     cells: Mapping[str, Mapping[str, Cell]]
 
     def framework_words(self, way: str) -> str:
-        """'pytorch-ddp, by default' of a way; "" where it cannot be trained."""
+        """The framework used for a way, such as 'pytorch-ddp, by default'; "" where it cannot be trained."""
         cells = [row[way] for row in self.cells.values()]
         return next(filter(None, (framework_words(cell.framework, cell.framework_is_default) for cell in cells)), "")
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON."""
+        """The predictions as data for JSON."""
         return asdict(self)
 
     def table(self) -> pd.DataFrame:
-        """A row for each kind of unevenness and way."""
+        """One row per kind of perturbation and way."""
         import pandas as pd
 
         rows = [
@@ -78,37 +79,39 @@ class Uneven:
 
 
 def uneven(scenario: Scenario, backups: int | None = None, bound: int = _BOUND) -> Uneven:
-    """What each kind of unevenness costs. backups: pushes that synchronous servers do not wait for, one of 24 workers, or one,
-    if None. bound: of stale-synchronous ones.
+    """Predicts the throughput of each consistency model under each perturbation of the scenario.
 
-    Raises InputError for a scenario that is even, FieldError for one without servers, or whose workers share out units.
+    backups: pushes that synchronous servers do not wait for; if None, one per 24 workers, and at least one. bound: steps that
+    stale-synchronous workers may be ahead of the slowest.
+
+    Raises InputError for a scenario without perturbations, FieldError for one without servers, with `units` or `two_level`.
     """
     own = scenario.strategy
     if not isinstance(own, ParameterServer):
-        raise FieldError(("strategy", "kind"), f"a {own.kind} always waits for all; give a parameter_server")
+        raise FieldError(("strategy", "kind"), f"{own.kind} is always synchronous; give a parameter_server")
     if own.units is not None or own.two_level:
         field = "units" if own.units is not None else "two_level"
-        raise FieldError(("strategy", field), "not all ways to wait have it; leave it out")
-    backups = max(1, round(own.workers / _SPARED_OF)) if backups is None else backups
+        raise FieldError(("strategy", field), "not supported by all consistency models that are compared; leave it out")
+    backups = max(1, round(own.workers / _WORKERS_PER_BACKUP)) if backups is None else backups
     if not 0 < backups < own.workers:
         raise InputError(f"--backups {backups}: give 1 to {own.workers - 1} of {own.workers} workers")
     if bound < 0:
-        raise InputError(f"--bound {bound}: steps that the slowest may be behind; give 0 or more")
+        raise InputError(f"--bound {bound}: the number of steps that the slowest may be behind; give 0 or more")
     kinds = _kinds(scenario.unevenness)
     ways = _ways(scenario, own, backups, bound)
     cells: dict[str, dict[str, Cell]] = {}
     for kind, unevenness in kinds.items():
         row = {name: _cell(scenario, strategy, unevenness) for name, (_, strategy) in ways.items()}
         first = cells.get(ALONE, row)
-        cells[kind] = {name: _against(cell, first[name]) for name, cell in row.items()}
+        cells[kind] = {name: _relative_to(cell, first[name]) for name, cell in row.items()}
     return Uneven(scenario.name, own.workers, {name: words for name, (words, _) in ways.items()}, cells)
 
 
 def _kinds(given: Perturbations) -> dict[str, Perturbations]:
-    """None, each alone, and all."""
+    """Perturbations by kind: none, each separately, and all together. Raises InputError where the scenario has none."""
     names = [name for name in Perturbations.model_fields if name != _SEED and getattr(given, name) != getattr(EVEN, name)]
     if not names:
-        raise InputError("unevenness: the scenario says nothing of it; give such as unevenness.compute_jitter=0.3")
+        raise InputError("unevenness: missing from the scenario; set it, as in unevenness.compute_jitter=0.3")
     alone = {name: EVEN.model_copy(update={name: getattr(given, name), _SEED: given.seed}) for name in names}
     return {ALONE: EVEN, **alone, **({TOGETHER: given} if len(names) > 1 else {})}
 
@@ -132,17 +135,17 @@ def _ways(scenario: Scenario, own: ParameterServer, backups: int, bound: int) ->
 
 def _cell(scenario: Scenario, strategy: Strategy, unevenness: Perturbations) -> Cell:
     try:
-        # checked, since ranks that are named may not be there
+        # validated again, since a perturbation may name ranks that this strategy does not have
         run = timed(rebuilt(scenario, strategy=strategy, unevenness=unevenness))
     except FieldError as error:
         return Cell(problem=str(error))
-    told = run.servers or {}
-    staleness = told.get("version_staleness", {}).get("mean", 0.0)
+    servers = run.servers or {}
+    staleness = servers.get("version_staleness", {}).get("mean", 0.0)
     framework = run.framework, run.framework_is_default
-    return Cell(run.samples_per_s, None, staleness, told.get("dropped", 0.0), "", run.warnings, *framework)
+    return Cell(run.samples_per_s, None, staleness, servers.get("dropped", 0.0), "", run.warnings, *framework)
 
 
-def _against(cell: Cell, even: Cell) -> Cell:
+def _relative_to(cell: Cell, even: Cell) -> Cell:
     if cell.samples_per_s is None or not even.samples_per_s:
         return cell
     return Cell(**{**vars(cell), "of_even": cell.samples_per_s / even.samples_per_s})

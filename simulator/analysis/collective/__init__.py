@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis.collective."""
+"""Collectives by themselves: their time on a cluster, by formula or message by message."""

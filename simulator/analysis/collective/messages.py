@@ -1,4 +1,4 @@
-"""Collectives message by message: what `collective_time` sums up in a formula, as a Program for the engines."""
+"""Collectives message by message, as a Program for the engines; `collective_time` evaluates a formula instead."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from scaleproof.simulator.program import Path, Program, ProgramBuilder
 from scaleproof.simulator.run.run import Phase
 from scaleproof.simulator.strategy.layout.resource_map import ResourceMap
 
-# as many take 10 s to build on a 2-core virtual machine
+# A program of this size takes 10 s to build on a 2-core virtual machine.
 _MOST_MESSAGES: Final = 500_000
-# Parts that data is cut into at most where an algorithm passes it on in parts.
+# Pieces that data is cut into at most by pipelined algorithms.
 _MOST_PIECES: Final = 256
 
 
 def message_time(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str, pieces: int | None = None) -> float:
-    """Seconds of a collective from the first message to the last, each timed on its way through the cluster.
+    """Seconds of a collective from the first message to the last, each of which is simulated on its route through the cluster.
 
-    pieces: parts of the data that follow one another; if absent, as many as is best where the algorithm passes it on in parts,
-    else one.
-    Raises what `expand` raises.
+    pieces: number of pieces that are pipelined; if None, the best number for pipelined algorithms, else 1. Raises what
+    `expand` raises.
     """
     if group.size == 1:
         return 0.0
@@ -37,33 +36,34 @@ def message_time(op: Op, size_bytes: float, group: Group, cluster: Cluster, algo
 
 
 def _best_pieces(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str) -> int:
-    """Where r rounds of latency a pass on data that takes T in all, p pieces take (r − 1 + p) (a + T / p): least at
-    p = √((r − 1) T / a) (Thakur et al. 2005)."""
+    """The number of pieces that minimises the time: p pieces through r rounds of latency a, of data that takes T in all, take
+    (r − 1 + p) (a + T / p), which is least at p = √((r − 1) T / a) (Thakur et al. 2005)."""
     if op not in ALGORITHMS[algorithm].pipelined:
         return 1
     rounds = sum(step.times for step in ALGORITHMS[algorithm].rounds(op, group))
     cost = modelled_costing(op, group, cluster, algorithm)(size_bytes)
-    each_s = max(cost.latency_s / rounds, 1e-9)
-    return min(_MOST_PIECES, max(1, round(math.sqrt((rounds - 1) * (cost.seconds - cost.latency_s) / each_s))))
+    latency_s = max(cost.latency_s / rounds, 1e-9)
+    return min(_MOST_PIECES, max(1, round(math.sqrt((rounds - 1) * (cost.seconds - cost.latency_s) / latency_s))))
 
 
 def expand(op: Op, size_bytes: float, group: Group, cluster: Cluster, algorithm: str, pieces: int = 1) -> tuple[Program, int]:
-    """A collective's messages as a Program, and the steps of it to run; a class for each member, in order, then switches.
+    """A collective's messages as a Program, and the number of its steps to run; rank classes are the members in order, then
+    the switches.
 
-    A message follows all that its sender sent and received before. pieces: parts of the data that pass through the algorithm
-    one behind the other. Raises InputError where there are too many messages, or links that the algorithm needs are missing.
+    A message starts after everything that its sender has sent and received before. pieces: number of pieces of the data that
+    are pipelined. Raises InputError for too many messages, or links that the algorithm needs but the cluster lacks.
     """
     rounds = ALGORITHMS[algorithm].rounds(op, group)
-    # a program is a step that repeats: rounds that are all alike are one
-    alike = pieces == 1 and all(step is rounds[0] for step in rounds)
-    steps = sum(step.times for step in rounds) if alike else 1
-    repeated = rounds[:1] if alike else [step for step in rounds for _ in range(step.times)]
+    # a program is a step that repeats: identical rounds are its repetitions
+    repeats = pieces == 1 and all(step is rounds[0] for step in rounds)
+    steps = sum(step.times for step in rounds) if repeats else 1
+    repeated = rounds[:1] if repeats else [step for step in rounds for _ in range(step.times)]
     inside = channels_of(op, group, cluster.node.link, rotates(cluster, algorithm))
     channels = [order[members] for order in node_orders(op, group, cluster.network) for members in inside]
     messages = sum(len(step.source) for step in repeated) * len(channels) * pieces
     if messages > _MOST_MESSAGES:
         raise InputError(f"{messages} messages are too many to time one by one; give at most {_MOST_MESSAGES}")
-    sender = _Sender(cluster, group, repeats=alike, at_once=ALGORITHMS[algorithm].at_once)
+    sender = _Sender(cluster, group, repeats=repeats, at_once=ALGORITHMS[algorithm].at_once)
     for members in channels:
         sender.send(repeated, members.tolist(), size_bytes / len(channels) / pieces, pieces)
     return sender.builder.build(), steps
@@ -76,14 +76,14 @@ class _Sender:
         self.builder = ProgramBuilder()
         self.repeats = repeats
         self.at_once = at_once
-        self._fabric = ResourceMap(cluster, self.builder)
+        self._resources = ResourceMap(cluster, self.builder)
         nodes = group.node_numbers[group.node_of]
         self._places: list[tuple[int, int]] = list(zip(nodes.tolist(), group.device_of.tolist(), strict=True))
         self._ranks = [self.builder.rank(f"rank {rank}") for rank in group.ranks]
         self._switches: dict[str, int] = {}
 
     def send(self, rounds: Sequence[Round], members: Sequence[int], size_bytes: float, pieces: int) -> None:
-        """All messages of one channel; `members` stand for the numbers in the rounds."""
+        """Adds all messages of one channel. members: the rank of each position in the rounds."""
         before: list[list[int]] = []
         for _ in range(pieces):
             before = self._send_piece(rounds, members, size_bytes, before)
@@ -91,7 +91,10 @@ class _Sender:
     def _send_piece(
         self, rounds: Sequence[Round], members: Sequence[int], size_bytes: float, before: list[list[int]]
     ) -> list[list[int]]:
-        """Rows of the messages by round; each follows, beside its sender's last, the same message of the piece before."""
+        """Adds the messages of one piece and returns their rows by round.
+
+        Each message follows its sender's last one, and the same message of the preceding piece in `before`.
+        """
         latest: dict[int, list[int]] = {}
         rows: list[list[int]] = []
         for number, step in enumerate(rounds):
@@ -115,7 +118,7 @@ class _Sender:
         return rows
 
     def _rank(self, end: int, other: int, members: Sequence[int]) -> int:
-        """The rank class of one end of a message; switches have classes of their own."""
+        """The rank class of one end of a message; a switch has its own class."""
         if end >= 0:
             return self._ranks[members[end]]
         name = "network switch" if end == NETWORK_SWITCH else f"node {self._places[members[other]][0]} switch"
@@ -125,6 +128,6 @@ class _Sender:
 
     def _path(self, source: int, target: int, members: Sequence[int], size_bytes: float) -> Path:
         if source >= 0 and target >= 0:
-            return self._fabric.message(self._places[members[source]], self._places[members[target]], size_bytes)
+            return self._resources.message(self._places[members[source]], self._places[members[target]], size_bytes)
         place = self._places[members[max(source, target)]]
-        return self._fabric.half(place, size_bytes, outward=target < 0, inside=NODE_SWITCH in (source, target))
+        return self._resources.half(place, size_bytes, outward=target < 0, inside=NODE_SWITCH in (source, target))

@@ -1,4 +1,4 @@
-"""What a collective costs on a cluster: `collective_time`, the one question with its answer."""
+"""Time of a collective on a cluster: `collective_time`, and tables over sizes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def parse_op(text: str) -> Op:
 def collective_time(
     op: str, size_bytes: float, ranks: int | Sequence[int], cluster: Cluster, algorithm: str | None = None
 ) -> float:
-    """Seconds that one collective takes.
+    """Seconds of one collective; 0 on one rank.
 
-    size_bytes: as nccl-tests counts it, see `simulator.cluster.collectives.algorithms`. ranks: how many, filling the
-    cluster's nodes one after the other, or which. algorithm: the one to use; as the library would choose if absent. On GPUs
-    that is by NCCL's tuning model, elsewhere by latency and bytes of the links, or by what `calibrate` measured. One rank
-    takes no time. Raises InputError for an unknown collective or algorithm and a bad size or group, FieldError for a cluster
-    that lacks ranks or a link.
+    size_bytes: as counted by nccl-tests, see `simulator.cluster.collectives.algorithms`. ranks: their number, filling the
+    cluster's nodes in order, or a list of ranks. algorithm: if None, the one that the library would choose: by NCCL's tuning
+    model on GPUs, elsewhere by the latency and bandwidth of the links, or by what `calibrate` measured.
+
+    Raises InputError for an unknown collective or algorithm and an invalid size or group, FieldError for a cluster that lacks
+    ranks or a link.
     """
     known = parse_op(op)
     check_algorithm(known, algorithm)
@@ -40,7 +41,7 @@ def collective_time(
 
 
 def check_size(size_bytes: float) -> None:
-    """Raises InputError for a size that no collective has."""
+    """Raises InputError for a size that is out of range."""
     if not 0 <= size_bytes <= 2**63:
         raise InputError(f"a collective of {size_bytes} bytes; give a size of zero or more, up to 2^63")
 
@@ -56,13 +57,13 @@ def group_on(cluster: Cluster, ranks: int | Sequence[int]) -> Group:
 
 
 def check_algorithm(op: Op, algorithm: str | None) -> None:
-    """Raises InputError where an algorithm is asked for that there is not."""
+    """Raises InputError for an algorithm that does not exist or does not support the collective."""
     if algorithm is not None and algorithm not in names_for(op):
         raise InputError(f"no algorithm {algorithm!r} for {op}; use one of {', '.join(names_for(op))}")
 
 
 def sweep_sizes(largest_bytes: int, factor: int = 2) -> list[int]:
-    """8 bytes and on by `factor`, up to `largest_bytes`."""
+    """Sizes in bytes: 8, multiplied by `factor`, up to `largest_bytes`."""
     sizes = [min(8, largest_bytes)]
     while sizes[-1] * factor <= largest_bytes:
         sizes.append(sizes[-1] * factor)
@@ -70,7 +71,7 @@ def sweep_sizes(largest_bytes: int, factor: int = 2) -> list[int]:
 
 
 def parse_ranks(text: str) -> int | list[int]:
-    """How many ranks ('64'), or which ('0,8,16-19', in ascending order). Raises InputError."""
+    """A number of ranks ('64'), or a list of ranks ('0,8,16-19', in ascending order). Raises InputError."""
     if re.fullmatch("[0-9]{1,9}", text):
         return int(text)
     ranks: list[int] = []
@@ -91,10 +92,10 @@ def describe_times(
     algorithm: str | None = None,
     messages: bool = False,
 ) -> str:
-    """A table in nccl-tests' columns: a size in bytes, its count of 4-byte elements, time, algorithm and bus bandwidth.
+    """A table in nccl-tests' columns: size in bytes, count of 4-byte elements, time, algorithm bandwidth and bus bandwidth.
 
-    messages: whether every message is timed on its way through the links, whose latency and bandwidth it then takes.
-    Raises what `collective_time` raises.
+    messages: whether to simulate every message on its route, with the latency and bandwidth of the links. Raises what
+    `collective_time` raises.
     """
     from scaleproof.simulator.analysis.collective.messages import message_time
 

@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis.crossover."""
+"""Maps of the fastest strategy over two fields."""

@@ -1,4 +1,4 @@
-"""Axes of a map: which field varies along each, and from where to where."""
+"""Axes of a crossover map: the field that varies along each, and its values."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scaleproof.simulator.common.spec import Spec
 from scaleproof.simulator.scenario.fields import FieldUnit, Value, field_at, value_at
 from scaleproof.simulator.scenario.schema import Scenario
 
-# a range is this factor below and above what the scenario says, if none is given
+# without a range, the axis extends this factor below and above the scenario's value
 _AROUND: Final = 10.0
 _MOST_VALUES: Final = 200
 _ROW_VALUES: Final = 5
-# short for fields that are asked for most
+# short names of common fields
 _SHORT: Final = {"workers": "strategy.workers", "servers": "strategy.servers"}
 
 
 @dataclass(frozen=True)
 class MapAxis:
-    """A field and the values that it takes, in SI, the smallest first. is_whole: whether they are whole numbers."""
+    """A field and its values in SI, in increasing order. is_whole: whether they are whole numbers."""
 
     field: str
     unit: FieldUnit | None
@@ -35,7 +35,7 @@ class MapAxis:
 
     @property
     def inner(self) -> str:
-        """The field's name in its part."""
+        """The last component of the field's path."""
         return self.field.rpartition(".")[2]
 
     @property
@@ -44,27 +44,29 @@ class MapAxis:
 
     @property
     def column(self) -> str:
-        """The name of its column, which ends in its unit."""
+        """The name of the field's table column, which ends in its unit."""
         return field_at(self.field).column
 
     def text(self, value: float) -> str:
-        """For people."""
+        """A value with its unit, for display."""
         return str(Value(value, self.unit)) if self.unit or self.is_whole else f"{value:.3g}"
 
     def exactly(self, value: float) -> str:
-        """As an override has it."""
+        """A value without rounding, as an override takes it."""
         return self.unit.exactly(value) if self.unit else repr(value)
 
     def between(self, left: float, right: float, tolerance: float) -> float | None:
-        """The middle of two values; None where they are neighbours, or closer than `tolerance` as a share."""
+        """The middle of two values; None for consecutive whole numbers, or values closer than the relative `tolerance`."""
         if self.is_whole:
             return (left + right) // 2 if right - left > 1 else None
         return math.sqrt(left * right) if right > left * (1 + tolerance) else None
 
 
 def x_axis(scenario: Scenario, text: str, points: int) -> MapAxis:
-    """A field, or `field=from..to`, in as many values as are asked for, evenly by their logarithms; if none, the bandwidth of
-    the network, or of the only node. Raises InputError."""
+    """The axis of a field, or `field=from..to`, with `points` values that are evenly spaced by logarithm.
+
+    The default field is the bandwidth of the network, or of the node link where there is one node. Raises InputError.
+    """
     text = text or f"cluster.{'network' if scenario.cluster.nodes > 1 else 'node.link'}.bandwidth"
     if not 2 <= points <= _MOST_VALUES:
         raise InputError(f"--points {points}: a map has 2 to {_MOST_VALUES} points along x; give such a number")
@@ -74,8 +76,8 @@ def x_axis(scenario: Scenario, text: str, points: int) -> MapAxis:
 
 
 def y_axis(scenario: Scenario, text: str) -> MapAxis:
-    """A field, or `field=from..to`, or `field=one,two`. Whole numbers are powers of two; workers as many as the cluster
-    has devices for. Raises InputError."""
+    """The axis of a field, `field=from..to` or `field=one,two`. Whole numbers are powers of two; the default range of workers
+    ends with the cluster's devices. Raises InputError."""
     field, given, value = _field(scenario, "--y", text)
     if given and ".." not in given:
         return _axis(field, value, sorted({_number("--y", text, one, value) for one in given.split(",")}))
@@ -86,8 +88,8 @@ def y_axis(scenario: Scenario, text: str) -> MapAxis:
         low, high = _range("--y", text, given, value)
     else:
         strategy = scenario.strategy
-        each = strategy.training_ranks // strategy.workers if "workers_" in type(strategy).model_fields else 1
-        low, high = 2, scenario.cluster.devices // each
+        ranks_per_worker = strategy.training_ranks // strategy.workers if "workers_" in type(strategy).model_fields else 1
+        low, high = 2, scenario.cluster.devices // ranks_per_worker
     powers = [2**power for power in range(31) if low <= 2**power <= high]
     if not powers:
         raise InputError(f"--y {text}: no power of two lies between {low:g} and {high:g}; name values, as in {field}=3,6")
@@ -99,20 +101,20 @@ def _axis(field: str, value: Value, values: Sequence[float]) -> MapAxis:
 
 
 def _field(scenario: Scenario, option: str, text: str) -> tuple[str, str, Value]:
-    """The field's path, what is given for it, and what the scenario says there."""
+    """The field's path, the text given after "=", and the scenario's value of the field."""
     field, _, given = text.partition("=")
     field = _SHORT.get(field.strip(), field.strip())
-    # strategies of other kinds have workers where the scenario's own has none to set
+    # the other strategies on the map have the field `workers` even where the scenario's own strategy does not
     value = Value(scenario.strategy.workers, None) if field == _SHORT["workers"] else value_at(scenario, field)
     if isinstance(value.value, Spec):
         raise InputError(f"{option} {text}: a part of the scenario, not a number; give one of its fields, as in {field}.FIELD")
     if isinstance(value.value, bool) or not isinstance(value.value, int | float):
-        raise InputError(f"{option} {text}: the scenario says {value} there, which is no number; give a field that has one")
+        raise InputError(f"{option} {text}: the scenario says {value} there, which is not a number; give a numeric field")
     return field, given.strip(), value
 
 
 def _range(option: str, text: str, given: str, value: Value) -> tuple[float, float]:
-    """What is given as `from..to`, else around what the scenario says."""
+    """The range given as `from..to`; if none is given, a range around the scenario's value. Raises InputError."""
     if not given:
         if value.value <= 0:
             raise InputError(f"{option} {text}: the scenario says {value} there; give a range, as in {text}=FROM..TO")
@@ -120,7 +122,7 @@ def _range(option: str, text: str, given: str, value: Value) -> tuple[float, flo
         return (max(1, math.ceil(low)), math.floor(high)) if isinstance(value.value, int) else (low, high)
     first, dots, last = given.partition("..")
     if not dots:
-        raise InputError(f"{option} {text}: {given!r} is no range; write it as FROM..TO")
+        raise InputError(f"{option} {text}: {given!r} is not a range; write it as FROM..TO")
     low, high = (_number(option, text, one, value) for one in (first, last))
     if not low < high:
         raise InputError(f"{option} {text}: {first.strip()} is not below {last.strip()}; give the smaller one first")
@@ -128,7 +130,7 @@ def _range(option: str, text: str, given: str, value: Value) -> tuple[float, flo
 
 
 def _number(option: str, text: str, given: str, value: Value) -> float:
-    """Above zero, in the field's unit. Raises InputError."""
+    """A number above zero, in SI, from text in the field's unit. Raises InputError."""
     try:
         plain = int if isinstance(value.value, int) else float
         number = value.unit.parse(given.strip()) if value.unit else plain(given)
@@ -136,13 +138,13 @@ def _number(option: str, text: str, given: str, value: Value) -> float:
         raise InputError(f"{option} {text}: {error}") from None
     except ValueError:
         kind = "whole number" if plain is int else "number"
-        raise InputError(f"{option} {text}: {given.strip()!r} is no {kind}; give one above zero") from None
+        raise InputError(f"{option} {text}: {given.strip()!r} is not a {kind}; give one above zero") from None
     if not 0 < number < math.inf:
         raise InputError(f"{option} {text}: {given.strip()} is not above zero; give a number that is")
     return number
 
 
 def _spaced(low: float, high: float, count: int, whole: bool) -> list[float]:
-    """Evenly by their logarithms, both ends among them."""
+    """Values from low to high, evenly spaced by logarithm; rounded and without duplicates if `whole`."""
     values = [low * (high / low) ** (i / (count - 1)) for i in range(count - 1)] + [high]
     return list(dict.fromkeys(round(value) for value in values)) if whole else values

@@ -1,11 +1,11 @@
-"""crossover: which strategy is the fastest where, on a map of two fields, and at which values the fastest changes.
+"""crossover: the fastest strategy on a map of two fields, and the values at which the fastest strategy changes.
 
-Every strategy is predicted at every point of a grid. Where the fastest changes from one point to the next along x, the border
-between them is bisected, until x is known to a hundredth; a third that is the fastest between the two is found on the way. What
-is the fastest along x is then known everywhere, as far as it does not change to and fro between two neighbouring points.
+Every strategy is predicted at every point of a grid. Where the winner changes between neighbours along x, the border is
+bisected until x is known to 1 %; this also finds a third strategy that wins between the two. The winner is then known for
+every x, unless it changes more than once between two neighbouring points.
 
-Where the scenario models convergence, the fastest is the one that is at the target first; what is the model's own error is in
-no interval.
+Where the scenario models convergence, the winner is the strategy that reaches the target loss first; intervals do not include
+the convergence model's own error.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ from scaleproof.simulator.uncertainty.pairwise import apart
 if TYPE_CHECKING:
     import pandas as pd
 
-# borders are found to this share of x
+# relative accuracy of x at borders
 TOLERANCE: Final = 0.01
-# Of two whose throughputs differ by no more than this share the one that is named first wins: what is so close changes to and
-# fro, where events time the steps, and matters to nobody.
+# Of strategies whose throughputs differ by no more than this share, the one named first wins: the order of such strategies
+# fluctuates where the event engine times the steps, and the difference is too small to matter.
 TIE: Final = 0.01
-# of a strategy that is the fastest nowhere but between two neighbouring points, and there for a narrower band, nothing is told
+# A strategy that wins only between two neighbouring points, in a band narrower than this share of x, may be missed.
 BAND: Final = 0.2
-# by this share x is varied to see how fast the two that meet at a border part
-_BESIDE: Final = 0.05
-_STEEP_ENOUGH: Final = 1e-3
+# relative change of x in the finite difference of two strategies' throughput ratio at a border
+_STEP: Final = 0.05
+_MIN_STEEPNESS: Final = 1e-3
 
 
 @dataclass(frozen=True)
 class Point:
-    """One strategy at one place of the map, x and y in SI. problem: why it cannot be trained so; all but it is None then.
+    """The prediction of one strategy at one point of the map, x and y in SI.
 
-    fits: whether it does into its devices' memory. time_to_target_s: where the scenario models convergence. framework: that it
-    is trained with, "" where it cannot be trained."""
+    problem: why it cannot be trained; the results are None then. fits: whether it fits in the devices' memory.
+    time_to_target_s: only where the scenario models convergence. framework: "" where the strategy cannot be trained.
+    """
 
     x: float
     y: float
@@ -69,16 +70,16 @@ class Point:
 
     @property
     def pace(self) -> float:
-        """What it is ranked by: how soon it is at the target, where that is modelled, else samples a second."""
+        """The value that ranks strategies, higher is better: 1 / time to target where that is modelled, else samples/s."""
         return 1 / self.time_to_target_s if self.time_to_target_s else self.samples_per_s or 0.0
 
 
 @dataclass(frozen=True)
 class Border:
-    """Where the fastest changes: below x it is one strategy, from x on another; "" where none can be trained.
+    """A value of x at which the winner changes from `below` to `above`; "" where no strategy can be trained.
 
-    low, high: between them the border is with a probability of 90 %, as far as the cluster's numbers are uncertain; 0 and
-    infinite where that leads off the map; None where either cannot be trained.
+    low, high: 90 % interval from the uncertainty of the cluster's quantities; 0 and infinity where it extends beyond the map;
+    None where one of the two cannot be trained.
     """
 
     y: float
@@ -91,7 +92,7 @@ class Border:
 
 @dataclass(frozen=True)
 class Crossover:
-    """The map. points: of all strategies, row by row. borders: row by row, from the left."""
+    """The map. points: all strategies at all grid points, row by row. borders: row by row, by increasing x."""
 
     scenario: str
     x: MapAxis
@@ -102,31 +103,31 @@ class Crossover:
 
     @property
     def best(self) -> str:
-        """What the strategies on the map are, in words."""
+        """The criterion by which strategies win, in words."""
         modelled = any(point.time_to_target_s is not None for point in self.points)
         return "the soonest at the target loss, as modelled" if modelled else "the fastest strategy"
 
     @cached_property
     def winners(self) -> Mapping[tuple[float, float], str]:
-        """The fastest at each point of the grid, by x and y; "" where none can be trained."""
-        places: dict[tuple[float, float], list[Point]] = {}
+        """The winner at each (x, y) of the grid; "" where no strategy can be trained."""
+        by_place: dict[tuple[float, float], list[Point]] = {}
         for point in self.points:
-            places.setdefault((point.x, point.y), []).append(point)
-        return {place: _fastest(found) for place, found in places.items()}
+            by_place.setdefault((point.x, point.y), []).append(point)
+        return {place: _fastest(points) for place, points in by_place.items()}
 
     def framework_words(self, strategy: str) -> str:
-        """'pytorch-ddp, by default': the frameworks that a strategy is trained with; "" where it cannot be trained anywhere."""
+        """The frameworks used for a strategy, such as 'pytorch-ddp, by default'; "" where it cannot be trained anywhere."""
         points = (point for point in self.points if point.strategy == strategy)
         words = dict.fromkeys(framework_words(point.framework, point.framework_is_default) for point in points)
         return " or ".join(filter(None, words))
 
     def segments(self, y: float) -> list[tuple[float, str]]:
-        """The strategies that win along a row, each with the x from which on it does."""
+        """The winners along a row, each with the x from which it wins."""
         first = self.x.values[0]
         return [(first, self.winners[first, y]), *((one.x, one.above) for one in self.borders if one.y == y)]
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON; numbers of fields in SI."""
+        """The map as data for JSON; field values in SI."""
         axes = {name: {"field": axis.field, "unit": axis.symbol, "values": axis.values}
                 for name, axis in (("x", self.x), ("y", self.y))}  # fmt: skip
         borders = [asdict(one) | {end: _finite(getattr(one, end)) for end in ("low", "high")} for one in self.borders]
@@ -140,14 +141,14 @@ class Crossover:
         }
 
     def table(self) -> pd.DataFrame:
-        """A row for each strategy at each point."""
+        """One row per strategy and grid point."""
         import pandas as pd
 
         rows = [asdict(one) | {"wins": self.winners[one.x, one.y] == one.strategy} for one in self.points]
         return pd.DataFrame(rows).rename(columns={"x": self.x.column, "y": self.y.column})
 
     def border_table(self) -> pd.DataFrame:
-        """A row for each border."""
+        """One row per border."""
         import pandas as pd
 
         columns = {"x": self.x.column, "y": self.y.column, "low": f"low_{self.x.column}", "high": f"high_{self.x.column}"}
@@ -163,31 +164,32 @@ def crossover(
     points: int = 9,
     overrides: Sequence[str] = (),
 ) -> Crossover:
-    """The map of a scenario that is given as `load` takes it. x, y: a field, or `field=from..to`; y also `field=one,two`; x is
-    the bandwidth between nodes, or inside the only one, if none. strategies: names as `contenders` has them, a choice for the
-    scenario if none. points: of x.
+    """Predicts the map of a scenario (a reference as for `load`).
 
-    Raises InputError where a field is no number, a range is none, or no strategy can be trained anywhere.
+    x, y: a field, or `field=from..to`; y also `field=one,two`. The default of x is the bandwidth between nodes, or of the node
+    link where there is one node. strategies: names that `contenders` accepts; empty for its defaults. points: values of x.
+
+    Raises InputError for a field that is not a number, an invalid range, or if no strategy can be trained anywhere.
     """
     base = load(reference, overrides)
     axes = x_axis(base, x, points), y_axis(base, y)
     if axes[0].field == axes[1].field:
         raise InputError(f"--y {y}: the same field as x; give another")
-    found = contenders(base, strategies)
-    ground = _Predictor(base, reference, tuple(overrides), *axes, found)
+    candidates = contenders(base, strategies)
+    predictor = _Predictor(base, reference, tuple(overrides), *axes, candidates)
     for y_value in axes[1].values:
-        for one in found:
-            ground.predict_row(one, y_value)
-    places = [(one, each, y_value) for y_value in axes[1].values for each in axes[0].values for one in found]
-    table = tuple(ground.point(*place) for place in places)
+        for one in candidates:
+            predictor.predict_row(one, y_value)
+    places = [(one, x_value, y_value) for y_value in axes[1].values for x_value in axes[0].values for one in candidates]
+    table = tuple(predictor.point(*place) for place in places)
     if all(point.problem for point in table):
         raise InputError(f"no strategy can be trained anywhere on the map; {table[0].strategy}, the first: {table[0].problem}")
-    borders = tuple(border for value in axes[1].values for border in ground.borders(value))
-    return Crossover(base.name, *axes, {one.name: one.words for one in found}, table, borders)
+    borders = tuple(border for value in axes[1].values for border in predictor.borders(value))
+    return Crossover(base.name, *axes, {one.name: one.words for one in candidates}, table, borders)
 
 
 class _Predictor:
-    """Predicts strategies at places of the map, each once."""
+    """Predicts strategies at points of the map, and caches the predictions."""
 
     def __init__(
         self,
@@ -196,16 +198,17 @@ class _Predictor:
         overrides: tuple[str, ...],
         x: MapAxis,
         y: MapAxis,
-        found: Sequence[Contender],
+        candidates: Sequence[Contender],
     ) -> None:
-        self.base, self.reference, self.overrides, self.x, self.y, self.contenders = base, reference, overrides, x, y, found
+        self.base, self.reference, self.overrides = base, reference, overrides
+        self.x, self.y, self.contenders = x, y, candidates
         self._points: dict[tuple[str, float, float], Point] = {}
         self._loaded: dict[tuple[str, ...], Scenario] = {}
         self._rows: dict[tuple[str, float], Scenario] = {}
         self._fits: dict[tuple[str, float, float | None], bool | None] = {}
 
     def point(self, contender: Contender, x: float, y: float) -> Point:
-        """One strategy at one place."""
+        """The prediction of one strategy at one point."""
         key = (contender.name, x, y)
         if key not in self._points:
             self._points[key] = self._predicted(contender, x, y)
@@ -216,14 +219,14 @@ class _Predictor:
             scenario = self.scenario(contender, x, y)
             run = timed(scenario)
             steps = to_target(scenario.convergence, run)["samples"] / run.samples if scenario.convergence else None
-            return self._told(contender, x, y, run.step_time_s, steps, scenario)
+            return self._point(contender, x, y, run.step_time_s, steps, scenario)
         except InputError as error:
             return Point(x, y, contender.name, problem=one_line(error))
 
-    def _told(self, contender: Contender, x: float, y: float, step_s: float, steps: float | None, scenario: Scenario) -> Point:
-        """What there is to tell of a step time. steps: that it takes to the target, where that is modelled."""
-        # what a rank holds does not follow from numbers of links
-        key = (contender.name, y, None if self._is_number else x)
+    def _point(self, contender: Contender, x: float, y: float, step_s: float, steps: float | None, scenario: Scenario) -> Point:
+        """The point of a predicted step time. steps: steps to the target, where convergence is modelled."""
+        # the memory of a rank does not depend on the network
+        key = (contender.name, y, None if self._is_link_field else x)
         if key not in self._fits:
             self._fits[key] = memory(scenario).fits
         target_s = None if steps is None else steps * step_s
@@ -231,29 +234,29 @@ class _Predictor:
         return Point(x, y, contender.name, scenario.total_samples / step_s, step_s, self._fits[key], "", target_s, *framework)
 
     def predict_row(self, contender: Contender, y: float) -> None:
-        """One strategy at all values of x together, where that is a number of links and can be."""
-        if not self._is_number:
+        """Predicts one strategy at all values of x in one replay where possible: x has to be a field of links."""
+        if not self._is_link_field:
             return
         try:
             scenario = self.scenario(contender, self.x.values[0], y)
             times_s = step_times_s(scenario, Differences({self.x.field: np.array(self.x.values)})).tolist()
-            # such steps each end with an update by all samples
+            # steps that can be replayed together are synchronous: each ends with one update by all samples
             steps = scenario.convergence.steps(scenario.total_samples) if scenario.convergence else None
-            found = {x: self._told(contender, x, y, step_s, steps, scenario)
+            batch = {x: self._point(contender, x, y, step_s, steps, scenario)
                      for x, step_s in zip(self.x.values, times_s, strict=True) if math.isfinite(step_s)}  # fmt: skip
         except InputError:
-            # each says what is wrong with it by itself
+            # each point reports its own problem when it is predicted separately
             return
-        self._points |= {(contender.name, x, y): point for x, point in found.items()}
+        self._points |= {(contender.name, x, y): point for x, point in batch.items()}
 
     @property
-    def _is_number(self) -> bool:
-        """Whether nothing but times follows from x."""
+    def _is_link_field(self) -> bool:
+        """Whether x is a field of links, which changes times only."""
         return self.x.field in NUMBERS
 
     def scenario(self, contender: Contender, x: float, y: float) -> Scenario:
-        """What is predicted there, with nodes added where it needs more than there are. Raises InputError."""
-        if not self._is_number:
+        """The scenario of one strategy at one point, with nodes added where the strategy needs more. Raises InputError."""
+        if not self._is_link_field:
             return self._built(contender, x, y)
         key = (contender.name, y)
         if key not in self._rows:
@@ -263,76 +266,78 @@ class _Predictor:
 
     def _built(self, contender: Contender, x: float, y: float) -> Scenario:
         values = ((self.x, x), (self.y, y))
-        ours = tuple(f"{axis.field}={axis.exactly(value)}" for axis, value in values if not axis.is_of_strategy)
-        if ours not in self._loaded:
-            self._loaded[ours] = load(self.reference, (*self.overrides, *ours)) if ours else self.base
-        there = self._loaded[ours]
-        strategy = contender.strategy(there, {axis.inner: value for axis, value in values if axis.is_of_strategy})
-        cluster = with_nodes(there.cluster, strategy.nodes_needed(there.cluster))
+        overrides = tuple(f"{axis.field}={axis.exactly(value)}" for axis, value in values if not axis.is_of_strategy)
+        if overrides not in self._loaded:
+            self._loaded[overrides] = load(self.reference, (*self.overrides, *overrides)) if overrides else self.base
+        base = self._loaded[overrides]
+        strategy = contender.strategy(base, {axis.inner: value for axis, value in values if axis.is_of_strategy})
+        cluster = with_nodes(base.cluster, strategy.nodes_needed(base.cluster))
         named = {} if contender.framework is None else {"framework": contender.framework}
-        return rebuilt(there, strategy=strategy, cluster=cluster, **named)
+        return rebuilt(base, strategy=strategy, cluster=cluster, **named)
 
     def winner(self, x: float, y: float) -> str:
-        """The fastest of those that fit there; "" where none does."""
+        """The winner at a point among the strategies that fit; "" where none fits."""
         return _fastest([self.point(one, x, y) for one in self.contenders])
 
     def borders(self, y: float) -> Iterator[Border]:
-        """Along a row, from the left."""
+        """The borders along a row, by increasing x."""
         for left, right in pairwise(self.x.values):
             yield from self._between(left, right, y, self.winner(left, y), self.winner(right, y))
 
     def _between(self, left: float, right: float, y: float, below: str, above: str) -> Iterator[Border]:
-        """By bisection of the logarithm, or of whole numbers."""
+        """Borders between two values of x with winners `below` and `above`, by bisection of log x or of whole numbers."""
         if below == above:
             return
         middle = self.x.between(left, right, TOLERANCE)
         if middle is None:
             yield self._border(left, right, y, below, above)
             return
-        here = self._winner_among(middle, y, below, above, is_wide=right > left * (1 + BAND))
-        yield from self._between(left, middle, y, below, here)
-        yield from self._between(middle, right, y, here, above)
+        winner = self._winner_among(middle, y, below, above, is_wide=right > left * (1 + BAND))
+        yield from self._between(left, middle, y, below, winner)
+        yield from self._between(middle, right, y, winner, above)
 
     def _winner_among(self, x: float, y: float, below: str, above: str, is_wide: bool) -> str:
-        """Of two neighbours' winners the faster one, unless a third is faster by more than is a tie, in a band that is wide."""
+        """The faster of the winners of two neighbouring points; in a wide band a third strategy if it is faster by more than a
+        tie."""
         points = [self.point(one, x, y) for one in self.contenders if is_wide or one.name in (below, above)]
         pair = [point for point in points if point.strategy in (below, above)]
-        third, most = _fastest(points), max((point.pace for point in pair if point.fits), default=0.0)
-        is_faster = any(point.pace > most * (1 + TIE) for point in points if point.strategy == third)
+        third, best = _fastest(points), max((point.pace for point in pair if point.fits), default=0.0)
+        is_faster = any(point.pace > best * (1 + TIE) for point in points if point.strategy == third)
         return third if is_faster else _fastest(pair)
 
     def _border(self, left: float, right: float, y: float, below: str, above: str) -> Border:
-        """Between neighbours; how sure it is follows from how fast the two part there, and from how sure their ratio is."""
+        """The border between two neighbouring x. Its interval is that of the throughput ratio divided by the slope of the log
+        ratio over log x."""
         x = right if self.x.is_whole else math.sqrt(left * right)
         pair = [one for name in (below, above) for one in self.contenders if one.name == name]
         if len(pair) < 2 or self.x.is_whole or not all(self._runs(one, left, right, y) for one in pair):
             return Border(y, x, below, above)
-        rise = self._log_ratio(pair, x * (1 + _BESIDE), y) - self._log_ratio(pair, x / (1 + _BESIDE), y)
-        steepness = rise / (2 * math.log1p(_BESIDE))
-        if not steepness >= _STEEP_ENOUGH:
+        rise = self._log_score_ratio(pair, x * (1 + _STEP), y) - self._log_score_ratio(pair, x / (1 + _STEP), y)
+        steepness = rise / (2 * math.log1p(_STEP))
+        if not steepness >= _MIN_STEEPNESS:
             return Border(y, x, below, above, 0.0, math.inf)
         first, second = (self.scenario(one, x, y) for one in pair)
-        told = apart(first, second, ratio=1.0)
-        # where above is better than predicted, the border is further left
-        low, high = (math.log(x) - math.log(ratio) / steepness for ratio in (told.high, told.low))
+        speedup = apart(first, second, ratio=1.0)
+        # if `above` is faster than predicted, the border is at a smaller x
+        low, high = (math.log(x) - math.log(ratio) / steepness for ratio in (speedup.high, speedup.low))
         is_left, is_right = low > math.log(self.x.values[0]), high < math.log(self.x.values[-1])
         return Border(y, x, below, above, math.exp(low) if is_left else 0.0, math.exp(high) if is_right else math.inf)
 
     def _runs(self, contender: Contender, left: float, right: float, y: float) -> bool:
-        """Whether it can be trained and fits on both sides."""
+        """Whether a strategy can be trained and fits at both ends."""
         return all(self.point(contender, x, y).fits for x in (left, right))
 
-    def _log_ratio(self, pair: Sequence[Contender], x: float, y: float) -> float:
-        """Of the second's pace to the first's; not a number where either cannot be trained there."""
+    def _log_score_ratio(self, pair: Sequence[Contender], x: float, y: float) -> float:
+        """Log of the second strategy's score over the first's; NaN where either cannot be trained."""
         first, second = (self.point(one, x, y).pace or math.nan for one in pair)
         return math.log(second / first)
 
 
 def _fastest(points: Sequence[Point]) -> str:
-    """The first of those that are as fast as the fastest and fit; "" where none does."""
+    """The first strategy that fits and ties with the fastest one that fits; "" where none fits."""
     fitting = [(point.pace, point.strategy) for point in points if point.fits and point.samples_per_s is not None]
-    most = max((rate for rate, _ in fitting), default=0.0)
-    return next((name for rate, name in fitting if rate >= most * (1 - TIE)), "")
+    best = max((score for score, _ in fitting), default=0.0)
+    return next((name for score, name in fitting if score >= best * (1 - TIE)), "")
 
 
 def _finite(value: float | None) -> float | None:

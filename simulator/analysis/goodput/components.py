@@ -1,4 +1,4 @@
-"""Components: how many of each there are that can fail, on the nodes that a job takes."""
+"""Number of components of each kind that can fail, on the nodes of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 
 def counts(scenario: Scenario) -> dict[str, int]:
-    """How many of each component the scenario's job depends on, by name."""
+    """The number of components that the scenario's job depends on, by kind."""
     cluster, strategy = scenario.cluster, scenario.strategy
     nodes = strategy.nodes_needed(cluster)
     return {
@@ -21,21 +21,21 @@ def counts(scenario: Scenario) -> dict[str, int]:
     }
 
 
-def check(scenario: Scenario, found: dict[str, int]) -> None:
-    """Raises FieldError where a component fails of which there are none."""
+def check(scenario: Scenario, numbers: dict[str, int]) -> None:
+    """Raises FieldError for a failure rate of a component that the job does not have. numbers: as from `counts`."""
     assert scenario.reliability is not None
     why = {
         "gpu": "the cluster computes on its hosts' cores; give host in its place",
-        "nic": "the job is on one node; leave it out",
+        "nic": "the job runs on one node; leave it out",
         "switch": "there are no switches between the job's nodes; leave it out",
     }
     for name, seconds in scenario.reliability.mtbf.by_component().items():
-        if seconds is not None and found[name] == 0:
+        if seconds is not None and numbers[name] == 0:
             raise FieldError(("reliability", "mtbf", name), why[name])
 
 
 def _switches(network: Link | None, nodes: int, cards: int) -> int:
-    """Switches that join so many nodes; those of upper levels all, since messages of every job may pass each."""
+    """Number of switches that connect this many nodes, and all switches of upper levels, which any job's messages may cross."""
     if network is None or nodes == 1:
         return 0
     match network.topology:

@@ -1,4 +1,4 @@
-"""Sizes: with how many workers training goes on when nodes are missing, and how fast that is."""
+"""Number of workers with which training continues when nodes are missing, and their throughput."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from scaleproof.simulator.memory import memory
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.schema import Scenario
 
-# about so many speeds are predicted; those between two follow from them
+# approximate number of sizes whose speed is predicted; the others are interpolated
 _PREDICTED: Final = 16
 
 
 class ElasticSizes:
-    """By the number of nodes that work. Those that a job with fewer workers does not fill are idle.
+    """Number of workers and their speed, by the number of working nodes. Nodes that a smaller job does not need are idle.
 
-    With `batch.per_worker` a step of fewer workers has fewer samples, with `batch.total` as many, which workers must divide.
+    With `batch.per_worker`, steps of fewer workers have fewer samples; with `batch.total`, they have as many, and the number
+    of workers has to divide them.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -40,20 +41,20 @@ class ElasticSizes:
     def _check(self) -> None:
         strategy = self.scenario.strategy
         if "workers_" not in type(strategy).model_fields:
-            message = f"a {strategy.kind} has no workers to go on without; give wait"
+            message = f"{strategy.kind} cannot continue with fewer workers; give wait"
             raise FieldError(("reliability", "shortage"), message)
         if self._least > strategy.workers:
             message = f"the job has {strategy.workers} workers; give fewer"
             raise FieldError(("reliability", "least_workers"), message)
 
     def workers(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """With how many workers training goes on with so many nodes; 0 where it waits."""
+        """Number of workers that train on each number of working nodes; 0 where training waits."""
         nodes = np.minimum(nodes, self.nodes)
-        for each in np.unique(nodes[self._workers[nodes] < 0]):
-            self._workers[each] = self._most(int(each))
+        for number in np.unique(nodes[self._workers[nodes] < 0]):
+            self._workers[number] = self._max_workers(int(number))
         return self._workers[nodes]
 
-    def _most(self, nodes: int) -> int:
+    def _max_workers(self, nodes: int) -> int:
         full = self.scenario.strategy.workers
         if nodes >= self.nodes:
             return full
@@ -62,7 +63,7 @@ class ElasticSizes:
         return next((workers for workers in range(full - 1, self._least - 1, -1) if 0 < self.nodes_of(workers) <= nodes), 0)
 
     def nodes_of(self, workers: int) -> int:
-        """Nodes that so many workers take; 0 where the scenario cannot be trained with so many."""
+        """Number of nodes for `workers` workers; 0 where the scenario cannot be trained with this number of workers."""
         if workers not in self._nodes:
             smaller = self._smaller(workers)
             possible = smaller is not None and (not self._fits or memory(smaller).fits)
@@ -70,22 +71,22 @@ class ElasticSizes:
         return self._nodes[workers]
 
     def speed(self, workers: int) -> float:
-        """Samples a second with so many workers, as a share of those with all."""
+        """Throughput with `workers` workers over that with all workers."""
         full = self.scenario.strategy.workers
-        apart = max(1, -(-(full - self._least) // _PREDICTED))
-        above = full - (full - workers) // apart * apart
-        below = max(self._least, above - apart)
+        spacing = max(1, -(-(full - self._least) // _PREDICTED))
+        above = full - (full - workers) // spacing * spacing
+        below = max(self._least, above - spacing)
         if workers == above or not self.nodes_of(above) or not self.nodes_of(below):
-            return self._rate(workers) / self.samples_per_s
+            return self._samples_per_s(workers) / self.samples_per_s
         share = (workers - below) / (above - below)
-        return ((1 - share) * self._rate(below) + share * self._rate(above)) / self.samples_per_s
+        return ((1 - share) * self._samples_per_s(below) + share * self._samples_per_s(above)) / self.samples_per_s
 
     @property
     def samples_per_s(self) -> float:
-        """With all workers."""
-        return self._rate(self.scenario.strategy.workers)
+        """Samples per second with all workers."""
+        return self._samples_per_s(self.scenario.strategy.workers)
 
-    def _rate(self, workers: int) -> float:
+    def _samples_per_s(self, workers: int) -> float:
         if workers not in self._rates:
             smaller = self._smaller(workers)
             assert smaller is not None

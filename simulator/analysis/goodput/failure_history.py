@@ -1,9 +1,8 @@
-"""History: what happens to a job by chance, for many samples at once: failures, repairs, stops, and when it trains between.
+"""Monte Carlo simulation of a job's failures, repairs, planned stops and training in between, for many samples at once.
 
-Chance does not depend on when checkpoints are taken, so that one history tells of every interval. An iteration takes each
-sample a step further: through training to the next interruption, or back to training unless something fails on the way. As
-times between failures are exponential, the rest of a time to the next failure is distributed as a whole one, and may be drawn
-anew whenever something else has happened.
+Failures do not depend on when checkpoints are taken, so that one history serves for every checkpoint interval. An
+iteration advances each sample: through training to the next interruption, or from an interruption towards training. Times
+between failures are exponential, hence memoryless: the time to the next failure may be drawn again after any other event.
 """
 
 from __future__ import annotations
@@ -15,20 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
-from scaleproof.simulator.analysis.goodput.renewal import Times
-from scaleproof.simulator.analysis.goodput.repairs import Repairs
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
+from scaleproof.simulator.analysis.goodput.repairs import RepairQueue
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# what takes time beside training, in the order of a history's rows
+# causes of downtime, in the order of the rows of `FailureHistory.down_s`
 DOWN: Final = ("saving", "detection", "restart", "waiting", "planned")
 _SAVING, _DETECTION, _RESTART, _WAITING, _PLANNED = range(len(DOWN))
 
 
-class Chances(NamedTuple):
-    """Failures a second of each node that trains, and of what does not depend on their number. share, lost: of the kinds of
-    failures, how often each is meant, and how many nodes are lost with it; first of nodes, then of the rest."""
+class FailureMix(NamedTuple):
+    """Failure rates and kinds.
+
+    node_per_s: failures per second of one training node. other_per_s: failures per second that do not depend on the number of
+    nodes. node_share, other_share: relative frequency of the kinds of failures; node_lost, other_lost: nodes lost with each.
+    """
 
     node_per_s: float
     other_per_s: float
@@ -38,19 +40,20 @@ class Chances(NamedTuple):
     other_lost: Ints
 
 
-class Supply(NamedTuple):
-    """spares: nodes beside those that train, None where there is always one. repair_s: of a node that was lost."""
+class NodeSupply(NamedTuple):
+    """Replacements of lost nodes. spares: spare nodes; None where one is always available. repair_s: repair time of a node."""
 
     spares: int | None
     repair_s: float
 
 
 @dataclass(frozen=True)
-class History:
-    """Of `samples` jobs, each `end_s` long. Pieces are times of training without interruption, one row for each: of which
-    sample, how long, at which speed (1 with all workers), and whether work is lost, as a failure ended it.
+class FailureHistory:
+    """FailureHistory of `samples` jobs of `end_s` seconds each.
 
-    down_s: seconds of each sample in each of DOWN. failures, stops, growths: how many of each there were.
+    A piece is a period of training without interruption: its sample, length, speed (1 with all workers), and whether its
+    unsaved work is lost because a failure ended it; each of shape (pieces,). down_s: seconds by cause in DOWN, shape (causes,
+    samples). failures, stops, growths: number of failures, planned stops, and restarts with more workers, shape (samples,).
     """
 
     end_s: float
@@ -64,8 +67,8 @@ class History:
     stops: Ints
     growths: Ints
 
-    def part(self, pieces: int) -> History:
-        """Of the first samples alone, which have about so many pieces."""
+    def part(self, pieces: int) -> FailureHistory:
+        """The history of the first samples only, with about `pieces` pieces."""
         samples = max(1, min(self.samples, self.samples * pieces // len(self.sample)))
         of = self.sample < samples
         return replace(
@@ -83,29 +86,35 @@ class History:
 
 
 def simulate(
-    times: Times,
-    chances: Chances,
-    supply: Supply,
+    times: InterruptionTimes,
+    chances: FailureMix,
+    supply: NodeSupply,
     sizes: ElasticSizes,
     end_s: float,
     samples: int,
     seed: int = 0,
     saved: bool = True,
-) -> History:
-    """So many jobs of `end_s` seconds, the same for the same seed. saved: whether training ends then and is saved, so that
-    nothing is lost; else it is lost what no checkpoint has by then."""
+) -> FailureHistory:
+    """Simulates `samples` jobs of `end_s` seconds; reproducible for a seed.
+
+    saved: whether training ends at `end_s` with its state saved; otherwise work since the last checkpoint is lost.
+    """
     random = np.random.default_rng(seed)
     return _Simulation(times, chances, supply, sizes, end_s, samples, random, saved).run()
 
 
 class _Simulation:
-    """now_s: of each sample. good: nodes that work, spare ones among them; nodes, workers: of those that train."""
+    """State of all samples, arrays of shape (samples,); indices `at` select samples.
+
+    now_s: simulated time. good: working nodes, spares included. nodes, workers: those that train. broken: nodes lost since
+    training stopped.
+    """
 
     def __init__(
         self,
-        times: Times,
-        chances: Chances,
-        supply: Supply,
+        times: InterruptionTimes,
+        chances: FailureMix,
+        supply: NodeSupply,
         sizes: ElasticSizes,
         end_s: float,
         samples: int,
@@ -120,8 +129,8 @@ class _Simulation:
         self.nodes = np.full(samples, sizes.nodes)
         self.speed = np.ones(samples)
         self.broken = np.zeros(samples, dtype=np.int64)
-        self.repairs = Repairs(samples)
-        # of what is drawn between 0 and 1, where one kind ends and the next begins
+        self.repairs = RepairQueue(samples)
+        # cumulative shares of the kinds of failures, and the nodes lost with each
         self.kinds = [
             (np.cumsum(share)[:-1], lost)
             for share, lost in ((chances.node_share, chances.node_lost), (chances.other_share, chances.other_lost))
@@ -131,7 +140,7 @@ class _Simulation:
         self.failures, self.stops, self.growths = np.zeros((3, samples), dtype=np.int64)
         self.pieces: list[tuple[Ints, Floats, Floats, NDArray[np.bool_]]] = []
 
-    def run(self) -> History:
+    def run(self) -> FailureHistory:
         training, failed, ready = np.arange(len(self.now_s)), *np.zeros((2, 0), dtype=np.int64)
         while training.size or failed.size or ready.size:
             goes_on, fell, stopped, grown = self._train(training)
@@ -141,31 +150,32 @@ class _Simulation:
             training = np.concatenate([goes_on, back])
             failed, ready = np.concatenate([fell, again, fell_again]), self._stop(stopped, grown)
         sample, length_s, speed, lost = (np.concatenate(column) for column in zip(*self.pieces, strict=True))
-        return History(
+        return FailureHistory(
             self.end_s, len(self.now_s), sample, length_s, speed, lost, self.down_s, self.failures, self.stops, self.growths
         )  # fmt: skip
 
     def _stop(self, planned: Ints, grown: Ints) -> Ints:
-        """Saves training, as nothing has failed; which samples are to restart."""
+        """Saves the state before a planned stop or a restart with more workers; returns the samples that restart."""
         if not (planned.size or grown.size):
             return planned
         self.stops[planned] += 1
         self.growths[grown] += 1
         saving_s = self.times.stall_s + self.times.writing_s
-        planned, grown = (self._pass(at, _SAVING, saving_s) for at in (planned, grown))
-        return np.concatenate([self._pass(planned, _PLANNED, self.times.planned_s), grown])
+        planned, grown = (self._spend(at, _SAVING, saving_s) for at in (planned, grown))
+        return np.concatenate([self._spend(planned, _PLANNED, self.times.planned_s), grown])
 
     def _rate(self, at: Ints) -> Floats:
-        """Failures a second."""
+        """Failures per second of each sample."""
         rate: Floats = self.chances.node_per_s * self.nodes[at] + self.chances.other_per_s
         return rate
 
     def _train(self, live: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """All until what comes next; which samples go on as before then, fail, stop as planned, and grow."""
+        """Trains until the next event; returns the samples that continue, fail, stop as planned, and restart with more
+        workers."""
         failing_s = self.random.exponential(1 / self._rate(live))
         planned = self.times.planned_per_s
         stopping_s = self.random.exponential(1 / planned, len(live)) if planned else np.full(len(live), np.inf)
-        # with all workers it does not matter when a node is back; it may have been while others restarted
+        # with all workers a returning node is no event; a node may have returned during a restart
         soon_s = np.maximum(0.0, self.repairs.next_s(live) - self.now_s[live])
         returning_s = np.where(self.nodes[live] < self.sizes.nodes, soon_s, np.inf)
         left_s = self.end_s - self.now_s[live]
@@ -191,7 +201,7 @@ class _Simulation:
         self.trained_s[at] = 0.0
 
     def _fail(self, at: Ints) -> None:
-        """Something fails, by chance, and takes nodes with it."""
+        """Draws the kind of each sample's failure, and counts the nodes lost with it."""
         if not at.size:
             return
         self.failures[at] += 1
@@ -200,27 +210,27 @@ class _Simulation:
         lost = np.where(in_node, *(kinds[np.searchsorted(bounds, drawn, side="right")] for bounds, kinds in self.kinds))
         self.broken[at] = np.minimum(self.broken[at] + lost, self.nodes[at])
 
-    def _pass(self, at: Ints, part: int, seconds: Floats | float) -> Ints:
-        """Lets time pass, to the end at most; which samples are not there yet."""
+    def _spend(self, at: Ints, cause: int, seconds: Floats | float) -> Ints:
+        """Advances samples by `seconds`, at most to the end, as downtime of cause `cause`; returns those before the end."""
         until_s = np.minimum(self.now_s[at] + seconds, self.end_s)
-        self.down_s[part, at] += until_s - self.now_s[at]
+        self.down_s[cause, at] += until_s - self.now_s[at]
         self.now_s[at] = until_s
         return at[until_s < self.end_s]
 
-    def _unless_failing(self, at: Ints, part: int, seconds: float) -> tuple[Ints, Ints]:
-        """Lets time pass, in which a failure may strike; which samples got through, and which failed."""
+    def _unless_failing(self, at: Ints, cause: int, seconds: float) -> tuple[Ints, Ints]:
+        """Advances samples by `seconds` unless a failure occurs first; returns those that succeed and those that fail."""
         if seconds == 0 or not at.size:
             return at, at[:0]
         failing_s = self.random.exponential(1 / self._rate(at))
-        strikes = failing_s < seconds
-        self._pass(at, part, np.minimum(failing_s, seconds))
+        fails = failing_s < seconds
+        self._spend(at, cause, np.minimum(failing_s, seconds))
         goes_on = self.now_s[at] < self.end_s
-        through, failed = at[~strikes & goes_on], at[strikes & goes_on]
+        succeeded, failed = at[~fails & goes_on], at[fails & goes_on]
         self._fail(failed)
-        return through, failed
+        return succeeded, failed
 
     def _staff(self, at: Ints) -> Ints:
-        """Sends broken nodes to repair, replaces them, and waits for nodes where there are too few; which samples have them."""
+        """Sends broken nodes to repair and replaces them, or waits for nodes; returns the samples that have enough nodes."""
         if self.supply.spares is None:
             self.broken[at] = 0
             return at
@@ -228,12 +238,12 @@ class _Simulation:
         self.repairs.send(at, self.now_s[at] + self.supply.repair_s, self.broken[at])
         self.broken[at] = 0
         while (short := at[self.sizes.workers(self.good[at]) == 0]).size:
-            waiting = self._pass(short, _WAITING, self.repairs.next_s(short) - self.now_s[short])
+            waiting = self._spend(short, _WAITING, self.repairs.next_s(short) - self.now_s[short])
             self.good[waiting] += self.repairs.returned(waiting, self.now_s[waiting])
             at = at[self.now_s[at] < self.end_s]
         self.workers[at] = self.sizes.workers(self.good[at])
         for workers in np.unique(self.workers[at]):
-            alike = at[self.workers[at] == workers]
-            self.nodes[alike] = self.sizes.nodes_of(int(workers))
-            self.speed[alike] = self.sizes.speed(int(workers))
+            same_size = at[self.workers[at] == workers]
+            self.nodes[same_size] = self.sizes.nodes_of(int(workers))
+            self.speed[same_size] = self.sizes.speed(int(workers))
         return at

@@ -1,4 +1,4 @@
-"""Setting: what a scenario's failures and checkpoints come to: rates, times and bytes of its job."""
+"""Failure rates of a scenario's job, the times of its interruptions, and the cost of its checkpoints."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import numpy as np
 
 from scaleproof.simulator.analysis.goodput import components
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
-from scaleproof.simulator.analysis.goodput.failure_history import Chances, Supply
-from scaleproof.simulator.analysis.goodput.renewal import Times
+from scaleproof.simulator.analysis.goodput.failure_history import FailureMix, NodeSupply
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.units import format_bytes
 from scaleproof.simulator.memory import states
 from scaleproof.simulator.scenario.reliability import COMPONENTS, Reliability
 from scaleproof.simulator.scenario.schema import Scenario
 
-# their number goes with the nodes that train
+# components whose number is proportional to the nodes that train
 _OF_NODES = ("gpu", "host", "nic")
 
 
 @dataclass(frozen=True)
-class Saving:
-    """A checkpoint. size_bytes: of all nodes together. load_s: of loading it at a restart."""
+class CheckpointCost:
+    """Size and times of a checkpoint. size_bytes: of all nodes together. stall_s: training stops. writing_s: writing continues
+    while training does. load_s: loading at a restart."""
 
     size_bytes: float
     stall_s: float
@@ -32,29 +33,32 @@ class Saving:
 
 @dataclass(frozen=True)
 class FailureRates:
-    """counts: of each component that may fail; rates_per_s: of failures of all of them together, by component."""
+    """Failures, interruptions and checkpoints of a job. counts: number of components of each kind. rates_per_s: failures per
+    second of all components of a kind."""
 
     scenario: Scenario
     reliability: Reliability
     counts: dict[str, int]
     rates_per_s: dict[str, float]
-    saving: Saving
-    times: Times
-    chances: Chances
-    supply: Supply
+    saving: CheckpointCost
+    times: InterruptionTimes
+    chances: FailureMix
+    supply: NodeSupply
     sizes: ElasticSizes
 
     @property
     def in_repair(self) -> float | None:
-        """Nodes in repair on average if training never waited for any: as many as are lost in the time of a repair (Little)."""
+        """Mean number of nodes in repair if training never waited for nodes: the loss rate times the repair time (Little);
+        None where a spare is always available."""
         if self.supply.spares is None:
             return None
         lost: dict[str, int] = self.reliability.nodes_lost.model_dump()
         return sum(rate * lost[name] for name, rate in self.rates_per_s.items()) * self.supply.repair_s
 
 
-def setting(scenario: Scenario) -> FailureRates:
-    """Raises FieldError where the scenario says nothing of reliability, or what does not fit its cluster."""
+def failure_rates(scenario: Scenario) -> FailureRates:
+    """The failures and checkpoints of a scenario. Raises FieldError where `reliability` is missing or does not fit the
+    cluster."""
     reliability = scenario.reliability
     if reliability is None:
         message = (
@@ -64,11 +68,11 @@ def setting(scenario: Scenario) -> FailureRates:
         raise FieldError(("reliability",), message)
     counts = components.counts(scenario)
     components.check(scenario, counts)
-    between_s = reliability.mtbf.by_component()
-    rates_per_s = {name: counts[name] / seconds for name, seconds in between_s.items() if seconds is not None}
-    saving = _saving(scenario, reliability, counts["host"])
+    mtbf_s = reliability.mtbf.by_component()
+    rates_per_s = {name: counts[name] / seconds for name, seconds in mtbf_s.items() if seconds is not None}
+    saving = _checkpoint_cost(scenario, reliability, counts["host"])
     planned = reliability.planned
-    times = Times(
+    times = InterruptionTimes(
         failures_per_s=sum(rates_per_s.values()),
         planned_per_s=1 / planned.every_s if planned else 0.0,
         detection_s=reliability.detection_s,
@@ -78,22 +82,22 @@ def setting(scenario: Scenario) -> FailureRates:
         writing_s=saving.writing_s,
         slowdown=reliability.checkpoint.slowdown,
     )
-    supply = Supply(reliability.spares, reliability.repair_s or 0.0)
-    chances = _chances(reliability, rates_per_s, counts["host"])
+    supply = NodeSupply(reliability.spares, reliability.repair_s or 0.0)
+    chances = _failure_mix(reliability, rates_per_s, counts["host"])
     return FailureRates(scenario, reliability, counts, rates_per_s, saving, times, chances, supply, ElasticSizes(scenario))
 
 
-def _chances(reliability: Reliability, rates_per_s: dict[str, float], nodes: int) -> Chances:
+def _failure_mix(reliability: Reliability, rates_per_s: dict[str, float], nodes: int) -> FailureMix:
     kinds = [
         [name for name in COMPONENTS if name in rates_per_s and (name in _OF_NODES) == of_nodes] for of_nodes in (True, False)
     ]
     rates = [np.array([rates_per_s[name] for name in names] or [0.0]) for names in kinds]
     shares = [rate / max(rate.sum(), np.finfo(float).tiny) for rate in rates]
     lost = [np.array([getattr(reliability.nodes_lost, name) for name in names] or [0]) for names in kinds]
-    return Chances(float(rates[0].sum()) / nodes, float(rates[1].sum()), *shares, *lost)
+    return FailureMix(float(rates[0].sum()) / nodes, float(rates[1].sum()), *shares, *lost)
 
 
-def _saving(scenario: Scenario, reliability: Reliability, nodes: int) -> Saving:
+def _checkpoint_cost(scenario: Scenario, reliability: Reliability, nodes: int) -> CheckpointCost:
     checkpoint = reliability.checkpoint
     size_bytes = checkpoint.size_bytes or _states_bytes(scenario)
     _check_size(scenario, checkpoint.size_bytes or 0.0)
@@ -101,21 +105,21 @@ def _saving(scenario: Scenario, reliability: Reliability, nodes: int) -> Saving:
     writing_s = size_bytes / min(rate_Bps for rate_Bps in rates_Bps if rate_Bps)
     load_s = size_bytes / checkpoint.load_bandwidth_Bps if checkpoint.load_bandwidth_Bps else writing_s
     if checkpoint.copy_bandwidth_Bps is None:
-        return Saving(size_bytes, writing_s, 0.0, load_s)
-    return Saving(size_bytes, size_bytes / (nodes * checkpoint.copy_bandwidth_Bps), writing_s, load_s)
+        return CheckpointCost(size_bytes, writing_s, 0.0, load_s)
+    return CheckpointCost(size_bytes, size_bytes / (nodes * checkpoint.copy_bandwidth_Bps), writing_s, load_s)
 
 
 def _states_bytes(scenario: Scenario) -> float:
-    """Of the whole model, once: parameters, master copies and optimizer states."""
-    held = states(scenario.model.build_layers(), scenario.training.model_copy(update={"zero": 0}))
-    return held.parameters + held.master_parameters + held.optimizer_states
+    """Bytes of the whole model's parameters, master copies and optimizer states, without replication."""
+    unsharded = states(scenario.model.build_layers(), scenario.training.model_copy(update={"zero": 0}))
+    return unsharded.parameters + unsharded.master_parameters + unsharded.optimizer_states
 
 
 def _check_size(scenario: Scenario, size_bytes: float) -> None:
-    """Raises FieldError for a checkpoint of more than there is to be saved."""
+    """Raises FieldError for a checkpoint that is larger than the memory of all devices."""
     cluster, strategy = scenario.cluster, scenario.strategy
-    places = strategy.nodes_needed(cluster) if cluster.node.cores is not None else strategy.training_ranks
-    held_bytes = places * cluster.device.memory_bytes
-    if size_bytes > held_bytes:
-        message = f"{format_bytes(size_bytes)} is more than the memory of all devices, {format_bytes(held_bytes)}; give less"
+    devices = strategy.nodes_needed(cluster) if cluster.node.cores is not None else strategy.training_ranks
+    memory_bytes = devices * cluster.device.memory_bytes
+    if size_bytes > memory_bytes:
+        message = f"{format_bytes(size_bytes)} is more than the memory of all devices, {format_bytes(memory_bytes)}; give less"
         raise FieldError(("reliability", "checkpoint", "size"), message)

@@ -1,4 +1,4 @@
-"""Repairs: nodes on their way back, for many samples at once. All take equally long, so that they come back in their order."""
+"""Nodes in repair, for many samples at once. All repairs take equally long, so that nodes return in order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class Repairs:
-    """A queue for each sample: rows are places, used in turn."""
+class RepairQueue:
+    """A queue of repairs for each sample, as a ring buffer of shape (places, samples)."""
 
     def __init__(self, samples: int) -> None:
         self._back_s = np.full((4, samples), np.inf)
@@ -18,9 +18,9 @@ class Repairs:
         self._head, self._tail = np.zeros((2, samples), dtype=np.int64)
 
     def send(self, at: Ints, back_s: Floats, nodes: Ints) -> None:
-        """So many nodes of each sample, which are back then; none earlier than those that were sent before."""
-        some = nodes > 0
-        at, back_s, nodes = at[some], back_s[some], nodes[some]
+        """Adds `nodes` nodes, which return at `back_s`, to each sample in `at`; none earlier than those added before."""
+        is_any = nodes > 0
+        at, back_s, nodes = at[is_any], back_s[is_any], nodes[is_any]
         if at.size and (self._tail - self._head)[at].max() == len(self._back_s):
             self._grow()
         place = self._tail[at] % len(self._back_s)
@@ -28,21 +28,21 @@ class Repairs:
         self._tail[at] += 1
 
     def next_s(self, at: Ints) -> Floats:
-        """When the next are back; infinite where none are away."""
+        """Time of the next return in each sample; infinite where no node is in repair."""
         soonest_s = self._back_s[self._head[at] % len(self._back_s), at]
         return np.where(self._head[at] < self._tail[at], soonest_s, np.inf)
 
     def returned(self, at: Ints, now_s: Floats) -> Ints:
-        """How many nodes of each sample have come back by now; they are told once."""
+        """Removes the nodes of each sample that have returned by now, and returns their number."""
         total = np.zeros(len(at), dtype=np.int64)
         while (back := self.next_s(at) <= now_s).any():
-            there = at[back]
-            total[back] += self._nodes[self._head[there] % len(self._back_s), there]
-            self._head[there] += 1
+            samples = at[back]
+            total[back] += self._nodes[self._head[samples] % len(self._back_s), samples]
+            self._head[samples] += 1
         return total
 
     def _grow(self) -> None:
-        """Twice as many places, those in use first."""
+        """Doubles the number of places, those in use first."""
         places = (self._head + np.arange(len(self._back_s))[:, None]) % len(self._back_s)
         samples = np.arange(self._back_s.shape[1])
         back_s, nodes = self._back_s[places, samples], self._nodes[places, samples]

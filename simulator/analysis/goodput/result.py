@@ -1,4 +1,4 @@
-"""Goodput: what is left of a throughput where things fail, and what would change it."""
+"""The result of `goodput`: the throughput under failures, its losses, and what would change them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from scaleproof.simulator.analysis.goodput.rates import Saving
-from scaleproof.simulator.analysis.goodput.renewal import Times
+from scaleproof.simulator.analysis.goodput.rates import CheckpointCost
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckpointChoice:
-    """An interval between checkpoints by a rule, and the ratio that it gives: expected in closed form, and simulated."""
+    """A checkpoint interval by some rule, and its effective training time ratio in closed form and simulated."""
 
     rule: str
     interval_s: float
@@ -25,15 +25,15 @@ class CheckpointChoice:
 
 @dataclass(frozen=True)
 class Goodput:
-    """What is left of a scenario's throughput over so many days.
+    """Throughput and losses of a scenario over `days` with failures.
 
-    simulated_days: how many of them were simulated, in `samples` samples. counts: of each component of the job;
-    failures_per_day: expected, of all of a component together. in_repair: nodes, on average, if training never waited for any;
-    enough_spares: that would be enough 99 % of the time; None where there is always one. shares: of the time, by part: mean,
-    and between what it is with a probability of 90 %; the means add up to 1. expected: the ratio in closed form, as if nodes
-    were always at hand. failures, stops, growths: mean numbers of interruptions in these days: unexpected, planned, and to grow
-    again. interval_s: of training between checkpoints. choices: what rules for it give. halved: the ratio in closed form, if
-    failures came half as often, or each of these took half as long. cost_USD: of all nodes, spare ones among them.
+    simulated_days: simulated part of the days, in each of `samples` samples. counts: number of each component of the job.
+    failures_per_day: expected failures, by component. in_repair: mean number of nodes in repair if training never waited for
+    nodes; enough_spares: spares that suffice 99 % of the time; both None where a spare is always available. shares: of the
+    time, by part: mean and 90 % interval; the means add up to 1. expected: the ratio in closed form, which assumes that nodes
+    are always available. failures, stops, growths: mean number of failures, planned stops, and restarts with more workers.
+    interval_s: training time between checkpoints. choices: results of rules for it. halved: the ratio in closed form with one
+    loss halved, by loss. cost_USD: of all nodes, spares included.
     """
 
     scenario: str
@@ -53,8 +53,8 @@ class Goodput:
     failures: float
     stops: float
     growths: float
-    times: Times
-    saving: Saving
+    times: InterruptionTimes
+    saving: CheckpointCost
     step_s: float
     interval_s: float
     is_optimum: bool
@@ -67,32 +67,32 @@ class Goodput:
 
     @property
     def ratio(self) -> float:
-        """The effective training time ratio: useful time over all time, mean over the samples."""
+        """The effective training time ratio: useful time over all time, mean of the samples."""
         return self.shares["useful"][0]
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Between which the ratio is with a probability of 90 %."""
+        """90 % interval of the ratio."""
         return self.shares["useful"][1:]
 
     @property
     def goodput_samples_per_s(self) -> float:
-        """Samples a second that training gets on by."""
+        """Useful samples per second."""
         return self.ratio * self.samples_per_s
 
     @property
     def trained_samples(self) -> float:
-        """In all of the days."""
+        """Useful samples in all of the days."""
         return self.goodput_samples_per_s * self.days * 86400
 
     @property
     def cost_USD_per_million(self) -> float | None:
-        """Of tokens, or of samples where the model reads none."""
+        """Cost of a million tokens, or of a million samples where the model has no tokens."""
         trained = self.trained_samples * (self.tokens_per_sample or 1)
         return self.cost_USD / trained * 1e6 if self.cost_USD is not None and trained else None
 
     def parts(self) -> pd.DataFrame:
-        """A row for each part of the time."""
+        """One row per part of the time."""
         import pandas as pd
 
         rows = pd.DataFrame.from_dict(dict(self.shares), orient="index", columns=["share", "share_low", "share_high"])
@@ -100,7 +100,7 @@ class Goodput:
         return rows.rename_axis("part")
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON, in SI units and shares."""
+        """The result as data for JSON, in SI units and shares."""
         low, high = self.interval
         derived = {
             "ratio": self.ratio,

@@ -1,4 +1,4 @@
-"""Shares: how the time of a history divides, for any interval between checkpoints."""
+"""TimeShares of a failure history's time by use and loss, for any checkpoint interval."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.goodput.failure_history import DOWN, History
-from scaleproof.simulator.analysis.goodput.renewal import Times
+from scaleproof.simulator.analysis.goodput.failure_history import DOWN, FailureHistory
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 
 Floats = NDArray[np.float64]
 
-# all of the time
+# the parts of the time, which add up to all of it
 PARTS: Final = (
     "useful", "checkpoints", "lost work", "detection", "restart", "waiting for nodes", "fewer workers", "planned stops",
 )  # fmt: skip
 
 
-class Shares:
-    """Of a history, by sample."""
+class TimeShares:
+    """TimeShares of the time of a failure history, by sample, arrays of shape (samples,)."""
 
-    def __init__(self, history: History, times: Times) -> None:
+    def __init__(self, history: FailureHistory, times: InterruptionTimes) -> None:
         self.history, self.times = history, times
 
     def useful(self, interval_s: float) -> Floats:
-        """The effective training time ratio: work that is kept, as the time that all workers would take for it."""
+        """The effective training time ratio: the time that all workers would need for the work that is kept, over all time."""
         work_s, _ = self._pieces(interval_s)
         return self._sum(work_s * self.history.speed)
 
     def parts(self, interval_s: float) -> dict[str, Floats]:
-        """All parts, which add up to one."""
+        """TimeShares of all parts of the time, which add up to 1."""
         history = self.history
         work_s, saving_s = self._pieces(interval_s)
         down = dict(zip(DOWN, history.down_s / history.end_s, strict=True))
@@ -47,19 +47,19 @@ class Shares:
         return {name: shares[name] for name in PARTS}
 
     def _sum(self, pieces_s: Floats) -> Floats:
-        found: Floats = np.bincount(self.history.sample, pieces_s, self.history.samples) / self.history.end_s
-        return found
+        shares: Floats = np.bincount(self.history.sample, pieces_s, self.history.samples) / self.history.end_s
+        return shares
 
     def _pieces(self, interval_s: float) -> tuple[Floats, Floats]:
-        """Seconds of each piece in which work is done that is kept, and that saving it costs.
+        """Seconds of kept work, and seconds spent on saving, of each piece; both of shape (pieces,).
 
-        Pieces begin with a checkpoint that counts. After `interval_s` of training the next is begun, and so on each period.
+        A piece starts at a valid checkpoint. The next checkpoint starts after `interval_s` of training, and so on each period.
         """
         times, history = self.times, self.history
         period_s = times.period_s(interval_s)
         beyond_s = history.length_s - interval_s
         begun = np.maximum(0.0, np.floor(beyond_s / period_s) + 1)
-        # of the last that was begun
+        # since the start of the last checkpoint
         since_s = np.where(begun > 0, beyond_s - (begun - 1) * period_s, 0.0)
         written = np.maximum(0.0, begun - (since_s < times.stall_s + times.writing_s))
         last_s = np.minimum(since_s, times.stall_s)

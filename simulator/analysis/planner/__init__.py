@@ -1,1 +1,1 @@
-"""The planner: the best of all ways to train a model on a number of devices, by how much, and how sure that is."""
+"""Search for the best configuration to train a model on a given number of devices."""

@@ -1,5 +1,5 @@
-"""Candidates: all that a plan chooses from, hybrid configurations of each framework, those with servers and those that are
-refined, under one row number each."""
+"""All configurations that a plan chooses from, with one row number each: hybrid ones of each framework, those with parameter
+servers, and refined ones."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from scaleproof.simulator.scenario.schema import Scenario
 
 Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
-
-
 Part = Configurations | ServerConfigurations
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """parts: hybrid configurations of each framework, those with servers, and refined ones. of: by row, its number among
-    all of them."""
+    """Rows of configurations from several parts.
+
+    parts: hybrid configurations of each framework, those with servers, and refined ones. numbers: by row, the number of its
+    configuration in the concatenated parts.
+    """
 
     parts: tuple[Part, ...]
-    of: Numbers
+    numbers: Numbers
 
     @classmethod
     def all_of(cls, *parts: Part) -> Candidates:
-        """All configurations of some parts."""
+        """One row for each configuration of some parts."""
         return cls(parts, np.arange(sum(map(len, parts))))
 
     def __len__(self) -> int:
-        return len(self.of)
+        return len(self.numbers)
 
     @cached_property
     def _begins(self) -> Numbers:
@@ -53,70 +54,70 @@ class Candidates:
         return begins
 
     def _part_of(self, numbers: Any) -> Numbers:
-        """The part of each number; of parts that are empty none."""
-        found: Numbers = np.searchsorted(np.cumsum([len(part) for part in self.parts]), numbers, side="right")
-        return found
+        """The index of the part of each number."""
+        parts: Numbers = np.searchsorted(np.cumsum([len(part) for part in self.parts]), numbers, side="right")
+        return parts
 
     def take(self, rows: Any) -> Candidates:
-        """Some of them, in this order."""
-        numbers, found = np.unique(self.of[rows], return_inverse=True)
-        which = self._part_of(numbers)
-        some = [part.take(numbers[which == i] - self._begins[i]) for i, part in enumerate(self.parts)]
-        return Candidates(tuple(some), found)
+        """Some of the rows, in this order."""
+        numbers, new_numbers = np.unique(self.numbers[rows], return_inverse=True)
+        part_of = self._part_of(numbers)
+        parts = [part.take(numbers[part_of == i] - self._begins[i]) for i, part in enumerate(self.parts)]
+        return Candidates(tuple(parts), new_numbers)
 
     def has_servers(self) -> NDArray[np.bool_]:
-        """Which of them have servers."""
+        """Whether each row has parameter servers, shape (rows,)."""
         is_served = np.array([isinstance(part, ServerConfigurations) for part in self.parts])
-        result: NDArray[np.bool_] = is_served[self._part_of(self.of)]
+        result: NDArray[np.bool_] = is_served[self._part_of(self.numbers)]
         return result
 
     def is_served(self, row: int) -> bool:
-        """Whether it has servers."""
+        """Whether a row has parameter servers."""
         return isinstance(self._part(row)[0], ServerConfigurations)
 
     def row(self, row: int) -> dict[str, Any]:
-        """One of them, in the words that scenarios have."""
+        """The configuration of a row, by the names of scenario fields."""
         part, number = self._part(row)
         return part.row(number)
 
     def scenario(self, row: int) -> Scenario:
-        """The scenario of one. Raises FieldError where it is not valid after all."""
+        """The scenario of a row. Raises FieldError where it is not valid."""
         part, number = self._part(row)
         return part.scenario(number)
 
     def _part(self, row: int) -> tuple[Part, int]:
-        number = int(self.of[row])
-        which = int(self._part_of(number))
-        return self.parts[which], number - int(self._begins[which])
+        number = int(self.numbers[row])
+        index = int(self._part_of(number))
+        return self.parts[index], number - int(self._begins[index])
 
     @property
     def base(self) -> Scenario:
-        """What all of them train."""
+        """The scenario that the configurations vary."""
         return self.parts[0].space.scenario
 
-    def slowed(self, slownesses: Mapping[str, float]) -> Candidates:
-        """The same on a cluster that is slower in some quantities."""
+    def slowed(self, slowdowns: Mapping[str, float]) -> Candidates:
+        """The same configurations on a cluster with some quantities slowed down by these factors."""
 
         def slower(part: Part) -> Part:
             scenario = part.space.scenario
-            changed = scenario.model_copy(update={"cluster": slowed(scenario.cluster, slownesses)})
+            changed = scenario.model_copy(update={"cluster": slowed(scenario.cluster, slowdowns)})
             return replace(part, space=replace(part.space, scenario=changed))  # type: ignore[arg-type]
 
         return replace(self, parts=tuple(map(slower, self.parts)))
 
     def times(self) -> StepTimes:
-        """What a step of each takes, and at least."""
-        both = zip(*(_times(part) for part in self.parts), strict=True)
-        return StepTimes(*(np.concatenate(one)[self.of] for one in both))
+        """Estimated seconds of a step, and its lower bound, by row."""
+        columns = zip(*(_times(part) for part in self.parts), strict=True)
+        return StepTimes(*(np.concatenate(column)[self.numbers] for column in columns))
 
     def memory_bytes(self) -> Amounts:
-        """What the fullest rank that trains holds in each."""
-        held: Amounts = np.concatenate([_memory_bytes(part) for part in self.parts])[self.of]
-        return held
+        """Estimated bytes of the training rank with the most memory, by row."""
+        memory: Amounts = np.concatenate([_memory_bytes(part) for part in self.parts])[self.numbers]
+        return memory
 
     def nodes(self) -> Numbers:
-        """Machines that each takes."""
-        nodes: Numbers = np.concatenate([self._nodes(part) for part in self.parts])[self.of]
+        """Number of nodes that each row needs."""
+        nodes: Numbers = np.concatenate([self._nodes(part) for part in self.parts])[self.numbers]
         return nodes
 
     def _nodes(self, part: Part) -> Numbers:
@@ -127,7 +128,7 @@ class Candidates:
         return nodes
 
     def simulate(self, row: int) -> Simulate:
-        """What times one: replay; where there are servers, whose messages share links by their nature, as predictions do."""
+        """The engine for a row: replay; with parameter servers, whose messages contend for links, the one of predictions."""
         return simulate_steady if self.is_served(row) else replay.simulate
 
 

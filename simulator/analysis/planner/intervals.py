@@ -1,7 +1,7 @@
-"""Doubt: how far the step times of planned configurations may be off, and which of them can be told apart.
+"""90 % intervals of planned configurations' step times, and the probability that one is faster than another.
 
-Estimates on clusters that are slower in one number each tell how much of a step follows from it; what the simulator leaves out
-is part of it too.
+Estimates on clusters that are slower in one quantity each give the share of a step that depends on it. The simulator's model
+error is one of the quantities.
 """
 
 from __future__ import annotations
@@ -22,48 +22,53 @@ from scaleproof.simulator.uncertainty.pairwise import common
 
 Times = NDArray[np.float64]
 
-_SLOWER: Final = 1.05
-# It slows the step as a whole.
-_WHOLE: Final = "model"
+_SLOWDOWN: Final = 1.05
+# the simulator's model error, which scales the whole step
+_MODEL_ERROR: Final = "model"
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """shares: how much longer each step takes per slowness, as a share of it, by quantity; shape (configurations,). middle,
-    deviation: of the logarithm of each slowness, by quantity."""
+    """Uncertainty of the step times of some configurations.
+
+    shares: relative derivative of each step time with respect to a quantity's slowdown factor, by quantity; shape
+    (configurations,). middle, deviation: mean and standard deviation of the log slowdown factor, by quantity.
+    """
 
     shares: Mapping[str, Times]
     middle: Mapping[str, float]
     deviation: Mapping[str, float]
 
     def interval(self, row: int) -> tuple[float, float]:
-        """Between which multiples of the predicted step time it is with a probability of 90 %."""
+        """90 % interval of the step time of a row, as multiples of the predicted one."""
         middle = sum(self.shares[name][row] * self.middle[name] for name in self.shares)
         reach = DEVIATIONS * math.hypot(*(self.shares[name][row] * self.deviation[name] for name in self.shares))
         return math.exp(middle - reach), math.exp(middle + reach)
 
     def faster(self, first: int, second: int, ratio: float, alike: float) -> float:
-        """The probability that the first step takes less than the second, which is predicted to take `ratio` times as long.
-        alike: the share of what the simulator leaves out that both have in common."""
-        more = {name: self.shares[name][second] - self.shares[name][first] for name in self.shares}
-        middle = math.log(ratio) + sum(more[name] * self.middle[name] for name in more)
-        apart = math.sqrt(2 * (1 - alike)) * self.deviation[_WHOLE]
-        reach = math.hypot(apart, *(more[name] * self.deviation[name] for name in more))
+        """The probability that the first step is faster than the second, which is predicted to take `ratio` times as long.
+
+        alike: the share of the simulator's model error that both have in common.
+        """
+        difference = {name: self.shares[name][second] - self.shares[name][first] for name in self.shares}
+        middle = math.log(ratio) + sum(difference[name] * self.middle[name] for name in difference)
+        own_error = math.sqrt(2 * (1 - alike)) * self.deviation[_MODEL_ERROR]
+        reach = math.hypot(own_error, *(difference[name] * self.deviation[name] for name in difference))
         if reach == 0.0:
             return 0.5 if middle == 0.0 else float(middle > 0)
         return NormalDist().cdf(middle / reach)
 
 
 def doubt(configurations: Candidates) -> Doubt:
-    """Of a few configurations."""
+    """The uncertainty of the step times of a few configurations."""
     scenario = configurations.base
     expected_s = configurations.times().expected_s
     shares: dict[str, Times] = {}
     for name in uncertain(scenario.cluster):
-        if name == _WHOLE:
+        if name == _MODEL_ERROR:
             shares[name] = np.ones(len(configurations))
             continue
-        share = (configurations.slowed({name: _SLOWER}).times().expected_s / expected_s - 1) / (_SLOWER - 1)
+        share = (configurations.slowed({name: _SLOWDOWN}).times().expected_s / expected_s - 1) / (_SLOWDOWN - 1)
         if share.any():
             shares[name] = share
     bounds = {name: np.log(QUANTITIES[name].slownesses(scenario.cluster)) for name in shares}
@@ -75,5 +80,5 @@ def doubt(configurations: Candidates) -> Doubt:
 
 
 def alike(first: Scenario, second: Scenario) -> float:
-    """The share of what the simulator leaves out that two scenarios have in common."""
-    return common(_WHOLE, first, second)
+    """The share of the simulator's model error that two scenarios have in common."""
+    return common(_MODEL_ERROR, first, second)

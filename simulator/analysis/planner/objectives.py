@@ -1,4 +1,4 @@
-"""Objectives: what a plan is the best for."""
+"""Objectives of a plan."""
 
 from __future__ import annotations
 

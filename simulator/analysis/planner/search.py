@@ -1,6 +1,8 @@
-"""Search: the best configuration for an objective, proved among all: every valid one is estimated, finer recomputation is added
-where more memory would make one faster, and those that could be the best are replayed, in the order of what they take at least,
-until no other could be."""
+"""The best configuration for an objective, with a proof of optimality.
+
+Every valid configuration is estimated, and finer recomputation is added where more memory would make a configuration faster.
+Configurations are then replayed in the order of their lower bounds until no other one can be better.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,16 @@ from scaleproof.simulator.strategy import ParameterServer
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
 Times = NDArray[np.float64]
-# Replays take a tenth of a second to some seconds each: what is left after so many is told as not proved.
-_MOST_REPLAYS: Final = 300
+# A replay takes between a tenth of a second and some seconds; a plan that needs more replays is reported as not proved.
+_MAX_REPLAYS: Final = 300
 # Share of a device's memory that plans leave free. Assumption: PyTorch's allocator retries, and fails, close to the last bytes.
 HEADROOM: Final = 0.04
 
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """A configuration that was replayed. row: its number among the configurations. value: of the objective, less is better.
-    memory_bytes: of the fullest rank."""
+    """A configuration that was replayed. row: its row in the candidates. value: of the objective; less is better. memory_bytes:
+    of the rank with the most memory."""
 
     row: int
     scenario: Scenario
@@ -51,9 +53,13 @@ class PlanChoice:
 
 @dataclass(frozen=True)
 class PlanResult:
-    """best: of what was replayed, the best first. proved: whether no other configuration that fits beats it by replay. front:
-    rows that nothing beats in estimated time and memory. framework_is_default: whether neither the scenario nor the caller
-    named frameworks. Seconds that estimating and replaying took."""
+    """The best configurations and what the search considered.
+
+    expected_s, memory_bytes: estimated step time and memory of the fullest rank of each configuration. fitting: number of
+    configurations that fit. best: replayed configurations, the best first. proved: whether no other configuration that fits
+    is better by replay. front: rows on the Pareto front of estimated time and memory. framework_is_default: whether neither
+    the scenario nor the caller named frameworks. estimate_s, replay_s: run time of the two phases in seconds.
+    """
 
     objective: Objective
     configurations: Candidates
@@ -70,7 +76,7 @@ class PlanResult:
     framework_is_default: bool
 
     def table(self) -> pd.DataFrame:
-        """A row for each of the best, with their configurations."""
+        """One row for each of the best configurations."""
         return pd.DataFrame(
             self.configurations.row(choice.row)
             | {
@@ -95,81 +101,85 @@ def plan(
     frameworks: Sequence[Framework] | None = None,
     headroom: float = HEADROOM,
 ) -> PlanResult:
-    """The best ways to train the scenario's model on `gpus` devices; as many as its strategy has, if None.
+    """The best configurations to train the scenario's model on `gpus` devices; if None, as many as its strategy has.
 
-    memory: bytes that a rank may allocate; if None, what its device has less the share `headroom` of it, since allocators fail
-    when nearly full. tell: is called with what is being done. servers: at most this number. strategies: which of `STRATEGIES`;
-    hybrid, if None, and with servers where their number is given or the scenario has some. schedules: of pipelines in addition
-    to 1F1B, or "all"; those that have a closed form, if None. frameworks: to choose from; the scenario's, if None, or the usual
-    ones of hybrids where it names none.
+    memory: bytes that a rank may allocate; if None, the device's memory less the share `headroom`, since allocators fail when
+    nearly full. top: number of configurations to return. tell: called with progress messages. servers: maximum number of
+    parameter servers. strategies: some of `STRATEGIES`; if None, hybrid, and parameter_server if `servers` is given or the
+    scenario has servers. schedules: of pipelines in addition to 1F1B, or "all"; if None, those with a closed form. frameworks:
+    to choose from; if None, the scenario's, or the default ones of hybrids where it names none.
 
-    Raises FieldError or InputError for what cannot be planned: an objective that the cluster says nothing of, no configuration
-    that is valid or fits.
+    Raises FieldError or InputError for an objective that needs data which the cluster does not give, and where no configuration
+    is valid or fits.
     """
     kinds = _kinds(scenario, servers, strategies)
     if not 0 <= headroom < 1:
-        raise InputError(f"--headroom {headroom:g}: a share of the device's memory; give 0 or more, and less than 1")
+        raise InputError(f"--headroom {headroom:g}: a share of the device's memory; give at least 0 and less than 1")
     _check(scenario, objective, top, kinds)
     began_s = time.perf_counter()
     ranks = gpus or scenario.strategy.training_ranks
-    found = _candidates(scenario, ranks, servers, kinds, _schedules(schedules), frameworks)
-    if not len(found):
-        raise InputError(f"there is no way to train {scenario.total_samples} samples a step on so many ranks; change batch")
-    tell(f"estimating {len(found):,} configurations")
+    candidates = _candidates(scenario, ranks, servers, kinds, _schedules(schedules), frameworks)
+    if not len(candidates):
+        raise InputError(
+            f"no configuration trains {scenario.total_samples} samples per step on {ranks} ranks; change batch, or the ranks"
+        )
+    tell(f"estimating {len(candidates):,} configurations")
     capacity_bytes = memory or (1 - headroom) * scenario.cluster.device.capacity_bytes
-    estimated = _Estimated.of(found)
-    if not (estimated.held_bytes <= capacity_bytes).any():
-        least = float(estimated.held_bytes.min()) / 2**30
-        raise InputError(f"nothing fits: the leanest of {len(found):,} configurations holds {least:.1f} GiB; give more ranks")
-    finer = refined(found, estimated.expected_s, estimated.held_bytes, capacity_bytes)
-    if len(finer):
-        estimated = estimated.and_also(_Estimated.of(finer))
-        found = Candidates.all_of(*found.parts, *finer.parts)
-    expected_s, least_s, held_bytes = estimated
+    estimated = _Estimated.of(candidates)
+    if not (estimated.memory_bytes <= capacity_bytes).any():
+        least = float(estimated.memory_bytes.min()) / 2**30
+        raise InputError(
+            f"nothing fits: the smallest of {len(candidates):,} configurations needs {least:.1f} GiB per rank; give more ranks"
+        )
+    refinements = refined(candidates, estimated.expected_s, estimated.memory_bytes, capacity_bytes)
+    if len(refinements):
+        estimated = estimated.extended(_Estimated.of(refinements))
+        candidates = Candidates.all_of(*candidates.parts, *refinements.parts)
+    expected_s, lower_bound_s, memory_bytes = estimated
     estimate_s = time.perf_counter() - began_s
-    rows = np.flatnonzero(held_bytes <= capacity_bytes)
-    search = _Search(found, objective, held_bytes, top, tell)
-    proved = search.run(rows, expected_s, least_s)
+    rows = np.flatnonzero(memory_bytes <= capacity_bytes)
+    search = _Search(candidates, objective, memory_bytes, top, tell)
+    proved = search.run(rows, expected_s, lower_bound_s)
     return PlanResult(
-        objective, found, expected_s, held_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
-        estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, expected_s, held_bytes),
+        objective, candidates, expected_s, memory_bytes, capacity_bytes, len(rows), search.best(), proved, search.replayed,
+        estimate_s, time.perf_counter() - began_s - estimate_s, _front(rows, expected_s, memory_bytes),
         frameworks is None and scenario.framework_is_default,
     )  # fmt: skip
 
 
 class _Estimated(NamedTuple):
-    """Seconds of a step that are expected, and at least, and bytes of the fullest rank, by configuration."""
+    """Estimates by configuration: seconds of a step, its lower bound, and bytes of the rank with the most memory."""
 
     expected_s: Times
-    least_s: Times
-    held_bytes: Times
+    lower_bound_s: Times
+    memory_bytes: Times
 
     @classmethod
-    def of(cls, found: Candidates) -> Self:
-        """Estimates of some configurations."""
-        return cls(*found.times(), found.memory_bytes())
+    def of(cls, candidates: Candidates) -> Self:
+        """The estimates of some configurations."""
+        return cls(*candidates.times(), candidates.memory_bytes())
 
-    def and_also(self, others: Self) -> Self:
-        """The same with others after them."""
+    def extended(self, others: Self) -> Self:
+        """These estimates followed by others."""
         return type(self)(*(np.concatenate(both) for both in zip(self, others, strict=True)))
 
 
 def _kinds(scenario: Scenario, servers: int | None, strategies: Collection[str] | None) -> Collection[str]:
     if strategies is not None:
         return strategies
-    asked = servers is not None or isinstance(scenario.strategy, ParameterServer)
-    return STRATEGIES if asked else STRATEGIES[:1]
+    with_servers = servers is not None or isinstance(scenario.strategy, ParameterServer)
+    return STRATEGIES if with_servers else STRATEGIES[:1]
 
 
 def _schedules(names: Collection[str] | None) -> Sequence[ScheduleName]:
-    every_one = *CLOSED, *FOLLOWED
+    known = *CLOSED, *FOLLOWED
     if names is None:
         return CLOSED
     if set(names) == {"all"}:
-        return every_one
-    if not names or not set(names) <= set(every_one):
-        raise InputError(f"--schedules {','.join(names)}: give all, or some of {','.join(every_one)}")
-    return [schedule for schedule in every_one if schedule in names]
+        return known
+    if not names or not set(names) <= set(known):
+        raise InputError(f"--schedules {','.join(names)}: give all, or some of {','.join(known)}")
+    return [schedule for schedule in known if schedule in names]
 
 
 def _candidates(
@@ -188,15 +198,15 @@ def _candidates(
 
 def _check(scenario: Scenario, objective: Objective, top: int, kinds: Collection[str]) -> None:
     if scenario.unevenness.wants_mean:
-        message = "plans are for ranks and links that are the same at all times; leave noise, throttled, tail and tenants out"
+        message = "plans need ranks and links that do not change over time; leave noise, throttled, tail and tenants out"
         raise FieldError(("unevenness",), message)
     node = scenario.cluster.node
     if objective in ("cost", "tokens-per-dollar") and node.price_USD_per_s is None:
-        raise FieldError(("cluster", "node", "price"), f"the cluster names no price, which {objective} follows from; give it")
+        raise FieldError(("cluster", "node", "price"), f"missing from the cluster, and {objective} needs it; give a price")
     if objective == "energy" and node.power_W is None:
-        raise FieldError(("cluster", "node", "power"), "the cluster names no power, which energy follows from; give it")
+        raise FieldError(("cluster", "node", "power"), "missing from the cluster, and energy needs it; give a power")
     if objective == "tokens-per-dollar" and tokens_per_sample(scenario.model) is None:
-        raise InputError(f"a {scenario.model.kind} reads no tokens; plan for cost")
+        raise InputError(f"{scenario.model.kind} models have no tokens; plan for cost")
     if not kinds or not set(kinds) <= set(STRATEGIES):
         raise InputError(f"--strategies {','.join(kinds)}: give some of {','.join(STRATEGIES)}")
     if top < 1:
@@ -207,76 +217,85 @@ class _Search:
     """Replays configurations, and keeps the `top` best."""
 
     def __init__(
-        self, found: Candidates, objective: Objective, held_bytes: Times, top: int, tell: Callable[[str], None]
+        self, candidates: Candidates, objective: Objective, memory_bytes: Times, top: int, tell: Callable[[str], None]
     ) -> None:
-        self._found, self._objective, self._held_bytes, self._top, self._tell = found, objective, held_bytes, top, tell
-        self._kept: list[tuple[float, int, PlanChoice]] = []
-        self._nodes = found.nodes()
+        self._configurations, self._objective, self._memory_bytes, self._top, self._progress = (
+            candidates,
+            objective,
+            memory_bytes,
+            top,
+            tell,
+        )
+        self._best: list[tuple[float, int, PlanChoice]] = []
+        self._nodes = candidates.nodes()
         self.replayed = 0
 
-    def run(self, rows: NDArray[np.int64], expected_s: Times, least_s: Times) -> bool:
-        """Whether all were replayed that may be the best. Those that are expected to be among the best come first, so that
-        there is something to beat; then all in the order of what they take at least."""
+    def run(self, rows: NDArray[np.int64], expected_s: Times, lower_bound_s: Times) -> bool:
+        """Replays configurations until none of the rest can be the best; returns False at the limit of replays.
+
+        Those expected to be the best come first, to have a value to compare with; then all by increasing lower bound.
+        """
         likely = rows[np.argsort(self._values(expected_s)[rows], kind="stable")[: self._top]].tolist()
         for row in likely:
             self._replay(row)
-        least = self._values(least_s)
+        least = self._values(lower_bound_s)
         for row in rows[np.argsort(least[rows], kind="stable")].tolist():
             if least[row] >= self.best()[0].value:
                 return True
-            if self.replayed == _MOST_REPLAYS:
+            if self.replayed == _MAX_REPLAYS:
                 return False
             if row not in likely:
                 self._replay(row)
         return True
 
     def _values(self, seconds: Times) -> Times:
-        """Of the objective: what steps that take so long come to at least."""
+        """Lower bounds of the objective for steps of these durations."""
         if self._objective == "time":
             return seconds
-        node = self._found.base.cluster.node
+        node = self._configurations.base.cluster.node
         if self._objective != "energy":
             return seconds * self._nodes
         assert node.power_W is not None
         return seconds * self._nodes * (node.idle_power_W if node.idle_power_W is not None else node.power_W)
 
     def _replay(self, row: int) -> None:
-        self._tell(f"replaying {label(self._found, row)}")
-        scenario = self._found.scenario(row)
-        run = accounted(timed(scenario, simulate=self._found.simulate(row)), scenario)
+        self._progress(f"replaying {label(self._configurations, row)}")
+        scenario = self._configurations.scenario(row)
+        run = accounted(timed(scenario, simulate=self._configurations.simulate(row)), scenario)
         self.replayed += 1
         value = self._value(run, int(self._nodes[row]))
-        choice = PlanChoice(row, scenario, run, value, float(self._held_bytes[row]))
-        heapq.heappush(self._kept, (-choice.value, -row, choice))
-        if len(self._kept) > self._top:
-            heapq.heappop(self._kept)
+        choice = PlanChoice(row, scenario, run, value, float(self._memory_bytes[row]))
+        heapq.heappush(self._best, (-choice.value, -row, choice))
+        if len(self._best) > self._top:
+            heapq.heappop(self._best)
 
     def _value(self, run: Run, nodes: int) -> float:
-        """What nodes cost goes by the time for which they are taken."""
+        """The objective of a run. The cost of nodes is proportional to the time for which they are used."""
         if self._objective == "time":
             return run.step_time_s
         if self._objective != "energy":
             return run.step_time_s * nodes
         assert run.energy_J is not None
-        return run.energy_J["per_step"] / self._found.base.cluster.pue
+        return run.energy_J["per_step"] / self._configurations.base.cluster.pue
 
     def best(self) -> tuple[PlanChoice, ...]:
-        return tuple(choice for *_, choice in sorted(self._kept, key=lambda one: (-one[0], -one[1])))
+        return tuple(choice for *_, choice in sorted(self._best, key=lambda one: (-one[0], -one[1])))
 
 
-def _front(rows: NDArray[np.int64], expected_s: Times, held_bytes: Times) -> tuple[int, ...]:
-    """Rows than which no other is both faster and leaner, the fastest first."""
-    order = rows[np.lexsort((held_bytes[rows], expected_s[rows]))]
-    leanest = np.minimum.accumulate(held_bytes[order])
-    better = np.append(True, held_bytes[order][1:] < leanest[:-1])
+def _front(rows: NDArray[np.int64], expected_s: Times, memory_bytes: Times) -> tuple[int, ...]:
+    """The Pareto front of time and memory: rows that no other row beats in both, the fastest first."""
+    order = rows[np.lexsort((memory_bytes[rows], expected_s[rows]))]
+    least_bytes = np.minimum.accumulate(memory_bytes[order])
+    better = np.append(True, memory_bytes[order][1:] < least_bytes[:-1])
     return tuple(order[better].tolist())
 
 
-def label(found: Candidates, row: int) -> str:
-    """'8 tensor × 8 stages × 16 workers, interleaved_1f1b over 3 chunks, …' of a configuration."""
-    one = found.row(row)
-    if found.is_served(row):
-        return f"{one['workers']} workers, {one['servers']} {one['placement']} servers"
-    degrees = " × ".join(f"{one[name]} {name}" for name in ("tensor", "context", "stages", "workers") if one[name] > 1)
-    parts = f"{one['microbatches']} × {one['samples']} samples", one["schedule"], f"zero {one['zero']}", one["framework"]
+def label(candidates: Candidates, row: int) -> str:
+    """A description of a configuration, such as '8 tensor × 8 stages × 16 workers, 16 × 1 samples, 1f1b, …'."""
+    values = candidates.row(row)
+    if candidates.is_served(row):
+        return f"{values['workers']} workers, {values['servers']} {values['placement']} servers"
+    degrees = " × ".join(f"{values[name]} {name}" for name in ("tensor", "context", "stages", "workers") if values[name] > 1)
+    batch = f"{values['microbatches']} × {values['samples']} samples"
+    parts = batch, values["schedule"], f"zero {values['zero']}", values["framework"]
     return ", ".join((degrees or "1 rank", *parts))

@@ -1,4 +1,4 @@
-"""Space: what the planner chooses from for a scenario."""
+"""The space of configurations that the planner searches for a scenario."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CHUNKS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 # Kinds of strategies that are planned.
 STRATEGIES: Final = ("hybrid", "parameter_server")
 _BUCKETS_BYTES: Final = (25 * 2.0**20, 100 * 2.0**20, 400 * 2.0**20)
-# Pipelines inside nodes and replicas across them, where tensor-parallel ranks leave room.
+# Order of mesh axes with pipelines inside nodes, where tensor parallelism leaves room, and replicas across nodes.
 _STAGES_FIRST: Final = ("tensor", "context", "stages", "workers")
-# More samples in a microbatch than this, or ranks that share a layer across nodes, are looked at by nobody.
+# Limits beyond practical use: samples of a microbatch, expert-parallel ranks.
 _MOST_SAMPLES: Final = 1024
 _MOST_EXPERT: Final = 256
-# Tokens of a sample from which on ranks may share them.
+# Tokens of a sample above which context parallelism is considered.
 _LONG: Final = 16_384
 _MOST_CONTEXT: Final = 16
 
@@ -43,41 +43,41 @@ _MOST_CONTEXT: Final = 16
 def spaces(
     scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED, frameworks: Sequence[Framework] | None = None
 ) -> list[Space]:
-    """One space for each framework; the ZeRO stages of each are those that it supports.
+    """One space for each framework, with the ZeRO stages that it supports.
 
-    frameworks: the scenario's own if None; where the scenario names none, the default of each ZeRO stage for that stage.
-    Raises FieldError as `space` does.
+    frameworks: if None, the scenario's own; where the scenario names none, the default framework of each ZeRO stage for that
+    stage. Raises FieldError as `space` does.
     """
     if frameworks is not None or not scenario.framework_is_default:
         named = [scenario.framework] if frameworks is None else frameworks
         return [space(_in_framework(scenario, one), ranks, schedules) for one in named]
     by_framework: dict[str, list[int]] = {}
     for zero in _ZERO:
-        # ZeRO's stage 2 is for data parallelism alone, all else for every degree that transformers have
+        # ZeRO stage 2 is supported with data parallelism only, the other stages with tensor parallelism too
         tensor = 2 if zero != 2 and hasattr(scenario.model, "sequence") else 1
         strategy = Hybrid(workers_=2, tensor=tensor)
         name = default_framework(strategy, scenario.training.precision, zero, scenario.model, scenario.cluster).name
         by_framework.setdefault(name, []).append(zero)
     result = []
     for name, stages in by_framework.items():
-        one = space(_in_framework(scenario, shipped(name)), ranks, schedules)
-        result.append(replace(one, zero=tuple(stage for stage in stages if stage in one.zero)))
+        all_stages = space(_in_framework(scenario, shipped(name)), ranks, schedules)
+        result.append(replace(all_stages, zero=tuple(stage for stage in stages if stage in all_stages.zero)))
     return result
 
 
 def _in_framework(scenario: Scenario, framework: Framework) -> Scenario:
-    """The scenario with another framework, whether or not its own strategy is supported. Raises FieldError for a precision, or
-    a kind of attention, that is not."""
+    """The scenario with another framework, which need not support the scenario's own strategy. Raises FieldError for a
+    precision or kind of attention that the framework does not support."""
     check_supported(framework, features(Hybrid(), scenario.training.precision, 0, scenario.cluster))
     check_attention(framework, scenario.model)
     return scenario.model_copy(update={"framework": framework})
 
 
 def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CLOSED) -> Space:
-    """All degrees that divide `ranks` and that the scenario's framework supports, microbatches of all sizes, schedules, ZeRO's
-    stages, recomputation, buckets, and orders of axes.
+    """The space of hybrid configurations: degrees that divide `ranks` and are supported by the scenario's framework, all
+    microbatch sizes, schedules, ZeRO stages, recomputation, buckets, and orders of mesh axes.
 
-    Raises FieldError where the model's layers, or so many ranks, are too few or too many.
+    Raises FieldError where the cluster has fewer devices than `ranks`, or the model cannot be cut.
     """
     cluster = scenario.cluster
     if ranks > cluster.devices:
@@ -103,7 +103,7 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
         ),
         chunks=_CHUNKS,
         samples=tuple(samples for samples in range(1, min(total, _MOST_SAMPLES) + 1) if total % samples == 0),
-        # the one that ranks have which are alone in their pipelines comes with all
+        # always includes the schedule of configurations without pipeline parallelism
         schedules=tuple(dict.fromkeys((*schedules, *CLOSED[:1]))),
         zero=tuple(zero for zero in _ZERO if (f"zero_{zero}" if zero else "data_parallel") in supports),
         recompute=_recompute(layers),
@@ -116,18 +116,18 @@ def space(scenario: Scenario, ranks: int, schedules: Sequence[ScheduleName] = CL
 def server_space(
     scenario: Scenario, workers: int, most: int | None, frameworks: Sequence[Framework] | None = None
 ) -> ServerSpace:
-    """Servers from one up to as many as the cluster has machines for, or `most`; where they stand, whether gradients are summed
-    inside machines first, recomputation and buckets.
+    """The space of configurations with parameter servers: their number, up to the cluster's nodes or `most`, their placement,
+    hierarchical summation of gradients, recomputation and buckets.
 
-    frameworks: as in `spaces`; the first that supports parameter servers is taken. Raises FieldError where none does.
+    frameworks: as in `spaces`; the first that supports parameter servers is used. Raises FieldError where none does.
     """
     if most != 0:
         scenario = _with_servers(scenario, workers, frameworks)
     cluster, own = scenario.cluster, scenario.strategy
-    taken = -(-workers // cluster.node.devices)
-    machines = max(cluster.nodes - taken, taken, min(workers, cluster.node.devices))
-    most = machines if most is None else min(most, machines)
-    servers = {*_powers(most), *(3 * power for power in _powers(most // 3)), taken, most, own.servers}
+    worker_nodes = -(-workers // cluster.node.devices)
+    limit = max(cluster.nodes - worker_nodes, worker_nodes, min(workers, cluster.node.devices))
+    most = limit if most is None else min(most, limit)
+    servers = {*_powers(most), *(3 * power for power in _powers(most // 3)), worker_nodes, most, own.servers}
     bucket_bytes = own.bucket_bytes if isinstance(own, ParameterServer) else _BUCKETS_BYTES[0]
     return ServerSpace(
         scenario,
@@ -140,15 +140,15 @@ def server_space(
 
 
 def _with_servers(scenario: Scenario, workers: int, frameworks: Sequence[Framework] | None) -> Scenario:
-    """The scenario with a framework that has parameter servers. Raises FieldError where none of those given has."""
+    """The scenario with a framework that supports parameter servers. Raises FieldError where none of those given does."""
     strategy, training = ParameterServer(workers_=workers, servers_=1), scenario.training
     needed = features(strategy, training.precision, 0, scenario.cluster)
     if frameworks is None and scenario.framework_is_default:
         frameworks = [default_framework(strategy, training.precision, 0, scenario.model, scenario.cluster)]
     named = [scenario.framework] if frameworks is None else frameworks
-    found = next((one for one in named if needed <= set(one.supports)), named[0])
-    check_supported(found, needed)
-    return scenario.model_copy(update={"framework": found})
+    framework = next((one for one in named if needed <= set(one.supports)), named[0])
+    check_supported(framework, needed)
+    return scenario.model_copy(update={"framework": framework})
 
 
 def _powers(most: int) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ def _divides(scenario: Scenario, tensor: int) -> bool:
 
 
 def _recompute(layers: list[Layer]) -> tuple[Recompute, ...]:
-    """None, full, and where attention keeps scores `selective`; none alone where nothing is kept that could be recomputed."""
+    """Forms of recomputation: none; full if there are activations to recompute; selective if attention stores its scores."""
     if not any(layer.kept for layer in layers if not layer.glued):
         return (NO_RECOMPUTE,)
     scores = any(one.group == "attention" for layer in layers for one in layer.kept)

@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis.sensitivity."""
+"""Sensitivity of the throughput to the cluster, the batch and the servers."""

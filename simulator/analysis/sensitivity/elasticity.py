@@ -1,6 +1,7 @@
-"""Turns: what becomes of a scenario's throughput as knobs are turned a little, by replay where that tells it as well as events.
+"""Elasticities of a scenario's throughput by finite differences, with replay in place of events where both agree.
 
-Where sharing hardly lengthens a step, replay's elasticities are those of events: both times have the same factor between them.
+Where contention for shared resources hardly lengthens a step, the two engines' times differ by a constant factor, so that their
+elasticities are equal.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.sensitivity.parameters import Knob
+from scaleproof.simulator.analysis.sensitivity.parameters import ClusterParameter
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.cluster.quantities import QUANTITIES
 from scaleproof.simulator.engine import Timeline, Variation, replay, simulate_steady
@@ -35,20 +36,19 @@ from scaleproof.simulator.uncertainty.prediction_interval import (
 
 Times = NDArray[np.float64]
 
-# A number is taken so much lower and higher, as a share of it; where events time the steps, whose order changes with it, by
-# more.
+# Relative change of a parameter, in log space; larger where events time the steps, as their order changes with the parameter.
 STEP: Final = 0.02
 _EVENTS_STEP: Final = 0.1
 _DRAWS: Final = 24
 _QUANTILES: Final = (0.05, 0.95)
-# By this share of the step replay may leave out what tasks share.
-_CLOSE: Final = 2e-3
-# Seconds of tasks that are replayed for an interval: each takes 0.2 us on a 2-core virtual machine.
-_MOST_REPLAYED: Final = 1_000_000
+# Replay is used if it differs from the predicted step time, which includes contention, by no more than this share.
+_REPLAY_TOLERANCE: Final = 2e-3
+# Task durations replayed for an interval at most: each takes 0.2 us on a 2-core virtual machine.
+_MAX_REPLAYED: Final = 1_000_000
 
 
-class Turned(NamedTuple):
-    """An elasticity, and between what it is with a probability of 90 %, where that is known."""
+class ElasticityEstimate(NamedTuple):
+    """An elasticity. low, high: its 90 % interval, where it is known."""
 
     value: float
     low: float | None = None
@@ -56,106 +56,109 @@ class Turned(NamedTuple):
 
 
 class FiniteDifferences:
-    """Of one scenario; run: what is predicted of it."""
+    """Elasticities of one scenario's throughput. run: the scenario's predicted run."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        kept: list[Program] = []
+        programs: list[Program] = []
 
         def simulate(program: Program, steps: int, variation: Variation) -> Timeline:
-            kept.append(program)
+            programs.append(program)
             return simulate_steady(program, steps, variation)
 
         self.run = timed(scenario, simulate=simulate)
-        self._program = kept[-1]
+        self._program = programs[-1]
         self._own_s = durations_s(self._program)
         varies = scenario.unevenness.is_random or scenario.unevenness.changes
-        self.is_replayed = self._program.is_static and not varies and self._is_close()
+        self.is_replayed = self._program.is_static and not varies and self._replay_agrees()
         self.step = STEP if self._program.is_static else _EVENTS_STEP
 
-    def _is_close(self) -> bool:
+    def _replay_agrees(self) -> bool:
         alone_s = float(replayed_s(self._program, self._own_s[:, None])[0]) / self.scenario.strategy.program_steps
-        return abs(alone_s / self.run.step_time_s - 1) <= _CLOSE
+        return abs(alone_s / self.run.step_time_s - 1) <= _REPLAY_TOLERANCE
 
     def samples_per_s(self, scenario: Scenario) -> float:
-        """The throughput of a scenario like this one, to be held against `own_samples_per_s`."""
+        """Throughput of a variant of the scenario, comparable with `own_samples_per_s`."""
         simulate: Simulate = replay.simulate if self.is_replayed else simulate_steady
         return timed(scenario, simulate=simulate).samples_per_s
 
     @cached_property
     def own_samples_per_s(self) -> float:
-        """This one's own."""
+        """Throughput of the scenario itself, in samples per second, by the engine that times its variants."""
         return self.samples_per_s(self.scenario) if self.is_replayed else self.run.samples_per_s
 
-    def turned(self, knob: Knob) -> Turned:
-        """The elasticity of the throughput to a knob, by central differences of the logarithms."""
-        longer_s = self._longer_s(knob) if self.is_replayed else None
+    def elasticity(self, parameter: ClusterParameter) -> ElasticityEstimate:
+        """The elasticity of the throughput with respect to a parameter, by central differences of the logarithms."""
+        longer_s = self._longer_s(parameter) if self.is_replayed else None
         if longer_s is not None:
-            return self._replayed(knob, *longer_s)
+            return self._replayed_elasticity(parameter, *longer_s)
         slower, faster = (
-            math.log(self.samples_per_s(self._on(knob.slowed(self.scenario.cluster, math.exp(step)))))
+            math.log(self.samples_per_s(self._with_cluster(parameter.slowed(self.scenario.cluster, math.exp(step)))))
             for step in (self.step, -self.step)
         )
-        return Turned(_rounded(knob.sign * (faster - slower) / (2 * self.step)))
+        return ElasticityEstimate(_rounded(parameter.sign * (faster - slower) / (2 * self.step)))
 
-    def _replayed(self, knob: Knob, slower_s: Times, faster_s: Times) -> Turned:
-        """By one replay of the prediction and of all draws. slower_s, faster_s: as `_longer_s` tells them."""
+    def _replayed_elasticity(self, parameter: ClusterParameter, slower_s: Times, faster_s: Times) -> ElasticityEstimate:
+        """The elasticity, and its interval from draws of the uncertain quantities, by one replay.
+
+        slower_s, faster_s: as `_longer_s` returns them.
+        """
         if not slower_s.any():
-            return Turned(0.0, 0.0, 0.0)
-        seconds, slowness = self._own_s[:, None], np.ones(1)
-        if 2 * _DRAWS * len(self._program) <= _MOST_REPLAYED:
-            seconds, slowness = self._drawn_s, self._slownesses.get(knob.quantity, slowness)
-        each = [seconds + longer_s[:, None] * slowness for longer_s in (slower_s, faster_s)]
-        times_s = np.log(replayed_s(self._program, np.hstack(each)))
-        value, *drawn = knob.sign * np.subtract(*np.split(times_s, 2)) / (2 * STEP)
+            return ElasticityEstimate(0.0, 0.0, 0.0)
+        seconds, slowdown = self._own_s[:, None], np.ones(1)
+        if 2 * _DRAWS * len(self._program) <= _MAX_REPLAYED:
+            seconds, slowdown = self._drawn_s, self._slowdowns.get(parameter.quantity, slowdown)
+        durations = [seconds + longer_s[:, None] * slowdown for longer_s in (slower_s, faster_s)]
+        log_times = np.log(replayed_s(self._program, np.hstack(durations)))
+        value, *drawn = parameter.sign * np.subtract(*np.split(log_times, 2)) / (2 * STEP)
         if not drawn:
-            return Turned(_rounded(value))
+            return ElasticityEstimate(_rounded(value))
         low, high = np.quantile(drawn, _QUANTILES, method="hazen").tolist()
-        return Turned(_rounded(value), _rounded(low), _rounded(high))
+        return ElasticityEstimate(_rounded(value), _rounded(low), _rounded(high))
 
-    def _longer_s(self, knob: Knob) -> tuple[Times, Times] | None:
-        """How much longer each task takes where the knob is slower, and where it is faster; None where tasks do not tell."""
-        quantity = QUANTITIES.get(knob.quantity)
-        if quantity is not None and knob.slowed is quantity.slowed and knob.quantity in self._known:
-            more_s = self._answer.more_s.get(knob.quantity, np.zeros(len(self._program)))
+    def _longer_s(self, parameter: ClusterParameter) -> tuple[Times, Times] | None:
+        """Additional seconds of each task with the parameter slower, and with it faster; None if the program's tasks change."""
+        quantity = QUANTITIES.get(parameter.quantity)
+        if quantity is not None and parameter.slowed is quantity.slowed and parameter.quantity in self._task_quantities:
+            more_s = self._response.more_s.get(parameter.quantity, np.zeros(len(self._program)))
             return more_s * math.expm1(STEP), more_s * math.expm1(-STEP)
-        slower_s = self._grown_s(knob, STEP)
-        faster_s = slower_s if slower_s is None or not slower_s.any() else self._grown_s(knob, -STEP)
+        slower_s = self._grown_s(parameter, STEP)
+        faster_s = slower_s if slower_s is None or not slower_s.any() else self._grown_s(parameter, -STEP)
         return None if slower_s is None or faster_s is None else (slower_s, faster_s)
 
-    def _grown_s(self, knob: Knob, step: float) -> Times | None:
-        cluster = knob.slowed(self.scenario.cluster, math.exp(step))
+    def _grown_s(self, parameter: ClusterParameter, step: float) -> Times | None:
+        cluster = parameter.slowed(self.scenario.cluster, math.exp(step))
         job = self.scenario.job(unevenness=self.scenario.unevenness)
         return grown_s(self._program, self.scenario.strategy.compile(replace(job, cluster=cluster)))
 
-    def _on(self, cluster: Cluster) -> Scenario:
+    def _with_cluster(self, cluster: Cluster) -> Scenario:
         return self.scenario.model_copy(update={"cluster": cluster})
 
     @cached_property
-    def _answer(self) -> Response:
+    def _response(self) -> Response:
         return responding(self.scenario, self._program, least=0.0)
 
     @cached_property
-    def _known(self) -> set[str]:
-        """Quantities of which it is known how tasks follow from them, if they do."""
-        return {name for name in doubtful(self.scenario) if name not in self._answer.whole}
+    def _task_quantities(self) -> set[str]:
+        """Uncertain quantities whose effect on each task's duration is known."""
+        return {name for name in doubtful(self.scenario) if name not in self._response.whole}
 
     @cached_property
-    def _slownesses(self) -> Mapping[str, Times]:
-        """By quantity: as the cluster says, and then of each draw."""
-        together = JointDraws(self.scenario, self.scenario, (self._answer.names, ()))
-        drawn, _ = together.slownesses(normal_draws(_DRAWS, np.zeros(len(together))))
-        return {name: np.append(1.0, slownesses) for name, slownesses in drawn.items()}
+    def _slowdowns(self) -> Mapping[str, Times]:
+        """Slowdown factors by quantity, shape (1 + draws,): 1 for the cluster as given, then each draw."""
+        joint = JointDraws(self.scenario, self.scenario, (self._response.names, ()))
+        drawn, _ = joint.slownesses(normal_draws(_DRAWS, np.zeros(len(joint))))
+        return {name: np.append(1.0, factors) for name, factors in drawn.items()}
 
     @cached_property
     def _drawn_s(self) -> Times:
-        """Seconds of each task, as predicted, and then for each draw."""
+        """Seconds of each task, as predicted and for each draw, shape (tasks, 1 + draws)."""
         seconds = np.repeat(self._own_s[:, None], 1 + _DRAWS, axis=1)
-        for name, more_s in self._answer.more_s.items():
-            seconds += np.outer(more_s, self._slownesses[name] - 1)
+        for name, more_s in self._response.more_s.items():
+            seconds += np.outer(more_s, self._slowdowns[name] - 1)
         return seconds
 
 
 def _rounded(value: float) -> float:
-    """What does not follow from a number follows from it by no more than rounding."""
+    """The value without floating-point noise, so that an elasticity of zero is exactly zero."""
     return round(float(value), 9) + 0.0

@@ -1,9 +1,8 @@
-"""sensitivity: how much throughput follows from each number of a cluster, from the batch and from the servers there are.
+"""sensitivity: elasticities of the throughput with respect to the cluster's parameters, the batch and the number of servers.
 
-Told as elasticities: by what share the throughput grows for each share by which the number does. Each comes from central
-differences: the number is taken a little lower and a little higher, and the steps of both are predicted. Numbers that times
-follow from share the step among them (Euler: a time that is homogeneous in slownesses is the sum of each times how fast it
-grows with it), so that what is left over follows from something else.
+An elasticity is the relative change of the throughput per relative change of the parameter, by central differences: both a
+slightly lower and a slightly higher value are predicted. A step time is homogeneous of degree one in the slowdown factors of
+everything that takes time, so that their elasticities add up to 1 (Euler); the rest follows from other quantities.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaleproof.simulator.analysis.sensitivity.elasticity import STEP, FiniteDifferences
-from scaleproof.simulator.analysis.sensitivity.parameters import KNOBS, Knob
+from scaleproof.simulator.analysis.sensitivity.parameters import CLUSTER_PARAMETERS, ClusterParameter
 from scaleproof.simulator.cluster import Cluster
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.common.spec import Spec
@@ -29,11 +28,10 @@ S = TypeVar("S", bound=Spec)
 
 @dataclass(frozen=True)
 class Elasticity:
-    """How much the throughput follows from one number: value is its share of growth for each share by which the number grows.
+    """The elasticity of the throughput with respect to one parameter.
 
-    field: where a scenario says the number; says: what it says there. low, high: between them the elasticity is with a
-    probability of 90 %, where that is cheap to tell. how: between which numbers it was found. value is None, and how says why,
-    where the number does not apply.
+    field: the scenario's field. says: its value there, as text. value: None where the parameter does not apply; `how` says why
+    then. how: the values between which the elasticity was computed. low, high: 90 % interval, where it is cheap to compute.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Elasticity:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """A scenario's elasticities: cluster, of what the cluster's numbers bring; training, of the batch and the servers."""
+    """A scenario's elasticities. cluster: of the cluster's parameters. training: of the batch and the servers."""
 
     run: Run
     cluster: tuple[Elasticity, ...]
@@ -55,17 +53,17 @@ class Sensitivity:
 
     @property
     def bottleneck(self) -> Elasticity | None:
-        """The number of the cluster that the throughput follows from most; None where it follows from none."""
-        found = [one for one in self.cluster if one.value]
-        return max(found, key=lambda one: abs(one.value or 0.0), default=None)
+        """The cluster parameter with the largest elasticity; None where all are zero."""
+        effective = [one for one in self.cluster if one.value]
+        return max(effective, key=lambda one: abs(one.value or 0.0), default=None)
 
     @property
     def rest(self) -> float:
-        """The share of the step that follows from none of the cluster's numbers here."""
+        """The share of the step that does not follow from the cluster's parameters here."""
         return 1 - sum(abs(one.value) for one in self.cluster if one.value is not None)
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON."""
+        """The elasticities as data for JSON."""
         return {
             "scenario": self.run.scenario,
             "framework": self.run.framework,
@@ -78,7 +76,7 @@ class Sensitivity:
         }
 
     def table(self) -> pd.DataFrame:
-        """A row for each number; elasticities have no unit."""
+        """One row per parameter; elasticities have no unit."""
         import pandas as pd
 
         rows = [asdict(one) for one in (*self.cluster, *self.training)]
@@ -86,67 +84,67 @@ class Sensitivity:
 
 
 def sensitivity(scenario: Scenario) -> Sensitivity:
-    """How much the scenario's throughput follows from each number. Raises as `predict` does."""
-    turns = FiniteDifferences(scenario)
-    found = [_of_knob(knob, turns) for knob in KNOBS if knob.is_told(scenario)]
-    return Sensitivity(turns.run, tuple(found), (_of_batch(turns), _of_servers(turns)))
+    """Elasticities of the scenario's throughput. Raises what `predict` raises."""
+    differences = FiniteDifferences(scenario)
+    cluster = tuple(_cluster_elasticity(one, differences) for one in CLUSTER_PARAMETERS if one.is_listed(scenario))
+    return Sensitivity(differences.run, cluster, (_batch_elasticity(differences), _server_elasticity(differences)))
 
 
-def _of_knob(knob: Knob, turns: FiniteDifferences) -> Elasticity:
-    scenario = turns.scenario
-    told = (knob.name, knob.field(scenario), knob.says(scenario))
-    reason = knob.idle(scenario)
+def _cluster_elasticity(parameter: ClusterParameter, differences: FiniteDifferences) -> Elasticity:
+    scenario = differences.scenario
+    label = (parameter.name, parameter.field(scenario), parameter.says(scenario))
+    reason = parameter.idle(scenario)
     if reason:
-        return Elasticity(*told, None, reason)
-    found = turns.turned(knob)
-    how = f"{turns.step:.0%} less and more".replace("%", " %")
-    return Elasticity(*told, found.value, how, found.low, found.high)
+        return Elasticity(*label, None, reason)
+    estimate = differences.elasticity(parameter)
+    how = f"{differences.step:.0%} less and more".replace("%", " %")
+    return Elasticity(*label, estimate.value, how, estimate.low, estimate.high)
 
 
-def _of_batch(turns: FiniteDifferences) -> Elasticity:
-    """By a few samples less and more for each worker, as many as its microbatches allow."""
-    scenario = turns.scenario
+def _batch_elasticity(differences: FiniteDifferences) -> Elasticity:
+    """The elasticity with respect to the samples of each worker, changed by a multiple of its number of microbatches."""
+    scenario = differences.scenario
     workers, samples = scenario.strategy.workers, scenario.samples_per_worker
     unit = scenario.strategy.microbatches
     by = unit * max(1, round(STEP * samples / unit))
     low, high = (samples - by if samples > by else samples), samples + by
-    field, said = ("per_worker", samples) if scenario.batch.per_worker else ("total", samples * workers)
+    field, value = ("per_worker", samples) if scenario.batch.per_worker else ("total", samples * workers)
     name = "samples a worker" if field == "per_worker" else "samples a step"
-    each = 1 if field == "per_worker" else workers
-    told = (name, f"batch.{field}", f"{said:,}")
+    factor = 1 if field == "per_worker" else workers
+    label = (name, f"batch.{field}", f"{value:,}")
     try:
-        few, many = (rebuilt(scenario, batch=Batch(**{field: number * each})) for number in (low, high))
-        value = _slope(turns.samples_per_s(few), turns.samples_per_s(many), low, high)
+        few, many = (rebuilt(scenario, batch=Batch(**{field: number * factor})) for number in (low, high))
+        slope = _slope(differences.samples_per_s(few), differences.samples_per_s(many), low, high)
     except FieldError as error:
-        return Elasticity(*told, None, f"another batch is not valid: {error}")
-    return Elasticity(*told, value, f"from {low * each:,} to {high * each:,}")
+        return Elasticity(*label, None, f"another batch is not valid: {error}")
+    return Elasticity(*label, slope, f"from {low * factor:,} to {high * factor:,}")
 
 
-def _of_servers(turns: FiniteDifferences) -> Elasticity:
-    """By one more, on a node of its own where the cluster has none left for it."""
-    scenario = turns.scenario
+def _server_elasticity(differences: FiniteDifferences) -> Elasticity:
+    """The elasticity with respect to the number of servers, by one more; it gets a new node if the cluster has no room left."""
+    scenario = differences.scenario
     strategy, servers = scenario.strategy, scenario.strategy.servers
-    told = ("servers", "strategy.servers", str(servers) if servers else "–")
+    label = ("servers", "strategy.servers", str(servers) if servers else "–")
     if not servers or "servers_" not in type(strategy).model_fields:
-        return Elasticity(*told, None, "there are no servers")
+        return Elasticity(*label, None, "there are no servers")
     more = strategy.model_copy(update={"servers_": servers + 1})
     try:
         cluster = with_nodes(scenario.cluster, more.nodes_needed(scenario.cluster))
         larger = rebuilt(scenario, strategy=more, cluster=cluster)
-        value = _slope(turns.own_samples_per_s, turns.samples_per_s(larger), servers, servers + 1)
+        value = _slope(differences.own_samples_per_s, differences.samples_per_s(larger), servers, servers + 1)
     except FieldError as error:
-        return Elasticity(*told, None, f"one more is not valid: {error}")
+        return Elasticity(*label, None, f"one more is not valid: {error}")
     grown = f", on {cluster.nodes} nodes" if cluster.nodes > scenario.cluster.nodes else ""
-    return Elasticity(*told, value, f"from {servers} to {servers + 1}{grown}")
+    return Elasticity(*label, value, f"from {servers} to {servers + 1}{grown}")
 
 
 def rebuilt(scenario: Scenario, **parts: Any) -> Scenario:
-    """The scenario with other parts, which it is checked with as one that is loaded is. Raises FieldError."""
+    """The scenario with some parts replaced, validated like a loaded one. Raises FieldError."""
     return _rebuilt(scenario, parts)
 
 
 def with_nodes(cluster: Cluster, nodes: int) -> Cluster:
-    """The cluster with so many nodes, where it has fewer. Raises FieldError where its topology has no room for them."""
+    """The cluster with at least `nodes` nodes. Raises FieldError where its topology has no room for them."""
     return cluster if nodes <= cluster.nodes else _rebuilt(cluster, {"nodes": nodes})
 
 

@@ -1,1 +1,1 @@
-"""Studies: a scenario varied along axes of its fields, and a table with a row for each point."""
+"""Studies: a scenario that varies along axes of fields, with one row of results for each point."""

@@ -1,4 +1,4 @@
-"""Axes: the fields that a study varies, and the values they take."""
+"""Axes of a study: fields and their values."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from scaleproof.simulator.common.errors import FieldError, InputError
 from scaleproof.simulator.scenario.fields import field_at
 
 _RANGE: Final = ("from", "to", "points", "factor", "log")
-# of a range's values, which people read
+# significant digits of the values of a range
 _DIGITS: Final = 6
 _MOST_VALUES: Final = 1_000_000
 _NUMBER: Final = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\D.*?)?\s*")
-# so far beyond the end of a range its last value may be, by rounding
+# rounding tolerance for the last value of a range
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True)
 class StudyAxis:
-    """A field, such as `cluster.network.bandwidth`, and what it is set to, in order.
+    """A field, such as `cluster.network.bandwidth`, and its values.
 
-    column: what tables call it: the field with its unit. values: as a scenario has them. told: the same as tables have them: in
-    SI, by name where they are parts; None where that cannot be. named: whether parts have names of their own.
+    column: its name in tables, which ends in its unit. values: as a scenario gives them. told: as tables give them: in SI, or
+    names of parts; None where a value has neither. named: whether the study names the values.
     """
 
     field: str
@@ -39,7 +39,7 @@ class StudyAxis:
 
     @classmethod
     def of(cls, field: str, given: Any) -> StudyAxis:
-        """given: a list, {name: value}, or a range {from, to, points or factor, log}. Raises FieldError, by field."""
+        """The axis of a field. given: a list, {name: value} or a range {from, to, points or factor, log}. Raises FieldError."""
         try:
             info, column = field_at(field)
         except InputError as error:
@@ -50,34 +50,35 @@ class StudyAxis:
             names, values = _listed(given, adapter)
         except InputError as error:
             raise FieldError(("axes", field), str(error)) from None
-        return cls(field, column, values, tuple(names) if names else _told(values, adapter), bool(names))
+        return cls(field, column, values, tuple(names) if names else _table_values(values, adapter), bool(names))
 
     def overrides(self) -> list[str]:
-        """What `--set` would say for each value."""
+        """The override, as for `--set`, of each value."""
         return [f"{self.field}={_text(value)}" for value in self.values]
 
     def words(self, place: int) -> str:
-        """'strategy.workers 32', of one of its values."""
+        """A value with its field, such as 'strategy.workers 32'."""
         return f"{self.field} {self.told[place] if self.named else _text(self.values[place])}"
 
 
 def _text(value: Any) -> str:
-    """A value as YAML has it, on one line."""
+    """A value as YAML on one line."""
     dumped: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
     return dumped.removesuffix("...\n").strip()
 
 
-def _told(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any, ...]:
-    """Numbers in SI, or words; None for what the field cannot be, where it can be numbers."""
+def _table_values(values: Sequence[Any], adapter: TypeAdapter[Any]) -> tuple[Any, ...]:
+    """Values as tables give them: numbers in SI, or text; None for a value that is not valid in a numeric field."""
     read = [_read(value, adapter) for value in values]
-    words = (isinstance(value, str | dict) and isinstance(one, str | None) for value, one in zip(values, read, strict=True))
-    if any(isinstance(one, float) for one in read) or not any(words):
+    pairs = zip(values, read, strict=True)
+    is_text = any(isinstance(value, str | dict) and isinstance(parsed, str | None) for value, parsed in pairs)
+    if any(isinstance(parsed, float) for parsed in read) or not is_text:
         return tuple(read)
     return tuple(value if isinstance(value, str) else _text(value) for value in values)
 
 
 def _read(value: Any, adapter: TypeAdapter[Any]) -> Any:
-    """A number or a word as the field has it; None where it is neither, or is refused."""
+    """A value as the field parses it, if that is a number or text; None otherwise, or if it is not valid."""
     try:
         read = adapter.validate_python(value)
     except (ValidationError, InputError):
@@ -86,7 +87,7 @@ def _read(value: Any, adapter: TypeAdapter[Any]) -> Any:
 
 
 def _listed(given: Any, adapter: TypeAdapter[Any]) -> tuple[Sequence[str], tuple[Any, ...]]:
-    """Names, where there are any, and values. Raises InputError."""
+    """The names, empty if there are none, and the values of an axis. Raises InputError."""
     if isinstance(given, Mapping) and "from" in given:
         given = list(_ranged(given, adapter))
     elif isinstance(given, Mapping):
@@ -101,7 +102,7 @@ def _listed(given: Any, adapter: TypeAdapter[Any]) -> tuple[Sequence[str], tuple
 
 
 def _ranged(given: Mapping[str, Any], adapter: TypeAdapter[Any]) -> Iterator[Any]:
-    """The values of a range, in the unit of its first; whole numbers stay whole. Raises InputError."""
+    """The values of a range, in the unit of its first value; between whole numbers they are whole. Raises InputError."""
     for key in given:
         if key not in _RANGE:
             raise InputError(f"a range has no {key!r}; it has {', '.join(_RANGE)}")
@@ -120,7 +121,7 @@ def _ranged(given: Mapping[str, Any], adapter: TypeAdapter[Any]) -> Iterator[Any
 
 
 def _numbers(first: float, last: float, given: Mapping[str, Any]) -> Iterator[float]:
-    """Evenly, or by even factors."""
+    """The numbers of a range, evenly spaced, or by a constant factor. Raises InputError."""
     by_factor, log = given.get("factor"), given.get("log", "factor" in given)
     if not isinstance(log, bool):
         raise InputError(f"log is true or false, got {log!r}")
@@ -154,12 +155,12 @@ def _number(value: Any) -> tuple[float, str]:
     """A number and its unit. Raises InputError."""
     match = _NUMBER.fullmatch(str(value))
     if match is None or isinstance(value, bool) or not math.isfinite(number := float(match[1].replace("_", ""))):
-        raise InputError(f"{value!r} is no number; a range goes from one number to another")
+        raise InputError(f"{value!r} is not a number; give a range from one number to another")
     return number, match[2] or ""
 
 
 def _read_half(number: int, adapter: TypeAdapter[Any]) -> Any:
-    """What the field makes of a number that is not whole; None where it takes none."""
+    """The field's value for a number that is not whole; None where it takes whole numbers only."""
     try:
         return adapter.validate_python(number + 0.5)
     except (ValidationError, InputError):
@@ -167,9 +168,9 @@ def _read_half(number: int, adapter: TypeAdapter[Any]) -> Any:
 
 
 def _ratio(one: Any, other: Any, adapter: TypeAdapter[Any]) -> float:
-    """Of two quantities in different units. Raises InputError."""
+    """The ratio of two quantities with different units. Raises InputError."""
     try:
         ratio: float = adapter.validate_python(one) / adapter.validate_python(other)
     except (ValidationError, InputError, TypeError, ZeroDivisionError):
-        raise InputError(f"{other!r} and {one!r} are no two such quantities; give both in one unit") from None
+        raise InputError(f"{other!r} and {one!r} cannot be compared; give both in the same unit") from None
     return ratio

@@ -1,4 +1,4 @@
-"""Rows: what a study's table says of its points. This is what workers do."""
+"""Rows of a study's table: predictions of its points. This runs in workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 Times = NDArray[np.float64]
 
 
-# What is told of every point, beside its axes: kind of number, and how it follows from the step time where all else is alike.
+# Columns of every point in addition to its axes: type, and the exponent of the step time if nothing else changes.
 RESULTS: Final[Mapping[str, tuple[type, int]]] = {
     "framework": (str, 0),
     "framework_is_default": (bool, 0),
@@ -46,13 +46,13 @@ RESULTS: Final[Mapping[str, tuple[type, int]]] = {
     "cost_USD_per_million_samples": (float, 1),
     "error": (str, 0),
 }
-# The same where the study's scenario models convergence.
+# Further columns where the study's scenario models convergence.
 TARGET_RESULTS: Final[Mapping[str, tuple[type, int]]] = {"time_to_target_s": (float, 1)}
 
 
 class TaskResult(NamedTuple):
-    """What has come of a task. rows: of points that are done. alone: points that have to be predicted one by one. rest: those
-    that time has not sufficed for."""
+    """The result of a task. rows: of points that are done. alone: points that have to be predicted one by one. rest: points for
+    which there was no time."""
 
     rows: list[Row]
     alone: Numbers
@@ -60,15 +60,17 @@ class TaskResult(NamedTuple):
 
 
 def rows(blob: bytes, points: Numbers, intervals: bool, together: bool, enough_s: float = 2.0) -> TaskResult:
-    """Rows of a study's points, with their numbers, as many as can be told in about `enough_s`, and one at least.
+    """Rows of a study's points, with their numbers; stops after about `enough_s` seconds, but not before the first row.
 
-    blob: the study, pickled. together: whether the points differ in numbers alone, and are to be timed together, which leaves
-    those alone that have to be.
+    blob: the pickled study. together: whether to replay the points together, which may differ only in numeric axes; points for
+    which that is not possible are returned as `alone`.
     """
     study, begun_s, first_s = _unpickled(blob), time.monotonic(), 0.0
     places = study.places(points)
     found = (
-        _BatchablePoints(study, places, intervals).rows() if together else (_row(study, place, intervals) for place in places)
+        _BatchablePoints(study, places, intervals).rows()
+        if together
+        else (_predicted_row(study, place, intervals) for place in places)
     )
     done: list[Row] = []
     alone: list[int] = []
@@ -78,7 +80,7 @@ def rows(blob: bytes, points: Numbers, intervals: bool, together: bool, enough_s
         else:
             done.append({"point": point, **row})
         took_s = time.monotonic() - begun_s
-        # what it takes to begin is not to be taken again and again
+        # the first row may include a long start, which must not be repeated for every row
         first_s = first_s or took_s
         if took_s > max(enough_s, 2 * first_s):
             break
@@ -92,22 +94,22 @@ def _unpickled(blob: bytes) -> Study:
 
 
 def failed(error: Exception) -> Row:
-    """A point's row where there is nothing but an error to tell."""
+    """The row of a point that failed."""
     problems = str(error).splitlines()
     return {"error": " | ".join(problems) if isinstance(error, ScaleproofError) and problems else one_line(error)}
 
 
-def _row(study: Study, places: Sequence[int], intervals: bool) -> Row:
-    """Of one point by itself."""
+def _predicted_row(study: Study, places: Sequence[int], intervals: bool) -> Row:
+    """The row of one point that is predicted by itself."""
     try:
-        return told(predict(study.scenario(places), interval=intervals, remedy=False))
+        return row_of(predict(study.scenario(places), interval=intervals, remedy=False))
     except Exception as error:
-        # whatever it is, it is this point's: the others go on
+        # an error is this point's result: the others continue
         return failed(error)
 
 
-def told(run: Run) -> Row:
-    """What a table says of a run."""
+def row_of(run: Run) -> Row:
+    """The row of a run."""
     low_s, high_s = run.prediction_interval_s or (None, None)
     efficiency, cost = run.efficiency or {}, run.cost_USD or {}
     return {
@@ -132,7 +134,7 @@ def told(run: Run) -> Row:
 
 
 class _BatchablePoints:
-    """Points that differ in numbers of links and devices alone."""
+    """Points that differ only in numeric axes of links and devices."""
 
     def __init__(self, study: Study, places: Numbers, intervals: bool) -> None:
         self.study = study
@@ -140,22 +142,22 @@ class _BatchablePoints:
         self.intervals = intervals
 
     def rows(self) -> Iterator[Row | None]:
-        """In the order of the points; None for those that are not told together."""
+        """Rows in the order of the points; None for points that have to be predicted one by one."""
         done = 0
         try:
             for row in self._rows():
                 yield row
                 done += 1
         except Exception as error:
-            # whatever it is, it is for each of them to say, but where it is not about their numbers
+            # a ScenarioError applies to all points; after any other error they are predicted one by one
             yield from (failed(error) if isinstance(error, ScenarioError) else None for _ in self.places[done:])
 
     def _rows(self) -> Iterator[Row | None]:
-        """Raises ScenarioError for what is wrong with all points."""
+        """Rows as from `rows`. Raises ScenarioError for an error that all points have."""
         scenario, first = self._valid()
         differences, problems = self._differences(first)
         times = timed_together(scenario, differences, self.intervals)
-        of_one = told(run := predict(scenario, interval=False, remedy=False))
+        first_row = row_of(run := predict(scenario, interval=False, remedy=False))
         columns = {"low_s": times.low_s, "high_s": times.high_s} if self.intervals else {}
         columns |= _unscaled(run, scenario, differences, times.step_s)
         cells = zip(*(column.tolist() for column in (times.step_s, *columns.values())), strict=True)
@@ -164,12 +166,15 @@ class _BatchablePoints:
                 yield problem
                 continue
             step_s, *own = next(cells)
-            is_told = not any(map(math.isnan, (step_s, *own)))
-            yield _scaled(of_one, step_s) | dict(zip(columns, own, strict=True)) if is_told else None
+            is_known = not any(map(math.isnan, (step_s, *own)))
+            yield _scaled(first_row, step_s) | dict(zip(columns, own, strict=True)) if is_known else None
 
     def _valid(self) -> tuple[Scenario, Numbers]:
-        """The scenario of one of the points that is valid, and where that stands. Raises ScenarioError where neither of the two
-        that differ most is, for the same reason, which is not about their numbers then; FieldError where for unlike reasons."""
+        """The scenario of a valid point, and its places on the axes.
+
+        Tries the first and the last point, which differ most. Raises ScenarioError where both fail for the same reason, which
+        then does not depend on the numeric axes; FieldError where they fail for different reasons.
+        """
         first, last = self.places[0], self.places[-1]
         try:
             return self.study.scenario(first), first
@@ -179,36 +184,41 @@ class _BatchablePoints:
             except ScenarioError as other:
                 if str(other) == str(error):
                     raise
-                raise FieldError((), "points are not valid for unlike reasons") from None
+                raise FieldError((), "points are not valid for different reasons") from None
 
     def _differences(self, valid: Numbers) -> tuple[Differences, list[Row | None]]:
-        """In what points differ that are valid, and what is wrong with others. valid: places of a point."""
+        """The values in which valid points differ, and the rows of points that are not valid, None for valid ones.
+
+        valid: places of a valid point on the axes.
+        """
         fields = [axis.field for axis in self.study.axes]
         links = [axis for axis in self.study.numbers if fields[axis] in NUMBERS]
         of_device = [axis for axis in self.study.numbers if fields[axis] not in NUMBERS]
         problems: list[Row | None] = [None] * len(self.places)
-        found: list[tuple[list[Any], Numbers]] = []
+        value_columns: list[tuple[list[Any], Numbers]] = []
         for axes in [*([axis] for axis in links), *([of_device] if of_device else [])]:
-            several, at = np.unique(self.places[:, axes], axis=0, return_inverse=True)
-            values = [self._value(axes, places, valid) for places in several.tolist()]
-            wrong = [value if isinstance(value, dict) else None for value in values]
-            problems = [one or wrong[place] for one, place in zip(problems, at.ravel().tolist(), strict=True)]
-            found.append((values, at.ravel()))
-        good = np.array([problem is None for problem in problems])
+            distinct, index = np.unique(self.places[:, axes], axis=0, return_inverse=True)
+            values = [self._value(axes, places, valid) for places in distinct.tolist()]
+            errors = [value if isinstance(value, dict) else None for value in values]
+            problems = [problem or errors[i] for problem, i in zip(problems, index.ravel().tolist(), strict=True)]
+            value_columns.append((values, index.ravel()))
+        is_valid = np.array([problem is None for problem in problems])
         columns = {
-            fields[axis]: np.array([np.nan if isinstance(one, dict) else one for one in values])[at[good]]
-            for axis, (values, at) in zip(links, found, strict=False)
+            fields[axis]: np.array([np.nan if isinstance(value, dict) else value for value in values])[index[is_valid]]
+            for axis, (values, index) in zip(links, value_columns, strict=False)
         }
         if not of_device:
             return Differences(columns), problems
-        values, at = found[-1]
-        used, device = np.unique(at[good], return_inverse=True)
-        return Differences(columns, [values[one] for one in used.tolist()], device), problems
+        values, index = value_columns[-1]
+        used, device = np.unique(index[is_valid], return_inverse=True)
+        return Differences(columns, [values[i] for i in used.tolist()], device), problems
 
     def _value(self, axes: Sequence[int], places: Sequence[int], valid: Numbers) -> float | Device | Row:
-        """The number that an axis' value comes to, the device of all that are of one, or a row with what is wrong with it. No
-        rule ties numbers of links to one another, or to more than the cluster and the training that they are in."""
-        others = [i for i, one in enumerate(self.study.axes) if _ties(one.field) and i not in self.study.numbers]
+        """The number of a link axis at a place, the device of the device axes at their places, or the row of an error.
+
+        Validation of these numbers depends on no other numeric axis, and otherwise on the cluster and the training only.
+        """
+        others = [i for i, one in enumerate(self.study.axes) if _affects_validation(one.field) and i not in self.study.numbers]
         key = (*axes, *places, *valid[others].tolist())
         if key not in self.study.known_values:
             changed = valid.copy()
@@ -222,28 +232,28 @@ class _BatchablePoints:
         return self.study.known_values[key]
 
 
-def _ties(field: str) -> bool:
+def _affects_validation(field: str) -> bool:
     return field.partition(".")[0] in ("cluster", "training")
 
 
 def _scaled(row: Row, step_s: float) -> Row:
-    """What a row would say if steps took so long, all else being alike."""
+    """The row for another step time, if nothing else changes."""
     ratio, follows = step_s / row["step_time_s"], {**RESULTS, **TARGET_RESULTS}
     return {name: value if value is None else value * ratio ** follows[name][1] if follows[name][1] else value
             for name, value in row.items()}  # fmt: skip
 
 
 def _unscaled(run: Run, scenario: Scenario, differences: Differences, step_s: Times) -> dict[str, Times]:
-    """What of points follows not from their step time alone, by column, shape (points,): efficiency, where the baseline is not
-    one rank alone on the scenario's device, and MFU, where devices differ."""
+    """Columns of points that do not follow from their step time only, each of shape (points,): efficiency, where the baseline
+    is not one rank on the scenario's device, and MFU, where devices differ."""
     baseline, result = Baseline.of(scenario), dict[str, Times]()
     if baseline.ranks > 1 or differences.devices:
         for scaling, column in (("weak", "efficiency"), ("strong", "strong_efficiency")):
-            itself = baseline.is_of(run, scaling)
-            against_s = (
-                step_s if itself else baseline.timed(scaling, lambda count: baseline_s(*baseline.job(count), differences))
+            is_own = baseline.is_of(run, scaling)
+            baseline_step_s = (
+                step_s if is_own else baseline.timed(scaling, lambda count: baseline_s(*baseline.job(count), differences))
             )
-            speed_up = run.samples / step_s / (baseline.samples(scaling) / against_s)
+            speed_up = run.samples / step_s / (baseline.samples(scaling) / baseline_step_s)
             result[column] = speed_up * baseline.ranks / run.compute_ranks
     if differences.device is not None and run.mfu is not None and run.peak_flops is not None:
         peaks = np.array([device.peak_flops[scenario.training.precision] for device in differences.devices])

@@ -1,4 +1,4 @@
-"""Executors: who does the work, as `concurrent.futures` has it: this machine's cores, a dask cluster, or jobs of Slurm."""
+"""Executors for the tasks of a sweep: this machine's cores, a dask cluster, or Slurm jobs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from scaleproof.simulator.common.errors import InputError, MissingDependencyErro
 Name = Literal["local", "dask", "slurm"]
 NAMES: Final[tuple[Name, ...]] = ("local", "dask", "slurm")
 
-# for a scheduler to answer
-_PATIENCE_S: Final = 10
-# Jobs that a queue gets for one study at a time; they wait for long, so that each has much to do, within its limit.
+# timeout of connecting to a scheduler
+_TIMEOUT_S: Final = 10
+# Jobs of one study in a queue at a time, their points, and their run time. Jobs wait long in queues, so that each is large.
 _JOBS: Final = 64
 _JOB_POINTS: Final = 512
 _JOB_S: Final = 1800.0
-# for processes to begin, which import as much as this one has
+# until worker processes have started and imported this package
 _START_S: Final = 1.5
-# between two looks of a process at the one that started it
-_LOOK_S: Final = 0.2
+# interval at which a worker process checks whether its parent is alive
+_POLL_S: Final = 0.2
 
 
 @dataclass
 class Workers:
-    """Who does the work. start: makes an executor, anew where one broke. count: tasks that run at the same time. deaths: what
-    an executor raises where a worker is gone. start_s: what it takes until the first of them begins, where this machine does
-    the work anyway. alone: points that a task has, where they are done one by one; task_s: after which it ends, so that what it
-    has done is kept."""
+    """An executor for tasks, and how to use it.
+
+    start: creates an executor, again after one has broken. count: tasks that run at the same time. deaths: exceptions of tasks
+    whose worker died. start_s: seconds until the first worker starts; this process computes meanwhile. alone: points of a task
+    that predicts them one by one. task_s: seconds after which a task returns what it has done.
+    """
 
     start: Callable[[], Executor]
     count: int
@@ -46,19 +48,19 @@ class Workers:
 
 
 def workers(name: str, scheduler: str | None, folder: Path) -> Workers:
-    """The workers of that name. scheduler: a dask scheduler's address. folder: for the notes of jobs.
+    """The workers of an executor's name. scheduler: address of a dask scheduler. folder: for the files of Slurm jobs.
 
-    Raises InputError where they cannot be reached, MissingDependencyError where what brings them is not installed.
+    Raises InputError where they cannot be reached, MissingDependencyError where their package is not installed.
     """
     if scheduler is not None and name != "dask":
-        raise InputError(f"--scheduler {scheduler}: goes with --executor dask; give that, or leave it out")
+        raise InputError(f"--scheduler {scheduler}: needs --executor dask; give both, or leave it out")
     if name == "local":
         return _local()
     if name == "dask":
         return _dask(scheduler)
     if name == "slurm":
         return _slurm(folder)
-    raise InputError(f"--executor {name}: not known; give one of {', '.join(NAMES)}")
+    raise InputError(f"--executor {name}: unknown; choose from {', '.join(NAMES)}")
 
 
 def _local() -> Workers:
@@ -70,7 +72,7 @@ def _processes(count: int) -> Executor:
     from joblib.externals.loky import ProcessPoolExecutor  # type: ignore[import-untyped]
 
     class Processes(ProcessPoolExecutor):  # type: ignore[misc]
-        """loky's, which end at once where what they do is not wanted."""
+        """loky's executor, which kills its workers when their tasks are cancelled."""
 
         def shutdown(self, wait: bool = True, kill_workers: bool = False, *, cancel_futures: bool = False) -> None:
             super().shutdown(wait, kill_workers or cancel_futures)
@@ -80,12 +82,12 @@ def _processes(count: int) -> Executor:
 
 
 def _follow(parent: int) -> None:
-    """Makes a process end when the one that started it does, and not before: Ctrl-C reaches all processes of a terminal."""
+    """Makes a process end when its parent does, and ignore Ctrl-C, which reaches all processes of a terminal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -100,16 +102,16 @@ def _dask(scheduler: str | None) -> Workers:
     except ImportError:
         raise _missing("dask") from None
 
-    # it says that it is typed, and is not
+    # the package is marked as typed but is not
     untyped: Any = distributed
     base: Any = ClientExecutor
 
     class Cluster(base):  # type: ignore[misc]
-        """dask's, with a connection of its own."""
+        """dask's executor, with its own connection."""
 
         def __init__(self) -> None:
-            self.client = untyped.Client(scheduler, timeout=_PATIENCE_S, set_as_default=False)
-            # rows follow from what a task is given, but what failed is meant to be tried again
+            self.client = untyped.Client(scheduler, timeout=_TIMEOUT_S, set_as_default=False)
+            # tasks are pure functions, but dask must not reuse the result of a failed one
             super().__init__(self.client, pure=False)
 
         def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -120,7 +122,7 @@ def _dask(scheduler: str | None) -> Workers:
         first = Cluster()
     except (OSError, TimeoutError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"--scheduler {scheduler}: does not answer ({reason}); start it, or give another address") from None
+        raise InputError(f"--scheduler {scheduler}: no connection ({reason}); start it, or give another address") from None
     count = sum(first.client.ncores().values())
     first.shutdown()
     if count == 0:
@@ -139,7 +141,7 @@ def _slurm(folder: Path) -> Workers:
 
 
 def queued(start: Callable[[], Executor], count: int = _JOBS, task_s: float = _JOB_S) -> Workers:
-    """The workers that jobs of submitit's are."""
+    """Workers that are submitit's jobs."""
     from submitit.core.utils import FailedJobError, UncompletedJobError
 
     return Workers(start, count, (UncompletedJobError, FailedJobError), alone=_JOB_POINTS, task_s=task_s)

@@ -1,8 +1,8 @@
-"""Doubt: how far step times of points that were compiled together may be off, as the cluster's numbers are uncertain.
+"""90 % intervals of the step times of batched points, from the uncertainty of the cluster's quantities.
 
-A step time deviates most where all slownesses deviate in the direction in which it grows most, each by its part. As far in that
-direction as a 90 % interval reaches, to either side, points are replayed once more (the first-order reliability method; Hasofer
-and Lind, 1974). `scaleproof.simulator.uncertainty.prediction_interval` draws instead, point by point.
+The first-order reliability method (Hasofer and Lind, 1974): in the space of standardised log slowdown factors, the step time
+changes most along its gradient. Points are replayed twice, at the distance of a 90 % interval along the gradient in either
+direction. `scaleproof.simulator.uncertainty.prediction_interval` uses draws instead, point by point.
 """
 
 from __future__ import annotations
@@ -21,49 +21,51 @@ from scaleproof.simulator.uncertainty.prediction_interval import doubtful, grown
 
 Times = NDArray[np.float64]
 
-# It slows the step as a whole, and no task.
-_WHOLE: Final = "model"
-# By how much quantities are slowed to see what follows from them.
-LITTLE: Final = 0.01
+# the simulator's model error, which scales the whole step and no single task
+_MODEL_ERROR: Final = "model"
+# Relative slowdown of a quantity in the finite differences.
+SLOWDOWN: Final = 0.01
 
 
-class Around(NamedTuple):
-    """Between which multiples of its step time each point's is with a probability of 90 %, each of shape (points,)."""
+class RelativeIntervals(NamedTuple):
+    """90 % interval of each point's step time, as multiples of it; each of shape (points,)."""
 
     low: Times
     high: Times
 
 
-def around(scenario: Scenario, program: Program, slower: Callable[[str], Program | None]) -> Around | None:
-    """How far the points of a program may be off; None where that has to be told point by point.
+def relative_intervals(
+    scenario: Scenario, program: Program, slower: Callable[[str], Program | None]
+) -> RelativeIntervals | None:
+    """90 % intervals of a program's points; None where they have to be computed point by point.
 
-    slower: what the points compile to where a quantity is slower, if they still do together.
+    slower: returns the points' program with one quantity slowed down by SLOWDOWN; None where it is not the same for all points.
     """
     names = list(doubtful(scenario))
     seconds = durations_s(program)
     more_s: list[Times] = []
     for name in names:
-        if name != _WHOLE:
+        if name != _MODEL_ERROR:
             changed = slower(name)
             longer_s = None if changed is None else grown_s(program, changed)
             if longer_s is None:
                 return None
-            more_s.append(longer_s / LITTLE)
-    seconds, *more_s = (each.reshape(len(program), -1) for each in (seconds, *more_s))
-    # the step as a whole comes last
-    names = sorted(names, key=lambda name: name == _WHOLE)
+            more_s.append(longer_s / SLOWDOWN)
+    seconds, *more_s = (column.reshape(len(program), -1) for column in (seconds, *more_s))
+    # the model error comes last
+    names = sorted(names, key=lambda name: name == _MODEL_ERROR)
     step_s = replayed_s(program, seconds)
-    shares = [(replayed_s(program, seconds + LITTLE * each_s) / step_s - 1) / LITTLE for each_s in more_s]
+    shares = [(replayed_s(program, seconds + SLOWDOWN * longer_s) / step_s - 1) / SLOWDOWN for longer_s in more_s]
     shares += [np.ones_like(step_s)] * (len(names) - len(more_s))
     bounds = np.log([QUANTITIES[name].slownesses(scenario.cluster) for name in names]).reshape(-1, 2, 1)
     middle, deviation = bounds.mean(axis=1), (bounds[:, 1] - bounds[:, 0]) / (2 * DEVIATIONS)
-    toward = deviation * np.array(shares).reshape(len(names), -1)
-    toward /= np.maximum(np.linalg.norm(toward, axis=0), np.finfo(float).tiny)
+    direction = deviation * np.array(shares).reshape(len(names), -1)
+    direction /= np.maximum(np.linalg.norm(direction, axis=0), np.finfo(float).tiny)
 
     def at(deviations: float) -> Times:
-        slownesses = np.exp(middle + deviation * deviations * toward)
-        longer_s = sum(each_s * (slowness - 1) for each_s, slowness in zip(more_s, slownesses, strict=False))
-        whole = slownesses[len(more_s) :].prod(axis=0)
+        slowdowns = np.exp(middle + deviation * deviations * direction)
+        longer_s = sum(added_s * (slowdown - 1) for added_s, slowdown in zip(more_s, slowdowns, strict=False))
+        whole = slowdowns[len(more_s) :].prod(axis=0)
         return np.asarray(replayed_s(program, seconds + longer_s) / step_s * whole)
 
-    return Around(at(-DEVIATIONS), at(DEVIATIONS))
+    return RelativeIntervals(at(-DEVIATIONS), at(DEVIATIONS))

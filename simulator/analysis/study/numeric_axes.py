@@ -1,4 +1,4 @@
-"""Differences: the numbers in which points of a study differ that share all else, down to the shape of their programs."""
+"""Numeric fields of links and devices in which points of a study may differ and still be compiled and replayed together."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from scaleproof.simulator.cluster import Cluster, Device, Link
 from scaleproof.simulator.cluster.device.batched_device import BatchedDevice
 from scaleproof.simulator.common.batched import BatchedPoints
 
-# The fields of links that points may differ in, and where the cluster has their numbers.
+# Fields of links in which batched points may differ, with the part of the cluster and its attribute.
 NUMBERS: Final[Mapping[str, tuple[str, str]]] = {
     "cluster.network.bandwidth": ("network", "bandwidth_Bps"),
     "cluster.network.latency": ("network", "latency_s"),
     "cluster.node.link.bandwidth": ("node.link", "bandwidth_Bps"),
     "cluster.node.link.latency": ("node.link", "latency_s"),
 }
-# Those of devices.
-_OF_DEVICE: Final = tuple(f"cluster.device.{name}" for name in ("peak", "memory_bandwidth", "efficiency", "layer_overhead"))
+# Fields of devices in which batched points may differ.
+_DEVICE_FIELDS: Final = tuple(f"cluster.device.{name}" for name in ("peak", "memory_bandwidth", "efficiency", "layer_overhead"))
 
 
 def is_number(field: str) -> bool:
-    """Whether points may differ in a field and be told together."""
-    return field in NUMBERS or field in _OF_DEVICE or field.startswith(tuple(f"{name}." for name in _OF_DEVICE))
+    """Whether points that differ in a field can be batched."""
+    return field in NUMBERS or field in _DEVICE_FIELDS or field.startswith(tuple(f"{name}." for name in _DEVICE_FIELDS))
 
 
 def value_of(cluster: Cluster, field: str) -> float | Device:
-    """The number that a field of links has in a cluster; of a field of devices the device."""
+    """The value of a field of links in a cluster; for a field of devices, the device."""
     if field not in NUMBERS:
         return cluster.device
     part, name = NUMBERS[field]
@@ -41,9 +41,12 @@ def value_of(cluster: Cluster, field: str) -> float | Device:
 
 @dataclass(frozen=True)
 class Differences:
-    """links: by field of NUMBERS, what it is at each point, shape (points,). devices: which there are, alike in name, memory
-    and kernels, and `device`, which of them each point has; none where all have the scenario's own. known: what
-    these take, as `BatchedDevice` has it."""
+    """The values in which batched points differ.
+
+    links: values by field of NUMBERS, each of shape (points,). devices: distinct devices, with the same name, memory and
+    kernels; device: index of each point's device, shape (points,); none where all points have the scenario's device. known:
+    cache of `BatchedDevice`.
+    """
 
     links: Mapping[str, NDArray[np.float64]]
     devices: Sequence[Device] = ()
@@ -51,25 +54,25 @@ class Differences:
     known: dict[Hashable, Sequence[Sequence[float]]] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         columns = [*self.links.values(), *([] if self.device is None else [self.device])]
         return len(columns[0])
 
     def take(self, points: NDArray[np.int64] | NDArray[np.bool_]) -> Differences:
-        """Of some points."""
+        """The values of some points."""
         device = None if self.device is None else self.device[points]
         return Differences({path: values[points] for path, values in self.links.items()}, self.devices, device, self.known)
 
-    def varying(self, cluster: Cluster, crowd: BatchedPoints) -> Cluster:
-        """The cluster with the numbers of all points at once."""
-        changed = with_numbers(cluster, {path: crowd.number(values) for path, values in self.links.items()})
+    def varying(self, cluster: Cluster, batch: BatchedPoints) -> Cluster:
+        """The cluster with the batched values of all points."""
+        changed = with_numbers(cluster, {path: batch.number(values) for path, values in self.links.items()})
         if self.device is None:
             return changed
-        return changed.model_copy(update={"device": BatchedDevice(crowd, self.devices, self.device, self.known)})
+        return changed.model_copy(update={"device": BatchedDevice(batch, self.devices, self.device, self.known)})
 
 
 def with_numbers(cluster: Cluster, numbers: Mapping[str, object]) -> Cluster:
-    """The cluster with other numbers of links, which are taken to be valid; by field of NUMBERS."""
+    """The cluster with other values of link fields, by field of NUMBERS; they are not validated."""
     changes: dict[str, dict[str, object]] = {"network": {}, "node.link": {}}
     for path, number in numbers.items():
         part, name = NUMBERS[path]

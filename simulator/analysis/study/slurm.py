@@ -1,4 +1,7 @@
-"""Jobs of a queue as `concurrent.futures` has it, and what Slurm itself says of them, which keeps no accounts everywhere."""
+"""Slurm jobs as a `concurrent.futures` executor.
+
+The state of jobs is read from the queue (squeue), as accounting (sacct) is not available everywhere.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,26 @@ from typing import Any, Final
 
 from scaleproof.simulator.common.errors import RunError
 
-# what a job may take, unless SBATCH_TIMELIMIT says so
+# time limit of a job, unless SBATCH_TIMELIMIT is set
 _LIMIT_MINUTES: Final = 240
-# between two looks at jobs, at files that jobs on other machines leave, and at the queue, which everybody asks
-_LOOK_S: Final = 0.2
+# polling intervals: of local jobs, of result files of jobs on other machines, and of the queue, which all users query
+_POLL_S: Final = 0.2
 _FILES_S: Final = 1.0
 _QUEUE_S: Final = 10.0
-# for a command of Slurm to answer; and for all of it to be silent, as where it starts again, which jobs outlive
-_PATIENCE_S: Final = 8
-_SILENT_S: Final = 600.0
-# between a job's end and its files, over a network; between its result and its end; and before it is told that none begins
+# timeout of one Slurm command; and of Slurm as a whole, which may restart while jobs continue
+_TIMEOUT_S: Final = 8
+_UNRESPONSIVE_S: Final = 600.0
+# until the files of an ended job are visible over a network; until a job with a result leaves the queue; until a warning that
+# no job has started
 _FILE_S: Final = 15.0
 _LEAVE_S: Final = 30.0
 _PENDING_S: Final = 60.0
 
 
 class Jobs(Executor):
-    """One of submitit's executors as one of `concurrent.futures`."""
+    """A submitit executor as a `concurrent.futures` executor."""
 
-    look_s = _LOOK_S
+    poll_s = _POLL_S
 
     def __init__(self, jobs: Any) -> None:
         self._jobs = jobs
@@ -54,36 +58,36 @@ class Jobs(Executor):
         return future
 
     def _watch(self) -> None:
-        """Tells futures what has become of their jobs."""
-        while not self._stopped.wait(self.look_s):
+        """Polls jobs, and resolves the futures of those that have ended."""
+        while not self._stopped.wait(self.poll_s):
             with self._lock:
-                looked_at = dict(self._running)
-            self._look(list(looked_at.values()))
-            for future, job in looked_at.items():
-                self._tell(future, job)
+                running = dict(self._running)
+            self._poll(list(running.values()))
+            for future, job in running.items():
+                self._resolve(future, job)
 
-    def _tell(self, future: Future[Any], job: Any) -> None:
-        result, wrong = None, None
+    def _resolve(self, future: Future[Any], job: Any) -> None:
+        result, failure = None, None
         try:
             if not self._ended(job):
                 return
             result = job.result()
         except Exception as error:
-            wrong = error
+            failure = error
         with self._lock:
-            # what was taken back in the meantime is told already
+            # a job that was cancelled in the meantime is resolved already
             if self._running.pop(future, None) is None:
                 return
-        if wrong is None:
+        if failure is None:
             future.set_result(result)
         else:
-            future.set_exception(wrong)
+            future.set_exception(failure)
 
-    def _look(self, jobs: list[Any]) -> None:
-        """Before each look at jobs."""
+    def _poll(self, jobs: list[Any]) -> None:
+        """Called before each poll of the running jobs."""
 
     def _ended(self, job: Any) -> bool:
-        """Whether there is something of a job to tell. Raises what there is where that is no result."""
+        """Whether a job has ended. Raises the job's error where it has no result."""
         ended: bool = job.done()
         return ended
 
@@ -92,9 +96,9 @@ class Jobs(Executor):
             job.cancel()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Lets no more jobs end; with cancel_futures takes those back that are queued or run."""
+        """Stops polling, after all jobs have ended if `wait`; with cancel_futures cancels queued and running jobs."""
         while wait and self._running:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         self._stopped.set()
         with self._lock:
             if cancel_futures and self._running:
@@ -105,86 +109,86 @@ class Jobs(Executor):
 
 
 class SlurmJobs(Jobs):
-    """Slurm's. A job that is no longer in the queue and has left no result is gone."""
+    """An executor of Slurm jobs. A job that has left the queue without a result has failed."""
 
-    look_s = _FILES_S
+    poll_s = _FILES_S
 
     def __init__(self, jobs: Any) -> None:
         self._gone_s: dict[str, float] = {}
-        self._begun = False
-        self._first_s = self._answered_s = time.monotonic()
-        self._asked_s = float("-inf")
+        self._any_started = False
+        self._first_s = self._responded_s = time.monotonic()
+        self._queried_s = float("-inf")
         super().__init__(jobs)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Queues a job. Raises RunError where Slurm does not take it."""
+        """Queues a job. Raises RunError where Slurm does not accept it."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        asked_s = time.monotonic()
+        submitted_s = time.monotonic()
         while True:
             try:
-                # which submitit prints what sbatch says to
+                # submitit prints sbatch's messages to stderr
                 with redirect_stderr(io.StringIO()):
-                    return super().submit(obedient, function, *arguments, **options)
+                    return super().submit(run_until_signalled, function, *arguments, **options)
             except (FailedJobError, FailedSubmissionError) as error:
-                if self._running or not self._begun or time.monotonic() - asked_s > _LEAVE_S:
+                if self._running or not self._any_started or time.monotonic() - submitted_s > _LEAVE_S:
                     raise RunError(
-                        f"--executor slurm: no job is taken ({_last(str(error))}); what is done is kept, and --resume goes on"
+                        f"--executor slurm: Slurm rejects jobs ({_last(str(error))}); finished points are saved; use --resume"
                     ) from None
-            # jobs that have left their result count as queued for a moment more
-            time.sleep(self.look_s)
+            # jobs that have written their result count as queued for a short time
+            time.sleep(self.poll_s)
 
-    def _look(self, jobs: list[Any]) -> None:
+    def _poll(self, jobs: list[Any]) -> None:
         with suppress(OSError):
-            # so that a file system over a network looks again itself
+            # makes a network file system refresh its view of the folder
             self._jobs.folder.chmod(0o700)
         now_s = time.monotonic()
-        if not jobs or now_s - self._asked_s < _QUEUE_S:
+        if not jobs or now_s - self._queried_s < _QUEUE_S:
             return
-        self._asked_s = now_s
+        self._queried_s = now_s
         try:
             queued = _queue()
         except RunError as error:
-            warnings.warn(f"{error}; jobs that run go on", stacklevel=1)
+            warnings.warn(f"{error}; running jobs continue", stacklevel=1)
             return
-        self._answered_s = time.monotonic()
+        self._responded_s = time.monotonic()
         for job in jobs:
             if job.job_id in queued:
                 self._gone_s.pop(job.job_id, None)
             else:
-                self._gone_s.setdefault(job.job_id, self._answered_s)
-        self._begun |= any(queued.get(job.job_id, "") is None for job in jobs) or bool(self._gone_s)
+                self._gone_s.setdefault(job.job_id, self._responded_s)
+        self._any_started |= any(queued.get(job.job_id, "") is None for job in jobs) or bool(self._gone_s)
         reasons = sorted({queued.get(job.job_id) or "" for job in jobs})
-        if not self._begun and now_s - self._first_s > _PENDING_S:
-            self._begun = True
+        if not self._any_started and now_s - self._first_s > _PENDING_S:
+            self._any_started = True
             why = ", ".join(reasons)
-            warnings.warn(f"none of {len(jobs)} jobs has begun yet ({why}); Ctrl-C takes them back", stacklevel=1)
+            warnings.warn(f"none of {len(jobs)} jobs has started yet ({why}); Ctrl-C cancels them", stacklevel=1)
 
     def _ended(self, job: Any) -> bool:
         from submitit.core.utils import UncompletedJobError
 
         if job.paths.result_pickle.exists():
-            self._begun = True
+            self._any_started = True
             return True
         now_s = time.monotonic()
         if now_s - self._gone_s.get(job.job_id, now_s) > _FILE_S:
-            raise UncompletedJobError(f"job {job.job_id} has ended without a result; {job.paths.stderr} may say why")
-        if now_s - self._answered_s > _SILENT_S:
-            raise UncompletedJobError(f"job {job.job_id}: nothing is heard of Slurm any more")
+            raise UncompletedJobError(f"job {job.job_id} has ended without a result; see {job.paths.stderr}")
+        if now_s - self._responded_s > _UNRESPONSIVE_S:
+            raise UncompletedJobError(f"job {job.job_id}: Slurm has not responded for {_UNRESPONSIVE_S:.0f} s")
         return False
 
     def _cancel(self, jobs: Iterable[Any]) -> None:
         try:
-            _asked("scancel", "--quiet", *(job.job_id for job in jobs))
+            _slurm_output("scancel", "--quiet", *(job.job_id for job in jobs))
         except RunError as error:
-            warnings.warn(f"{error}; take jobs back with 'scancel --user $USER --name scaleproof'", stacklevel=1)
+            warnings.warn(f"{error}; cancel jobs with 'scancel --user $USER --name scaleproof'", stacklevel=1)
 
 
 def slurm(folder: Path) -> tuple[Callable[[], SlurmJobs], float | None]:
-    """What starts an executor of Slurm's jobs, and the seconds that a job has where the environment says so. folder: for their
-    notes, of which each sweep has its own: numbers of jobs may come again.
+    """A function that starts an executor of Slurm jobs, and the time limit of a job in seconds if the environment sets one.
 
-    Raises ImportError where submitit is not installed, RunError where Slurm does not answer.
+    folder: for the files of jobs; each sweep makes its own subfolder, as Slurm may reuse job numbers. Raises ImportError where
+    submitit is not installed, RunError where Slurm does not respond.
     """
     import submitit
 
@@ -199,8 +203,8 @@ def slurm(folder: Path) -> tuple[Callable[[], SlurmJobs], float | None]:
 
 
 def limit_s(text: str) -> float | None:
-    """A limit of time as sbatch reads it: minutes, minutes:seconds, hours:minutes:seconds, or days-hours:minutes:seconds, which
-    may lack the last. None for what is none."""
+    """Seconds of a time limit in sbatch's format: minutes, minutes:seconds, hours:minutes:seconds, or days-hours, optionally
+    followed by :minutes and :seconds. None for other text."""
     days, dash, rest = text.rpartition("-")
     parts = [*([days] if dash else []), *rest.split(":")]
     if not all(part.isdecimal() for part in parts) or len(parts) > (4 if dash else 3):
@@ -209,39 +213,39 @@ def limit_s(text: str) -> float | None:
     return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=False)))
 
 
-def obedient(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """What a job does. It ends when Slurm says so: submitit's handlers would wait to be killed, begin again, or raise in the
-    midst of a point."""
+def run_until_signalled(function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
+    """Runs a function in a job that ends at once on Slurm's signals; submitit's handlers would wait, requeue the job, or raise
+    in the middle of a point."""
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     return function(*arguments, **options)
 
 
 def _queue() -> dict[str, str | None]:
-    """Why each of this user's jobs in the queue waits; None for those that do not. Raises RunError without an answer."""
-    lines = _asked("squeue", "--noheader", f"--user={os.getuid()}", "--format=%A|%T|%r").splitlines()
+    """The reason why each of this user's queued jobs is pending, by job; None for jobs that are not. Raises RunError."""
+    lines = _slurm_output("squeue", "--noheader", f"--user={os.getuid()}", "--format=%A|%T|%r").splitlines()
     rows = (line.strip().split("|", 2) for line in lines if line.count("|") >= 2)
     return {job: reason if state == "PENDING" else None for job, state, reason in rows}
 
 
-def _asked(*command: str) -> str:
-    """What a command of Slurm prints. Raises RunError where it fails, or does not answer."""
-    # variables with which users choose what they see
+def _slurm_output(*command: str) -> str:
+    """The output of a Slurm command. Raises RunError where it fails or does not respond in time."""
+    # variables with which users change squeue's output
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S, check=True, env=environment,
+        completed = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=True, env=environment,
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise RunError(f"{command[0]} has no answer from Slurm within {_PATIENCE_S} s") from None
+        raise RunError(f"{command[0]}: no response from Slurm within {_TIMEOUT_S} s") from None
     except subprocess.CalledProcessError as error:
-        raise RunError(_last(error.stderr) or f"{command[0]} ends with {error.returncode}") from None
+        raise RunError(_last(error.stderr) or f"{command[0]} exits with status {error.returncode}") from None
     except OSError as error:
         raise RunError(f"{command[0]}: {error.strerror}") from None
-    return answer.stdout
+    return completed.stdout
 
 
 def _last(text: str) -> str:
-    """The last line of what a command says, which is its reason."""
+    """The last line of a command's output, which gives the reason of a failure."""
     return (text.strip().splitlines() or [""])[-1].strip()

@@ -1,4 +1,4 @@
-"""Folder: where a study's results are kept: what was asked, and tables that are only ever added to."""
+"""The folder of a study's results: a description of the study, and tables that are only ever added to."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa  # type: ignore[import-untyped]
 
-_ASKED: Final = "study.json"
+_STUDY: Final = "study.json"
 _PARTS: Final = "part-*.parquet"
-# differences that are named of those that there are
+# number of differences that an error message lists
 _NAMED: Final = 3
 
 
 class Folder:
-    """A study's results. Of a point that is in a table nothing is computed again."""
+    """A folder with a study's results. Points that are in a table are not computed again."""
 
     def __init__(self, path: Path, study: Study) -> None:
         self.path, self.study = path, study
@@ -37,14 +37,14 @@ class Folder:
         self._next = 1 + max(numbers, default=0)
 
     def done(self) -> Numbers:
-        """Numbers of the points that are there."""
+        """Numbers of the points that have results."""
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         parts = [pq.read_table(part, columns=["point"])["point"].to_numpy() for part in _parts(self.path)]
         return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Writes a table of its own, whole or not at all."""
+        """Writes rows to a new table, atomically."""
         import pyarrow.parquet as pq
 
         buffer = io.BytesIO()
@@ -55,20 +55,23 @@ class Folder:
 
 @contextmanager
 def opened(path: Path, study: Study, intervals: bool, resume: bool) -> Iterator[Folder]:
-    """The folder, which no other sweep writes to meanwhile. Raises InputError where it holds something else."""
+    """The folder, locked against other sweeps. Raises InputError where it contains other results, or results of this study and
+    `resume` is not set."""
     with locked_folder(path, "a sweep"):
-        asked = json.loads(json.dumps(_asked(study, intervals), default=str))
-        if (path / _ASKED).is_file():
-            _check(path, asked)
+        description = json.loads(json.dumps(_description(study, intervals), default=str))
+        if (path / _STUDY).is_file():
+            _check(path, description)
             if _parts(path) and not resume:
-                raise InputError(f"{path}: holds results of this study already; give --resume to go on, or another folder")
+                raise InputError(
+                    f"{path}: already contains results of this study; give --resume to continue, or another folder"
+                )
         else:
-            write_aside(path / _ASKED, (json.dumps(asked, indent=2) + "\n").encode())
+            write_aside(path / _STUDY, (json.dumps(description, indent=2) + "\n").encode())
         yield Folder(path, study)
 
 
 def table(path: str | Path) -> pd.DataFrame:
-    """The results in a folder, a row for each point in their order. Raises NotFoundError where there are none."""
+    """The results in a folder, one row per point in their order. Raises NotFoundError where there are none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -79,13 +82,13 @@ def table(path: str | Path) -> pd.DataFrame:
 
 
 def frame(found: pa.Table) -> pd.DataFrame:
-    """A table for people to go on with, by point."""
+    """The table as a data frame, sorted by point."""
     result: pd.DataFrame = found.sort_by("point").to_pandas()
     return result
 
 
 def table_of(study: Study, rows: Sequence[Row]) -> pa.Table:
-    """Rows with the values of their axes."""
+    """A table of rows with the values of their axes."""
     import pyarrow as pa
 
     points = np.array([row["point"] for row in rows], dtype=np.int64)
@@ -94,16 +97,16 @@ def table_of(study: Study, rows: Sequence[Row]) -> pa.Table:
         columns[axis.column] = pa.array(axis.told, _type_of(axis.told)).take(pa.array(places))
     types = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
     for name, (kind, _) in {**RESULTS, **(TARGET_RESULTS if study.has_target else {})}.items():
-        # an axis over frameworks has what they are called
+        # an axis of frameworks already has their names in this column
         if name not in columns:
             columns[name] = pa.array([row.get(name) for row in rows], types[kind])
     return pa.table(columns)
 
 
-def _type_of(told: Sequence[Any]) -> pa.DataType:
+def _type_of(values: Sequence[Any]) -> pa.DataType:
     import pyarrow as pa
 
-    given = [value for value in told if value is not None]
+    given = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in given):
         return pa.bool_()
     if all(isinstance(value, int) for value in given):
@@ -115,8 +118,8 @@ def _parts(path: Path) -> list[Path]:
     return sorted(path.glob(_PARTS))
 
 
-def _asked(study: Study, intervals: bool) -> dict[str, Any]:
-    """All that results follow from."""
+def _description(study: Study, intervals: bool) -> dict[str, Any]:
+    """Everything that the results depend on."""
     try:
         own = version("scaleproof")
     except PackageNotFoundError:
@@ -124,20 +127,21 @@ def _asked(study: Study, intervals: bool) -> dict[str, Any]:
     return {"version": own, "intervals": intervals, **study.plain()}
 
 
-def _check(path: Path, asked: Any) -> None:
-    """Raises InputError where the folder's results are of something else."""
+def _check(path: Path, description: Any) -> None:
+    """Raises InputError where the folder's results are of another study, version or option."""
     try:
-        there = json.loads((path / _ASKED).read_text(encoding="utf-8"))
+        stored = json.loads((path / _STUDY).read_text(encoding="utf-8"))
     except ValueError:
-        raise InputError(f"{path / _ASKED}: cannot be read; choose another folder") from None
-    unlike = list(_differences("", there, asked))
-    if unlike:
-        more = f", and {len(unlike) - _NAMED} more" if len(unlike) > _NAMED else ""
-        raise InputError(f"{path}: holds results of something else: {'; '.join(unlike[:_NAMED])}{more}; choose another folder")
+        raise InputError(f"{path / _STUDY}: cannot be read; choose another folder") from None
+    different = list(_differences("", stored, description))
+    if different:
+        more = f", and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
+        message = f"{path}: contains other results: {'; '.join(different[:_NAMED])}{more}; choose another folder"
+        raise InputError(message)
 
 
 def _differences(field: str, there: Any, here: Any) -> Iterator[str]:
-    """'strategy.workers is 4 there, 8 here'."""
+    """Descriptions of all differences, such as 'strategy.workers is 4 there, 8 here'."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in dict.fromkeys([*there, *here]):
             yield from _differences(f"{field}.{key}".lstrip("."), there.get(key), here.get(key))

@@ -1,4 +1,4 @@
-"""Study: a scenario, the axes along which it varies, and the points that come of them."""
+"""A study: a scenario, and the axes along which its points vary."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Study:
-    """Points are numbered from zero, the last axis varying fastest.
+    """A scenario and its axes. Points are numbered from zero; the last axis varies fastest.
 
-    base: the scenario that all points have in common, parts that it names put in; path: where it stands. groups: axes that go
-    together, by number; any value of one group is combined with any of the others.
+    base: the scenario's fields that all points have in common, with named parts resolved. path: its file. groups: axes that
+    are zipped, by index; values of different groups are combined in all ways.
     """
 
     base: Located
@@ -45,38 +45,38 @@ class Study:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Values of each group."""
+        """Number of values of each group."""
         return tuple(len(self.axes[group[0]].values) for group in self.groups)
 
     def __len__(self) -> int:
         return math.prod(self.shape)
 
     def places(self, points: Numbers) -> Numbers:
-        """Which value of each axis points have, shape (points, axes)."""
+        """Indices of the points' values on each axis, shape (points, axes)."""
         result = np.empty((len(points), len(self.axes)), dtype=np.int64)
         for group, place in zip(self.groups, np.unravel_index(points, self.shape), strict=True):
             result[:, group] = place[:, None]
         return result
 
     def scenario(self, places: Sequence[int] | Numbers) -> Scenario:
-        """The scenario with these values of the axes. Raises ScenarioError."""
+        """The scenario at these places on the axes. Raises ScenarioError."""
         overrides = [texts[place] for texts, place in zip(self._overrides, places, strict=True)]
         return build(copy.deepcopy(self.base), self.path, overrides)
 
     @property
     def has_target(self) -> bool:
-        """Whether points may model how many steps reach a target."""
+        """Whether points may model convergence to a target loss."""
         axes = (axis.field for axis in self.axes)
         return bool(self.base.data.get("convergence")) or any(field.partition(".")[0] == "convergence" for field in axes)
 
     @functools.cached_property
     def numbers(self) -> list[int]:
-        """The axes along which points differ in numbers alone."""
+        """Indices of the axes whose points can be batched."""
         return [i for i, axis in enumerate(self.axes) if is_number(axis.field)]
 
     @functools.cached_property
     def known_values(self) -> dict[tuple[int, ...], float | Device | dict[str, Any]]:
-        """What is known of values of those axes; a worker's own."""
+        """Cache of values of numeric axes, or of rows with their errors; each worker has its own."""
         return {}
 
     @functools.cached_property
@@ -84,7 +84,7 @@ class Study:
         return [axis.overrides() for axis in self.axes]
 
     def plain(self) -> dict[str, Any]:
-        """All that its results follow from, as plain data."""
+        """Everything that the results depend on, as plain data."""
         return {
             "scenario": self.base.data,
             "axes": {axis.field: list(axis.values) for axis in self.axes},
@@ -94,10 +94,9 @@ class Study:
 
 
 def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Study:
-    """A study from a file, by the name of one that ships, or as the mapping that a file would hold; `overrides` change its
-    scenario.
+    """Reads a study from a file, by the name of a shipped study, or from a mapping with the content of a file.
 
-    Raises NotFoundError, or ScenarioError with `file:line:column: field: what; what to do`.
+    overrides: change its scenario. Raises NotFoundError, or ScenarioError with `file:line:column: field: problem; remedy`.
     """
     if isinstance(reference, Mapping):
         path, located = Path("study"), Located(copy.deepcopy(dict(reference)), {(): "study"})
@@ -123,7 +122,7 @@ def read(reference: str | Path | Mapping[str, Any], overrides: Sequence[str] = (
 
 
 def _file(reference: str) -> Path:
-    """The file of a study given by path, or by the name of one that ships. Raises NotFoundError."""
+    """The file of a study, given by its path or by the name of a shipped one. Raises NotFoundError."""
     if Path(reference).is_file():
         return Path(reference)
     shipped = catalog.ROOT / _FOLDER / f"{reference}.yaml"
@@ -135,19 +134,19 @@ def _file(reference: str) -> Path:
 
 
 def _base(located: Located, path: Path) -> tuple[Located, Path]:
-    """The study's scenario, and where it stands."""
+    """The study's scenario and its file."""
     given = located.data.get("scenario")
     if isinstance(given, dict):
         places = {field[1:]: place for field, place in located.places.items() if field[:1] == ("scenario",)}
         return Located(given, places), path
     if not isinstance(given, str):
         raise ScenarioError([f"{located.place(())}: scenario: missing; give a name, a path, or a scenario's fields"])
-    beside = path.parent / given
+    in_folder = path.parent / given
     try:
-        found = beside if beside.is_file() else catalog.find_scenario(given)
+        file = in_folder if in_folder.is_file() else catalog.find_scenario(given)
     except NotFoundError as error:
         raise ScenarioError([f"{located.place(('scenario',))}: scenario: {error}"]) from None
-    return yaml_file.read(found), found
+    return yaml_file.read(file), file
 
 
 def _axes(data: Mapping[str, Any]) -> tuple[StudyAxis, ...]:
@@ -158,7 +157,7 @@ def _axes(data: Mapping[str, Any]) -> tuple[StudyAxis, ...]:
 
 
 def _groups(axes: Sequence[StudyAxis], zipped: Any) -> tuple[tuple[int, ...], ...]:
-    """Axes that go together, each group where its first stands."""
+    """Groups of zipped axes, in the order of their first axes. Raises FieldError."""
     number = {axis.field: i for i, axis in enumerate(axes)}
     group_of: dict[int, tuple[int, ...]] = {}
     lists = isinstance(zipped, list) and all(isinstance(fields, list) for fields in zipped)
@@ -166,15 +165,15 @@ def _groups(axes: Sequence[StudyAxis], zipped: Any) -> tuple[tuple[int, ...], ..
         raise FieldError(("zip",), "expected lists of axes, such as [[strategy.workers, cluster.nodes]]")
     for i, fields in enumerate(zipped):
         if unknown := [str(field) for field in fields if field not in number]:
-            raise FieldError(("zip", i), f"{unknown[0]} is no axis; give some of {', '.join(number)}")
+            raise FieldError(("zip", i), f"{unknown[0]} is not an axis; choose from {', '.join(number)}")
         group = tuple(sorted({number[field] for field in fields}))
         if len(group) < 2 or any(axis in group_of for axis in group):
             raise FieldError(
-                ("zip", i), "axes go together with others, and each once; give two or more that are in no other list"
+                ("zip", i), "each list needs two or more axes, and an axis can be in one list only; change the list"
             )
         counts = {axes[axis].field: len(axes[axis].values) for axis in group}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{field} has {count}" for field, count in counts.items())
-            raise FieldError(("zip", i), f"axes that go together have as many values each; {told}")
+            numbers = ", ".join(f"{field} has {count}" for field, count in counts.items())
+            raise FieldError(("zip", i), f"zipped axes need the same number of values; {numbers}")
         group_of |= dict.fromkeys(group, group)
     return tuple(dict.fromkeys(group_of.get(i, (i,)) for i in range(len(axes))))

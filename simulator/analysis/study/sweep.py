@@ -1,4 +1,4 @@
-"""sweep: a study in, a row for each of its points out."""
+"""sweep: predicts all points of a study, in parallel; one row for each point."""
 
 from __future__ import annotations
 
@@ -25,44 +25,45 @@ from scaleproof.simulator.common.errors import RunError, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-# Points of a task that are replayed together, in some tenths of a second.
+# Points of a task that are replayed together, which takes some tenths of a second.
 _TOGETHER: Final = 1000
-# Tasks that wait at the workers, for each that runs, so that none is idle.
+# Submitted tasks per worker, so that none is idle.
 _AHEAD: Final = 2
-# Deaths of workers that a task may be part of, before it is tried with nothing beside it, and in all.
-_SUSPECT: Final = 2
-_MOST_DEATHS: Final = 4
+# Deaths of workers after which a task runs without any other task, and after which it is given up or divided.
+_SUSPECT_DEATHS: Final = 2
+_MAX_DEATHS: Final = 4
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
 def sweep(
     study: str | Path | Mapping[str, Any] | Study, out: str | Path | None = None, *, resume: bool = False,
     executor: str = "local", scheduler: str | None = None, overrides: Sequence[str] = (), intervals: bool = False,
-    told: Told = lambda points: None,
+    told: Progress = lambda points: None,
 ) -> pd.DataFrame:  # fmt: skip
-    """A row for each point of a study: its axes, its step time, and what follows from that; or the error that it has.
+    """Predicts all points of a study; one row per point with its axes, its step time and derived results, or its error.
 
-    study: a file, the name of one that ships, or what a file would hold. out: where tables are kept as points finish; with
-    resume what is there is not computed again. intervals: tell where each step time is with a probability of 90 %, which takes
-    about twice as long. told: hears how many points are done, at first and after each task.
+    study: a file, the name of a shipped study, or the content of a file. out: folder in which tables are saved as points
+    finish; with `resume`, points that have results are not computed again. executor: local, dask or slurm. scheduler: address
+    of a dask scheduler. intervals: whether to compute 90 % intervals of step times, which takes about twice as long. told:
+    called with the number of points done, once for those with results and after each task.
     """
-    asked = study if isinstance(study, Study) else read(study, overrides)
+    read_study = study if isinstance(study, Study) else read(study, overrides)
     folder = None if out is None else Path(out)
-    with _kept(asked, folder, intervals, resume) as kept:
-        todo = kept.todo()
-        told(len(asked) - len(todo))
+    with _opened_store(read_study, folder, intervals, resume) as store:
+        todo = store.todo()
+        told(len(read_study) - len(todo))
         if len(todo):
-            at_work = executors.workers(executor, scheduler, folder or Path("."))
-            for found in done(asked, tasks(asked, todo, at_work.alone), intervals, at_work):
-                kept.add(found)
-                told(len(found))
-        return kept.frame()
+            workers = executors.workers(executor, scheduler, folder or Path("."))
+            for rows_done in done(read_study, tasks(read_study, todo, workers.alone), intervals, workers):
+                store.add(rows_done)
+                told(len(rows_done))
+        return store.frame()
 
 
 @dataclass
 class Task:
-    """Points to be done in one go, together or one after another. deaths: of workers that had it."""
+    """Points for one worker. together: whether to replay them together. deaths: number of workers that died with this task."""
 
     points: Numbers
     together: bool
@@ -70,15 +71,15 @@ class Task:
 
 
 def tasks(study: Study, points: Numbers, alone: int) -> list[Task]:
-    """All of the points: those that may be replayed together, and `alone` of the others at a time."""
+    """Tasks for some points: those that may be replayed together, and tasks of `alone` of the others."""
     if not study.numbers or len(points) == 0:
         return _cut(points, alone)
     others = [axis for axis in range(len(study.axes)) if axis not in study.numbers]
-    _, kind = np.unique(study.places(points)[:, others], axis=0, return_inverse=True)
-    order = np.argsort(kind.ravel(), kind="stable")
-    groups = np.split(points[order], np.flatnonzero(np.diff(kind.ravel()[order])) + 1)
-    several = [_cut(alike, _TOGETHER, together=True) for alike in groups if len(alike) > 1]
-    single = np.concatenate([points[:0], *(alike for alike in groups if len(alike) == 1)])
+    _, group = np.unique(study.places(points)[:, others], axis=0, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    groups = np.split(points[order], np.flatnonzero(np.diff(group.ravel()[order])) + 1)
+    several = [_cut(batch, _TOGETHER, together=True) for batch in groups if len(batch) > 1]
+    single = np.concatenate([points[:0], *(batch for batch in groups if len(batch) == 1)])
     return [*itertools.chain.from_iterable(several), *_cut(single, alone)]
 
 
@@ -86,8 +87,8 @@ def _cut(points: Numbers, most: int, together: bool = False) -> list[Task]:
     return [Task(points[begin : begin + most], together) for begin in range(0, len(points), most)]
 
 
-class _InMemoryRows:
-    """Rows that are kept nowhere else."""
+class _MemoryStore:
+    """Rows in memory."""
 
     def __init__(self, study: Study) -> None:
         self._study = study
@@ -96,14 +97,14 @@ class _InMemoryRows:
     def todo(self) -> Numbers:
         return np.arange(len(self._study))
 
-    def add(self, found: Sequence[Row]) -> None:
-        self._rows += found
+    def add(self, rows_done: Sequence[Row]) -> None:
+        self._rows += rows_done
 
     def frame(self) -> pd.DataFrame:
         return frame(table_of(self._study, self._rows))
 
 
-class _Disk:
+class _FolderStore:
     """Rows in a folder."""
 
     def __init__(self, folder: Folder) -> None:
@@ -112,28 +113,31 @@ class _Disk:
     def todo(self) -> Numbers:
         return np.setdiff1d(np.arange(len(self._folder.study)), self._folder.done())
 
-    def add(self, found: Sequence[Row]) -> None:
-        self._folder.add(found)
+    def add(self, rows_done: Sequence[Row]) -> None:
+        self._folder.add(rows_done)
 
     def frame(self) -> pd.DataFrame:
         return table(self._folder.path)
 
 
 @contextmanager
-def _kept(study: Study, path: Path | None, intervals: bool, resume: bool) -> Iterator[_InMemoryRows | _Disk]:
+def _opened_store(study: Study, path: Path | None, intervals: bool, resume: bool) -> Iterator[_MemoryStore | _FolderStore]:
     if path is None:
-        yield _InMemoryRows(study)
+        yield _MemoryStore(study)
         return
     with opened(path, study, intervals, resume) as folder:
-        yield _Disk(folder)
+        yield _FolderStore(folder)
 
 
-def done(study: Study, given: Iterable[Task], intervals: bool, at_work: Workers) -> Iterator[list[Row]]:
-    """The rows of each task as it ends. What a worker died of is tried again; what workers die of again and again is cut into
-    single points, and one that still kills gets a row that says so."""
-    work = _TaskQueue(at_work, pickle.dumps(study), intervals, deque(given))
+def done(study: Study, given: Iterable[Task], intervals: bool, workers: Workers) -> Iterator[list[Row]]:
+    """Runs tasks, and yields the rows of each as it ends.
+
+    A task whose worker died is tried again; one with which workers die repeatedly is divided into single points, and a point
+    with which they still die gets a row with that error.
+    """
+    work = _TaskQueue(workers, pickle.dumps(study), intervals, deque(given))
     try:
-        yield from work.here()
+        yield from work.run_here()
         while work.waiting or work.suspects or work.running:
             work.submit()
             yield from work.ended()
@@ -143,9 +147,9 @@ def done(study: Study, given: Iterable[Task], intervals: bool, at_work: Workers)
 
 @dataclass
 class _TaskQueue:
-    """Tasks that wait, those that were there when workers died, which go one at a time, and those that run."""
+    """Tasks of a sweep. waiting: not submitted. suspects: workers died with them; run one at a time. running: submitted."""
 
-    at_work: Workers
+    workers: Workers
     blob: bytes
     intervals: bool
     waiting: deque[Task]
@@ -153,24 +157,24 @@ class _TaskQueue:
     running: dict[Future[TaskResult], Task] = field(default_factory=dict)
     executor: Executor | None = None
 
-    def here(self) -> Iterator[list[Row]]:
-        """What is done before others could have begun: of what is timed together, which takes little of anything, and what is
-        one task in all."""
-        left_s = self.at_work.start_s
+    def run_here(self) -> Iterator[list[Row]]:
+        """Runs tasks in this process for about the time in which workers would start, if they replay points together, which
+        needs little memory, or if there is only one task."""
+        left_s = self.workers.start_s
         while self.waiting and (self.waiting[0].together or len(self.waiting) == 1) and left_s > 0:
             task, begun_s = self.waiting.popleft(), time.monotonic()
-            part = rows(self.blob, task.points, self.intervals, task.together, self.at_work.task_s)
+            part = rows(self.blob, task.points, self.intervals, task.together, self.workers.task_s)
             left_s -= time.monotonic() - begun_s
-            yield from self._had(task, part)
+            yield from self._finished(task, part)
 
     def submit(self) -> None:
-        """Gives workers what they can take."""
-        while self.waiting and len(self.running) < self.at_work.count * _AHEAD:
+        """Submits tasks as far as workers can take them."""
+        while self.waiting and len(self.running) < self.workers.count * _AHEAD:
             task = self.waiting.popleft()
             try:
                 self._start(task)
             except RunError:
-                # a queue may have enough for now: what it has is waited for
+                # a queue may be full: wait for the tasks that it has
                 if not self.running:
                     raise
                 self.waiting.appendleft(task)
@@ -182,60 +186,58 @@ class _TaskQueue:
         if self.executor is None:
             self.executor = self._started()
         try:
-            given = (self.blob, task.points, self.intervals, task.together, self.at_work.task_s)
+            given = (self.blob, task.points, self.intervals, task.together, self.workers.task_s)
             future = self.executor.submit(rows, *given)
-        except self.at_work.deaths as error:
-            # it broke just now: what it had before says so too
+        except self.workers.deaths as error:
+            # the executor just broke: the tasks submitted before fail with the same error
             future = Future()
             future.set_exception(error)
         self.running[future] = task
 
     def _started(self) -> Executor:
-        """An executor. Raises RunError where there is none any more."""
+        """A new executor. Raises RunError where none can be started."""
         try:
-            return self.at_work.start()
+            return self.workers.start()
         except OSError as error:
-            raise RunError(f"the workers are gone ({one_line(error)}); what is done is kept, and --resume goes on") from None
+            raise RunError(f"workers cannot be started ({one_line(error)}); finished points are saved; use --resume") from None
 
     def ended(self) -> Iterator[list[Row]]:
-        """What has ended, once something has. Raises RunError where work cannot be handed out."""
+        """Waits for tasks to end, and yields their rows. Raises RunError where the executor fails."""
         ready, _ = wait(self.running, return_when=FIRST_COMPLETED)
         for future in ready:
             task = self.running.pop(future)
             try:
                 part = future.result()
-            except self.at_work.deaths as error:
+            except self.workers.deaths as error:
                 yield from self._died(task, error)
             except Exception as error:
-                raise RunError(
-                    f"the executor failed ({one_line(error)}); what is done is kept, and --resume goes on"
-                ) from error
+                raise RunError(f"the executor failed ({one_line(error)}); finished points are saved; use --resume") from error
             else:
-                yield from self._had(task, part)
+                yield from self._finished(task, part)
 
-    def _had(self, task: Task, part: TaskResult) -> Iterator[list[Row]]:
-        """What has come of a task; what is left of it waits."""
-        self.waiting.extend(_cut(part.alone, self.at_work.alone))
+    def _finished(self, task: Task, part: TaskResult) -> Iterator[list[Row]]:
+        """Yields the rows of a task, and queues the points that are left of it."""
+        self.waiting.extend(_cut(part.alone, self.workers.alone))
         if len(part.rest):
             self.waiting.append(Task(part.rest, task.together))
         if part.rows:
             yield part.rows
 
     def _died(self, task: Task, error: BaseException) -> Iterator[list[Row]]:
-        """Tries a task again whose worker has died, and has others do it."""
+        """Queues a task again whose worker has died; yields an error row for a point that is given up."""
         if not self.running:
-            # a broken executor breaks all that it had: once that is told, another one goes on
+            # a broken executor fails all of its tasks: start a new one once all have failed
             self.stop()
         task.deaths += 1
-        if task.deaths < _SUSPECT:
+        if task.deaths < _SUSPECT_DEATHS:
             self.waiting.append(task)
-        elif task.deaths < _MOST_DEATHS:
+        elif task.deaths < _MAX_DEATHS:
             self.suspects.append(task)
         elif len(task.points) > 1:
-            self.suspects.extend(replace(single, deaths=_SUSPECT) for single in _cut(task.points, 1))
+            self.suspects.extend(replace(single, deaths=_SUSPECT_DEATHS) for single in _cut(task.points, 1))
         else:
-            what = f"workers die of this point, {_MOST_DEATHS} times so far ({one_line(error)}); is there enough memory?"
-            yield [{"point": int(task.points[0]), "error": what}]
+            message = f"workers die at this point, {_MAX_DEATHS} times so far ({one_line(error)}); is there enough memory?"
+            yield [{"point": int(task.points[0]), "error": message}]
 
     def stop(self) -> None:
         """Ends the executor."""

@@ -81,7 +81,7 @@ def test_a_share_spreads_over_what_it_stands_for() -> None:
     assert row(compare(cluster(uncertainty=shares), cluster(device=other)), "device.peak fp32").verdict == "within noise"
 
 
-def test_what_one_alone_has_is_told() -> None:
+def test_quantities_of_one_cluster_only_are_reported() -> None:
     alone = cluster(network=None, nodes=1, collectives={}, uncertainty={})
     rows = compare(cluster(), alone)
     assert row(rows, "network.bandwidth").verdict == "only in A"
@@ -117,14 +117,14 @@ def test_the_command_prints_a_table_and_json(capsys: pytest.CaptureFixture[str],
     assert found["network.bandwidth"]["b_low"] == 470e6 / 8
 
 
-def test_a_hand_edited_interval_is_told_with_its_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_invalid_interval_is_reported_with_its_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = yaml.safe_dump(DESCRIBED, sort_keys=False)
     path.write_text(text.replace("low: 470 Mbit/s", "low: -470 Mbit/s"))
     line = next(number for number, one in enumerate(text.splitlines(), 1) if one.strip() == "network.bandwidth:")
     code, _, err = run(capsys, "netlab-500mbit", str(path))
     assert code == 2
-    (told,) = err.splitlines()
-    assert f"mine.yaml:{line}:" in told
-    assert "uncertainty.network.bandwidth" in told
-    assert "negative" in told
+    (result,) = err.splitlines()
+    assert f"mine.yaml:{line}:" in result
+    assert "uncertainty.network.bandwidth" in result
+    assert "negative" in result

@@ -1,4 +1,4 @@
-"""Two scenarios side by side: what changed, what it did, part by part, and whether it is more than doubt."""
+"""Two scenarios side by side: what changed, what it did, part by part, and whether it exceeds the uncertainty."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHANGES = (
 )
 
 
-def test_nothing_changed_is_no_change_and_cannot_be_told_apart(small: Make) -> None:
+def test_identical_scenarios_are_indistinguishable(small: Make) -> None:
     found = compare(small(), small())
     assert found.changed == ()
     assert found.ratio == 1
@@ -69,18 +69,18 @@ def test_parts_add_up_to_the_step(small: Make, change: tuple[str, ...]) -> None:
 def test_effects_are_those_of_both_predictions(small: Make, change: tuple[str, ...]) -> None:
     a, b = small(), small(*change)
     found = compare(a, b)
-    told = {effect.name: effect for effect in found.effects}
+    result = {effect.name: effect for effect in found.effects}
     for run, alone in zip((found.a, found.b), (predict(a), predict(b)), strict=True):
         # as predicted, but that what brings little of the interval is not left out
         assert run.prediction_interval_s == pytest.approx(alone.prediction_interval_s, rel=0.01)
         same = replace(run, prediction_interval_s=alone.prediction_interval_s, spread=alone.spread)
         assert same.summary() == alone.summary()
-    assert told["step time"].change == pytest.approx(found.b.step_time_s / found.a.step_time_s - 1)
-    assert told["throughput"].change == pytest.approx(found.ratio - 1)
+    assert result["step time"].change == pytest.approx(found.b.step_time_s / found.a.step_time_s - 1)
+    assert result["throughput"].change == pytest.approx(found.ratio - 1)
     for effect in found.effects:
         if effect.low is not None and effect.high is not None and effect.change is not None:
             assert effect.low <= effect.change <= effect.high
-    assert told["memory of a rank"].b == found.b.memory_bytes_per_rank
+    assert result["memory of a rank"].b == found.b.memory_bytes_per_rank
 
 
 def test_the_other_way_round_it_is_the_other_way_round(small: Make) -> None:
@@ -101,11 +101,11 @@ def test_the_device_s_error_moves_both_and_not_what_one_gains(small: Make) -> No
 
 
 def test_efficiency_is_surer_than_throughput_on_another_device_and_as_sure_on_the_same(small: Make) -> None:
-    """What the device is off by moves a step and its baseline alike, and so not their ratio."""
+    """An error of the device scales a step and its baseline equally, and so not their ratio."""
 
     def widths(*change: str) -> tuple[float, float]:
-        told = {effect.name: effect for effect in compare(small(), small(*change)).effects}
-        found = [told[name] for name in ("weak scaling efficiency", "throughput")]
+        result = {effect.name: effect for effect in compare(small(), small(*change)).effects}
+        found = [result[name] for name in ("weak scaling efficiency", "throughput")]
         width, rate = ((one.high or 0.0) - (one.low or 0.0) for one in found)
         assert all((one.low or 0.0) <= (one.change or 0.0) <= (one.high or 0.0) for one in found)
         return width, rate
@@ -119,10 +119,10 @@ def test_efficiency_is_surer_than_throughput_on_another_device_and_as_sure_on_th
 def test_cost_and_energy_go_against_the_throughput(small: Make) -> None:
     priced = ("cluster.node.price=4 USD/h", "cluster.node.power=2 kW")
     found = compare(small(*priced), small(*priced, "cluster.network.bandwidth=1 Gbit/s"))
-    told = {effect.name: effect for effect in found.effects}
+    result = {effect.name: effect for effect in found.effects}
     for name in ("cost of a million samples", "cost of a million tokens"):
-        assert told[name].change == pytest.approx(1 / found.ratio - 1)
-        assert told[name].high == pytest.approx(1 / found.apart.low - 1)
+        assert result[name].change == pytest.approx(1 / found.ratio - 1)
+        assert result[name].high == pytest.approx(1 / found.apart.low - 1)
 
 
 def test_the_table_names_units_in_its_columns(small: Make) -> None:
@@ -134,7 +134,7 @@ def test_the_table_names_units_in_its_columns(small: Make) -> None:
     assert table.loc["a", [f"{name}_s" for name in BREAKDOWN]].sum() == pytest.approx(table.loc["a", "step_time_s"])
 
 
-def test_what_does_not_fit_is_told_with_what_to_do(small: Make) -> None:
+def test_a_model_that_does_not_fit_is_reported_with_a_remedy(small: Make) -> None:
     text = describe(compare(small(), small("model.layers=48", "model.hidden=1024", "cluster.device.memory=6 GiB")))
     assert "B does not fit into its devices' memory" in text
 
@@ -150,10 +150,10 @@ def test_the_command_for_people_and_for_programs(capsys: pytest.CaptureFixture[s
     assert scaleproof.main(arguments) == 0
     assert "strategy.overlap" in capsys.readouterr().out
     assert scaleproof.main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["changed"] == [{"field": "strategy.overlap", "a": "true", "b": "false"}]
-    assert sum(part["change_s"] for part in told["parts"][:-1]) == pytest.approx(told["parts"][-1]["change_s"])
-    assert 0 <= told["probability_b_faster"] <= 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["changed"] == [{"field": "strategy.overlap", "a": "true", "b": "false"}]
+    assert sum(part["change_s"] for part in result["parts"][:-1]) == pytest.approx(result["parts"][-1]["change_s"])
+    assert 0 <= result["probability_b_faster"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_the_command_for_people_and_for_programs(capsys: pytest.CaptureFixture[s
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["compare", *arguments]) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert len(told.err.splitlines()) == 1
-    assert told.out == ""
+    result = capsys.readouterr()
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+    assert result.out == ""
 
 
-def test_a_line_tells_shares_or_factors_and_a_unit_once() -> None:
+def test_a_line_gives_shares_or_factors_and_the_unit_once() -> None:
     few, many = Effect("step time", "s", 2.0, 1.0, -0.6, -0.4), Effect("throughput", "samples/s", 1.0, 9.0, 1.5, 14.0)
     assert _effect(few) == ("step time", "2.00 s", "1.00 s", "-50.0 %", "-60.0 to -40.0 %")
     assert _effect(many) == ("samples/s", "1", "9", "9 x", "2.5 to 15 x")

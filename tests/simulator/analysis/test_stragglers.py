@@ -16,7 +16,7 @@ from scaleproof.simulator.scenario.schema import Scenario
 from tests.simulator.strategy.parameter_server.test_strategy import FREE, PLAIN, servers
 
 Make = Callable[..., Scenario]
-APART = ("cluster.nodes=64", "cluster.node.devices=1")
+SEPARATE_NODES = ("cluster.nodes=64", "cluster.node.devices=1")
 TAIL = "tail: {share: 0.1, slowdown: 3, shape: 6}"
 STRAGGLER = "stragglers: [{ranks: 2, slowdown: 2}]"
 
@@ -24,7 +24,7 @@ STRAGGLER = "stragglers: [{ranks: 2, slowdown: 2}]"
 def found(small: Make, *kinds: str, workers: int = 4, bound: int = 3, more: tuple[str, ...] = ()) -> Uneven:
     """Of workers for whom nothing but compute takes time."""
     given = f"unevenness={{{', '.join(kinds)}}}"
-    return uneven(small(servers(workers, 1), *APART, *PLAIN, *FREE, given, *more), 1, bound)
+    return uneven(small(servers(workers, 1), *SEPARATE_NODES, *PLAIN, *FREE, given, *more), 1, bound)
 
 
 def left(found: Uneven, kind: str) -> dict[str, float]:
@@ -73,7 +73,7 @@ def test_spells_that_are_short_are_absorbed_by_a_bound_and_long_ones_are_not(sma
     modes = {"mode": "synchronous"}, {"mode": "stale_synchronous", "bound": 5}, {"mode": "asynchronous"}
 
     def step_s(fields: Mapping[str, object], *more: str) -> float:
-        return timed(small(servers(4, 1, **fields), *APART, *PLAIN, *FREE, *more)).step_time_s
+        return timed(small(servers(4, 1, **fields), *SEPARATE_NODES, *PLAIN, *FREE, *more)).step_time_s
 
     even_s = step_s(modes[0])
     short, long = (
@@ -99,7 +99,7 @@ def test_all_kinds_come_alone_and_together(small: Make) -> None:
 
 def test_what_cannot_be_is_said_in_its_place(small: Make) -> None:
     """The ring has no server to be slow."""
-    found = uneven(small(servers(4, 1), *APART, *PLAIN, "unevenness={stragglers: [{ranks: 4, slowdown: 3}]}"))
+    found = uneven(small(servers(4, 1), *SEPARATE_NODES, *PLAIN, "unevenness={stragglers: [{ranks: 4, slowdown: 3}]}"))
     assert found.cells["stragglers"]["ring"].samples_per_s is None
     text = describe(found)
     assert "–" in text
@@ -109,12 +109,12 @@ def test_what_cannot_be_is_said_in_its_place(small: Make) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ((servers(4, 1),), "unevenness: the scenario says nothing"),
-        (("unevenness.compute_jitter=0.1",), "strategy.kind: a data_parallel always waits"),
+        ((servers(4, 1),), "unevenness: missing from the scenario"),
+        (("unevenness.compute_jitter=0.1",), "strategy.kind: data_parallel is always synchronous"),
         ((servers(4, 1, mode="asynchronous", units=40), "unevenness.compute_jitter=0.1"), "strategy.units"),
     ],
 )
-def test_what_has_no_answer_is_refused(small: Make, changes: tuple[str, ...], problem: str) -> None:
+def test_invalid_input_is_refused(small: Make, changes: tuple[str, ...], problem: str) -> None:
     with pytest.raises((InputError, FieldError), match=problem):
         uneven(small(*changes))
 

@@ -1,6 +1,6 @@
 """Collectives message by message: engines against each other, against closed forms and against what no network can break.
 
-One check of invariants for every algorithm on every topology; one of agreement; textbook formulas where nothing is shared.
+Invariants of every algorithm on every topology; equal times by engine and formula; textbook formulas where nothing is shared.
 """
 
 from __future__ import annotations

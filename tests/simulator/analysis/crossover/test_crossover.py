@@ -78,7 +78,7 @@ def test_at_a_border_both_take_the_same_time(ring_and_servers: Crossover, path: 
         assert both[0] / both[1] == pytest.approx(1, abs=TIE + TOLERANCE)
 
 
-def test_beside_a_border_they_win_that_are_said_to(ring_and_servers: Crossover, path: Path) -> None:
+def test_next_to_a_border_the_strategies_win_that_it_names(ring_and_servers: Crossover, path: Path) -> None:
     for y in (4, 8):
         for x_Bps in (2e7, 5e7, 1e8, 4e8, 2e9):
             winner = [name for begin, name in ring_and_servers.segments(y) if begin <= x_Bps][-1]
@@ -126,7 +126,7 @@ def test_nodes_are_added_for_servers_that_need_them(path: Path) -> None:
     assert all(not point.problem for point in found.points)
 
 
-def test_what_does_not_fit_never_wins_and_is_told(path: Path) -> None:
+def test_a_strategy_that_does_not_fit_never_wins_and_is_reported(path: Path) -> None:
     small = ("training.optimizer=adam", "cluster.device.memory=0.5 GiB")
     sizes = crossover(path, "cluster.network.bandwidth", "model.hidden=64,4096", ["ring"], 2, small)
     assert sizes.winners[sizes.x.values[0], 64] == "ring"
@@ -137,9 +137,9 @@ def test_what_does_not_fit_never_wins_and_is_told(path: Path) -> None:
     assert ".  none can be trained" in text
 
 
-def test_small_letters_tell_that_one_that_does_not_fit_would_be_faster(path: Path) -> None:
-    held = ("training.optimizer=adam", "batch={per_worker: 8}", "strategy.workers=2")
-    found = crossover(path, "cluster.device.memory=1 GiB..8 GiB", "model.hidden=1024", ["ring", "ps-1"], 5, held)
+def test_small_letters_mark_a_faster_strategy_that_does_not_fit(path: Path) -> None:
+    overrides = ("training.optimizer=adam", "batch={per_worker: 8}", "strategy.workers=2")
+    found = crossover(path, "cluster.device.memory=1 GiB..8 GiB", "model.hidden=1024", ["ring", "ps-1"], 5, overrides)
     (border,) = found.borders
     assert (border.below, border.above, border.low) == ("ps-1", "ring", None)
     assert all(point.fits for point in found.points if found.winners[point.x, point.y] == point.strategy)
@@ -193,7 +193,7 @@ def test_contenders_may_name_their_frameworks(small: Make) -> None:
     assert named.strategy(scenario, {}) == own.strategy(scenario, {})
 
 
-def test_each_contender_tells_what_it_is_trained_in(path: Path) -> None:
+def test_each_strategy_names_its_framework(path: Path) -> None:
     x, y = "cluster.network.bandwidth=10 Gbit/s..100 Gbit/s", "workers=4,8"
     found = crossover(path, x, y, ["ring", "ring@ideal", "ps-2", "ps-2@pytorch-ddp"], 2)
     words = {name: found.framework_words(name) for name in found.strategies}
@@ -239,29 +239,29 @@ def test_axes_go_around_what_the_scenario_says_and_as_far_as_there_are_devices(s
             ["--set", "cluster.network=null", "--set", "cluster.nodes=1", "--x", "cluster.network.bandwidth"],
             "the scenario has no cluster.network; set it first",
         ),
-        (["--x", "name"], "the scenario says small there, which is no number"),
-        (["--x", "strategy.overlap"], "the scenario says true there, which is no number"),
+        (["--x", "name"], "the scenario says small there, which is not a number"),
+        (["--x", "strategy.overlap"], "the scenario says true there, which is not a number"),
         (["--x", "cluster.network.bandwidth=1..2"], "'1' has no unit; write a bandwidth"),
         (["--x", "cluster.network.bandwidth=2 GB/s..1 GB/s"], "2 GB/s is not below 1 GB/s"),
-        (["--x", "cluster.network.bandwidth=1 GB/s"], "'1 GB/s' is no range; write it as FROM..TO"),
+        (["--x", "cluster.network.bandwidth=1 GB/s"], "'1 GB/s' is not a range; write it as FROM..TO"),
         (["--x", "cluster.network.overhead"], "give a range, as in cluster.network.overhead=FROM..TO"),
         (["--y", "cluster.network.bandwidth"], "the same field as x"),
-        (["--y", "workers=two"], "'two' is no whole number"),
+        (["--y", "workers=two"], "'two' is not a whole number"),
         (["--y", "workers=0"], "0 is not above zero"),
         (["--y", "workers=5..7"], "no power of two lies between 5 and 7"),
         (["--points", "1"], "a map has 2 to 200 points along x"),
-        (["--strategies", "rong"], "'rong' is none; give some of scenario, allreduce, ring"),
-        (["--strategies", "ps-0"], "'ps-0' is none"),
-        (["--strategies", "ring,ring"], "ring comes twice"),
+        (["--strategies", "rong"], "unknown strategy 'rong'; choose from scenario, allreduce, ring"),
+        (["--strategies", "ps-0"], "unknown strategy 'ps-0'"),
+        (["--strategies", "ring,ring"], "ring is given twice"),
         (["--y", "strategy.stages=1,2"], "strategy has no field 'stages'"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaleproof.main(["crossover", str(path), *arguments]) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert len(told.err.splitlines()) == 1
-    assert told.out == ""
+    result = capsys.readouterr()
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
+    assert result.out == ""
 
 
 def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
@@ -279,10 +279,10 @@ def test_the_command_prints_a_map_and_writes_tables_and_a_picture(
     assert {one.name for one in out.iterdir()} == {"points.csv", "borders.csv", "crossover.png"}
     assert (out / "points.csv").read_text().startswith("cluster.network.bandwidth_Bps,strategy.workers,strategy,")
     assert scaleproof.main([*arguments, *overrides, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["x"]["unit"] == "B/s"
-    assert len(told["points"]) == 6
-    assert [one["above"] for one in told["borders"]] == ["ring"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["x"]["unit"] == "B/s"
+    assert len(result["points"]) == 6
+    assert [one["above"] for one in result["borders"]] == ["ring"]
 
 
 def test_the_table_has_a_row_for_each_strategy_at_each_point(ring_and_servers: Crossover) -> None:

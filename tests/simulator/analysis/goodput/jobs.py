@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.goodput.failure_history import Chances, Supply
-from scaleproof.simulator.analysis.goodput.renewal import Times
+from scaleproof.simulator.analysis.goodput.failure_history import FailureMix, NodeSupply
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes
 
 # eight failures a day, ten minutes each to notice and to restart
-USUAL: Final = Times(
+USUAL: Final = InterruptionTimes(
     failures_per_s=8 / 86400,
     planned_per_s=0.0,
     detection_s=600.0,
@@ -25,14 +25,14 @@ USUAL: Final = Times(
 )
 
 
-def times(**changed: Any) -> Times:
+def times(**changed: Any) -> InterruptionTimes:
     return replace(USUAL, **changed)
 
 
 @dataclass
 class PlainSizes:
-    """In the place of `Sizes`: `nodes` workers of a node each, which are as fast together as they are many. Where it shrinks,
-    workers come in pairs if `paired`."""
+    """Replaces `ElasticSizes`: `nodes` workers of one node each, with throughput proportional to their number. If it shrinks
+    and is `paired`, the number of workers is even."""
 
     nodes: int = 10
     shrinks: bool = False
@@ -59,19 +59,19 @@ class PlainSizes:
         return workers / self.nodes
 
 
-def of_nodes(rates: Times, nodes: int = 10) -> Chances:
+def of_nodes(rates: InterruptionTimes, nodes: int = 10) -> FailureMix:
     """All failures are of nodes, each of which is lost."""
     one, none = np.ones(1), np.zeros(1, dtype=np.int64)
-    return Chances(rates.failures_per_s / nodes, 0.0, one, one, np.ones(1, dtype=np.int64), none)
+    return FailureMix(rates.failures_per_s / nodes, 0.0, one, one, np.ones(1, dtype=np.int64), none)
 
 
-def of_the_job(rates: Times) -> Chances:
+def of_the_job(rates: InterruptionTimes) -> FailureMix:
     """No failure takes a node."""
     one, none = np.ones(1), np.zeros(1, dtype=np.int64)
-    return Chances(0.0, rates.failures_per_s, one, one, none, none)
+    return FailureMix(0.0, rates.failures_per_s, one, one, none, none)
 
 
-def followed(rates: Times, supply: Supply, nodes: int, interval_s: float, end_s: float, seed: int) -> float:
+def followed(rates: InterruptionTimes, supply: NodeSupply, nodes: int, interval_s: float, end_s: float, seed: int) -> float:
     """The effective ratio of a job that waits for nodes, checkpoint after checkpoint and failure after failure."""
     chance = random.Random(seed)
     now_s, useful_s, spares = 0.0, 0.0, supply.spares
@@ -88,7 +88,7 @@ def followed(rates: Times, supply: Supply, nodes: int, interval_s: float, end_s:
             now_s += rates.detection_s
             if spares is not None:
                 away_s += [now_s + supply.repair_s] * broken
-                # as many as there are beside the spares are missing
+                # nodes in repair beyond the number of spares are missing
                 while sum(back_s > now_s for back_s in away_s) > spares:
                     now_s = min(back_s for back_s in away_s if back_s > now_s)
             broken = 0
@@ -99,7 +99,7 @@ def followed(rates: Times, supply: Supply, nodes: int, interval_s: float, end_s:
     return useful_s / end_s
 
 
-def _trained_s(rates: Times, interval_s: float, length_s: float, kept: bool) -> float:
+def _trained_s(rates: InterruptionTimes, interval_s: float, length_s: float, kept: bool) -> float:
     """Useful time of a piece, by going through it."""
     now_s, done_s, valid_s, writing_until_s = 0.0, 0.0, 0.0, -1.0
     snapshot_s, next_s = 0.0, interval_s

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.goodput.failure_history import Supply, simulate
-from scaleproof.simulator.analysis.goodput.renewal import Times, optimum_s, ratio
-from scaleproof.simulator.analysis.goodput.time_shares import PARTS, Shares
+from scaleproof.simulator.analysis.goodput.failure_history import NodeSupply, simulate
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes, optimum_s, ratio
+from scaleproof.simulator.analysis.goodput.time_shares import PARTS, TimeShares
 from tests.simulator.analysis.goodput.jobs import USUAL, PlainSizes, followed, of_nodes, of_the_job, times
 
 DAY_S = 86400.0
-ALWAYS = Supply(None, 0.0)
+ALWAYS = NodeSupply(None, 0.0)
 ASYNCHRONOUS = times(stall_s=5.0, writing_s=900.0, slowdown=0.1)
 PLANNED = times(planned_per_s=4 / DAY_S, planned_s=1200.0)
 
 
 def shares(
-    job: Times, supply: Supply = ALWAYS, sizes: PlainSizes | None = None, days: float = 20, samples: int = 100
-) -> Shares:
+    job: InterruptionTimes, supply: NodeSupply = ALWAYS, sizes: PlainSizes | None = None, days: float = 20, samples: int = 100
+) -> TimeShares:
     history = simulate(job, of_nodes(job), supply, sizes or PlainSizes(), days * DAY_S, samples)  # type: ignore[arg-type]
-    return Shares(history, job)
+    return TimeShares(history, job)
 
 
 def near(found: np.ndarray, expected: float, bias: float = 2e-3) -> bool:
@@ -35,13 +35,13 @@ def near(found: np.ndarray, expected: float, bias: float = 2e-3) -> bool:
 
 @pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS, PLANNED, times(failures_per_s=40 / DAY_S)])
 @pytest.mark.parametrize("interval_s", [1000.0, 10_000.0])
-def test_it_is_the_closed_form_where_nodes_are_always_at_hand(job: Times, interval_s: float) -> None:
+def test_it_is_the_closed_form_where_nodes_are_always_at_hand(job: InterruptionTimes, interval_s: float) -> None:
     assert near(shares(job).useful(interval_s), ratio(job, interval_s))
 
 
 @pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS])
-@pytest.mark.parametrize("supply", [ALWAYS, Supply(2, DAY_S), Supply(0, 7200.0)])
-def test_it_is_what_jobs_that_are_followed_give(job: Times, supply: Supply) -> None:
+@pytest.mark.parametrize("supply", [ALWAYS, NodeSupply(2, DAY_S), NodeSupply(0, 7200.0)])
+def test_it_is_what_jobs_that_are_followed_give(job: InterruptionTimes, supply: NodeSupply) -> None:
     one_by_one = np.array([followed(job, supply, 10, 3600.0, 10 * DAY_S, seed) for seed in range(100)])
     found = shares(job, supply, days=10).useful(3600.0)
     error = math.hypot(one_by_one.std(), found.std()) / math.sqrt(100)
@@ -56,16 +56,16 @@ def test_without_spares_each_failure_waits_for_its_repair() -> None:
     back_s = (math.expm1(rate * USUAL.detection_s) / rate + wait_s + (1 - through) / rate) / through
     useful_s = interval_s / math.expm1(rate * (interval_s + USUAL.stall_s))
     expected = useful_s / (1 / rate + back_s)
-    assert near(shares(USUAL, Supply(0, wait_s)).useful(interval_s), expected)
+    assert near(shares(USUAL, NodeSupply(0, wait_s)).useful(interval_s), expected)
 
 
 def test_enough_spares_are_as_good_as_any_number() -> None:
-    always, many = shares(USUAL).useful(3600.0), shares(USUAL, Supply(100, DAY_S)).useful(3600.0)
+    always, many = shares(USUAL).useful(3600.0), shares(USUAL, NodeSupply(100, DAY_S)).useful(3600.0)
     assert many == pytest.approx(always)
 
 
 def test_the_more_spares_the_less_is_waited() -> None:
-    waited = [shares(USUAL, Supply(spares, DAY_S)).parts(3600.0)["waiting for nodes"].mean() for spares in (2, 6, 10, 40)]
+    waited = [shares(USUAL, NodeSupply(spares, DAY_S)).parts(3600.0)["waiting for nodes"].mean() for spares in (2, 6, 10, 40)]
     assert waited == sorted(waited, reverse=True)
     assert waited[0] > 0.3
     assert waited[-1] == 0.0
@@ -75,13 +75,13 @@ def test_the_time_that_is_waited_is_erlangs() -> None:
     """Repairs are an M/G/c/c queue, c one more than there are spares: nothing fails while all are in use, which is when
     training waits (Erlang 1917, whatever the distribution of repairs: Sevastyanov 1957)."""
     job, spares, offered = times(detection_s=0.0, restart_s=0.0, failures_per_s=4 / DAY_S), 5, 4
-    waited = shares(job, Supply(spares, DAY_S), days=100).parts(3600.0)["waiting for nodes"]
+    waited = shares(job, NodeSupply(spares, DAY_S), days=100).parts(3600.0)["waiting for nodes"]
     terms = [offered**n / math.factorial(n) for n in range(spares + 2)]
     assert near(waited, terms[-1] / sum(terms))
 
 
 def test_to_shrink_is_better_than_to_wait_where_repairs_take_long() -> None:
-    supply = Supply(0, DAY_S)
+    supply = NodeSupply(0, DAY_S)
     waits, shrinks = (shares(USUAL, supply, PlainSizes(shrinks=shrink)) for shrink in (False, True))
     assert shrinks.useful(3600.0).mean() > 1.5 * waits.useful(3600.0).mean()
     parts = shrinks.parts(3600.0)
@@ -93,7 +93,7 @@ def test_to_shrink_is_better_than_to_wait_where_repairs_take_long() -> None:
 def test_where_a_node_is_never_back_the_rest_goes_on() -> None:
     """Each failure takes a tenth of the speed, of nodes that fail one by one; after the last there is nothing."""
     job = times(failures_per_s=1e-3, detection_s=0.0, restart_s=0.0, stall_s=0.0)
-    found = shares(job, Supply(0, 1e9), PlainSizes(shrinks=True), days=30)
+    found = shares(job, NodeSupply(0, 1e9), PlainSizes(shrinks=True), days=30)
     assert found.history.failures.max() == 10
     # k nodes last 1 / (k · 1e-4) s, at k tenths of the speed: 1000 s for each number of nodes
     work_s = (found.useful(1.0) + found.parts(1.0)["fewer workers"] + found.parts(1.0)["lost work"]) * 30 * DAY_S
@@ -113,12 +113,19 @@ def test_where_a_node_is_never_back_the_rest_goes_on() -> None:
     st.booleans(),
 )
 def test_parts_add_up_to_all(
-    job: Times, per_day: float, spares: int | None, repair_s: float, shrinks: bool, paired: bool, interval_s: float, saved: bool
+    job: InterruptionTimes,
+    per_day: float,
+    spares: int | None,
+    repair_s: float,
+    shrinks: bool,
+    paired: bool,
+    interval_s: float,
+    saved: bool,
 ) -> None:
     job = replace(job, failures_per_s=per_day / DAY_S)
-    supply, sizes = Supply(spares, repair_s), PlainSizes(shrinks=shrinks, paired=paired)
+    supply, sizes = NodeSupply(spares, repair_s), PlainSizes(shrinks=shrinks, paired=paired)
     history = simulate(job, of_nodes(job), supply, sizes, 5 * DAY_S, 20, saved=saved)  # type: ignore[arg-type]
-    parts = Shares(history, job).parts(interval_s)
+    parts = TimeShares(history, job).parts(interval_s)
     assert tuple(parts) == PARTS
     assert sum(parts.values()) == pytest.approx(np.ones(20), abs=1e-9)
     assert all((share >= -1e-12).all() for share in parts.values())
@@ -132,16 +139,16 @@ def test_failures_come_as_often_as_they_should() -> None:
 
 
 def test_what_takes_no_node_needs_no_spare() -> None:
-    history = simulate(USUAL, of_the_job(USUAL), Supply(0, 1e9), PlainSizes(), 10 * DAY_S, 50)  # type: ignore[arg-type]
+    history = simulate(USUAL, of_the_job(USUAL), NodeSupply(0, 1e9), PlainSizes(), 10 * DAY_S, 50)  # type: ignore[arg-type]
     assert not history.down_s[3].any()
     assert history.failures.mean() == pytest.approx(80, rel=0.05)
 
 
-def test_the_same_seed_tells_the_same() -> None:
+def test_the_same_seed_gives_the_same_history() -> None:
     def once(seed: int) -> np.ndarray:
         sizes = PlainSizes(shrinks=True)
-        history = simulate(USUAL, of_nodes(USUAL), Supply(1, 3e4), sizes, 5 * DAY_S, 20, seed)  # type: ignore[arg-type]
-        return Shares(history, USUAL).useful(3600.0)
+        history = simulate(USUAL, of_nodes(USUAL), NodeSupply(1, 3e4), sizes, 5 * DAY_S, 20, seed)  # type: ignore[arg-type]
+        return TimeShares(history, USUAL).useful(3600.0)
 
     assert (once(1) == once(1)).all()
     assert (once(1) != once(2)).any()
@@ -151,7 +158,7 @@ def test_what_no_checkpoint_has_at_the_end_is_lost_unless_it_is_saved() -> None:
     """In windows of training that goes on."""
     job = times(failures_per_s=1 / 60, restart_s=3600.0)
     ends, goes_on = (
-        Shares(simulate(job, of_the_job(job), ALWAYS, PlainSizes(), DAY_S / 8, 20, saved=saved), job)  # type: ignore[arg-type]
+        TimeShares(simulate(job, of_the_job(job), ALWAYS, PlainSizes(), DAY_S / 8, 20, saved=saved), job)  # type: ignore[arg-type]
         for saved in (True, False)
     )
     assert goes_on.useful(3600.0).max() == 0.0
@@ -159,7 +166,7 @@ def test_what_no_checkpoint_has_at_the_end_is_lost_unless_it_is_saved() -> None:
 
 
 @pytest.mark.parametrize("job", [USUAL, ASYNCHRONOUS, times(stall_s=300.0)])
-def test_the_simulated_optimum_is_found_where_the_closed_form_has_it(job: Times) -> None:
+def test_the_simulated_optimum_is_found_where_the_closed_form_has_it(job: InterruptionTimes) -> None:
     found = shares(job, samples=200)
     simulated_s = optimum_s(lambda interval_s: float(found.useful(interval_s).mean()), 1000.0, DAY_S, 0.01)
     exact_s = optimum_s(lambda interval_s: ratio(job, interval_s), 1000.0, DAY_S)
@@ -172,4 +179,4 @@ def test_a_part_of_the_samples_is_like_all() -> None:
     found = shares(USUAL)
     part = found.history.part(len(found.history.sample) // 4)
     assert part.samples == 25
-    assert Shares(part, USUAL).useful(3600.0) == pytest.approx(found.useful(3600.0)[:25])
+    assert TimeShares(part, USUAL).useful(3600.0) == pytest.approx(found.useful(3600.0)[:25])

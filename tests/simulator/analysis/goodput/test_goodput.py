@@ -21,7 +21,7 @@ from scaleproof.commands.text.goodput import describe
 from scaleproof.simulator.analysis.goodput import PARTS, goodput
 from scaleproof.simulator.analysis.goodput.components import counts
 from scaleproof.simulator.analysis.goodput.elastic_sizes import ElasticSizes
-from scaleproof.simulator.analysis.goodput.rates import setting
+from scaleproof.simulator.analysis.goodput.rates import failure_rates
 from scaleproof.simulator.common.errors import FieldError, InputError, ScenarioError
 from scaleproof.simulator.predict import timed
 from scaleproof.simulator.scenario.dump import dump
@@ -50,7 +50,7 @@ def found(make: Make, *sets: str, days: float = 10, samples: int = 30) -> Any:
 
 def test_rates_of_components_add_up(small: Make) -> None:
     """24 GPUs on six nodes of four."""
-    job = setting(small(*FAILING))
+    job = failure_rates(small(*FAILING))
     assert job.counts == {"gpu": 24, "host": 6, "nic": 6, "switch": 1, "job": 1}
     assert job.times.failures_per_s == pytest.approx((24 / 100 + 6 / 50) / DAY_S)
     assert job.chances.node_per_s * 6 == pytest.approx(job.times.failures_per_s)
@@ -81,15 +81,15 @@ def test_on_one_node_there_is_no_network_to_fail(small: Make) -> None:
 
 def test_a_checkpoint_is_what_training_needs_to_go_on(small: Make) -> None:
     parameters = sum(layer.parameters for layer in small().model.build_layers())
-    plain, adam = (setting(small(*FAILING, f"training.optimizer={name}")).saving.size_bytes for name in ("sgd", "adam"))
+    plain, adam = (failure_rates(small(*FAILING, f"training.optimizer={name}")).saving.size_bytes for name in ("sgd", "adam"))
     assert plain == 4 * parameters
     assert adam == 12 * parameters
-    assert setting(small(*FAILING, "training.optimizer=adam", "training.zero=3")).saving.size_bytes == adam
+    assert failure_rates(small(*FAILING, "training.optimizer=adam", "training.zero=3")).saving.size_bytes == adam
 
 
 def test_the_slower_of_storage_and_nodes_writes(small: Make) -> None:
     def stall_s(checkpoint: str) -> float:
-        return setting(small(*FAILING, f"reliability.checkpoint={checkpoint}")).saving.stall_s
+        return failure_rates(small(*FAILING, f"reliability.checkpoint={checkpoint}")).saving.stall_s
 
     assert stall_s("{size: 6 GB, bandwidth: 1 GB/s}") == pytest.approx(6)
     assert stall_s("{size: 6 GB, bandwidth: 1 GB/s, node_bandwidth: 1 MB/s}") == pytest.approx(1000)
@@ -99,37 +99,37 @@ def test_the_slower_of_storage_and_nodes_writes(small: Make) -> None:
 
 def test_a_restart_loads_the_checkpoint(small: Make) -> None:
     sets = (*FAILING, "reliability.reschedule=1 min", "reliability.checkpoint={size: 6 GB, bandwidth: 1 GB/s}")
-    assert setting(small(*sets)).times.restart_s == pytest.approx(60 + 300 + 6)
-    assert setting(small(*sets, "reliability.checkpoint.load_bandwidth=3 GB/s")).times.restart_s == pytest.approx(362)
+    assert failure_rates(small(*sets)).times.restart_s == pytest.approx(60 + 300 + 6)
+    assert failure_rates(small(*sets, "reliability.checkpoint.load_bandwidth=3 GB/s")).times.restart_s == pytest.approx(362)
 
 
 @pytest.mark.parametrize(
     "sets", [(), SPARES, (*SHRINKING, *ONLY_COMPUTE), ("reliability.planned={every: 1 d, takes: 10 min}",)]
 )
 def test_parts_add_up_to_the_days(small: Make, sets: tuple[str, ...]) -> None:
-    told = found(small, *sets)
-    parts = told.parts()
+    result = found(small, *sets)
+    parts = result.parts()
     assert tuple(parts.index) == PARTS
     assert parts["share"].sum() == pytest.approx(1, abs=1e-9)
     assert parts["days"].sum() == pytest.approx(10)
     assert ((parts["share_low"] <= parts["share_high"]) & (parts["share"] >= 0)).all()
-    assert told.interval[0] <= told.ratio <= told.interval[1]
-    assert told.goodput_samples_per_s == pytest.approx(told.ratio * told.samples_per_s)
-    assert json.loads(json.dumps(told.plain()))["ratio"] == told.ratio
+    assert result.interval[0] <= result.ratio <= result.interval[1]
+    assert result.goodput_samples_per_s == pytest.approx(result.ratio * result.samples_per_s)
+    assert json.loads(json.dumps(result.plain()))["ratio"] == result.ratio
 
 
-def test_both_ways_to_tell_it_agree(small: Make) -> None:
-    told = found(small, days=50, samples=200)
-    assert told.ratio == pytest.approx(told.expected, abs=2e-3)
-    assert told.failures == pytest.approx(50 * 0.36, rel=0.1)
+def test_closed_form_and_simulation_agree(small: Make) -> None:
+    result = found(small, days=50, samples=200)
+    assert result.ratio == pytest.approx(result.expected, abs=2e-3)
+    assert result.failures == pytest.approx(50 * 0.36, rel=0.1)
 
 
 def test_the_interval_may_be_given_in_steps(small: Make) -> None:
     step_s = timed(small("strategy.workers=24")).step_time_s
-    told = found(small, "reliability.checkpoint.steps=100")
-    assert told.interval_s == pytest.approx(100 * step_s)
-    assert not told.is_optimum
-    assert told.ratio < found(small).ratio
+    result = found(small, "reliability.checkpoint.steps=100")
+    assert result.interval_s == pytest.approx(100 * step_s)
+    assert not result.is_optimum
+    assert result.ratio < found(small).ratio
 
 
 def test_no_other_interval_is_better_than_the_optimum(small: Make) -> None:
@@ -142,8 +142,8 @@ def test_no_other_interval_is_better_than_the_optimum(small: Make) -> None:
 
 
 def test_half_of_what_is_lost_helps(small: Make) -> None:
-    told = found(small)
-    assert all(ratio > told.expected for ratio in told.halved.values())
+    result = found(small)
+    assert all(ratio > result.expected for ratio in result.halved.values())
 
 
 def test_fewer_workers_are_as_fast_as_they_are_predicted(small: Make) -> None:
@@ -178,23 +178,23 @@ def test_shrinking_keeps_training_where_waiting_stops_it(small: Make) -> None:
 
 @pytest.mark.parametrize(("repair", "in_repair"), [("12 h", 0.18), ("30 d", 10.8), ("10000 d", 3600.0)])
 def test_enough_spares_are_a_poisson_quantile(small: Make, repair: str, in_repair: float) -> None:
-    told = found(small, "reliability.spares=0", f"reliability.repair={repair}", samples=1)
-    assert told.in_repair == pytest.approx(in_repair)
-    assert told.enough_spares == pytest.approx(poisson.ppf(0.99, in_repair), abs=1)
+    result = found(small, "reliability.spares=0", f"reliability.repair={repair}", samples=1)
+    assert result.in_repair == pytest.approx(in_repair)
+    assert result.enough_spares == pytest.approx(poisson.ppf(0.99, in_repair), abs=1)
 
 
 def test_with_enough_spares_hardly_any_time_is_waited(small: Make) -> None:
     sets = ("reliability.spares=0", "reliability.repair=10 d")
     enough = found(small, *sets).enough_spares
-    told = found(small, *sets, f"reliability.spares={enough}", days=100)
-    assert told.shares["waiting for nodes"][0] < 0.01
+    result = found(small, *sets, f"reliability.spares={enough}", days=100)
+    assert result.shares["waiting for nodes"][0] < 0.01
 
 
 def test_where_fewer_workers_are_faster_that_is_said(small: Make) -> None:
     """Messages of as many samples in all take longer, the more there are to exchange them."""
-    told = found(small, *SHRINKING, "cluster.network.latency=1 s", days=30)
-    assert told.shares["fewer workers"][0] < 0
-    assert "fewer workers are faster" in describe(told)
+    result = found(small, *SHRINKING, "cluster.network.latency=1 s", days=30)
+    assert result.shares["fewer workers"][0] < 0
+    assert "fewer workers are faster" in describe(result)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_where_fewer_workers_are_faster_that_is_said(small: Make) -> None:
         (("reliability.checkpoint.slowdown=0.5",), "need asynchronous checkpoints"),
         (
             ("reliability.checkpoint={bandwidth: 1 kB/s, asynchronous: true, copy_bandwidth: 1 GB/s, interval: 1 min}",),
-            "still written",
+            "still being written",
         ),
         (
             ("reliability.checkpoint={bandwidth: 1 B/s, asynchronous: true, copy_bandwidth: 1 GB/s}",),
@@ -226,10 +226,10 @@ def test_where_fewer_workers_are_faster_that_is_said(small: Make) -> None:
         (("reliability.spares=3",), "spares run out; give repair"),
         (("reliability.shortage=shrink",), "give spares"),
         ((*SHRINKING, "reliability.least_workers=25"), "reliability.least_workers: the job has 24 workers"),
-        ((*SHRINKING, "strategy={kind: pipeline, stages: 4, microbatches: 4}"), "a pipeline has no workers to go on without"),
+        ((*SHRINKING, "strategy={kind: pipeline, stages: 4, microbatches: 4}"), "pipeline cannot continue with fewer workers"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(small: Make, sets: tuple[str, ...], problem: str) -> None:
+def test_invalid_input_is_refused_with_one_line(small: Make, sets: tuple[str, ...], problem: str) -> None:
     with pytest.raises((FieldError, ScenarioError)) as caught:
         goodput(small(*FAILING, *sets), 10)
     assert problem in str(caught.value)
@@ -246,25 +246,25 @@ def test_days_and_samples_that_cannot_be_are_refused(small: Make, days: float, s
 
 def test_a_billion_days_take_no_longer(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 500)
-    told = found(small, days=1e9, samples=20)
-    assert told.simulated_days < 1e6
-    assert told.ratio == pytest.approx(told.expected, abs=2e-3)
-    assert told.failures == pytest.approx(0.36e9, rel=0.05)
-    assert "are simulated" in describe(told)
+    result = found(small, days=1e9, samples=20)
+    assert result.simulated_days < 1e6
+    assert result.ratio == pytest.approx(result.expected, abs=2e-3)
+    assert result.failures == pytest.approx(0.36e9, rel=0.05)
+    assert "are simulated" in describe(result)
 
 
 def test_where_nothing_gets_done_that_is_said(small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 500)
-    told = found(small, "reliability.mtbf={gpu: 10 s}", "reliability.checkpoint.interval=1 min", days=54, samples=10)
-    assert told.simulated_days < 1
-    assert told.ratio == 0.0
-    assert told.expected == pytest.approx(0.0, abs=1e-12)
-    assert "nothing gets done" in describe(told)
+    result = found(small, "reliability.mtbf={gpu: 10 s}", "reliability.checkpoint.interval=1 min", days=54, samples=10)
+    assert result.simulated_days < 1
+    assert result.ratio == 0.0
+    assert result.expected == pytest.approx(0.0, abs=1e-12)
+    assert "nothing gets done" in describe(result)
 
 
 def test_a_failure_that_hardly_ever_comes_is_no_reason_to_save(small: Make) -> None:
-    told = found(small, "reliability.mtbf={gpu: 1e10 d}")
-    assert told.ratio == pytest.approx(1.0, abs=1e-6)
+    result = found(small, "reliability.mtbf={gpu: 1e10 d}")
+    assert result.ratio == pytest.approx(1.0, abs=1e-6)
 
 
 lasting = st.sampled_from(["1 ms", "3 s", "10 min", "2 d", "30000000 d"])
@@ -295,23 +295,23 @@ sections = st.fixed_dictionaries(
 
 
 @given(st.builds(dict.__or__, sections, st.just({}) | supplies), st.sampled_from([1e-3, 1.0, 30.0, 1e4, 1e12]))
-def test_whatever_is_asked_there_is_an_answer_or_a_line(section: dict[str, Any], days: float) -> None:
+def test_any_input_gives_a_result_or_a_one_line_error(section: dict[str, Any], days: float) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr("scaleproof.simulator.analysis.goodput._MOST_INTERRUPTIONS", 20)
-        path = Path(folder) / "asked.yaml"
+        path = Path(folder) / "scenario.yaml"
         path.write_text(SMALL.replace("workers: 4", "workers: 24") + yaml.safe_dump({"reliability": section}))
         try:
-            told = goodput(load(path), days, 3)
+            result = goodput(load(path), days, 3)
         except InputError:
             return
-    assert 0 <= told.ratio <= 1.5
-    assert 0 <= told.expected <= 1 + 1e-9
-    assert sum(share for share, _, _ in told.shares.values()) == pytest.approx(1, abs=1e-9)
-    assert "\n" in describe(told)
-    json.dumps(told.plain(), allow_nan=False)
+    assert 0 <= result.ratio <= 1.5
+    assert 0 <= result.expected <= 1 + 1e-9
+    assert sum(share for share, _, _ in result.shares.values()) == pytest.approx(1, abs=1e-9)
+    assert "\n" in describe(result)
+    json.dumps(result.plain(), allow_nan=False)
 
 
-def test_asked_twice_it_tells_the_same(small: Make) -> None:
+def test_results_are_reproducible(small: Make) -> None:
     assert found(small, *SPARES).plain() == found(small, *SPARES).plain()
 
 
@@ -321,12 +321,12 @@ def test_what_is_written_of_a_scenario_has_it(small: Make, tmp_path: Path) -> No
     assert load(tmp_path / "again.yaml").reliability == scenario.reliability
 
 
-def test_a_priced_cluster_tells_what_it_costs(small: Make) -> None:
-    told = found(small, *SPARES, "cluster.node.price=10 USD/h")
-    assert told.cost_USD == pytest.approx(7 * 240 * 10)
-    tokens = told.goodput_samples_per_s * 32 * 10 * DAY_S
-    assert told.cost_USD_per_million == pytest.approx(7 * 240 * 10 / tokens * 1e6)
-    assert "1 spare node" in describe(told)
+def test_a_cluster_with_prices_gives_a_cost(small: Make) -> None:
+    result = found(small, *SPARES, "cluster.node.price=10 USD/h")
+    assert result.cost_USD == pytest.approx(7 * 240 * 10)
+    tokens = result.goodput_samples_per_s * 32 * 10 * DAY_S
+    assert result.cost_USD_per_million == pytest.approx(7 * 240 * 10 / tokens * 1e6)
+    assert "1 spare node" in describe(result)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

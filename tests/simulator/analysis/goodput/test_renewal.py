@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import lambertw
 
-from scaleproof.simulator.analysis.goodput.renewal import Times, daly_first_s, daly_s, optimum_s, ratio, young_s
+from scaleproof.simulator.analysis.goodput.renewal import InterruptionTimes, daly_first_s, daly_s, optimum_s, ratio, young_s
 from tests.simulator.analysis.goodput.jobs import USUAL, times
 
 seconds = st.floats(1.0, 1e5)
 jobs = st.builds(
-    Times,
+    InterruptionTimes,
     failures_per_s=st.floats(1e-8, 1e-2),
     planned_per_s=st.just(0.0) | st.floats(1e-8, 1e-3),
     detection_s=st.just(0.0) | seconds,
@@ -28,7 +28,7 @@ jobs = st.builds(
 
 
 @given(jobs, st.floats(1e3, 1e5))
-def test_without_stops_and_with_synchronous_checkpoints_it_is_dalys_formula(job: Times, interval_s: float) -> None:
+def test_without_stops_and_with_synchronous_checkpoints_it_is_dalys_formula(job: InterruptionTimes, interval_s: float) -> None:
     job = replace(job, planned_per_s=0.0, writing_s=0.0)
     mtbf_s = 1 / job.failures_per_s
     exponent = (job.detection_s + job.restart_s) / mtbf_s
@@ -38,19 +38,19 @@ def test_without_stops_and_with_synchronous_checkpoints_it_is_dalys_formula(job:
 
 
 @given(jobs, st.floats(1e3, 1e5))
-def test_it_is_a_share(job: Times, interval_s: float) -> None:
+def test_it_is_a_share(job: InterruptionTimes, interval_s: float) -> None:
     assert 0 <= ratio(job, interval_s) <= 1 + 1e-12
 
 
 @given(jobs, st.floats(1e3, 1e5))
-def test_rare_failures_leave_what_checkpoints_leave(job: Times, interval_s: float) -> None:
+def test_rare_failures_leave_what_checkpoints_leave(job: InterruptionTimes, interval_s: float) -> None:
     job = replace(job, failures_per_s=1e-15, planned_per_s=0.0)
     left = interval_s / (interval_s + job.stall_s + job.slowdown * job.writing_s)
     assert ratio(job, interval_s) == pytest.approx(left, rel=1e-6)
 
 
 @given(jobs, st.floats(1e3, 1e5), st.floats(1.01, 10))
-def test_worse_is_worse(job: Times, interval_s: float, times_as_much: float) -> None:
+def test_worse_is_worse(job: InterruptionTimes, interval_s: float, times_as_much: float) -> None:
     now = ratio(job, interval_s)
     for name in ("failures_per_s", "detection_s", "restart_s", "stall_s", "writing_s"):
         worse = replace(job, **{name: getattr(job, name) * times_as_much})

@@ -25,7 +25,7 @@ def one(*overrides: str) -> Scenario:
     return load("llama-2-7b-fsdp-a100", (*ONE, *overrides))
 
 
-def held_bytes(scenario: Scenario) -> float:
+def fullest_bytes(scenario: Scenario) -> float:
     return memory(scenario).worst.total_bytes
 
 
@@ -36,7 +36,7 @@ def recomputing(scenario: Scenario, value: object) -> Scenario:
 
 def between(share: float, scenario: Scenario) -> float:
     """Bytes between those with full recomputation (0) and those without any (1)."""
-    none, full = (held_bytes(recomputing(scenario, kind)) for kind in ("none", "full"))
+    none, full = (fullest_bytes(recomputing(scenario, kind)) for kind in ("none", "full"))
     return full + share * (none - full)
 
 
@@ -54,9 +54,9 @@ def test_as_few_blocks_are_recomputed_as_memory_needs(share: float) -> None:
     best = planned.best[0]
     count = best.scenario.training.recompute.layers
     assert count is not None
-    assert best.memory_bytes == pytest.approx(held_bytes(best.scenario))
+    assert best.memory_bytes == pytest.approx(fullest_bytes(best.scenario))
     assert best.memory_bytes <= planned.capacity_bytes
-    assert held_bytes(recomputing(best.scenario, {"layers": count - 1})) > planned.capacity_bytes
+    assert fullest_bytes(recomputing(best.scenario, {"layers": count - 1})) > planned.capacity_bytes
     assert best.run.step_time_s < timed(recomputing(best.scenario, "full")).step_time_s
     assert f"recompute: {{layers: {count}}}" in dump_part(best.scenario, "training", ("recompute",))
 

@@ -1,4 +1,4 @@
-"""The planner's best is the best of all that replay tells."""
+"""The planner's best is the best configuration by replay."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_choices_are_in_order_and_fit() -> None:
 
 def test_nothing_on_the_front_is_beaten_in_both() -> None:
     found, front = planned(), planned().front
-    seconds, held = found.expected_s[list(front)], found.memory_bytes[list(front)]
+    seconds, memory = found.expected_s[list(front)], found.memory_bytes[list(front)]
     assert (np.diff(seconds) >= 0).all()
-    assert (np.diff(held) < 0).all()
+    assert (np.diff(memory) < 0).all()
 
 
 def test_less_memory_is_never_faster() -> None:
@@ -81,7 +81,7 @@ def test_other_objectives_need_their_prices(objective: Any) -> None:
     scenario = small()
     node = scenario.cluster.node.model_copy(update={"price_USD_per_s": None, "power_W": None})
     poor = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"node": node})})
-    with pytest.raises(FieldError, match=f"which {objective} follows from; give it"):
+    with pytest.raises(FieldError, match=f"and {objective} needs it; give a"):
         plan(poor, 8, objective)
 
 
@@ -99,35 +99,35 @@ def test_energy_is_least() -> None:
 
 
 def test_pictures_have_no_tokens() -> None:
-    with pytest.raises(InputError, match="reads no tokens; plan for cost"):
+    with pytest.raises(InputError, match="models have no tokens; plan for cost"):
         plan(small("cluster.node.price=10 USD/h"), 8, "tokens-per-dollar")
 
 
-def test_what_fits_nowhere_is_told() -> None:
-    with pytest.raises(InputError, match="nothing fits: the leanest"):
+def test_a_model_that_fits_nowhere_is_reported() -> None:
+    with pytest.raises(InputError, match="nothing fits: the smallest"):
         plan(small(), 8, memory=1e6)
 
 
-def test_ranks_that_divide_no_batch_are_told() -> None:
-    with pytest.raises(InputError, match="no way to train 64 samples"):
+def test_ranks_that_divide_no_batch_are_refused() -> None:
+    with pytest.raises(InputError, match="no configuration trains 64 samples"):
         plan(small("cluster.nodes=100"), 97)
 
 
 def test_steps_are_uncertain_as_far_as_the_clusters_numbers_are() -> None:
     found = planned()
-    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
-    low, high = doubts.interval(0)
+    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    low, high = uncertainty.interval(0)
     assert low < 1 < high
-    # of two alike steps neither is sure to be faster
-    assert doubts.faster(0, 0, 1.0, 1.0) == pytest.approx(0.5)
-    assert doubts.faster(0, 1, 10.0, 0.5) > 0.99
+    # of two identical steps neither is sure to be faster
+    assert uncertainty.faster(0, 0, 1.0, 1.0) == pytest.approx(0.5)
+    assert uncertainty.faster(0, 1, 10.0, 0.5) > 0.99
     assert alike(found.best[0].scenario, found.best[0].scenario) == 1.0
 
 
-def test_the_plan_is_told_in_words_and_as_data() -> None:
+def test_the_plan_as_text_and_as_data() -> None:
     found = planned()
-    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
-    text, data = describe(found, doubts), plain(found, doubts)
+    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    text, data = describe(found, uncertainty), plain(found, uncertainty)
     assert "proved: no other that fits beats the best in time by replay" in text
     assert {"configurations", "estimate_seconds", "configurations_per_second", "replayed", "best", "front"} <= data.keys()
     assert data["best"][0]["low_s"] < data["best"][0]["step_time_s"] < data["best"][0]["high_s"]
@@ -135,11 +135,11 @@ def test_the_plan_is_told_in_words_and_as_data() -> None:
 
 def test_the_plan_names_its_frameworks() -> None:
     found = planned()
-    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
-    told, text = plain(found, doubts), describe(found, doubts)
-    assert told["framework_is_default"] is True
-    assert set(told["frameworks"]) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
-    assert {choice["framework"] for choice in told["best"]} <= set(told["frameworks"])
+    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    result, text = plain(found, uncertainty), describe(found, uncertainty)
+    assert result["framework_is_default"] is True
+    assert set(result["frameworks"]) == {"pytorch-ddp", "deepspeed-zero", "pytorch-fsdp2"}
+    assert {choice["framework"] for choice in result["best"]} <= set(result["frameworks"])
     assert "\nframeworks: pytorch-ddp, deepspeed-zero, pytorch-fsdp2, by default\n" in text
     assert f"\n  framework: {found.best[0].scenario.framework.name}\n  strategy: " in text
 
@@ -164,8 +164,8 @@ def test_the_best_are_a_table() -> None:
 
 def run(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, str, str]:
     code = main(["plan", "resnet50-ring-p100", *(word for one in SMALL for word in ("--set", one)), *arguments])
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    result = capsys.readouterr()
+    return code, result.out, result.err
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +212,7 @@ def test_servers_stand_in_one_table_with_all_others() -> None:
     assert both().configurations.has_servers().any()
     assert not both().configurations.has_servers().all()
     assert both().best[0].run.step_time_s <= served().best[0].run.step_time_s
-    # who has no servers and asks for none is told of none
+    # without servers in the scenario or the arguments none are planned
     assert not planned().configurations.has_servers().any()
 
 
@@ -240,26 +240,26 @@ def test_machines_for_servers_are_paid_for() -> None:
     assert costs == pytest.approx([10 * hour * count for hour, count in zip(hours, nodes, strict=True)])
 
 
-def test_the_best_servers_are_told_as_a_scenario_has_them() -> None:
+def test_the_best_servers_are_reported_as_scenario_fields() -> None:
     found = served("strategy.overlap=true")
-    doubts = doubt(found.configurations.take([choice.row for choice in found.best]))
-    text = describe(found, doubts)
+    uncertainty = doubt(found.configurations.take([choice.row for choice in found.best]))
+    text = describe(found, uncertainty)
     assert "by replay, or with servers by prediction" in text
     assert "a step by number of dedicated servers (estimated): 1: " in text
-    told = yaml.safe_load(text.partition("for a scenario file:")[2])
-    chosen = f"strategy={json.dumps(told['strategy'])}", f"training.recompute={told['training']['recompute']}"
+    result = yaml.safe_load(text.partition("for a scenario file:")[2])
+    chosen = f"strategy={json.dumps(result['strategy'])}", f"training.recompute={result['training']['recompute']}"
     again = load("resnet50-servers-p100", [*SERVERS, *chosen])
     assert timed(again).step_time_s == pytest.approx(found.best[0].run.step_time_s, rel=1e-9)
-    assert plain(found, doubts)["best"][0]["strategy"] == "parameter_server"
+    assert plain(found, uncertainty)["best"][0]["strategy"] == "parameter_server"
 
 
-def test_unknown_strategies_are_told() -> None:
+def test_unknown_strategies_are_refused() -> None:
     with pytest.raises(InputError, match="--strategies ring: give some of hybrid,parameter_server"):
         plan(small(), 8, strategies=("ring",))
 
 
-def test_servers_that_fit_no_batch_are_told() -> None:
-    with pytest.raises(InputError, match="no way to train 64 samples"):
+def test_servers_that_divide_no_batch_are_refused() -> None:
+    with pytest.raises(InputError, match="no configuration trains 64 samples"):
         plan(load("resnet50-servers-p100", SERVERS), 7, strategies=("parameter_server",))
 
 

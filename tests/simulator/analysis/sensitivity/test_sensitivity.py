@@ -35,12 +35,12 @@ def values(found: Sensitivity) -> dict[str, Elasticity]:
 
 def test_where_only_compute_takes_time_throughput_follows_from_flops_alone(small: Make) -> None:
     found = sensitivity(small(*ONLY_COMPUTE, "strategy.workers=8"))
-    told = values(found)
-    assert told["FLOP/s"].value == pytest.approx(1, abs=1e-6)
+    result = values(found)
+    assert result["FLOP/s"].value == pytest.approx(1, abs=1e-6)
     assert found.bottleneck is not None
     assert found.bottleneck.name == "FLOP/s"
     for name in ("network bandwidth", "node link bandwidth", "memory bandwidth"):
-        assert told[name].value == pytest.approx(0, abs=1e-6)
+        assert result[name].value == pytest.approx(0, abs=1e-6)
     assert found.rest == pytest.approx(0, abs=1e-6)
 
 
@@ -51,17 +51,17 @@ def test_twice_the_batch_takes_twice_as_long_where_only_compute_takes_time(small
 def test_compute_and_what_is_exposed_of_communication_share_the_step(small: Make) -> None:
     """Without overlap the numbers of the device follow from its share of the step, those of links from theirs."""
     scenario = small(AFTERWARDS)
-    run, told = timed(scenario), values(sensitivity(scenario))
-    device = sum(told[name].value or 0.0 for name in ("FLOP/s", "memory bandwidth"))
+    run, result = timed(scenario), values(sensitivity(scenario))
+    device = sum(result[name].value or 0.0 for name in ("FLOP/s", "memory bandwidth"))
     assert device == pytest.approx(run.breakdown_s["compute"] / run.step_time_s, abs=2e-3)
     names = ("network bandwidth", "network latency", "node link bandwidth", "node link latency")
-    links = sum(abs(told[name].value or 0.0) for name in names)
+    links = sum(abs(result[name].value or 0.0) for name in names)
     assert links == pytest.approx(run.breakdown_s["exposed_communication"] / run.step_time_s, abs=2e-3)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_all_together_they_make_the_step(small: Make, strategy: str) -> None:
-    """Times are homogeneous in slownesses: their elasticities add up to one (Euler)."""
+    """Times are homogeneous in slowdown factors: their elasticities add up to one (Euler)."""
     assert sensitivity(small(strategy)).rest == pytest.approx(0, abs=5e-3)
 
 
@@ -75,10 +75,10 @@ def test_kernels_launches_count_as_well(small: Make) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_elasticities_foretell_small_changes(small: Make, strategy: str) -> None:
     scenario = small(strategy)
-    told = values(sensitivity(scenario))["network bandwidth"].value
+    result = values(sensitivity(scenario))["network bandwidth"].value
     more = small(strategy, "cluster.network.bandwidth=10.1 Gbit/s")
     change = math.log(timed(more).samples_per_s / timed(scenario).samples_per_s) / math.log(1.01)
-    assert told == pytest.approx(change, abs=0.01)
+    assert result == pytest.approx(change, abs=0.01)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -100,28 +100,28 @@ def test_intervals_are_wide_where_two_share_the_step_and_narrow_where_one_has_it
 
 
 def test_what_does_not_apply_says_why(small: Make) -> None:
-    told = values(sensitivity(small("cluster.nodes=1", "cluster.network=null")))
-    assert (told["network bandwidth"].value, told["network bandwidth"].how) == (None, "all ranks are on one node")
-    assert told["network bandwidth"].says == "–"
-    assert told["servers"].how == "there are no servers"
+    result = values(sensitivity(small("cluster.nodes=1", "cluster.network=null")))
+    assert (result["network bandwidth"].value, result["network bandwidth"].how) == (None, "all ranks are on one node")
+    assert result["network bandwidth"].says == "–"
+    assert result["servers"].how == "there are no servers"
     single = values(sensitivity(small("cluster.node={devices: 1}")))
-    assert single["node link bandwidth"].how == "no two ranks of a node talk"
+    assert single["node link bandwidth"].how == "no two ranks of a node communicate"
     assert single["network latency"].value is not None
     no_latency = values(sensitivity(small("strategy.workers=8", "cluster.network.latency=0 s")))
-    assert no_latency["network latency"].how == "the cluster has none"
+    assert no_latency["network latency"].how == "the cluster does not give it"
 
 
 def test_whole_numbers_take_whole_steps(small: Make) -> None:
     scenario = small(SERVERS, "batch={per_worker: 12}")
-    told = values(sensitivity(scenario))
-    assert (told["servers"].how, told["samples a worker"].how) == ("from 2 to 3", "from 11 to 13")
+    result = values(sensitivity(scenario))
+    assert (result["servers"].how, result["samples a worker"].how) == ("from 2 to 3", "from 11 to 13")
     more = timed(small(SERVERS, "batch={per_worker: 12}", "strategy.servers=3")).samples_per_s
-    assert told["servers"].value == pytest.approx(math.log(more / timed(scenario).samples_per_s) / math.log(1.5))
+    assert result["servers"].value == pytest.approx(math.log(more / timed(scenario).samples_per_s) / math.log(1.5))
 
 
 def test_one_more_server_gets_a_node_where_there_is_none_left(small: Make) -> None:
-    told = values(sensitivity(small("strategy={kind: parameter_server, workers: 4, servers: 7}")))
-    assert told["servers"].how == "from 7 to 8, on 9 nodes"
+    result = values(sensitivity(small("strategy={kind: parameter_server, workers: 4, servers: 7}")))
+    assert result["servers"].how == "from 7 to 8, on 9 nodes"
 
 
 def test_batches_keep_to_microbatches_and_shares(small: Make) -> None:
@@ -164,8 +164,8 @@ def test_the_table_and_the_command(small: Make, capsys: pytest.CaptureFixture[st
     assert describe(found).splitlines()[1] == "  framework: tensorflow-1-servers, by default"
     assert describe(found).splitlines()[-1].startswith("bottleneck: ")
     assert scaleproof.main(["sensitivity", "ring-2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["framework"], told["framework_is_default"]) == ("gloo-cpu", True)
-    assert told["bottleneck"] in {one["name"] for one in told["cluster"]}
+    result = json.loads(capsys.readouterr().out)
+    assert (result["framework"], result["framework_is_default"]) == ("gloo-cpu", True)
+    assert result["bottleneck"] in {one["name"] for one in result["cluster"]}
     assert scaleproof.main(["sensitivity", "ring-2", "--set", "strategy.workers=no"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -14,7 +14,7 @@ from scaleproof.simulator.common.errors import FieldError
 
 
 @pytest.mark.parametrize(
-    ("field", "given", "column", "told"),
+    ("field", "given", "column", "result"),
     [
         ("cluster.network.bandwidth", ["1 Gbit/s", "2 GB/s"], "cluster.network.bandwidth_Bps", (1.25e8, 2e9)),
         ("cluster.network.latency", ["3 us", "5 bananas"], "cluster.network.latency_s", (3e-6, None)),
@@ -28,10 +28,10 @@ from scaleproof.simulator.common.errors import FieldError
         ("batch", [{"total": 8}, 16], "batch", ("{total: 8}", "16")),
     ],
 )
-def test_columns_have_units_and_values_are_in_them(field: str, given: Any, column: str, told: tuple[Any, ...]) -> None:
+def test_columns_have_units_and_values_are_in_them(field: str, given: Any, column: str, result: tuple[Any, ...]) -> None:
     axis = StudyAxis.of(field, given)
     assert axis.column == column
-    assert axis.told == pytest.approx(told) if isinstance(told[0], float) and None not in told else axis.told == told
+    assert axis.told == pytest.approx(result) if isinstance(result[0], float) and None not in result else axis.told == result
     assert len(axis.overrides()) == len(given)
 
 
@@ -57,14 +57,14 @@ def test_a_range_of_what_need_not_be_whole_is_not_rounded() -> None:
 def test_ranges_go_from_one_end_to_the_other_in_even_steps(points: int, first: float, times: float, log: bool) -> None:
     last = first * times
     given = {"from": f"{first!r} Mbit/s", "to": f"{last / 1000!r} Gbit/s", "points": points, "log": log}
-    told = StudyAxis.of("cluster.network.bandwidth", given).told
-    assert (told[0], told[-1]) == pytest.approx((first * 125e3, last * 125e3), rel=1e-5)
+    result = StudyAxis.of("cluster.network.bandwidth", given).told
+    assert (result[0], result[-1]) == pytest.approx((first * 125e3, last * 125e3), rel=1e-5)
     if log:
         ratio = (last / first) ** (1 / (points - 1))
-        assert all(b / a == pytest.approx(ratio, rel=1e-4) for a, b in itertools.pairwise(told))
+        assert all(b / a == pytest.approx(ratio, rel=1e-4) for a, b in itertools.pairwise(result))
     else:
         step = (last - first) / (points - 1) * 125e3
-        assert all(b - a == pytest.approx(step, abs=1e-5 * told[-1]) for a, b in itertools.pairwise(told))
+        assert all(b - a == pytest.approx(step, abs=1e-5 * result[-1]) for a, b in itertools.pairwise(result))
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_ranges_go_from_one_end_to_the_other_in_even_steps(points: int, first: f
         ("strategy.workers", {"from": 1, "to": 2, "factor": 1.0000001}, "at most"),
         ("strategy.workers", {"from": 1, "to": 2, "factor": 2, "log": False}, "leave log out"),
         ("strategy.workers", {"from": 1, "to": 2, "points": 2, "log": "yes"}, "true or false"),
-        ("strategy.workers", {"from": "one", "to": 2, "points": 2}, "'one' is no number"),
-        ("cluster.network.latency", {"from": "1 us", "to": "2 Gbit/s", "points": 2}, "give both in one unit"),
+        ("strategy.workers", {"from": "one", "to": 2, "points": 2}, "'one' is not a number"),
+        ("cluster.network.latency", {"from": "1 us", "to": "2 Gbit/s", "points": 2}, "give both in the same unit"),
     ],
 )
-def test_what_is_no_axis_is_refused_by_its_field(field: str, given: Any, message: str) -> None:
+def test_an_invalid_axis_is_refused_by_its_field(field: str, given: Any, message: str) -> None:
     with pytest.raises(FieldError) as caught:
         StudyAxis.of(field, given)
     assert message in str(caught.value)

@@ -22,7 +22,7 @@ from scaleproof.simulator.predict import predict
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.scenario.schema import Scenario
 
-# programs of every sort, and for each how its points are to be told: together, or alone
+# programs of every sort, with whether their points are batched or predicted one by one
 SCENARIOS = {
     "resnet50-ring-p100": (),
     "resnet50-servers-p100": (),
@@ -58,7 +58,7 @@ def test_step_times_are_those_of_each_point_alone(name: str, points: list[tuple[
     for point, step_s in enumerate(found.tolist()):
         its = {field: float(values[point]) for field, values in numbers.items()}
         alone = scenario.model_copy(update={"cluster": with_numbers(scenario.cluster, its)})
-        # some are told alone, which is right as well
+        # some may be predicted one by one
         assert np.isnan(step_s) or step_s == pytest.approx(predict(alone, interval=False).step_time_s, rel=1e-9)
 
 
@@ -70,7 +70,7 @@ def faster(device: Device, peak: float, memory: float) -> Device:
 @pytest.mark.parametrize("name", SCENARIOS)
 @settings(max_examples=2)
 @given(points=st.lists(st.tuples(*[st.floats(0.2, 5)] * 3), min_size=3, max_size=5))
-def test_step_times_of_points_on_unlike_devices_are_those_of_each_alone(name: str, points: list[tuple[float, ...]]) -> None:
+def test_batched_step_times_on_different_devices_equal_separate_ones(name: str, points: list[tuple[float, ...]]) -> None:
     scenario = load(name.strip(), SCENARIOS[name])
     links = numbers_of(name, SCENARIOS[name], [(bandwidth, 1.0, bandwidth, 1.0) for bandwidth, _, _ in points])
     devices = [faster(scenario.cluster.device, peak, memory) for _, peak, memory in points]
@@ -82,14 +82,14 @@ def test_step_times_of_points_on_unlike_devices_are_those_of_each_alone(name: st
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
-def test_points_are_told_together_where_only_rates_of_devices_differ(name: str) -> None:
+def test_points_that_differ_in_device_rates_are_batched(name: str) -> None:
     scenario = load(name, SCENARIOS[name])
     devices = [faster(scenario.cluster.device, factor, factor) for factor in (0.5, 1, 2, 4)]
     assert np.isfinite(step_times_s(scenario, Differences({}, devices, np.arange(4)))).all()
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name == name.strip()])
-def test_points_are_told_together_where_only_bandwidths_differ(name: str) -> None:
+def test_points_that_differ_in_bandwidth_are_batched(name: str) -> None:
     scenario = load(name, SCENARIOS[name])
     found = step_times_s(
         scenario, Differences(numbers_of(name, SCENARIOS[name], [(factor, 1.0, 1.0, 1.0) for factor in (0.5, 1, 2, 4)]))
@@ -98,12 +98,12 @@ def test_points_are_told_together_where_only_bandwidths_differ(name: str) -> Non
 
 
 @pytest.mark.parametrize("change", ["unevenness.compute_jitter=0.1", "strategy.mode=asynchronous"])
-def test_what_has_no_fixed_order_is_left_to_be_told_alone(change: str) -> None:
+def test_points_without_a_fixed_order_are_predicted_one_by_one(change: str) -> None:
     scenario = load("resnet50-servers-p100", [change])
     assert np.isnan(step_times_s(scenario, Differences({"cluster.network.latency": np.array([1e-6, 1e-5])}))).all()
 
 
-def test_cores_that_move_data_are_left_to_be_told_alone() -> None:
+def test_points_whose_cores_move_data_are_predicted_one_by_one() -> None:
     found = step_times_s(load("ring-2"), Differences({"cluster.node.link.bandwidth": np.array([1e9, 2e9, 4e9])}))
     for step_s, rate in zip(found, ("1 GB/s", "2 GB/s", "4 GB/s"), strict=True):
         alone = predict(load("ring-2", [f"cluster.node.link.bandwidth={rate}"]), interval=False).step_time_s
@@ -153,7 +153,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_rows_say_the_same_together_and_alone(name: str) -> None:
+def test_rows_are_the_same_batched_and_one_by_one(name: str) -> None:
     study = read(STUDIES[name])
     blob, points = pickle.dumps(study), np.arange(len(study))
     together, alone = rows(blob, points, False, True), rows(blob, points, False, False)
@@ -167,7 +167,7 @@ def test_rows_say_the_same_together_and_alone(name: str) -> None:
             assert one.get(column) == (pytest.approx(expected, rel=1e-9) if isinstance(expected, float) else expected), column
 
 
-def test_of_invalid_devices_the_rule_is_told_and_the_others_go_on() -> None:
+def test_invalid_devices_get_an_error_and_the_others_a_result() -> None:
     axes = {"cluster.device.peak": [{"fp32": "5 TFLOP/s"}, {"bf16": "5 TFLOP/s"}, {"fp32": "x"}, {"fp32": "9 TFLOP/s"}]}
     blob, points = pickle.dumps(read({"scenario": "resnet50-ring-p100", "axes": axes})), np.arange(4)
     together, alone = (rows(blob, points, False, way, math.inf) for way in (True, False))
@@ -178,7 +178,7 @@ def test_of_invalid_devices_the_rule_is_told_and_the_others_go_on() -> None:
         assert one.get("step_time_s", 0.0) == pytest.approx(other.get("step_time_s", 0.0), rel=1e-9)
 
 
-def test_of_invalid_points_the_rule_is_told_and_the_others_go_on() -> None:
+def test_invalid_points_get_an_error_and_the_others_a_result() -> None:
     axes = {"strategy.workers": [4, 7], "cluster.network.bandwidth": ["1 Gbit/s", "5 Gbit", "10 Gbit/s"]}
     study = read({"scenario": "resnet50-ring-p100", "axes": axes}, ["batch=256"])
     blob = pickle.dumps(study)
@@ -215,7 +215,7 @@ def test_what_cannot_be_done_together_is_left_to_be_done_alone(broken: str, monk
     np.testing.assert_array_equal(part.alone, points)
 
 
-def test_intervals_are_told_where_they_are_asked_for() -> None:
+def test_intervals_are_computed_on_request() -> None:
     study = read({"scenario": "resnet50-ring-p100", "axes": {"strategy.workers": [4]}})
     (row,) = rows(pickle.dumps(study), np.array([0]), True, False).rows
     assert row["low_s"] < row["step_time_s"] < row["high_s"]
@@ -232,7 +232,7 @@ INTERVALS = {
 
 
 @pytest.mark.parametrize("name", INTERVALS)
-def test_intervals_of_points_together_are_those_that_draws_tell_of_each(name: str) -> None:
+def test_intervals_of_batched_points_agree_with_draws(name: str) -> None:
     field, numbers, unit = INTERVALS[name]
     study = read({"scenario": name.strip(), "axes": {field: [f"{number} {unit}" for number in numbers]}})
     together, alone = (rows(pickle.dumps(study), np.arange(4), True, way, 1e9) for way in (True, False))
@@ -243,18 +243,18 @@ def test_intervals_of_points_together_are_those_that_draws_tell_of_each(name: st
         assert [row["low_s"], row["high_s"]] == pytest.approx([its["low_s"], its["high_s"]], rel=7e-3)
 
 
-def test_intervals_that_cannot_be_told_together_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_that_cannot_be_batched_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     def wants_a_number(*arguments: object) -> None:
         raise NotVaryingError("a plain number is wanted")
 
-    monkeypatch.setattr("scaleproof.simulator.analysis.study.batched_replay.around", wants_a_number)
+    monkeypatch.setattr("scaleproof.simulator.analysis.study.batched_replay.relative_intervals", wants_a_number)
     rates = Differences({"cluster.network.bandwidth": np.array([1e9, 2e9])})
     found = timed_together(load("resnet50-ring-p100"), rates, intervals=True)
     assert np.isnan(found.low_s).all()
     assert np.isnan(found.high_s).all()
 
 
-def test_a_point_where_a_number_was_not_measured_has_its_interval_told_alone() -> None:
+def test_points_with_a_measured_interval_are_predicted_one_by_one() -> None:
     """The interval in which a bandwidth was measured is none of another bandwidth."""
     axes = {"cluster.network.bandwidth": ["10 Gbit/s", "20 Gbit/s"]}
     sure = "cluster.uncertainty={network.bandwidth: {low: 9 Gbit/s, high: 30 Gbit/s}}"
@@ -264,9 +264,9 @@ def test_a_point_where_a_number_was_not_measured_has_its_interval_told_alone() -
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_what_does_not_fit_says_so_and_no_remedy_is_looked_for(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_that_do_not_fit_are_marked_without_a_remedy(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(scenario: Scenario) -> str:
-        raise AssertionError("no table tells of it")
+        raise AssertionError("no table shows a remedy")
 
     monkeypatch.setattr(importlib.import_module("scaleproof.simulator.predict"), "fit_by", never)
     axes = {"cluster.network.bandwidth": ["10 Gbit/s", "25 Gbit/s"]}

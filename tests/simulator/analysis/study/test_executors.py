@@ -71,9 +71,9 @@ class Here(Executor):
         return future
 
 
-def test_a_point_that_kills_workers_is_told_and_all_others_are_done(study: Study, expected: pd.DataFrame) -> None:
+def test_a_point_that_kills_workers_gets_an_error_and_the_others_results(study: Study, expected: pd.DataFrame) -> None:
     found = of(study, Workers(lambda: Here({17}), 2, (BrokenExecutor,)))
-    assert "workers die of this point" in found.pop(17)["error"]
+    assert "workers die at this point" in found.pop(17)["error"]
     for point, row in found.items():
         assert row["step_time_s"] == expected["step_time_s"][point]
 
@@ -117,13 +117,13 @@ def test_a_worker_of_a_dask_cluster_is_killed_in_the_middle(cluster: Any, tmp_pa
     pids = [worker.process.pid for worker in cluster.workers.values()]
     parts: list[int] = []
 
-    def told(points: int) -> None:
+    def progress(points: int) -> None:
         parts.append(points)
         if len(parts) == 3:
             os.kill(pids[0], signal.SIGKILL)
 
     address = cluster.scheduler_address
-    found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, told=told)
+    found = sweep(STUDY, tmp_path, executor="dask", scheduler=address, told=progress)
     assert len(parts) > 3
     pd.testing.assert_frame_equal(found, expected)
 
@@ -147,13 +147,13 @@ def _pickled(study: Study) -> bytes:
     ("name", "scheduler", "message"),
     [
         ("dask", None, "give the address"),
-        ("dask", "nonsense://there", "does not answer"),
-        ("local", "tcp://127.0.0.1:1", "goes with --executor dask"),
+        ("dask", "nonsense://there", "no connection"),
+        ("local", "tcp://127.0.0.1:1", "needs --executor dask"),
         ("slurm", None, "sbatch"),
-        ("cloud", None, "give one of local, dask, slurm"),
+        ("cloud", None, "choose from local, dask, slurm"),
     ],
 )
-def test_who_cannot_be_reached_is_told_in_one_line(
+def test_unreachable_workers_are_reported_in_one_line(
     name: str, scheduler: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # this machine may have a Slurm
@@ -165,6 +165,6 @@ def test_who_cannot_be_reached_is_told_in_one_line(
 
 
 def test_a_scheduler_that_is_not_there_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._PATIENCE_S", 0.2)
-    with pytest.raises(InputError, match="does not answer"):
+    monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._TIMEOUT_S", 0.2)
+    with pytest.raises(InputError, match="no connection"):
         workers("dask", "tcp://127.0.0.1:1", tmp_path)

@@ -1,4 +1,4 @@
-"""Jobs of Slurm: what is lost is tried again, what Slurm says is told in a line. Without a Slurm, of scripts that have the
+"""Jobs of Slurm: what is lost is tried again, what Slurm reports is one line. Without a Slurm, of scripts that have the
 names of its commands; at night with the one that may be there, if its nodes see `tmp_path` (pytest's --basetemp chooses it)."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STUDY = {
     "axes": {"strategy.workers": [2, 4, 8], "batch.per_worker": {"from": 8, "to": 80, "points": 10}},
 }
 
-# A file for each job; others say how Slurm is: down, most (jobs at a time), lost (what the next job is), held (none begins).
+# A file for each job; others say how Slurm is: down, most (jobs at a time), lost (what the next job is), pending (none starts).
 COMMANDS = """\
 #!/bin/bash
 at=$(dirname "$0")
@@ -38,12 +38,12 @@ sbatch)
   echo x >> "$at/count"; number=$(wc -l < "$at/count")
   if rm "$at/lost" 2> /dev/null; then echo "Submitted batch job $number"; exit; fi
   touch "$at/jobs/$number"
-  if ! [ -e "$at/held" ]; then
+  if ! [ -e "$at/pending" ]; then
     SLURM_JOB_ID=$number SLURM_PROCID=0 setsid bash -c 'bash "$0"; rm -f "$1"' "$1" "$at/jobs/$number" > /dev/null 2>&1 &
   fi
   echo "Submitted batch job $number" ;;
 squeue)
-  state="RUNNING|None"; [ -e "$at/held" ] && state="PENDING|PartitionTimeLimit"
+  state="RUNNING|None"; [ -e "$at/pending" ] && state="PENDING|PartitionTimeLimit"
   for job in $(ls "$at/jobs"); do echo "$job|$state"; done ;;
 scancel)
   for job in "$@"; do rm -f "$at/jobs/$job"; done ;;
@@ -56,7 +56,7 @@ esac
 
 @pytest.fixture
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of such a Slurm, which answers at once."""
+    """The folder of such a Slurm, which responds at once."""
     at = tmp_path / "slurm"
     (at / "jobs").mkdir(parents=True)
     for name in ("sbatch", "squeue", "scancel", "srun"):
@@ -66,7 +66,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SBATCH_TIMELIMIT", raising=False)
     for name, value in (("_QUEUE_S", 0.2), ("_FILE_S", 0.5)):
         monkeypatch.setattr(jobs, name, value)
-    monkeypatch.setattr(SlurmJobs, "look_s", 0.1)
+    monkeypatch.setattr(SlurmJobs, "poll_s", 0.1)
     monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._JOB_POINTS", 15)
     return at
 
@@ -99,7 +99,7 @@ def test_rows_are_those_of_other_executors(
     assert len((scripted / "count").read_text().splitlines()) == (3 if file == "lost" else 2)
 
 
-def test_a_slurm_that_does_not_answer_is_told_in_one_line(scripted: Path, tmp_path: Path) -> None:
+def test_a_slurm_that_does_not_respond_is_reported_in_one_line(scripted: Path, tmp_path: Path) -> None:
     (scripted / "down").touch()
     with pytest.raises(InputError) as caught:
         workers("slurm", None, tmp_path)
@@ -109,32 +109,32 @@ def test_a_slurm_that_does_not_answer_is_told_in_one_line(scripted: Path, tmp_pa
 
 def test_a_slurm_that_is_silent_is_given_up(scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (scripted / "squeue").write_text("#!/bin/bash\nexec sleep 60\n")
-    monkeypatch.setattr(jobs, "_PATIENCE_S", 0.3)
-    with pytest.raises(InputError, match="squeue has no answer from Slurm within"):
+    monkeypatch.setattr(jobs, "_TIMEOUT_S", 0.3)
+    with pytest.raises(InputError, match="squeue: no response from Slurm within"):
         workers("slurm", None, tmp_path)
 
 
-def test_what_sbatch_does_not_take_is_told_and_makes_no_rows(
+def test_jobs_that_sbatch_rejects_are_reported_and_make_no_rows(
     scripted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (scripted / "most").write_text("0\n")
-    with pytest.raises(RunError, match=r"no job is taken \(sbatch: error: Job violates accounting/QOS policy\)"):
+    with pytest.raises(RunError, match=r"Slurm rejects jobs \(sbatch: error: Job violates accounting/QOS policy\)"):
         sweep(STUDY, tmp_path / "out", executor="slurm")
     assert not list((tmp_path / "out").glob("*.parquet"))
     assert capsys.readouterr().err == ""
 
 
-def test_jobs_that_do_not_begin_are_told_and_taken_back(
+def test_jobs_that_do_not_start_are_reported_and_cancelled(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (scripted / "held").touch()
+    (scripted / "pending").touch()
     executor, future = submitted(tmp_path)
 
     def long_ago() -> None:
         monkeypatch.setattr(jobs, "_PENDING_S", 0.0)
-        waited(lambda: executor._begun)
+        waited(lambda: executor._any_started)
 
-    with pytest.warns(UserWarning, match=r"none of 1 jobs has begun yet \(PartitionTimeLimit\)"):
+    with pytest.warns(UserWarning, match=r"none of 1 jobs has started yet \(PartitionTimeLimit\)"):
         long_ago()
     executor.shutdown(wait=False, cancel_futures=True)
     assert future.cancelled()
@@ -144,37 +144,37 @@ def test_jobs_that_do_not_begin_are_told_and_taken_back(
 def test_a_slurm_that_goes_away_is_waited_for_and_then_given_up(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (scripted / "held").touch()
+    (scripted / "pending").touch()
     executor, future = submitted(tmp_path)
 
-    def gone(told: pytest.WarningsRecorder) -> None:
+    def gone(result: pytest.WarningsRecorder) -> None:
         (scripted / "down").touch()
-        waited(lambda: len(told) > 0)
+        waited(lambda: len(result) > 0)
         assert not future.done()
-        monkeypatch.setattr(jobs, "_SILENT_S", 0.0)
-        with pytest.raises(RuntimeError, match="nothing is heard of Slurm"):
+        monkeypatch.setattr(jobs, "_UNRESPONSIVE_S", 0.0)
+        with pytest.raises(RuntimeError, match="Slurm has not responded"):
             future.result(60)
         executor.shutdown(wait=False, cancel_futures=True)
 
-    with pytest.warns(UserWarning, match="Unable to contact slurm controller") as told:
-        gone(told)
+    with pytest.warns(UserWarning, match="Unable to contact slurm controller") as result:
+        gone(result)
 
 
-def test_jobs_that_cannot_be_taken_back_are_told(scripted: Path, tmp_path: Path) -> None:
-    (scripted / "held").touch()
+def test_jobs_that_cannot_be_cancelled_are_reported(scripted: Path, tmp_path: Path) -> None:
+    (scripted / "pending").touch()
     executor, future = submitted(tmp_path)
     (scripted / "down").touch()
-    with pytest.warns(UserWarning, match="take jobs back with 'scancel"):
+    with pytest.warns(UserWarning, match="cancel jobs with 'scancel"):
         executor.shutdown(wait=False, cancel_futures=True)
     assert future.cancelled()
 
 
-def test_a_job_ends_when_it_is_told_to() -> None:
+def test_a_job_ends_on_a_signal() -> None:
     code = """if True:
         import os, signal
-        from scaleproof.simulator.analysis.study.slurm import obedient
+        from scaleproof.simulator.analysis.study.slurm import run_until_signalled
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        obedient(os.kill, os.getpid(), signal.SIGTERM)
+        run_until_signalled(os.kill, os.getpid(), signal.SIGTERM)
     """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGTERM
 
@@ -208,7 +208,7 @@ def test_a_slurm_of_this_machine_does_the_same_though_a_job_is_cancelled(
     tmp_path: Path, expected: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not reachable():
-        pytest.skip("no Slurm answers here")
+        pytest.skip("no Slurm here")
     monkeypatch.setattr("scaleproof.simulator.analysis.study.executors._JOB_POINTS", 15)
     cancelled: list[str] = []
     submit = SlurmJobs.submit

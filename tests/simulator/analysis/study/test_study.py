@@ -71,14 +71,14 @@ def test_those_that_ship_are_read(name: str) -> None:
         ("- 1\n", ":1:1: a study is a mapping"),
         (
             "scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [1, 2]\n  steps: [1]\nzip: [[strategy.workers, steps]]\n",
-            ":5:7: zip.0: axes that go together have as many values each; strategy.workers has 2, steps has 1",
+            ":5:7: zip.0: zipped axes need the same number of values; strategy.workers has 2, steps has 1",
         ),
-        ("scenario: resnet50-ring-p100\naxes:\n  steps: [1]\nzip: [[steps, x]]\n", ":4:7: zip.0: x is no axis"),
+        ("scenario: resnet50-ring-p100\naxes:\n  steps: [1]\nzip: [[steps, x]]\n", ":4:7: zip.0: x is not an axis"),
         ("scenario: resnet50-ring-p100\naxes:\n  steps: [1]\nzip: steps\n", ":4:1: zip: expected lists"),
         ("scenario: {model: resnet50}\naxes:\n  steps: [1]\n", ":1:1: cluster: missing"),
     ],
 )
-def test_what_is_no_study_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+def test_an_invalid_study_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(ScenarioError) as caught:
@@ -96,7 +96,7 @@ def test_a_study_that_is_not_there_is_named() -> None:
         read("resnet50-ring-p100")
 
 
-def test_a_scenario_is_found_beside_its_study(tmp_path: Path) -> None:
+def test_a_scenario_is_found_in_the_folder_of_its_study(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text((catalog.ROOT / "what-if" / "resnet50-ring-p100.yaml").read_text())
     (tmp_path / "study.yaml").write_text("scenario: base.yaml\naxes:\n  strategy.workers: [8]\n")
     assert read(tmp_path / "study.yaml").scenario([0]).strategy.workers == 8

@@ -70,7 +70,7 @@ def test_a_table_has_axes_results_and_errors_of_all_points() -> None:
     assert scaleproof.sweep is sweep
 
 
-def test_frameworks_are_an_axis_and_what_they_do_not_support_is_told() -> None:
+def test_frameworks_are_an_axis_with_errors_for_unsupported_ones() -> None:
     study = {
         "scenario": "megatron-175b-3d-selene",
         "axes": {"framework": ["megatron-core-0.12", "torchtitan", "pytorch-ddp", "megatron"], "strategy.workers": [8]},
@@ -134,7 +134,7 @@ def test_what_is_there_is_not_computed_again(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {}, "holds results of this study already; give --resume"),
+        ({}, {}, "already contains results of this study; give --resume"),
         ({}, {"overrides": ["steps=5"], "resume": True}, "scenario.steps is absent there, 5 here"),
         ({}, {"intervals": True, "resume": True}, "intervals is False there, True here"),
         ({"axes": {"strategy.workers": [8]}}, {"resume": True}, "axes.strategy.workers is [7, 8] there, [8] here"),
@@ -214,10 +214,10 @@ def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.Capture
     [
         ("scenario: resnet50-ring-p100\naxes:\n  strategy.wrkers: [4]\n", [], "did you mean 'workers'?"),
         ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--set", "nonsense"], "expected field=value"),
-        ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--executor", "cloud"], "give one of local"),
+        ("scenario: resnet50-ring-p100\naxes:\n  strategy.workers: [4]\n", ["--executor", "cloud"], "choose from local"),
     ],
 )
-def test_wrong_input_is_told_in_one_line(
+def test_wrong_input_is_reported_in_one_line(
     text: str, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "study.yaml"
