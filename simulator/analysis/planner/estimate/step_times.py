@@ -22,8 +22,9 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, di
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import follow
-from scaleproof.simulator.analysis.planner.estimate.shape_times import Answered, ConfigurationShape, Key
-from scaleproof.simulator.analysis.planner.estimate.stages import Cut
+from scaleproof.simulator.analysis.planner.estimate.shape_times import Answered
+from scaleproof.simulator.analysis.planner.estimate.shapes import ConfigurationShape, Cut, Key
+from scaleproof.simulator.analysis.planner.estimate.tables import AgreeingTable, PassingTable
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
@@ -89,7 +90,12 @@ def step_times(configurations: Configurations) -> StepTimes:
     answers = wires.seconds()
     seconds = answers[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
     agreed, size_of = sums.answered(answers), size_of.reshape(passes.sent_bytes.shape)
-    tables = {key: one.answered(passes, seconds, size_of, agreed.take(groups[key])) for key, one in found.items()}
+    tables = {
+        key: Answered(
+            shape, PassingTable(shape, passes, seconds, size_of), AgreeingTable(shape, passes, agreed.take(groups[key]))
+        )
+        for key, shape in found.items()
+    }
     p, a = taken(_places(shapes)[told.code], to_passing.code), taken(_places(groups), to_agreeing.code)
     parts = [
         _ShapeRows(tables[key], zero, some := rows[begin : begin + _AT_ONCE], taken(p, some), taken(a, some))

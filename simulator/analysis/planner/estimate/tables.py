@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +20,11 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import
     slowest_behind,
 )
 from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import Expected
+from scaleproof.simulator.analysis.planner.estimate.shapes import ConfigurationShape
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
 from scaleproof.simulator.strategy.job import Job
-
-if TYPE_CHECKING:
-    from scaleproof.simulator.analysis.planner.estimate.shape_times import ConfigurationShape
 
 Times = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, plans_of
-from scaleproof.simulator.analysis.planner.estimate.stages import Cut
+from scaleproof.simulator.analysis.planner.estimate.shapes import Cut
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
 
