@@ -9,7 +9,11 @@ import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
 from scaleproof.simulator.analysis.planner.estimate.memory.peak import memory_bytes
-from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import FIRST_HOLDS_MOST, Moments, moments
+from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import (
+    FIRST_HOLDS_MOST,
+    PeakCandidates,
+    peak_candidates,
+)
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.in_flight import WHOLE
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
@@ -107,9 +111,9 @@ def test_one_alone_is_told_as_among_many() -> None:
         assert memory_bytes(alone) == pytest.approx(memory_bytes(configurations)[[row]], rel=1e-12)
 
 
-def sums(found: Moments, weights: tuple[float, ...]) -> list[float]:
+def sums(found: PeakCandidates, weights: tuple[float, ...]) -> list[float]:
     """The most that is beside a microbatch of each group."""
-    return [float((counts @ weights).max()) for counts in found.beside]
+    return [float((counts @ weights).max()) for counts in found.others]
 
 
 @pytest.mark.parametrize("schedule", sorted(FIRST_HOLDS_MOST))
@@ -117,7 +121,7 @@ def sums(found: Moments, weights: tuple[float, ...]) -> list[float]:
 def test_the_first_of_alike_ranks_holds_the_most(schedule: ScheduleName, ranks: int, chunks: int) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b") else chunks
     for microbatches in (1, 2, ranks, 2 * ranks, 5 * ranks):
-        held = [sums(moments(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
+        held = [sums(peak_candidates(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
         assert held == sorted(held, reverse=True)
 
 
@@ -133,7 +137,7 @@ def test_microbatches_that_change_nothing_are_left_out(rank: int, weights: tuple
         held[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
         if kind == Pass.BACKWARD:
             most[groups[chunk]] = max(most[groups[chunk]], held @ weights)
-    assert sums(moments("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
+    assert sums(peak_candidates("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
 
 
 @pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.planner.estimate.communication.layer_gathers import LayerGatherTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import StageTimes, gathering, unlike_s, windows
+from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import StageTimes, imbalance_s, windows, with_gathers
 from scaleproof.simulator.analysis.planner.estimate.pipeline.equivalent_stages import EquivalentStages
-from scaleproof.simulator.analysis.planner.estimate.pipeline.recurrence import EqualMicrobatches, Passing, timed
+from scaleproof.simulator.analysis.planner.estimate.pipeline.recurrence import EqualMicrobatches, PassSequence, simulate_equal
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
 
@@ -27,8 +27,8 @@ def stages(
 
 def followed_s(schedule: ScheduleName, given: StageTimes) -> np.ndarray:
     work_s = np.array([given.forward_s, given.backward_s])
-    passing = Passing(schedule, given.alike, given.overlap_sends, work_s, given.behind_s)
-    return timed([EqualMicrobatches.of(passing, int(given.microbatches[0]))])[0].window_s
+    passing = PassSequence(schedule, given.equivalence, given.overlap_sends, work_s, given.send_s)
+    return simulate_equal([EqualMicrobatches.of(passing, int(given.microbatches[0]))])[0].window_s
 
 
 CASES = {"ranks": st.integers(2, 5), "send_s": st.sampled_from([0.0, 0.2]), "overlap_sends": st.booleans()}
@@ -80,18 +80,18 @@ def test_alike_stages_that_are_told_once_take_as_long_as_each_told(
     ends = list(zip([-1, *ways], [*ways, -1], kinds, strict=True))
     told = list(dict.fromkeys(ends))
     first = [ends.index(one) for one in told]
-    own_s = (seconds[first] for seconds in (every.forward_s, every.backward_s, every.before_s, every.behind_s))
+    own_s = (seconds[first] for seconds in (every.forward_s, every.backward_s, every.receive_s, every.send_s))
     few = StageTimes(*own_s, every.microbatches, EquivalentStages([told.index(one) for one in ends], ranks), overlap_sends)
     pairs = [(few, np.array([kind for *_, kind in told])), (every, np.array(kinds))]
     if is_gathered:
         collectives = LayerGatherTimes.of(moved_s, np.array([[1], [2], [4]]))
         several = [LayerGatherTimes.of((each[of] for each in collectives[:5]), collectives.layers[of]) for _, of in pairs]
-        pairs = [(gathering(one, given), of) for (one, of), given in zip(pairs, several, strict=True)]
+        pairs = [(with_gathers(one, given), of) for (one, of), given in zip(pairs, several, strict=True)]
     for mine, others in zip(*(windows(schedule, one, range(ranks)) for one, _ in pairs), strict=True):
         assert mine == pytest.approx(others, rel=1e-12)
-    assert unlike_s(few) == pytest.approx(unlike_s(every), abs=1e-12)
-    assert few.apart.before_s.tolist() == every.before_s.tolist()
-    assert few.apart.backward_s.tolist() == every.backward_s.tolist()
+    assert imbalance_s(few) == pytest.approx(imbalance_s(every), abs=1e-12)
+    assert few.expanded.receive_s.tolist() == every.receive_s.tolist()
+    assert few.expanded.backward_s.tolist() == every.backward_s.tolist()
 
 
 def test_one_rank_has_nothing_to_wait_for() -> None:
@@ -102,5 +102,5 @@ def test_one_rank_has_nothing_to_wait_for() -> None:
 
 
 def test_alike_stages_lose_nothing_in_step_and_unlike_ones_do() -> None:
-    assert unlike_s(stages(4, 3, 8, 0.0, 0.0, False, 0)) == pytest.approx(0.0)
-    assert unlike_s(stages(4, 3, 8, 2.0, 0.0, False, 0)).min() > 0
+    assert imbalance_s(stages(4, 3, 8, 0.0, 0.0, False, 0)) == pytest.approx(0.0)
+    assert imbalance_s(stages(4, 3, 8, 2.0, 0.0, False, 0)).min() > 0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import FOLLOWED, StageTimes
-from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import passing_of
+from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import pass_sequence
 from scaleproof.simulator.analysis.planner.estimate.pipeline.lower_bounds import least_s
-from scaleproof.simulator.analysis.planner.estimate.pipeline.recurrence import EqualMicrobatches, timed
+from scaleproof.simulator.analysis.planner.estimate.pipeline.recurrence import EqualMicrobatches, simulate_equal
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, stage_of
 
 ONE_CHUNK = ("zb_h1", "zb_h2")
@@ -40,7 +40,7 @@ def drawn(schedule: ScheduleName, ranks: int, microbatches: int, overlap_sends: 
 def test_no_passes_that_are_followed_beat_what_they_take_at_least(schedule: ScheduleName, overlap_sends: bool) -> None:
     for ranks, microbatches in ((2, 4), (3, 9), (4, 24)):
         stages = drawn(schedule, ranks, microbatches, overlap_sends)
-        found = timed([EqualMicrobatches.of(passing_of(schedule, stages), microbatches)])[0]
+        found = simulate_equal([EqualMicrobatches.of(pass_sequence(schedule, stages), microbatches)])[0]
         least = least_s(schedule, held(schedule, ranks), stages)
         assert (least[0] <= found.window_s[0] * (1 + 1e-12)).all()
         assert (least.max(axis=0) >= 0.6 * found.window_s.max(axis=0)).all()
@@ -63,4 +63,4 @@ def test_zero_bubble_of_alike_stages_has_the_bubble_that_its_paper_says() -> Non
     )
     found = least_s("zb_h1", held("zb_h1", ranks), stages)[0, 0]
     assert found == pytest.approx(3 * microbatches + (ranks - 1) * (1 + 1.1 - 0.9))
-    assert passing_of("zb_h1", stages).play(stages.microbatches).window_s[0, 0] == pytest.approx(found)
+    assert pass_sequence("zb_h1", stages).simulate(stages.microbatches).window_s[0, 0] == pytest.approx(found)
