@@ -31,11 +31,11 @@ from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 Times = NDArray[np.float64]
 
 # Columns that layer times and messages depend on, and columns that gradient synchronisation depends on.
-_PASS_COLUMNS: Final = (
+PASS_COLUMNS: Final = (
     "stages", "chunks", "schedule", "tensor", "context", "expert", "expert_tensor", "workers", "sequence_parallel", "order",
     "samples", "recompute",
 )  # fmt: skip
-_SYNC_COLUMNS: Final = (
+SYNC_COLUMNS: Final = (
     "stages", "chunks", "schedule", "tensor", "context", "expert", "expert_tensor", "workers", "zero", "bucket", "order",
 )  # fmt: skip
 # Configurations that are combined at once, so that they fit a processor's cache.
@@ -70,8 +70,8 @@ def step_times(configurations: Configurations) -> StepTimes:
     expected_s, least_s = np.empty((2, len(c)))
     if not len(c):
         return StepTimes(expected_s, least_s)
-    pass_columns = (*_PASS_COLUMNS, "zero") if c.space.adds else _PASS_COLUMNS
-    pass_of, sync_of = c.distinct(*pass_columns), c.distinct(*_SYNC_COLUMNS)
+    pass_columns = (*PASS_COLUMNS, "zero") if c.space.adds else PASS_COLUMNS
+    pass_of, sync_of = c.distinct(*pass_columns), c.distinct(*SYNC_COLUMNS)
     pass_rows, sync_rows = c.take(pass_of.first), c.take(sync_of.first)
     passes, transfers = LayerPassTimes.of(pass_rows), TransferTimes(c.space.scenario.cluster)
     counts = np.unique(pass_rows.stages * pass_rows.chunks).tolist()
