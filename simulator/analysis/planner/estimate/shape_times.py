@@ -86,22 +86,22 @@ class ShapeTimes:
             if rank > 0 and not self.shape.is_uniform:
                 # its group may be nearer to one another than rank 0's, whose sums are those in the table
                 least_exposed_s, collectives_s = _NOTHING, _NOTHING
-            optimizer_s = taken(sync.optimizer_s[rank], s)
+            rank_s = taken(sync.optimizer_s[rank], s)
             least_rank_s = taken(self.passes.least_s[rank], p)
             least_rank_s += least_exposed_s
-            optimizer_s += window_s
-            optimizer_s += exposed_s
+            rank_s += window_s
+            rank_s += exposed_s
             if slowed is not None and (gathered is None or self.shape.stages > 1):
                 contended_s, least_contended_s = self._contended_s(rank, p, zero, slowed, window_s)
                 # simulated passes that wait for gathers were slowed down already
                 contended_s[gather_passes.at] = 0.0
-                optimizer_s += contended_s
+                rank_s += contended_s
                 least_rank_s += _LEAST_CONTENTION * least_contended_s
             np.maximum(least_rank_s, collectives_s, out=least_rank_s)
             least_rank_s += taken(sync.optimizer_s[rank], s)
             if rank == 0:
-                optimizer_s += taken(sync.copied_s, s)
-            np.maximum(expected_s, optimizer_s, out=expected_s)
+                rank_s += taken(sync.copied_s, s)
+            np.maximum(expected_s, rank_s, out=expected_s)
             np.maximum(least_s, least_rank_s, out=least_s)
         return np.maximum(expected_s, least_s), _MARGIN * least_s
 

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync_times import SyncRequests
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import Placements
+from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync import SyncRequests
+from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacements
 from scaleproof.simulator.analysis.planner.estimate.communication.stage_messages import StageMessages
 from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
@@ -77,7 +77,7 @@ def step_times(configurations: Configurations) -> StepTimes:
     counts = np.unique(pass_rows.stages * pass_rows.chunks).tolist()
     cuts = {count: StageCut.of(passes.jobs[0].layers, count, c.space.counted) for count in counts}
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
-    placements = Placements.of(pass_rows, passes.jobs[0])
+    placements = RankPlacements.of(pass_rows, passes.jobs[0])
     messages = StageMessages(transfers, c.space.scenario.cluster, sizes_bytes.tolist(), placements.all)
     codes = np.array([passes.key.code, messages.place[placements.code]])
     grouped = distinct(pass_rows.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
@@ -136,7 +136,7 @@ def _check(schedules: Sequence[ScheduleName]) -> None:
     for schedule in schedules:
         if schedule not in (*CLOSED, *FOLLOWED):
             message = (
-                f"what {schedule} takes is not estimated, as its order is searched for; give {', '.join((*CLOSED, *FOLLOWED))}"
+                f"{schedule} is not estimated, as its order is searched for; choose from {', '.join((*CLOSED, *FOLLOWED))}"
             )
             raise FieldError(("strategy", "schedule"), message)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync_times import SyncTimes
+from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync import SyncTimes
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, taken
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
@@ -38,7 +38,6 @@ class PassTable:
 
     def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, seconds: Times, size_of: Numbers) -> None:
         cut, self._own_stages, self._schedule = shape.cut, shape.own_stages, shape.schedule
-        self._kind_of = cut.kind_of
         begins, stops = cut.begins[cut.kinds], cut.stops[cut.kinds]
         both = [(running[:, stops] - running[:, begins]).T for running in (passes.forward_s, passes.backward_s)]
         self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)

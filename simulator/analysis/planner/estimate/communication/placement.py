@@ -12,27 +12,27 @@ from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.plan import Plan
 
 
-class Placement(NamedTuple):
+class RankPlacement(NamedTuple):
     """A mesh of devices. senders: number of ranks on a node that have the same stage, and send at the same time."""
 
     grid: DeviceMesh
     senders: int
 
     @classmethod
-    def of(cls, plan: Plan, job: Job) -> Placement:
+    def of(cls, plan: Plan, job: Job) -> RankPlacement:
         """The placement of a plan's ranks."""
         grid = plan.grid(job.cluster.node.devices)
         return cls(grid, plan.classes(job)[0].each * grid.beside(grid.members(0, 0)))
 
 
-class Placements(NamedTuple):
+class RankPlacements(NamedTuple):
     """code: the placement of each configuration, an index into `all`."""
 
     code: Numbers
-    all: list[Placement]
+    all: list[RankPlacement]
 
     @classmethod
-    def of(cls, configurations: Configurations, job: Job) -> Placements:
+    def of(cls, configurations: Configurations, job: Job) -> RankPlacements:
         """The placements of all configurations. job: the job of any of them."""
         placed = configurations.distinct("tensor", "context", "workers", "stages", "order")
-        return cls(placed.code, [Placement.of(plan, job) for plan in plans_of(configurations, placed.first)])
+        return cls(placed.code, [RankPlacement.of(plan, job) for plan in plans_of(configurations, placed.first)])

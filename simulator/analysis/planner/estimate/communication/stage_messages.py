@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import Placement
+from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacement
 from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers
 from scaleproof.simulator.cluster import Cluster
@@ -31,7 +31,7 @@ class StageMessages:
     """
 
     def __init__(
-        self, transfers: TransferTimes, cluster: Cluster, sizes_bytes: Sequence[float], positions: Sequence[Placement]
+        self, transfers: TransferTimes, cluster: Cluster, sizes_bytes: Sequence[float], positions: Sequence[RankPlacement]
     ) -> None:
         self._transfers, self._sizes_bytes = transfers, sizes_bytes
         self._is_uniform, self._devices = cluster.is_uniform, cluster.node.devices

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.memory.stage_contents import ChunkContents, Division
+from scaleproof.simulator.analysis.planner.estimate.memory.stage_contents import ChunkContents, ShardedLayers
 from scaleproof.simulator.memory.backward_peak import Alikes, Backward, Layers, Moment, alikes_of
 from scaleproof.simulator.memory.inputs import MemoryInputs
 from scaleproof.simulator.memory.stage_layers import StageElements
@@ -21,11 +21,11 @@ Numbers = NDArray[np.int64]
 _REPRESENTATIVES: Final = 3
 
 
-class LayerDivision(NamedTuple):
+class RecomputedLayers(NamedTuple):
     """Layers with a sharding and recomputation. chunks: the parts of the model in each chunk."""
 
     inputs: MemoryInputs
-    division: Division
+    division: ShardedLayers
     contents: ChunkContents
     chunks: StageElements
 
@@ -71,7 +71,7 @@ class MicrobatchBytes:
     first pass, making and gradients are 0.
     """
 
-    def __init__(self, divisions: Sequence[LayerDivision], columns: MicrobatchColumns) -> None:
+    def __init__(self, divisions: Sequence[RecomputedLayers], columns: MicrobatchColumns) -> None:
         size = max(len(way.contents.all) for way in divisions), len(columns.way)
         self.kept, self.left, self.making, self.adding, self.gradients = np.zeros((5, *size))
         self._columns, self._gathers = columns, np.zeros(len(columns.way), dtype=np.bool_)
@@ -109,7 +109,7 @@ def _peak_bytes(peak_candidates: Iterable[Moment], share: float) -> Bytes:
     return most
 
 
-def _grouped(divisions: Sequence[LayerDivision]) -> Iterable[tuple[_ContentShape, Mapping[int, Alikes]]]:
+def _grouped(divisions: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentShape, Mapping[int, Alikes]]]:
     """Groups of divisions whose chunks of one shape can be computed together."""
     shapes: dict[tuple[int, int], list[_ContentShape]] = {}
     found: dict[tuple[object, ...], tuple[_ContentShape, dict[int, Alikes]]] = {}

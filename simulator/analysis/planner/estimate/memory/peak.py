@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
 from scaleproof.simulator.analysis.planner.estimate.memory.microbatch_bytes import (
-    LayerDivision,
     MicrobatchBytes,
     MicrobatchColumns,
+    RecomputedLayers,
 )
 from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import (
-    FIRST_HOLDS_MOST,
+    FIRST_IS_FULLEST,
     PeakCandidates,
     peak_candidates,
 )
-from scaleproof.simulator.analysis.planner.estimate.memory.stage_contents import ChunkContents, Division, RankKind
+from scaleproof.simulator.analysis.planner.estimate.memory.stage_contents import ChunkContents, RankKind, ShardedLayers
 from scaleproof.simulator.memory.buffers import pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
 from scaleproof.simulator.memory.in_flight import EQUAL, WHOLE
@@ -119,7 +119,7 @@ class _FullestRank:
         self.division_of, self.input = c.distinct_by_codes(division_code, none), c.distinct_by_codes(input_code, sharded)
         self.way_of = c.distinct_by_codes(input_code, distinct(sharded, rests["recompute"]).code)
         self.inputs = [_inputs(c, row) for row in self.input.first.tolist()]
-        self.divisions = [Division(self._inputs(row).job.layers) for row in self.division_of.first]
+        self.divisions = [ShardedLayers(self._inputs(row).job.layers) for row in self.division_of.first]
         self.microbatch_of = distinct(self.way_of.code, c.samples, np.where(self.sharded, c.workers, 0))
         patterns: dict[Any, ChunkContents] = {}
         self.contents = [
@@ -143,7 +143,7 @@ class _FullestRank:
         self.ends_bytes = ends[:, :, self.division_of.code[first]] * (c.samples[first] * self.inputs[0].size)
         recomputes = (c.space.recompute[number] for number in c.recompute[self.way_of.first])
         ways = [
-            LayerDivision(input_code.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
+            RecomputedLayers(input_code.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
             for input_code, recompute, i in zip(inputs, recomputes, at, strict=True)
         ]
         return MicrobatchBytes(ways, MicrobatchColumns(self.way_of.code[first], c.samples[first], c.workers[first]))
@@ -177,7 +177,7 @@ class _FullestRank:
         software = self._inputs(row).software
         ends = [self.contents[self.division_of.code[row]].all[content].ends for content in ranks[0].contents]
         varies = (software.receives_all or software.keeps_outputs) and any(entry != output for entry, output in ends)
-        return ranks[:1] if schedule in FIRST_HOLDS_MOST and not varies else ranks
+        return ranks[:1] if schedule in FIRST_IS_FULLEST and not varies else ranks
 
     def bytes(self) -> Bytes:
         """Bytes of the fullest rank without libraries, shape (ways to shard, configurations)."""

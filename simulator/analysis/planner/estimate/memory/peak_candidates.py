@@ -19,7 +19,7 @@ Counts = NDArray[np.int64]
 Weights = NDArray[np.float64]
 # Schedules in which a rank has at least as many forward passes ahead as later ranks: of equivalent ranks the first is the
 # fullest.
-FIRST_HOLDS_MOST: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
+FIRST_IS_FULLEST: Final[frozenset[ScheduleName]] = frozenset({"gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"})
 # Rounds of microbatches after which interleaved 1F1B is periodic.
 _ROUNDS: Final = 3
 

@@ -29,7 +29,7 @@ from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, stage_
 Numbers = NDArray[np.int64]
 
 
-class Division:
+class ShardedLayers:
     """A model's layers with one sharding."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -65,7 +65,7 @@ class ChunkContent(NamedTuple):
     is_first: bool
     copies: bool
 
-    def of(self, division: Division) -> tuple[Sequence[Layer], int, tuple[SavedActivation, ...]]:
+    def of(self, division: ShardedLayers) -> tuple[Sequence[Layer], int, tuple[SavedActivation, ...]]:
         """Its layers, elements that it receives, and activations of its first layer that are allocated throughout a step."""
         layers: Sequence[Layer] = [division.layers[i] for i in self.rank[self.number]]
         if self.copies:
@@ -97,7 +97,7 @@ class RankKind(NamedTuple):
 class ChunkContents:
     """All contents of chunks and kinds of ranks that occur, of divisions in which the same layers are equal."""
 
-    def __init__(self, division: Division, counted: Counted) -> None:
+    def __init__(self, division: ShardedLayers, counted: Counted) -> None:
         self.division, self.counted = division, counted
         self.all: list[ChunkContent] = []
         self.kinds: dict[tuple[bool, tuple[int, ...]], int] = {}
@@ -136,7 +136,7 @@ class ChunkContents:
             result.append(self._numbers[key])
         return tuple(result)
 
-    def parts(self, division: Division, inputs: MemoryInputs) -> tuple[StageElements, StageElements]:
+    def parts(self, division: ShardedLayers, inputs: MemoryInputs) -> tuple[StageElements, StageElements]:
         """Parts of the model in each chunk, and on each kind of rank, as arrays."""
         layers, chunks, batch_bytes = dict[tuple[int, int, bool], Layer](), list[list[tuple[int, int, bool]]](), list[int]()
         for content in self.all:
@@ -152,13 +152,13 @@ class ChunkContents:
         of_ranks = _members(of_chunks, [contents for _, contents in self.kinds])
         return of_chunks, together(of_ranks, self._products(division, inputs))
 
-    def ends(self, division: Division) -> Numbers:
+    def ends(self, division: ShardedLayers) -> Numbers:
         """Elements per sample that each chunk receives, and sends, shape (2, contents)."""
         found = [content.of(division)[:2] for content in self.all]
         ends = [(entry, output_elements(layers, division.layers)) for layers, entry in found]
         return np.array(ends, dtype=np.int64).T
 
-    def _products(self, division: Division, inputs: MemoryInputs) -> NDArray[np.float64]:
+    def _products(self, division: ShardedLayers, inputs: MemoryInputs) -> NDArray[np.float64]:
         """Elements of one weight of each distinct shape, by kind of rank."""
         known: dict[frozenset[int], float] = {}
         result = []

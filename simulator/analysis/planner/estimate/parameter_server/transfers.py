@@ -20,7 +20,7 @@ from scaleproof.simulator.run.run import Phase
 
 Times = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-Ranks = NDArray[np.int32]
+RankNumbers = NDArray[np.int32]
 
 
 class TransferShape(NamedTuple):
@@ -132,7 +132,7 @@ class _Direction:
 _Connection = tuple[int, int, int]
 
 
-def _connections(server: Ranks, group: Ranks, together: Ranks) -> list[_Connection]:
+def _connections(server: RankNumbers, group: RankNumbers, together: RankNumbers) -> list[_Connection]:
     """The connection of each message. A group sends two messages to equivalent servers, one for its own nodes and one for
     others, in the same order for all buckets."""
     seen: Counter[tuple[int, int, int]] = Counter()
@@ -143,14 +143,14 @@ def _connections(server: Ranks, group: Ranks, together: Ranks) -> list[_Connecti
     return found
 
 
-def _slowdown(program: Program, alone_s: Times, groups: Ranks) -> Times:
+def _slowdown(program: Program, alone_s: Times, groups: RankNumbers) -> Times:
     """Factor by which each group's passes take longer than their work."""
     works = np.flatnonzero((program.phase == Phase.BACKWARD) & (program.amount > 0))
     slower = dict(zip(program.rank[works].tolist(), (alone_s[works] / program.amount[works]).tolist(), strict=True))
     return np.array([slower.get(group, 1.0) for group in groups.tolist()])
 
 
-def _collectives(alone_s: Times, rank: Ranks, rows: Numbers, groups: Ranks, buckets: int) -> tuple[Times, Times]:
+def _collectives(alone_s: Times, rank: RankNumbers, rows: Numbers, groups: RankNumbers, buckets: int) -> tuple[Times, Times]:
     """Seconds of each group's sums of buckets, from the last to the first, and of its broadcasts, from the first to the
     last."""
     sums_s, broadcasts_s = np.zeros((2, len(groups), buckets))

@@ -17,7 +17,7 @@ _T = TypeVar("_T", bound=np.generic)
 Counts = NDArray[np.float64]
 
 
-class Chunks(NamedTuple):
+class ChunkClasses(NamedTuple):
     """Chunks of one stage on each rank, grouped into kinds that consist of the same distinct stages.
 
     counts: how many of each distinct stage a kind has, shape (kinds, distinct stages). total, without_last, without_first: how
@@ -35,7 +35,7 @@ class Chunks(NamedTuple):
         return _slowest(seconds, [np.flatnonzero(row) for row in self.counts])
 
 
-class Ranks(NamedTuple):
+class RankClasses(NamedTuple):
     """Ranks, grouped into kinds that have the same distinct stages.
 
     counts: how many of each distinct stage a kind has, shape (kinds, distinct stages). first: the distinct stage of their first
@@ -73,23 +73,23 @@ class EquivalentStages:
         return counts
 
     @cached_property
-    def by_chunk(self) -> Chunks:
+    def by_chunk(self) -> ChunkClasses:
         """Kinds of chunks."""
         begins = np.arange(0, len(self), self.ranks)
         counts, kind = _kinds(self.between(begins, begins + self.ranks))
         total, without_last, without_first = (
             np.bincount(some, minlength=len(counts)).astype(np.float64) for some in (kind, kind[:-1], kind[1:])
         )
-        return Chunks(counts, total, without_last, without_first, kind)
+        return ChunkClasses(counts, total, without_last, without_first, kind)
 
     @cached_property
-    def by_rank(self) -> Ranks:
+    def by_rank(self) -> RankClasses:
         """Kinds of ranks, where stages are assigned to ranks in a ring."""
         kinds, kind = _kinds(self.representative.reshape(-1, self.ranks).T)
         last = np.zeros(len(kinds), dtype=np.int64)
         # numpy keeps the last value that is written
         last[kind] = np.arange(self.ranks)
-        return Ranks(np.eye(self.representative.max() + 1)[kinds].sum(axis=1), kinds[:, 0], last)
+        return RankClasses(np.eye(self.representative.max() + 1)[kinds].sum(axis=1), kinds[:, 0], last)
 
 
 def _kinds(rows: NDArray[_T]) -> tuple[NDArray[_T], Numbers]:

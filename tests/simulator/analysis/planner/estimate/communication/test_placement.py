@@ -1,4 +1,4 @@
-"""Places: configurations whose ranks are placed alike have one, and it says how many ranks of a node send together."""
+"""Placements: configurations with equally placed ranks share one, which counts the ranks of a node that send together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import Placement, Placements
+from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacement, RankPlacements
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.plan import Plan
@@ -17,10 +17,10 @@ SCENARIO = load("megatron-175b-3d-selene", ("batch=64", "cluster.nodes=8", "stra
 
 def test_each_configuration_has_the_place_of_its_own_ranks() -> None:
     some = every(replace(space(SCENARIO, 64), chunks=(1, 2), samples=(1, 2)))
-    found = Placements.of(some, SCENARIO.job())
+    found = RankPlacements.of(some, SCENARIO.job())
     for row in range(0, len(some), 97):
         plan = some.scenario(row).strategy.plan
-        assert found.all[found.code[row]] == Placement.of(plan, SCENARIO.job())
+        assert found.all[found.code[row]] == RankPlacement.of(plan, SCENARIO.job())
 
 
 # a node has eight devices
@@ -30,6 +30,6 @@ def test_each_configuration_has_the_place_of_its_own_ranks() -> None:
 )
 def test_ranks_of_a_node_that_have_the_same_stage_send_together(tensor: int, workers: int, stages: int, senders: int) -> None:
     plan = Plan(workers=workers, stages=stages, tensor=tensor, microbatches=stages)
-    place = Placement.of(plan, SCENARIO.job())
+    place = RankPlacement.of(plan, SCENARIO.job())
     assert place.senders == senders
     assert (place.grid.tensor, place.grid.stages, place.grid.workers) == (tensor, stages, workers)

@@ -1,4 +1,4 @@
-"""What shares a link takes as long as all of it together, and each at least as long as alone."""
+"""Messages that share a link take as long as all of them together, and each at least as long as alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of alike stages, chunks and ranks are those that are found one by one."""
+"""Counts of classes of stages, chunks and ranks equal those found one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF = st.integers(1, 5).flatmap(
 
 
 def drawn(of: list[int], ranks: int) -> EquivalentStages:
-    """As many stages as fill all ranks, and numbers without gaps."""
+    """As many stages as fill all ranks, with classes numbered without gaps."""
     whole = of[: len(of) // ranks * ranks]
     known = dict.fromkeys(whole)
     return EquivalentStages([list(known).index(one) for one in whole], ranks)
