@@ -74,13 +74,13 @@ class LayerPassTimes:
         folded = np.where(c.expert_tensor > 0, c.workers, 0) if inner else np.zeros_like(c.workers)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
         degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, within.astype(np.int64)
-        between = distinct(*degrees, *strides, folded)
+        exchange_class = distinct(*degrees, *strides, folded)
         by_stage = np.array([one.by_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
         zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
         ranks = c.tensor * c.context * c.stages * c.workers
-        columns = between.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1), zero, ranks
+        columns = exchange_class.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1), zero, ranks
         key = distinct(*columns)
-        timer = _LayerTimer(c, between)
+        timer = _LayerTimer(c, exchange_class)
         for one in np.array(columns)[:, key.first].T.tolist():
             timer.add(*one)
         forward_s, backward_s = np.array(timer.passes_s).transpose(1, 0, 2)
@@ -93,15 +93,13 @@ class _LayerTimer:
     """Times passes one after another, and caches what several have in common: compute does not depend on the distances between
     ranks, nor the first exchange of activations on recomputation."""
 
-    def __init__(self, c: Configurations, between: Distinct) -> None:
-        """between: classes of configurations with equal collectives within passes."""
+    def __init__(self, c: Configurations, exchange_class: Distinct) -> None:
+        """exchange_class: configurations with equal collectives within passes."""
         self._counted = c.space.counted
         self._splits = not WHOLE.issuperset(c.space.schedules)
         self._splits_sends = bool(c.space.kept.get("split_sends", False))
-        self._plans, base = (
-            [*plans_of(c, between.first)],
-            replace(c.space.scenario.job(), recomputed=None, scatter="microbatch"),
-        )
+        self._plans = list(plans_of(c, exchange_class.first))
+        base = replace(c.space.scenario.job(), recomputed=None, scatter="microbatch")
         self._shards = [plan.shard for plan in self._plans]
         layers = {shard: c.space.scenario.model.build_layers(shard) for shard in dict.fromkeys(self._shards)}
         self._output_bytes = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}
@@ -118,30 +116,33 @@ class _LayerTimer:
         self.bound: list[float] = []
         self.sent: list[tuple[Times, Times]] = []
 
-    def add(self, between: int, samples: int, recompute: int, stages: int, zero: int, ranks: int) -> None:
-        """Adds the passes over some samples. between: class of collectives within passes. stages: of the model, where
-        recomputation depends on them. zero: 2 where microbatches scatter gradients, else 0, where that makes a difference.
-        ranks: number of ranks that wait for each other."""
-        job, shard = replace(self._jobs[between][recompute], zero=zero, ranks=ranks), self._shards[between]
+    def add(self, exchange_class: int, samples: int, recompute: int, stages: int, zero: int, ranks: int) -> None:
+        """Adds the passes over some samples.
+
+        exchange_class: class of collectives within passes. stages: of the model, where recomputation depends on them. zero: 2
+        where microbatches scatter gradients, else 0, where that makes a difference. ranks: number of ranks that wait for each
+        other.
+        """
+        job, shard = replace(self._jobs[exchange_class][recompute], zero=zero, ranks=ranks), self._shards[exchange_class]
         if job.recompute.by_stage:
             job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
         # compute is cached for one rank, and multiplied for the slowest of several
-        if (computed := (shard, samples, recompute, stages, zero)) not in self._computing:
-            self._computing[computed] = job.computing_s(samples) / job.slowest
-        if (shaped := (shard, samples, recompute)) not in self._bound:
-            self._bound[shaped] = job.mean_memory_share(samples)
-        if (weighed := (shard, samples, zero)) not in self._weights:
+        if (compute_key := (shard, samples, recompute, stages, zero)) not in self._computing:
+            self._computing[compute_key] = job.computing_s(samples) / job.slowest
+        if (bound_key := (shard, samples, recompute)) not in self._bound:
+            self._bound[bound_key] = job.mean_memory_share(samples)
+        if (weights_key := (shard, samples, zero)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
-            self._weights[weighed] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
-        if (moved := (between, samples)) not in self._sent:
-            self._exchanging[moved] = job.exchanges_s(samples)
+            self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
+        if (sent_key := (exchange_class, samples)) not in self._sent:
+            self._exchanging[sent_key] = job.exchanges_s(samples)
             output_bytes = self._output_bytes[shard] * samples
-            self._sent[moved] = _sent(self._plans[between], job, output_bytes, self._splits_sends)
+            self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        self.passes_s.append(self._computing[computed] * job.slowest + job.with_again(self._exchanging[moved], samples))
-        self.weights_s.append(self._weights[weighed] * job.slowest)
-        self.bound.append(self._bound[shaped])
-        self.sent.append(self._sent[moved])
+        self.passes_s.append(self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[sent_key], samples))
+        self.weights_s.append(self._weights[weights_key] * job.slowest)
+        self.bound.append(self._bound[bound_key])
+        self.sent.append(self._sent[sent_key])
 
 
 def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Times, Times]:

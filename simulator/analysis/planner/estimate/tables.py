@@ -62,13 +62,13 @@ class PassTable:
             at, lasts = first[inner], cut.stops[first[inner]] - 1
             sends_s = seconds[taken(shape.routes.T[at], shape.placement_code, axis=1), taken(size_of.T[lasts], code, axis=1)]
             send_s[inner] = shape.crosses[at, None] * (sends_s + taken(passes.joining_s.T[lasts], code, axis=1))
-        # nothing is sent behind the last stage, so index −1 stands for the absent message before the first
-        before_s = send_s[equivalence.representative[first - 1]]
+        # nothing is sent after the last stage, so its row stands for the absent message before the first
+        receive_s = send_s[equivalence.representative[first - 1]]
         overlap = bool(shape.kept.get("overlap_sends", False))
         weights_s: Times | float = 0.0
         if shape.splits:
             weights_s = passes.weights_s[code, cut.stops[first, None]] - passes.weights_s[code, cut.begins[first, None]]
-        return StageTimes(forward_s, backward_s, before_s, send_s, self.microbatches, equivalence, overlap, weights_s)
+        return StageTimes(forward_s, backward_s, receive_s, send_s, self.microbatches, equivalence, overlap, weights_s)
 
     @cached_property
     def least_s(self) -> Times:
@@ -78,7 +78,7 @@ class PassTable:
     @cached_property
     def window_s(self) -> Times:
         """Expected seconds of the passes of each of the shape's ranks. `follow` must have run."""
-        return np.array([self.expected.window_s[equivalence].max(axis=0) for equivalence in self._equivalent_ranks])
+        return np.array([self.expected.window_s[ranks].max(axis=0) for ranks in self._equivalent_ranks])
 
     @cached_property
     def left_s(self) -> Times:
@@ -114,11 +114,11 @@ class PassTable:
             longest_s: Times = np.maximum(way_s, all_s * (self._schedule == "looped_bfs"))
             return longest_s
         own = equivalence.between(own_stages[:, :-1], own_stages[:, :-1] + 1).sum(axis=1)
-        before_s: Times = self.per_round * (own @ received_s) + received_s[equivalence.representative[last]]
+        forwards_s: Times = self.per_round * (own @ received_s) + received_s[equivalence.representative[last]]
         if self._schedule == "gpipe" and stages.ranks > 1:
             slowest_s = suffix_max(received_s[equivalence.representative])
-            before_s = way_s + (stages.microbatches - 1) * slowest_s[first]
-        result: Times = np.maximum(way_s, before_s)
+            forwards_s = way_s + (stages.microbatches - 1) * slowest_s[first]
+        result: Times = np.maximum(way_s, forwards_s)
         return result
 
 

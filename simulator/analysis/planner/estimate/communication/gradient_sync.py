@@ -66,7 +66,7 @@ class Pattern(NamedTuple):
 
 
 def _pattern(rank_layers: RankLayers, plan: Plan, job: Job, stage: range) -> Pattern:
-    """The pattern of a stage. job: with the ZeRO stage. `after` is filled in for all stages, but only 1 and 2 use it."""
+    """The pattern of a stage. job: with the ZeRO stage. `after` is used with ZeRO's stages 1 and 2 only."""
     found, size = rank_layers.units(stage, plan, job)[::-1], job.reduced_bytes
     kept = [rank_layers.parameters(unit.layers) for unit in found]
     gathered, parameters = kept if job.zero == 3 else [], rank_layers.parameters(stage)
@@ -264,10 +264,10 @@ class SyncRequests:
         self.ops: list[Op] = list(_FIELDS) if c.zero.any() else ["all_reduce"]
         self.groups: list[int] = []
         for row in self.group.first.tolist():
-            shards, grid = self._shard_of(row), placements[placement_code[row]].grid
-            self.groups.append(shards.group(grid, int(c.expert[row]), int(c.expert_tensor[row]) or None))
+            shard_sync, grid = self._shard_of(row), placements[placement_code[row]].grid
+            self.groups.append(shard_sync.group(grid, int(c.expert[row]), int(c.expert_tensor[row]) or None))
             for op in self.ops:
-                shards.request(self.groups[-1], op)
+                shard_sync.request(self.groups[-1], op)
         self.copying = distinct(self.shard.code, placement_code, ends_split, (c.zero >= 2).astype(np.int64))
         sized = passes.jobs[0].reduced_bytes
         self.copies = [
@@ -294,16 +294,16 @@ class SyncRequests:
         shard, tables, offsets = self.shard.code, [], [0]
         of_shard = shard[self.group.first]
         local = np.zeros(len(self.group), dtype=np.int64)
-        for number, shards in enumerate(self.shards):
+        for number, shard_sync in enumerate(self.shards):
             mine = np.flatnonzero(of_shard == number)
             local[mine] = np.arange(len(mine))
             groups = [self.groups[one] for one in mine]
-            found = [shards.seconds(groups, op, _FIELDS[op], transfers_s) for op in self.ops]
+            found = [shard_sync.seconds(groups, op, _FIELDS[op], transfers_s) for op in self.ops]
             some_s = np.concatenate(found).reshape(sum(map(len, found)), -1)
             tables.append(np.pad(some_s, [(0, sum(map(len, _FIELDS.values())) - len(some_s)), (0, 0)]))
             offsets.append(offsets[-1] + some_s.shape[1])
-        every = [one for shards in self.shards for one in shards.patterns]
-        patterns = np.array([len(shards.patterns) for shards in self.shards])
+        every = [one for shard_sync in self.shards for one in shard_sync.patterns]
+        patterns = np.array([len(shard_sync.patterns) for shard_sync in self.shards])
         begins = np.array(self.begins)[self.pattern.code]
         return SyncTimes(
             np.concatenate(tables, axis=1),

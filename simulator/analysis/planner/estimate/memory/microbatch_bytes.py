@@ -46,10 +46,10 @@ class RecomputedLayers(NamedTuple):
 
 
 class MicrobatchColumns(NamedTuple):
-    """Columns that describe microbatches: index of the division, samples, and workers, if these shard what a microbatch
-    leaves."""
+    """Columns that describe microbatches: index of the variant of layers, samples, and workers, if these shard what a
+    microbatch leaves."""
 
-    way: Numbers
+    variant: Numbers
     samples: Numbers
     workers: Numbers
 
@@ -71,25 +71,25 @@ class MicrobatchBytes:
     first pass, making and gradients are 0.
     """
 
-    def __init__(self, divisions: Sequence[RecomputedLayers], columns: MicrobatchColumns) -> None:
-        size = max(len(way.contents.all) for way in divisions), len(columns.way)
+    def __init__(self, variants: Sequence[RecomputedLayers], columns: MicrobatchColumns) -> None:
+        size = max(len(variant.contents.all) for variant in variants), len(columns.variant)
         self.kept, self.left, self.making, self.adding, self.gradients = np.zeros((5, *size))
-        self._columns, self._gathers = columns, np.zeros(len(columns.way), dtype=np.bool_)
-        self._gradient_bytes = np.full(size, float(divisions[0].inputs.size))
-        for number, way in enumerate(divisions):
-            rows, count = np.flatnonzero(columns.way == number), len(way.contents.all)
-            inputs = way.inputs.over(columns.workers[rows], 0.0)
+        self._columns, self._gathers = columns, np.zeros(len(columns.variant), dtype=np.bool_)
+        self._gradient_bytes = np.full(size, float(variants[0].inputs.size))
+        for number, variant in enumerate(variants):
+            rows, count = np.flatnonzero(columns.variant == number), len(variant.contents.all)
+            inputs = variant.inputs.over(columns.workers[rows], 0.0)
             self._gathers[rows] = inputs.gathers
             if inputs.makes_gradients:
-                self.gradients[:count, rows], self._gradient_bytes[:count, rows] = way.gradients(inputs)
-        for shape, alikes in _grouped(divisions):
-            self._pass(divisions[min(alikes)].inputs, shape, alikes)
+                self.gradients[:count, rows], self._gradient_bytes[:count, rows] = variant.gradients(inputs)
+        for shape, alikes in _grouped(variants):
+            self._pass(variants[min(alikes)].inputs, shape, alikes)
 
     def _pass(self, inputs: MemoryInputs, shape: _ContentShape, alikes: Mapping[int, Alikes]) -> None:
-        """Computes the bytes of chunks of one shape. alikes: equal layers, by index of division."""
-        place = np.full(self._columns.way.max() + 1, -1)
+        """Computes the bytes of chunks of one shape. alikes: equal layers, by index of variant."""
+        place = np.full(self._columns.variant.max() + 1, -1)
         place[list(alikes)] = range(len(alikes))
-        of_row = place[self._columns.way]
+        of_row = place[self._columns.variant]
         rows = np.flatnonzero(of_row >= 0)
         at, share = np.ix_(shape.contents, rows), inputs.fragmentation
         begins = np.cumsum([0, *alikes[min(alikes)].counts[:-1]])
@@ -103,24 +103,24 @@ class MicrobatchBytes:
         self.adding[at] = _peak_bytes(backward.adding, share)
 
 
-def _peak_bytes(peak_candidates: Iterable[Moment], share: float) -> Bytes:
+def _peak_bytes(moments: Iterable[Moment], share: float) -> Bytes:
     """Maximum over all layers."""
-    most: Bytes = np.maximum(*(some.reserved_bytes(share).max(axis=(0, 1)) for some in peak_candidates))
+    most: Bytes = np.maximum(*(some.reserved_bytes(share).max(axis=(0, 1)) for some in moments))
     return most
 
 
-def _grouped(divisions: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentShape, Mapping[int, Alikes]]]:
-    """Groups of divisions whose chunks of one shape can be computed together."""
+def _grouped(variants: Sequence[RecomputedLayers]) -> Iterable[tuple[_ContentShape, Mapping[int, Alikes]]]:
+    """Groups of variants whose chunks of one shape can be computed together."""
     shapes: dict[tuple[int, int], list[_ContentShape]] = {}
     found: dict[tuple[object, ...], tuple[_ContentShape, dict[int, Alikes]]] = {}
-    for number, way in enumerate(divisions):
-        inputs = way.inputs
-        most = len(way.division.layers) if inputs.training.recompute.by_place else _REPRESENTATIVES
-        key = id(way.contents), most
+    for number, variant in enumerate(variants):
+        inputs = variant.inputs
+        most = len(variant.division.layers) if inputs.training.recompute.by_place else _REPRESENTATIVES
+        key = id(variant.contents), most
         if key not in shapes:
-            shapes[key] = _shapes(way.contents, most)
+            shapes[key] = _shapes(variant.contents, most)
         for shape in shapes[key]:
-            alikes = way.alikes(shape)
+            alikes = variant.alikes(shape)
             passed = id(shape), alikes.counts, id(inputs.software), inputs.splits
             found.setdefault(passed, (shape, {}))[1][number] = alikes
     return found.values()

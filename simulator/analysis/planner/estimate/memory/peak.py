@@ -114,23 +114,23 @@ class _FullestRank:
         # a framework may keep the parameters that ZeRO's stage 3 gathers in pipelines
         keeps = (shapes["stages"] > 1) & (c.space.kept["reshard"] is None)
         division_code = distinct(*(shapes[name] for name in division), keeps.astype(np.int64)).code
-        input_code = distinct(division_code, splits).code
+        inputs_code = distinct(division_code, splits).code
         self.sharded = taken(sharded, c.rest)
-        self.division_of, self.input = c.distinct_by_codes(division_code, none), c.distinct_by_codes(input_code, sharded)
-        self.way_of = c.distinct_by_codes(input_code, distinct(sharded, rests["recompute"]).code)
-        self.inputs = [_inputs(c, row) for row in self.input.first.tolist()]
+        self.division_of, self.inputs_of = c.distinct_by_codes(division_code, none), c.distinct_by_codes(inputs_code, sharded)
+        self.variant_of = c.distinct_by_codes(inputs_code, distinct(sharded, rests["recompute"]).code)
+        self.inputs = [_inputs(c, row) for row in self.inputs_of.first.tolist()]
         self.divisions = [ShardedLayers(self._inputs(row).job.layers) for row in self.division_of.first]
-        self.microbatch_of = distinct(self.way_of.code, c.samples, np.where(self.sharded, c.workers, 0))
+        self.microbatch_of = distinct(self.variant_of.code, c.samples, np.where(self.sharded, c.workers, 0))
         patterns: dict[Any, ChunkContents] = {}
         self.contents = [
             patterns.setdefault(division.pattern, ChunkContents(division, c.space.counted)) for division in self.divisions
         ]
         self.groups = list(self._groups())
         self.workers = distinct(c.workers)
-        self.microbatch_bytes = self._microbatch_bytes([self._inputs(row) for row in self.way_of.first])
+        self.microbatch_bytes = self._microbatch_bytes([self._inputs(row) for row in self.variant_of.first])
 
     def _microbatch_bytes(self, inputs: Sequence[MemoryInputs]) -> MicrobatchBytes:
-        c, at = self.c, self.division_of.code[self.way_of.first]
+        c, at = self.c, self.division_of.code[self.variant_of.first]
         parts = [
             contents.parts(division, self.inputs[0]) for contents, division in zip(self.contents, self.divisions, strict=True)
         ]
@@ -141,39 +141,39 @@ class _FullestRank:
             ends[:, : len(contents.all), number] = contents.ends(division)
         first = self.microbatch_of.first
         self.ends_bytes = ends[:, :, self.division_of.code[first]] * (c.samples[first] * self.inputs[0].size)
-        recomputes = (c.space.recompute[number] for number in c.recompute[self.way_of.first])
-        ways = [
-            RecomputedLayers(input_code.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
-            for input_code, recompute, i in zip(inputs, recomputes, at, strict=True)
+        recomputes = (c.space.recompute[number] for number in c.recompute[self.variant_of.first])
+        variants = [
+            RecomputedLayers(one.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
+            for one, recompute, i in zip(inputs, recomputes, at, strict=True)
         ]
-        return MicrobatchBytes(ways, MicrobatchColumns(self.way_of.code[first], c.samples[first], c.workers[first]))
+        return MicrobatchBytes(variants, MicrobatchColumns(self.variant_of.code[first], c.samples[first], c.workers[first]))
 
     def _groups(self) -> Iterator[_EquivalentRows]:
         c, space = self.c, self.c.space
         numbers = {id(contents): number for number, contents in enumerate(self.contents)}
         pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.division_of.code]
         searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
-        orders = distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule")))
-        passed = c.distinct_by_codes(orders.code, _sharded(c, c.rests["zero"]))
-        key = distinct(passed.code, pattern, np.where(searched, 1 + self.microbatch_of.code, 0))
+        order_key = distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule")))
+        order_of = c.distinct_by_codes(order_key.code, _sharded(c, c.rests["zero"]))
+        key = distinct(order_of.code, pattern, np.where(searched, 1 + self.microbatch_of.code, 0))
         # numpy sorts short integers faster
         in_order = np.lexsort([one.astype(np.min_scalar_type(one.max())) for one in (c.microbatches, key.code)])
         for rows in np.split(in_order, np.cumsum(np.bincount(key.code))[:-1]):
             row = rows[0]
             schedule, stages = space.schedules[c.schedule[row]], int(c.stages[row])
             kinds = self.contents[self.division_of.code[row]].ranks(schedule, stages, int(c.chunks[row]))
-            firsts = [self._fullest_of(schedule, ranks, row) for ranks in kinds]
+            fullest_by_kind = [self._fullest_of(schedule, ranks, row) for ranks in kinds]
             times = EQUAL
             if searched[row]:
                 scenario = c.scenario(int(row))
                 times = scenario.strategy.plan.pass_times(scenario.job())
-            microbatches, fullest = c.microbatches[rows], [kind for some in firsts for kind in some]
+            microbatches, fullest = c.microbatches[rows], [kind for some in fullest_by_kind for kind in some]
             begins = np.append(0, 1 + np.flatnonzero(np.diff(microbatches)))
             yield _EquivalentRows(rows, schedule, stages, times, microbatches, begins, fullest)
 
     def _fullest_of(self, schedule: ScheduleName, ranks: Sequence[RankKind], row: int) -> Sequence[RankKind]:
-        """Of equivalent ranks, those that may be the fullest: the first, unless received and sent activations differ in size
-        and count."""
+        """Of equivalent ranks, those that may be the fullest: the first, unless the software stores received and sent
+        activations of different size."""
         software = self._inputs(row).software
         ends = [self.contents[self.division_of.code[row]].all[content].ends for content in ranks[0].contents]
         varies = (software.receives_all or software.keeps_outputs) and any(entry != output for entry, output in ends)
@@ -187,17 +187,17 @@ class _FullestRank:
         for group in self.groups:
             rows = group.rows
             makes = self._inputs(rows[0]).makes_gradients and group.schedule in WHOLE
-            ways = np.flatnonzero(of_stage == self.sharded[rows[0]])
+            sharings = np.flatnonzero(of_stage == self.sharded[rows[0]])
             at = self.division_of.code[rows] * len(self.workers) + self.workers.code[rows]
             contents, found = list({content: None for kind in group.ranks for content in kind.contents}), []
             columns = self._columns(group, contents, makes)
             for kind in group.ranks:
                 own = list(dict.fromkeys(kind.contents))
                 passes, pipeline = self._passes(group, kind, columns[:, [contents.index(content) for content in own]], makes)
-                always, gradients, optimizer = taken(constants[kind.number][:, ways], at, axis=2)
+                always, gradients, optimizer = taken(constants[kind.number][:, sharings], at, axis=2)
                 found.append(always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer))
-            for way, most in zip(ways.tolist(), np.maximum.reduce(found), strict=True):
-                result[way, rows] = most
+            for sharing, most in zip(sharings.tolist(), np.maximum.reduce(found), strict=True):
+                result[sharing, rows] = most
         return result
 
     def _constants(self, shared: _Shared) -> Bytes:
@@ -206,7 +206,7 @@ class _FullestRank:
         workers = self.c.workers[self.workers.first]
         kinds = max(len(contents.kinds) for contents in self.contents)
         result = np.zeros((kinds, 3, len(self.division_of), len(workers)))
-        for row in self.input.first[self.sharded[self.input.first] == _sharded(self.c, shared.zero)]:
+        for row in self.inputs_of.first[self.sharded[self.inputs_of.first] == _sharded(self.c, shared.zero)]:
             division_code = self.division_of.code[row]
             inputs = self._inputs(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
             always = Always(inputs, self.parts[division_code].each(lambda one: one[:, None]))
@@ -266,7 +266,7 @@ class _FullestRank:
         return result
 
     def _inputs(self, row: int) -> MemoryInputs:
-        return self.inputs[int(self.input.code[row])]
+        return self.inputs[int(self.inputs_of.code[row])]
 
 
 def _inputs(configurations: Configurations, row: int) -> MemoryInputs:
