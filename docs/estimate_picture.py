@@ -82,7 +82,7 @@ def stage_times() -> StageTimes:
     """Stages of the lower picture, of which one is slower."""
     forward_s = np.array(FORWARD_S)[:, None]
     sends_s = np.full((RANKS - 1, 1), SEND_S)
-    return StageTimes.each(forward_s, 2 * forward_s, sends_s, np.array([MICROBATCHES]), RANKS, True)
+    return StageTimes.separate(forward_s, 2 * forward_s, sends_s, np.array([MICROBATCHES]), RANKS, True)
 
 
 def pass_ends() -> dict[tuple[int, bool, int], float]:

@@ -51,11 +51,11 @@ class StageTimes:
     backward_more_s: Times | float = 0.0
 
     @classmethod
-    def each(
+    def separate(
         cls, forward_s: Times, backward_s: Times, sends_s: Times, microbatches: NDArray[np.int64], ranks: int,
         overlap_sends: bool, weights_s: Times | float = 0.0,
     ) -> StageTimes:  # fmt: skip
-        """Times of stages that are all given separately. sends_s: messages behind each stage but the last."""
+        """Times of stages that are all given separately. sends_s: messages after each stage but the last."""
         receive_s, send_s = (np.pad(sends_s, [ends, (0, 0)]) for ends in ((1, 0), (0, 1)))
         equivalence = EquivalentStages(range(len(forward_s)), ranks)
         return cls(forward_s, backward_s, receive_s, send_s, microbatches, equivalence, overlap_sends, weights_s)

@@ -20,7 +20,7 @@ def stages(
     """Passes of about 1 and 2 s."""
     rng, count = np.random.default_rng(seed), ranks * chunks
     forward_s, backward_s = (seconds * (1 + imbalance * rng.random((count, 1))) for seconds in (1.0, 2.0))
-    return StageTimes.each(
+    return StageTimes.separate(
         forward_s, backward_s, np.full((count - 1, 1), send_s), np.array([microbatches]), ranks, overlap_sends
     )
 
@@ -82,7 +82,7 @@ def test_classes_of_stages_take_as_long_as_separate_stages(
     ways = data.draw(st.lists(st.integers(0, 1), min_size=count - 1, max_size=count - 1))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     passes_s, sends_s, moved_s = (rng.uniform(0.1, 2.0, shape) for shape in ((2, 3, 3), (2, 3), (5, 3, 3)))
-    every = StageTimes.each(*passes_s[:, kinds], sends_s[ways], np.full(3, microbatches * ranks), ranks, overlap_sends)
+    every = StageTimes.separate(*passes_s[:, kinds], sends_s[ways], np.full(3, microbatches * ranks), ranks, overlap_sends)
     ends = list(zip([-1, *ways], [*ways, -1], kinds, strict=True))
     distinct_ends = list(dict.fromkeys(ends))
     first = [ends.index(one) for one in distinct_ends]
@@ -103,7 +103,7 @@ def test_classes_of_stages_take_as_long_as_separate_stages(
 
 
 def test_one_rank_has_nothing_to_wait_for() -> None:
-    found = StageTimes.each(np.array([[1.0]]), np.array([[2.0]]), np.zeros((0, 1)), np.array([5]), 1, False)
+    found = StageTimes.separate(np.array([[1.0]]), np.array([[2.0]]), np.zeros((0, 1)), np.array([5]), 1, False)
     expected_s, least_s = windows("1f1b", found, [0])
     assert expected_s == pytest.approx(15.0)
     assert least_s == pytest.approx(15.0)

@@ -23,7 +23,7 @@ def drawn(
     """Forward and backward passes of about 1 and 2 s."""
     rng, count = np.random.default_rng(ranks * chunks), ranks * chunks
     forward_s, backward_s = (seconds * (1 + imbalance * rng.random((count, 1))) for seconds in (1.0, 2.0))
-    return StageTimes.each(
+    return StageTimes.separate(
         forward_s, backward_s, np.full((count - 1, 1), send_s), np.array([microbatches]), ranks, overlap_sends
     )
 

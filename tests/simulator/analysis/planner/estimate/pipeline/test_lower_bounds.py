@@ -32,7 +32,7 @@ def drawn(schedule: ScheduleName, ranks: int, microbatches: int, overlap_sends: 
     if schedule in ("zb_v", "dualpipe_v"):
         sends_s[ranks - 1] = 0.0
     weights_s = 0.0 if schedule == "looped_bfs" else 0.4 * backward_s
-    return StageTimes.each(forward_s, backward_s, sends_s, np.full(20, microbatches), ranks, overlap_sends, weights_s)
+    return StageTimes.separate(forward_s, backward_s, sends_s, np.full(20, microbatches), ranks, overlap_sends, weights_s)
 
 
 @pytest.mark.parametrize("overlap_sends", [False, True])
@@ -58,7 +58,7 @@ def test_further_microbatches_add_each_ranks_own_work(schedule: ScheduleName) ->
 def test_zero_bubble_of_equal_stages_has_the_bubble_of_its_paper() -> None:
     """(ranks − 1) · (forward + inputs − weights) of ZB-H1 (arXiv 2401.10241, table 2)."""
     ranks, microbatches = 4, 16
-    stages = StageTimes.each(
+    stages = StageTimes.separate(
         np.ones((4, 1)), np.full((4, 1), 2.0), np.zeros((3, 1)), np.array([microbatches]), ranks, True, np.full((4, 1), 0.9)
     )
     found = least_s("zb_h1", stages_by_rank("zb_h1", ranks), stages)[0, 0]
