@@ -64,3 +64,27 @@ def first_wait_s(opening_s: Times, gathers_s: Times, passed_s: Times, layers: in
     layer, or of all layers if the passes over those before the last do not hide it. Later stages gather while they wait for
     it."""
     return np.maximum(opening_s, gathers_s - passed_s * (1 - 1 / layers))
+
+
+def gather_tables(gathers: LayerGatherTimes, work_s: Times, block: int) -> Times:
+    """Seconds that the recurrence over passes needs of each pass, by code, shape (8, codes · blocks, block).
+
+    Rows: the first gather; the second; all other gathers and the sums among them, −∞ with a single layer; the sum of the last
+    layer but one, −∞ for none; the pass; one layer of it; the same, −∞ with fewer than three layers; the last sum.
+    """
+    layers, kinds = gathers.layers, len(work_s)
+    none, others, between = np.zeros_like(gathers.sums_s), np.maximum(1, layers - 1), np.maximum(0, layers - 2)
+    several = layers > 1
+    never_s = np.where(several, 0.0, -np.inf)
+    gather_s, again_s = (gathers.gathers_s - gathers.opening_s) / others, gathers.again_s / layers
+    sum_s = (gathers.sums_s - gathers.last_s) / others
+    sums_s = np.where(several & (sum_s > 0), sum_s, -np.inf)
+    forward = gathers.opening_s, gather_s * several, between * gather_s + never_s, none - np.inf, none
+    backward = again_s, again_s * several, between * (again_s + sum_s) + never_s, sums_s, gathers.last_s
+    inputs = again_s, again_s * several, between * again_s + never_s, none - np.inf, none
+    # no waiting
+    weights = none - np.inf, none, none - np.inf, none - np.inf, gathers.sums_s
+    *tables, last = (np.array(each[:kinds]) for each in zip(forward, backward, inputs, weights, strict=True))
+    schedule_level = np.array([layers, layers, layers, np.ones_like(layers)])[:kinds]
+    layer_s = work_s / schedule_level
+    return np.array([*tables, work_s, layer_s, np.where(schedule_level > 2, layer_s, -np.inf), last]).reshape(8, -1, block)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.layer_gathers import LayerGatherTimes
+from scaleproof.simulator.analysis.planner.estimate.communication.layer_gathers import LayerGatherTimes, gather_tables
 from scaleproof.simulator.analysis.planner.estimate.factorize import taken
 from scaleproof.simulator.analysis.planner.estimate.pipeline.equivalent_stages import EquivalentStages
 from scaleproof.simulator.analysis.planner.estimate.pipeline.schedule_graphs import ScheduleGraph, graph_of
@@ -34,12 +34,9 @@ _AT_ONCE: Final = 1_000_000
 
 
 class PipelineTimes(NamedTuple):
-    """Seconds of a simulated step.
-
-    window_s: from each rank's first pass to the end of its last, shape (ranks, configurations). collectives_s: from there to
-    the end of the rank's collectives, of the same shape. left_s: from the end of each stage's last gradients to the end of its
-    rank's last pass, shape (stages, configurations).
-    """
+    """Seconds from each rank's first pass to the end of its last, and from there to the end of its collectives, shape (ranks,
+    configurations); from the end of each stage's last gradients to the end of its rank's last pass, shape (stages,
+    configurations)."""
 
     window_s: Times
     collectives_s: Times
@@ -173,6 +170,12 @@ class EqualMicrobatches(NamedTuple):
     def blocks(self) -> int:
         """Number of blocks of configurations."""
         return -(-self.width // _BLOCK)
+
+    @property
+    def collectives(self) -> LayerGatherTimes:
+        """Gathers and sums of the sequence, which must have them."""
+        assert self.sequence.collectives is not None
+        return self.sequence.collectives
 
     def table_rows(self, numbers: Numbers) -> Numbers:
         """Rows of tables by distinct stage, for numbers of stages, or of kinds of passes and stages."""
@@ -322,7 +325,7 @@ class _GatherStream:
     pass over its layer. All layers of a stage but the first and the last are taken to be equal. Passes for gradients of weights
     alone gather nothing, and all their sums follow them.
 
-    tables: of each pass by its code, as `_gather_tables` describes. sums: seconds of its last sum; and 0 where there is one,
+    tables: of each pass by its code, as `gather_tables` describes. sums: seconds of its last sum; and 0 where there is one,
     else −∞; both end with those of no sum. earlier, later: for each pass, the last sum of the pass before it on its rank, if
     that runs before the first gather, or after it. free: the pass (or its last layer but one) after which the first gather may
     begin.
@@ -330,7 +333,7 @@ class _GatherStream:
 
     def __init__(self, run: _PassRecurrence) -> None:
         self.run, pieces = run, run.pieces
-        tables = [_gather_tables(piece.sequence) for piece in pieces]
+        tables = [gather_tables(piece.collectives, piece.sequence.work_s, _BLOCK) for piece in pieces]
         begins = np.cumsum([0, *(table.shape[1] for table in tables)]).tolist()
         self.tables = np.concatenate([table[:-1] for table in tables], axis=1)
         sums_s = np.pad(np.concatenate([table[-1] for table in tables]), [(0, max(piece.blocks for piece in pieces)), (0, 0)])
@@ -387,37 +390,10 @@ class _GatherStream:
 
 def _layers(piece: EqualMicrobatches) -> Numbers:
     """Number of layers of each pass, 1 for passes for gradients of weights alone."""
-    assert piece.sequence.collectives is not None
-    own = piece.sequence.collectives.layers[:, 0]
+    own = piece.collectives.layers[:, 0]
     result: Numbers = np.where(piece.graph.is_weight_pass, 1, own[piece.table_rows(piece.graph.code) % len(own)])
     return result
 
 
 def _in_blocks(tables: Iterable[Times]) -> Times:
     return np.concatenate([table.reshape(-1, _BLOCK) for table in tables])
-
-
-def _gather_tables(sequence: PassSequence) -> Times:
-    """Seconds that `_GatherStream` needs of each pass, by its code, shape (8, codes · blocks, configurations of a block).
-
-    Rows: the first gather; the second; all other gathers and the sums among them, −∞ with a single layer; the sum of the last
-    layer but one, −∞ for none; the pass; one layer of it; the same, −∞ with fewer than three layers; the last sum.
-    """
-    gathers, work_s = sequence.collectives, sequence.work_s
-    assert gathers is not None
-    layers, kinds = gathers.layers, len(work_s)
-    none, others, between = np.zeros_like(gathers.sums_s), np.maximum(1, layers - 1), np.maximum(0, layers - 2)
-    several = layers > 1
-    never_s = np.where(several, 0.0, -np.inf)
-    gather_s, again_s = (gathers.gathers_s - gathers.opening_s) / others, gathers.again_s / layers
-    sum_s = (gathers.sums_s - gathers.last_s) / others
-    sums_s = np.where(several & (sum_s > 0), sum_s, -np.inf)
-    forward = gathers.opening_s, gather_s * several, between * gather_s + never_s, none - np.inf, none
-    backward = again_s, again_s * several, between * (again_s + sum_s) + never_s, sums_s, gathers.last_s
-    inputs = again_s, again_s * several, between * again_s + never_s, none - np.inf, none
-    # no waiting
-    weights = none - np.inf, none, none - np.inf, none - np.inf, gathers.sums_s
-    *tables, last = (np.array(each[:kinds]) for each in zip(forward, backward, inputs, weights, strict=True))
-    schedule_level = np.array([layers, layers, layers, np.ones_like(layers)])[:kinds]
-    layer_s = work_s / schedule_level
-    return np.array([*tables, work_s, layer_s, np.where(schedule_level > 2, layer_s, -np.inf), last]).reshape(8, -1, _BLOCK)
