@@ -1,4 +1,8 @@
-"""Estimate: step time and memory of many configurations at once, from the costs that programs are compiled of."""
+"""Estimate: expected step time, lower bound and memory of many configurations at once, computed from the costs that programs
+have.
+
+docs/background/how-it-estimates.md explains how it works.
+"""
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
 from scaleproof.simulator.analysis.planner.estimate.memory.peak import memory_bytes

@@ -1,4 +1,4 @@
-"""Configurations: ways to train one scenario's model, as columns of numbers, a row each."""
+"""Configurations: ways to train one scenario's model, as columns of numbers with one row each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaleproof.simulator.strategy.pipeline import schedule as schedules
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 from scaleproof.simulator.strategy.plan import Plan
 
-_KEPT: Final = (
+_KEPT_FIELDS: Final = (
     "prefetch", "algorithm", "account_for_embedding", "account_for_loss", "overlap_experts", "node_limit",
     "deduplicated", "dispatch_precision", "combine_precision",
 )  # fmt: skip
@@ -33,11 +33,11 @@ _KEPT: Final = (
 
 @dataclass(frozen=True)
 class Space:
-    """What may be chosen for a scenario, whose model, cluster, batch and all else stay.
+    """Choices for a scenario, whose model, cluster, batch and other fields stay fixed.
 
-    ranks: that train, of which tensor · context · stages · workers is one. Of the degrees those are taken that divide what they
-    must. expert_tensor: None for as many as `tensor`. samples: of a microbatch. buckets_bytes: where buckets of gradients
-    close. orders: of axes, the innermost first.
+    ranks: number of ranks, the product tensor · context · stages · workers. Combinations of degrees that do not divide what
+    they must are left out. expert_tensor: None for the same as `tensor`. samples: per microbatch. buckets_bytes: sizes at which
+    buckets of gradients close. orders: of axes, the innermost first.
     """
 
     scenario: Scenario
@@ -58,20 +58,21 @@ class Space:
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        """All other strategy fields: as the scenario's own hybrid gives them, else as its framework has them."""
+        """Values of all other strategy fields: those of the scenario's own hybrid strategy, else its framework's."""
         own = self.scenario.strategy
         found = planned_fields(self.scenario)
         found.pop("bucket_bytes")
-        return found | ({name: getattr(own, name) for name in _KEPT} if isinstance(own, Hybrid) else {})
+        return found | ({name: getattr(own, name) for name in _KEPT_FIELDS} if isinstance(own, Hybrid) else {})
 
     def kept_over(self, stages: int) -> dict[str, Any]:
-        """The same for pipelines of some stages, in which a framework may keep what ZeRO's stage 3 gathers."""
+        """The same for pipelines with some number of stages, in which a framework may keep the parameters that ZeRO's stage 3
+        gathers."""
         reshard = self.kept["reshard"]
         return self.kept | {"reshard": stages == 1 if reshard is None else reshard}
 
     @cached_property
     def counted(self) -> Counted:
-        """Ends of the model that count as blocks of stages, where there are several."""
+        """Ends of the model that count as blocks of stages in pipelines."""
         return Counted(*(bool(self.kept.get(f"account_for_{end}", False)) for end in Counted._fields))
 
     @cached_property
@@ -79,25 +80,30 @@ class Space:
         """Whether adding gradients to whole buffers takes time, which it does where microbatches do not scatter them."""
         return gradient_sizes(self.scenario.training, Hybrid(), self.scenario.framework).added > 0
 
-    def options(self, one: Mapping[str, int]) -> dict[str, Any]:
-        """The same as far as it suits one configuration's columns."""
-        ranks, zero = one["tensor"] * one["context"] * one["stages"] * one["workers"], one.get("zero", 0)
+    def options(self, configuration: Mapping[str, int]) -> dict[str, Any]:
+        """Values of the other strategy fields that apply to one configuration, given as its columns."""
+        ranks, zero = (
+            configuration["tensor"] * configuration["context"] * configuration["stages"] * configuration["workers"],
+            configuration.get("zero", 0),
+        )
         suits = {
-            "account_for_embedding": one["stages"] > 1,
-            "account_for_loss": one["stages"] > 1,
-            "split_sends": one["tensor"] > 1 and one["stages"] > 1,
-            "context_by": one["context"] > 1,
-            "overlap_tensor": one["sequence_parallel"] == 1,
+            "account_for_embedding": configuration["stages"] > 1,
+            "account_for_loss": configuration["stages"] > 1,
+            "split_sends": configuration["tensor"] > 1 and configuration["stages"] > 1,
+            "context_by": configuration["context"] > 1,
+            "overlap_tensor": configuration["sequence_parallel"] == 1,
             "overlap_gather": zero in (1, 2),
             "prefetch": zero == 3,
             "reshard": zero == 3,
-            "node_limit": one["expert"] > 1 and ranks > self.scenario.cluster.node.devices,
-            **dict.fromkeys(("overlap_experts", "deduplicated", "dispatch_precision", "combine_precision"), one["expert"] > 1),
+            "node_limit": configuration["expert"] > 1 and ranks > self.scenario.cluster.node.devices,
+            **dict.fromkeys(
+                ("overlap_experts", "deduplicated", "dispatch_precision", "combine_precision"), configuration["expert"] > 1
+            ),
         }
-        return {name: value for name, value in self.kept_over(one["stages"]).items() if suits.get(name, True)}
+        return {name: value for name, value in self.kept_over(configuration["stages"]).items() if suits.get(name, True)}
 
     def layers(self, shard: Shard) -> list[Layer] | None:
-        """The model's layers, divided so; None where it cannot be."""
+        """The model's layers with a sharding, None if the model cannot be sharded so."""
         try:
             return self.scenario.model.build_layers(shard)
         except FieldError:
@@ -105,25 +111,25 @@ class Space:
 
 
 class _Column:
-    """A column of configurations, of the half that has it."""
+    """A column of configurations, gathered from the half that contains it on first access."""
 
     def __set_name__(self, owner: type[Configurations], name: str) -> None:
         self._name = name
 
     def __get__(self, found: Configurations, owner: type[Configurations]) -> Numbers:
         values = taken(found.half(self._name)[self._name], found.place(self._name))
-        # from now on the instance itself has it
+        # caches it in the instance
         found.__dict__[self._name] = values
         return values
 
 
 @dataclass(frozen=True)
 class Configurations:
-    """Columns of one length. What `schedule`, `recompute`, `bucket` and `order` number is in the space's lists. samples: of a
+    """Columns of equal length. `schedule`, `recompute`, `bucket` and `order` are indices of the space's lists. samples: per
     microbatch. expert_tensor: 0 for None.
 
     Millions of configurations are combinations of few halves: `shapes`, how a model and its samples are divided, and `rests`,
-    all that is left to choose. shape, rest: the row of each half's columns that a configuration has.
+    all other choices. shape, rest: for each configuration, its row in the columns of each half.
     """
 
     space: Space
@@ -152,32 +158,34 @@ class Configurations:
         return len(self.shape)
 
     def half(self, name: str) -> Mapping[str, Numbers]:
-        """The half that has a column."""
+        """The half that contains a column."""
         return self.rests if name in _REST else self.shapes
 
     def place(self, name: str) -> Numbers:
-        """In which row of that half each configuration is."""
+        """The row of each configuration in that half."""
         return self.rest if name in _REST else self.shape
 
     def take(self, rows: Any) -> Configurations:
-        """Some of them."""
+        """The configurations in some rows."""
         return Configurations(self.space, self.shapes, self.rests, self.shape[rows], self.rest[rows])
 
     def distinct(self, *names: str) -> Distinct:
-        """Which of them are alike in some columns."""
-        return self.alike(*(self._codes(half, [name for name in names if name in half]) for half in (self.shapes, self.rests)))
+        """Codes of configurations that are equal in some columns."""
+        return self.distinct_by_codes(
+            *(self._codes(half, [name for name in names if name in half]) for half in (self.shapes, self.rests))
+        )
 
-    def alike(self, shapes: Numbers, rests: Numbers) -> Distinct:
-        """Which of them are alike in codes of the rows of their halves."""
+    def distinct_by_codes(self, shapes: Numbers, rests: Numbers) -> Distinct:
+        """Codes of configurations whose halves' rows have equal codes."""
         return combined([(shapes, self.shape), (rests, self.rest)])
 
     def _codes(self, half: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
-        """Of the rows of a half by some of its columns."""
+        """Codes of the rows of a half by some of its columns."""
         columns = [half[name] for name in names] or [np.zeros(len(half["tensor" if half is self.shapes else "zero"]), np.int64)]
         return distinct(*columns).code
 
     def row(self, row: int) -> dict[str, Any]:
-        """One of them, in the words that scenarios have."""
+        """One configuration, with the names and values of scenario fields."""
         space = self.space
         numbers: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in COLUMNS}
         return numbers | {
@@ -191,19 +199,22 @@ class Configurations:
         }
 
     def scenario(self, row: int) -> Scenario:
-        """The scenario of one. Raises FieldError where it is not valid after all."""
+        """The scenario of one configuration. Raises FieldError if it turns out to be invalid."""
         space, base = self.space, self.space.scenario
-        one = {name: int(getattr(self, name)[row]) for name in COLUMNS}
-        options = space.options(one)
+        columns = {name: int(getattr(self, name)[row]) for name in COLUMNS}
+        options = space.options(columns)
         strategy = Hybrid(
-            workers_=one["workers"], stages_=one["stages"], tensor=one["tensor"], context=one["context"], expert=one["expert"],
-            expert_tensor=one["expert_tensor"] or None, chunks=one["chunks"], balance="layers",
-            microbatches_=one["microbatches"], schedule=space.schedules[one["schedule"]],
-            sequence_parallel=bool(one["sequence_parallel"]), order=space.orders[one["order"]], **options,
+            workers_=columns["workers"], stages_=columns["stages"], tensor=columns["tensor"],
+            context=columns["context"], expert=columns["expert"],
+            expert_tensor=columns["expert_tensor"] or None, chunks=columns["chunks"], balance="layers",
+            microbatches_=columns["microbatches"], schedule=space.schedules[columns["schedule"]],
+            sequence_parallel=bool(columns["sequence_parallel"]), order=space.orders[columns["order"]], **options,
         )  # fmt: skip
-        # sizes are read from text alone
-        strategy = strategy.model_copy(update={"bucket_bytes": space.buckets_bytes[one["bucket"]]})
-        training = base.training.model_copy(update={"zero": one["zero"], "recompute": space.recompute[one["recompute"]]})
+        # validation would parse sizes from text
+        strategy = strategy.model_copy(update={"bucket_bytes": space.buckets_bytes[columns["bucket"]]})
+        training = base.training.model_copy(
+            update={"zero": columns["zero"], "recompute": space.recompute[columns["recompute"]]}
+        )
         given = {name: getattr(base, name) for name in Scenario.model_fields}
         given |= {"strategy": strategy, "training": training, "batch": Batch(total=base.total_samples)}
         return Scenario(**given)
@@ -219,23 +230,25 @@ COLUMNS: Final = (*_SHAPE, *_REST)
 
 
 def every(space: Space) -> Configurations:
-    """All valid ones. Where gradients are not summed, ZeRO and buckets are not varied; where a schedule has one chunk a rank,
-    chunks are not."""
+    """All valid configurations of a space.
+
+    ZeRO and buckets are not varied where no gradients are summed, nor chunks where a schedule has one chunk per rank.
+    """
     rests = np.array(list(itertools.product(*_rest_axes(space))), dtype=np.int64).T
     shapes, suiting = [np.empty((0, len(_SHAPE)), dtype=np.int64)], [_NONE]
-    passed: dict[tuple[int, int, int, int], Numbers] = {}
+    passes: dict[tuple[int, int, int, int], Numbers] = {}
     for degrees, layers in _degrees(space):
         first, last = glued_ends(layers)
         ends = sum(space.counted) if degrees["stages"] > 1 else 0
-        # experts' tokens move next to another microbatch's compute
+        # experts' tokens are exchanged during another microbatch's compute
         least = 2 if space.options(degrees).get("overlap_experts") else 1
         key = degrees["stages"], degrees["workers"], last - first + ends, least
-        if key not in passed:
-            passed[key] = _passed(space, *key)
-        own = np.tile([*degrees.values()], (len(passed[key]), 1))
-        shapes.append(np.hstack([own, passed[key]]))
-        suiting += [np.flatnonzero(_suit(space, degrees, layers, rests))] * len(own)
-    # each column's values one after another, which numpy takes from without a copy
+        if key not in passes:
+            passes[key] = _passes(space, *key)
+        own = np.tile([*degrees.values()], (len(passes[key]), 1))
+        shapes.append(np.hstack([own, passes[key]]))
+        suiting += [np.flatnonzero(_suits(space, degrees, layers, rests))] * len(own)
+    # contiguous columns, which numpy takes from without a copy
     shaped = np.ascontiguousarray(np.concatenate(shapes).T)
     columns = dict(zip(_SHAPE, shaped, strict=True)), dict(zip(_REST, rests, strict=True))
     shape = np.repeat(np.arange(len(suiting) - 1), [len(own) for own in suiting[1:]])
@@ -247,11 +260,11 @@ def _rest_axes(space: Space) -> Iterator[Sequence[int]]:
     yield from (range(len(choices)) for choices in (space.recompute, space.buckets_bytes, space.orders))
 
 
-def _suit(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
-    """Which of all that is left to choose go with some degrees."""
+def _suits(space: Space, degrees: Mapping[str, int], layers: Sequence[Layer], rests: Numbers) -> NDArray[np.bool_]:
+    """Which rows of the other choices are compatible with some degrees, shape (rows,)."""
     zero, recompute, bucket, order = rests
-    suited = np.array([one.suits(layers) for one in space.recompute], dtype=np.bool_)
-    # layers are gathered and scattered one by one in ZeRO's third stage, whatever buckets are; one axis has no order
+    suited = np.array([configuration.suits(layers) for configuration in space.recompute], dtype=np.bool_)
+    # ZeRO's stage 3 gathers and scatters layer by layer, without buckets; a single axis has no order
     suits = ~((zero == 3) & (bucket > 0))
     if degrees["stages"] == 1 or degrees["workers"] == 1:
         suits &= order == 0
@@ -270,7 +283,7 @@ def _degrees(space: Space) -> Iterator[tuple[dict[str, int], list[Layer]]]:
         workers, rest = divmod(ranks, tensor * context * stages)
         if rest or workers == 0 or total % workers or (sequence and tensor == 1):
             continue
-        # where nothing is folded, expert_tensor says nothing
+        # expert_tensor makes no difference where nothing is folded
         if expert_tensor is not None and expert_tensor >= tensor and (expert == 1 or context == 1):
             continue
         degrees = {
@@ -304,9 +317,9 @@ def _divides(plan: Plan, experts: bool) -> bool:
     return True
 
 
-def _passed(space: Space, stages: int, workers: int, blocks: int, least: int) -> Numbers:
-    """How samples are divided, and in which order they are passed, where so many blocks of layers are cut into stages: chunks,
-    samples, schedules and microbatches, `least` of these or more, shape (rows, 4)."""
+def _passes(space: Space, stages: int, workers: int, blocks: int, least: int) -> Numbers:
+    """Ways to divide samples and to order passes over `blocks` blocks of layers: chunks, samples, schedules and microbatches,
+    the latter no fewer than `least`, shape (rows, 4)."""
     per_worker = space.scenario.total_samples // workers
     chunks = [chunks for chunks in space.chunks if stages * chunks <= blocks]
     samples = [samples for samples in space.samples if per_worker % samples == 0]
@@ -320,7 +333,7 @@ def _passed(space: Space, stages: int, workers: int, blocks: int, least: int) ->
 
 @lru_cache(maxsize=100_000)
 def _is_valid(schedule: ScheduleName, stages: int, microbatches: int, chunks: int) -> bool:
-    """Whether the schedule has an order for such numbers; of a single stage that of 1F1B alone, which all have."""
+    """Whether the schedule has an order for these numbers. A single stage has 1F1B only, which equals all others."""
     if stages == 1 and (schedule != "1f1b" or chunks > 1):
         return False
     try:

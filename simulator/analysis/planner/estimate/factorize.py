@@ -1,4 +1,4 @@
-"""Codes: which rows of some columns are alike, so that what follows from those columns is worked out once for all of them."""
+"""Codes of rows that are equal in some columns, so that what depends on these columns is computed once for all of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 def taken(values: NDArray[_T], rows: Numbers, axis: int = 0) -> NDArray[_T]:
-    """Those at some rows of an axis, all of which are there: that numpy looks first takes as long again."""
+    """Values at some rows of an axis, all of which must exist: numpy's check of the indices would double the time."""
     return values.take(rows, axis=axis, mode="clip")
 
 
 class Distinct(NamedTuple):
-    """code: of each row, from 0 on. first: a row that has each code."""
+    """code: code of each row, from 0 on. first: a row with each code."""
 
     code: Numbers
     first: Numbers
@@ -28,32 +28,32 @@ class Distinct(NamedTuple):
         return len(self.first)
 
     def over(self, other: Distinct) -> Distinct:
-        """The codes of all rows, where those of one row each of `other`'s codes are known."""
+        """Codes of all rows, if `self` has the codes of one row for each code of `other`."""
         return Distinct(taken(self.code, other.code), taken(other.first, self.first))
 
 
 def distinct(*columns: Numbers) -> Distinct:
-    """The codes of rows of columns that hold whole numbers from 0 on and have one length."""
+    """Codes of rows, from columns of one length that contain whole numbers from 0 on."""
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         key = key * (int(column.max(initial=0)) + 1) + column
     code, values = pd.factorize(key)
     first = np.empty(len(values), dtype=np.int64)
-    # the last of alike rows that is written stays
+    # numpy keeps the last row that is written for each code
     first[code] = np.arange(len(code))
     return Distinct(code.astype(np.int64, copy=False), first)
 
 
 def combined(halves: Sequence[tuple[Numbers, Numbers]]) -> Distinct:
-    """The codes of rows that are combinations of halves: of each half its own codes, and the place in it that each row has."""
+    """Codes of rows that are combinations of halves, each given as its own codes and the index in it of each row."""
     code, count = np.zeros(len(halves[0][1]), dtype=np.int64), 1
     for codes, places in reversed(halves):
-        each = int(codes.max(initial=0)) + 1
-        if each > 1:
+        count_of_half = int(codes.max(initial=0)) + 1
+        if count_of_half > 1:
             code += taken(codes * count, places)
-        count *= each
-    # of alike rows the last that is written stays
+        count *= count_of_half
+    # numpy keeps the last row that is written for each code
     row = np.full(count, -1)
     row[code] = np.arange(len(code))
-    there = row >= 0
-    return Distinct(taken(np.cumsum(there) - 1, code), row[there])
+    occurs = row >= 0
+    return Distinct(taken(np.cumsum(occurs) - 1, code), row[occurs])

@@ -1,4 +1,4 @@
-"""Passes: seconds of both passes over each layer, and what they hand on, for each way to divide layers and samples."""
+"""Seconds of forward and backward pass over each layer, and bytes sent after it, for each way to divide layers and samples."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LayerPassTimes:
-    """key: the passes of each configuration. Arrays of shape (keys, layers + 1) are running sums over layers, whose differences
-    are those of stages; weights_s: of gradients of weights, which are among backward_s, where some schedule makes them apart,
-    else 0. sent_bytes and joining_s, of shape (keys, layers), what is sent behind each layer, and how long it takes to put
-    together what comes in parts. jobs: by key. bound: share of kernel time that memory bandwidth bounds, by key."""
+    """Times of passes, by key.
+
+    key: the key of each configuration. forward_s, backward_s, weights_s: running sums over layers, whose differences are the
+    times of stages, shape (keys, layers + 1); weights_s is the part of backward_s that computes gradients of weights, 0 if no
+    schedule separates it. sent_bytes: message after each layer; joining_s: seconds to assemble it where it is sent in parts,
+    shape (keys, layers). jobs: by key. bound: share of kernel time that is bound by memory bandwidth, by key.
+    """
 
     key: Distinct
     forward_s: Times
@@ -39,15 +42,15 @@ class LayerPassTimes:
     bound: Times
 
     @cached_property
-    def hands_on(self) -> Numbers:
-        """Of each layer, a number that is equal for layers that hand on as much as one another."""
+    def sent_class(self) -> Numbers:
+        """A number for each layer, equal for layers that send messages of equal size and assembly time."""
         known: dict[bytes, int] = {}
         both = np.concatenate([self.sent_bytes, self.joining_s])
         return np.array([known.setdefault(column.tobytes(), len(known)) for column in np.ascontiguousarray(both.T)])
 
     @classmethod
     def of(cls, configurations: Configurations) -> LayerPassTimes:
-        """Of all configurations."""
+        """Times of all configurations."""
         names = [
             "tensor", "context", "expert", "expert_tensor", "stages", "workers", "sequence_parallel", "order", "samples",
             "recompute",
@@ -56,51 +59,50 @@ class LayerPassTimes:
             names.append("chunks")
         if configurations.space.adds:
             names.append("zero")
-        told = configurations.distinct(*names)
-        found = cls._of(configurations.take(told.first))
-        return replace(found, key=found.key.over(told))
+        distinct_rows = configurations.distinct(*names)
+        times = cls._of(configurations.take(distinct_rows.first))
+        return replace(times, key=times.key.over(distinct_rows))
 
     @classmethod
     def _of(cls, c: Configurations) -> LayerPassTimes:
-        """What ranks exchange within passes depends on how far apart they are; what they recompute may depend on stages."""
+        """Times of distinct rows. Collectives within passes depend on the distances between ranks; recomputation may depend on
+        stages."""
         tensor, context, workers = _strides(c)
-        apart = tensor, np.where(c.context > 1, context, 0), np.where(c.expert > 1, workers, 0)
-        # expert ranks may be of several axes, whose lengths tell which, where the outermost of them is not the workers
+        strides = tensor, np.where(c.context > 1, context, 0), np.where(c.expert > 1, workers, 0)
+        # expert ranks may span several axes, whose lengths matter where the outermost of them is not the workers
         inner = any(order.index("workers") < max(order.index("tensor"), order.index("context")) for order in c.space.orders)
         folded = np.where(c.expert_tensor > 0, c.workers, 0) if inner else np.zeros_like(c.workers)
         within = c.tensor * c.context * c.stages * c.workers <= c.space.scenario.cluster.node.devices
         degrees = c.tensor, c.context, c.expert, c.expert_tensor, c.sequence_parallel, within.astype(np.int64)
-        between = distinct(*degrees, *apart, folded)
+        exchange_class = distinct(*degrees, *strides, folded)
         by_stage = np.array([one.by_stage for one in c.space.recompute], dtype=np.bool_)[c.recompute]
         zero = np.where(c.zero >= 2, 2, 0) if c.space.adds else np.zeros_like(c.zero)
         ranks = c.tensor * c.context * c.stages * c.workers
-        columns = between.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1), zero, ranks
+        columns = exchange_class.code, c.samples, c.recompute, np.where(by_stage, c.stages * c.chunks, 1), zero, ranks
         key = distinct(*columns)
-        made = _Making(c, between)
+        timer = _LayerTimer(c, exchange_class)
         for one in np.array(columns)[:, key.first].T.tolist():
-            made.add(*one)
-        forward_s, backward_s = np.array(made.passes_s).transpose(1, 0, 2)
-        sent_bytes, joining_s = np.array(made.sent).transpose(1, 0, 2)
-        running = _running(forward_s), _running(backward_s), _running(np.array(made.weights_s))
-        return cls(key, *running, sent_bytes, joining_s, made.jobs, np.array(made.bound))
+            timer.add(*one)
+        forward_s, backward_s = np.array(timer.passes_s).transpose(1, 0, 2)
+        sent_bytes, joining_s = np.array(timer.sent).transpose(1, 0, 2)
+        running = _running(forward_s), _running(backward_s), _running(np.array(timer.weights_s))
+        return cls(key, *running, sent_bytes, joining_s, timer.jobs, np.array(timer.bound))
 
 
-class _Making:
-    """Works passes out one after the other, and what several have in common once: what is computed does not depend on how far
-    ranks are apart, and what they exchange first not on what they make again."""
+class _LayerTimer:
+    """Times passes one after another, and caches what several have in common: compute does not depend on the distances between
+    ranks, nor the first exchange of activations on recomputation."""
 
-    def __init__(self, c: Configurations, between: Distinct) -> None:
-        """between: which ranks exchange alike."""
+    def __init__(self, c: Configurations, exchange_class: Distinct) -> None:
+        """exchange_class: configurations with equal collectives within passes."""
         self._counted = c.space.counted
         self._splits = not WHOLE.issuperset(c.space.schedules)
         self._splits_sends = bool(c.space.kept.get("split_sends", False))
-        self._plans, base = (
-            [*plans_of(c, between.first)],
-            replace(c.space.scenario.job(), recomputed=None, scatter="microbatch"),
-        )
+        self._plans = list(plans_of(c, exchange_class.first))
+        base = replace(c.space.scenario.job(), recomputed=None, scatter="microbatch")
         self._shards = [plan.shard for plan in self._plans]
         layers = {shard: c.space.scenario.model.build_layers(shard) for shard in dict.fromkeys(self._shards)}
-        self._handed_on = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}
+        self._output_bytes = {shard: replace(base, layers=own).handed_on_bytes(1.0) for shard, own in layers.items()}
         own = [plan.exchanging(replace(base, layers=layers[plan.shard])) for plan in self._plans]
         self._jobs = [[replace(job, recompute=recompute) for recompute in c.space.recompute] for job in own]
         self._computing: dict[tuple[Shard, int, int, int, int], Times] = {}
@@ -114,34 +116,37 @@ class _Making:
         self.bound: list[float] = []
         self.sent: list[tuple[Times, Times]] = []
 
-    def add(self, between: int, samples: int, recompute: int, stages: int, zero: int, ranks: int) -> None:
-        """The passes of some samples. between: number of ranks that exchange alike. stages: of the model, where what is
-        recomputed depends on them. zero: 2 where microbatches scatter gradients, else 0, where that makes a difference. ranks:
-        that wait for each other."""
-        job, shard = replace(self._jobs[between][recompute], zero=zero, ranks=ranks), self._shards[between]
+    def add(self, exchange_class: int, samples: int, recompute: int, stages: int, zero: int, ranks: int) -> None:
+        """Adds the passes over some samples.
+
+        exchange_class: class of collectives within passes. stages: of the model, where recomputation depends on them. zero: 2
+        where microbatches scatter gradients, else 0, where that makes a difference. ranks: number of ranks that wait for each
+        other.
+        """
+        job, shard = replace(self._jobs[exchange_class][recompute], zero=zero, ranks=ranks), self._shards[exchange_class]
         if job.recompute.by_stage:
             job = job.recomputing(cut_into_stages(job.layers, stages, self._counted if stages > 1 else NOT_COUNTED))
-        # what all layers compute is known for one rank, and longer for the slowest of several
-        if (computed := (shard, samples, recompute, stages, zero)) not in self._computing:
-            self._computing[computed] = job.computing_s(samples) / job.slowest
-        if (shaped := (shard, samples, recompute)) not in self._bound:
-            self._bound[shaped] = job.mean_memory_share(samples)
-        if (weighed := (shard, samples, zero)) not in self._weights:
+        # compute is cached for one rank, and multiplied for the slowest of several
+        if (compute_key := (shard, samples, recompute, stages, zero)) not in self._computing:
+            self._computing[compute_key] = job.computing_s(samples) / job.slowest
+        if (bound_key := (shard, samples, recompute)) not in self._bound:
+            self._bound[bound_key] = job.mean_memory_share(samples)
+        if (weights_key := (shard, samples, zero)) not in self._weights:
             one = replace(job, samples_per_worker=samples)
-            self._weights[weighed] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
-        if (moved := (between, samples)) not in self._sent:
-            self._exchanging[moved] = job.exchanges_s(samples)
-            output_bytes = self._handed_on[shard] * samples
-            self._sent[moved] = _sent(self._plans[between], job, output_bytes, self._splits_sends)
+            self._weights[weights_key] = one.weights_s() / job.slowest if self._splits else np.zeros(len(job.layers))
+        if (sent_key := (exchange_class, samples)) not in self._sent:
+            self._exchanging[sent_key] = job.exchanges_s(samples)
+            output_bytes = self._output_bytes[shard] * samples
+            self._sent[sent_key] = _sent(self._plans[exchange_class], job, output_bytes, self._splits_sends)
         self.jobs.append(job)
-        self.passes_s.append(self._computing[computed] * job.slowest + job.with_again(self._exchanging[moved], samples))
-        self.weights_s.append(self._weights[weighed] * job.slowest)
-        self.bound.append(self._bound[shaped])
-        self.sent.append(self._sent[moved])
+        self.passes_s.append(self._computing[compute_key] * job.slowest + job.with_again(self._exchanging[sent_key], samples))
+        self.weights_s.append(self._weights[weights_key] * job.slowest)
+        self.bound.append(self._bound[bound_key])
+        self.sent.append(self._sent[sent_key])
 
 
 def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Times, Times]:
-    """Bytes that each of a stage's ranks sends behind each layer, and seconds to put parts together, where there are any."""
+    """Bytes that each of a stage's ranks sends after each layer, and seconds to assemble the parts, if it is sent in parts."""
     if not splits or plan.tensor == 1 or plan.sequence_parallel:
         return output_bytes, np.zeros_like(output_bytes)
     group = plan.grid(job.cluster.node.devices).along("tensor", plan.tensor)
@@ -151,7 +156,7 @@ def _sent(plan: Plan, job: Job, output_bytes: Times, splits: bool) -> tuple[Time
 
 
 def _strides(c: Configurations) -> list[NDArray[np.int64]]:
-    """From a rank to the next along the axes of tensor, context and workers, as `Grid.stride` has it."""
+    """Distances between adjacent ranks along the axes tensor, context and workers, as in `DeviceMesh.stride`."""
     sizes = {"tensor": c.tensor, "context": c.context, "workers": c.workers, "stages": c.stages}
     result = []
     for axis in ("tensor", "context", "workers"):
@@ -168,7 +173,7 @@ def _running(values: Times) -> Times:
 
 
 def plans_of(configurations: Configurations, rows: Numbers) -> Iterator[Plan]:
-    """The plans of some configurations, as their scenarios' strategies have them."""
+    """The plans of some configurations, as their scenarios' strategies return them."""
     c, space = configurations.take(rows), configurations.space
     degrees = c.workers, c.stages, c.chunks, c.tensor, c.context, c.expert, c.expert_tensor, c.microbatches
     chosen = c.order, c.sequence_parallel, c.schedule, c.bucket, c.zero

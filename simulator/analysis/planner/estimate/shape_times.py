@@ -1,231 +1,155 @@
-"""Shapes: what a step takes of configurations that have as many stages and chunks, passed in the same order.
+"""Step times of configurations of one shape.
 
-What their passes take, and what their replicas take to agree, follows from few things each: two tables, of either of which a
-configuration is a row. Arrays have rows, or configurations, last.
+Times of passes and of gradient synchronisation depend on few columns each: they are two tables, and a configuration is a row of
+either. Arrays have rows, or configurations, last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync_times import Agreed
 from scaleproof.simulator.analysis.planner.estimate.communication.layer_gathers import (
     LayerGatherTimes,
     first_wait_s,
     one_rank_s,
 )
-from scaleproof.simulator.analysis.planner.estimate.communication.stage_messages import StageMessages
-from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, taken
-from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED
-from scaleproof.simulator.analysis.planner.estimate.pipeline.equivalent_stages import EquivalentStages
-from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import Expected, Given, passing_of
-from scaleproof.simulator.analysis.planner.estimate.stages import Cut
-from scaleproof.simulator.analysis.planner.estimate.tables import AgreeingTable, PassingTable
-from scaleproof.simulator.memory.in_flight import WHOLE
+from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import GatherInputs, PassWindows, pass_sequence
+from scaleproof.simulator.analysis.planner.estimate.shapes import ConfigurationShape
+from scaleproof.simulator.analysis.planner.estimate.tables import PassTable, SyncTable
 from scaleproof.simulator.strategy.data_parallel.contention import per_second, slowed_by
-from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, stage_of
 
 Times = NDArray[np.float64]
 
-# Groups may be a little nearer to one another than the one that is asked for, and times of collectives a little off their line:
-# what is least is told so much lower.
-_SURE: Final = 0.999
+# Lower bounds are multiplied by this: groups may be a little nearer to one another than the one that is timed, and times of
+# collectives a little off their line.
+_MARGIN: Final = 0.999
 _NOTHING: Final = np.zeros(1)
-# Share of the estimated contention that a step surely has: collectives are told by bucket here, by layer in programs.
-_SURELY_CONTENDED: Final = 0.8
-_SURELY_WAITING: Final = 0.5
-
-# Stages, chunks, and the number of a schedule.
-Key = tuple[int, int, int]
+# Share of the estimated contention in lower bounds: collectives are counted by bucket here, by layer in programs.
+_LEAST_CONTENTION: Final = 0.8
+_LEAST_UNHIDDEN: Final = 0.5
 
 
-class _Sum(NamedTuple):
-    """What a rank sums for its stage of some chunk, of a kind. before: how many stages of each kind are summed after it."""
-
-    chunk: int
-    kind: int
-    before: Numbers
-
-
-class ConfigurationShape:
-    """passing, agreeing: the rows of both tables. codes: of each row of the first its passes, and how its ranks are placed."""
-
-    def __init__(
-        self, key: Key, passing: Configurations, agreeing: Configurations, codes: Numbers, cut: Cut, messages: StageMessages
-    ) -> None:
-        self.passing, self.agreeing, self.cut, (self.pass_code, self.placed) = passing, agreeing, cut, codes
-        self.stages, self.chunks, schedule = key
-        self.kept = passing.space.kept_over(self.stages)
-        # what is gathered before a stage's first pass for the whole step
-        self.keeps = self.stages > 1 and not self.kept.get("reshard", True)
-        self.is_uniform = passing.space.scenario.cluster.is_uniform
-        self.schedule: ScheduleName = passing.space.schedules[schedule] if self.stages > 1 else "1f1b"
-        self.stage_of = np.array(
-            [[stage_of(self.schedule, self.stages, rank, chunk) for chunk in range(self.chunks)] for rank in range(self.stages)]
-        )
-        kinds = [tuple(row) for row in cut.kind_of[self.stage_of].tolist()]
-        # of ranks that have alike stages the first has the longest way to the last and back
-        self.ranks = sorted({*(kinds.index(kind) for kind in set(kinds)), self.stages - 1})
-        self.splits = self.schedule not in WHOLE
-        if self.schedule not in CLOSED:
-            # of alike ranks each may be the slowest, and sums of the last be followed by least
-            self.ranks = sorted({*self.ranks, *(self.stages - 1 - kinds[::-1].index(kind) for kind in set(kinds))})
-        own = {kind: [rank for rank, one in enumerate(kinds) if one == kind] for kind in set(kinds)}
-        # passes of others are not asked for where they tell nothing of these
-        self.told = self.ranks if self.schedule == "interleaved_1f1b" else list(range(self.stages))
-        self.places = [self.told.index(rank) for rank in self.ranks]
-        self.alike = [[at] if self.schedule in CLOSED else own[kinds[at]] for at in self.places]
-        self.held = self.stage_of[self.ranks]
-        # how many stages of each kind a rank has
-        self.has = np.array([np.bincount(cut.kind_of[held], minlength=len(cut.kinds)) for held in self.held])
-        rank_of = np.argsort(self.stage_of, axis=None) // self.chunks
-        self.ways = np.zeros((int(self.placed.max()) + 1, cut.count - 1), dtype=np.int64)
-        for place in np.flatnonzero(np.bincount(self.placed)).tolist():
-            self.ways[place] = messages.ask(place, rank_of)
-        self.crosses = rank_of[:-1] != rank_of[1:]
-
-    def answered(self, passes: LayerPassTimes, seconds: Times, size_of: Numbers, agreed: Agreed) -> Answered:
-        """seconds: of messages by way and size; size_of: the size of what each layer hands on, by pass; agreed: of the rows of
-        the second table."""
-        return Answered(self, PassingTable(self, passes, seconds, size_of), AgreeingTable(self, passes, agreed))
-
-    def alike_stages(self, hands_on: Numbers) -> EquivalentStages:
-        """In all rows. hands_on: by layer, equal for those that hand on as much as one another."""
-        ways = (column.tobytes() for column in np.ascontiguousarray(self.ways.T))
-        behind = [*zip(self.crosses.tolist(), hands_on[self.cut.stops[:-1] - 1].tolist(), ways, strict=True), ()]
-        known: dict[object, int] = {}
-        each = zip(self.cut.kind_of.tolist(), [(), *behind[:-1]], behind, strict=True)
-        return EquivalentStages([known.setdefault(one, len(known)) for one in each], self.stages)
-
-    def sums(self, rank: int, every: bool) -> Iterator[_Sum]:
-        """Those of a rank's sums that may end last, beside that of its first stage, one of `ranks` by its number: of stages of
-        a kind that follow one another the first and the last, between which all goes up evenly unless `every` counts."""
-        kinds = self.cut.kind_of[self.held[rank]].tolist()
-        for i in range(1, len(kinds)):
-            if every or i == len(kinds) - 1 or not kinds[i - 1] == kinds[i] == kinds[i + 1]:
-                yield _Sum(i, kinds[i], np.bincount(kinds[:i], minlength=len(self.cut.kinds)))
-
-
-class Gathering(NamedTuple):
-    """What is expected of passes that wait for what is gathered before them, where that prolongs them: of some configurations,
-    by place."""
+class GatherPasses(NamedTuple):
+    """Expected times of passes that are prolonged by gathers. at: indices of the configurations, expected: their times, None
+    for none."""
 
     at: Numbers
-    expected: Expected | None
+    expected: PassWindows | None
 
 
-class _Gathered(NamedTuple):
-    """From the first pass of each rank that is told to the end of its last, and from there to the end of its collectives."""
+class _GatherTimes(NamedTuple):
+    """Seconds from the first to the end of the last pass of each timed rank, and from there to the end of its collectives."""
 
     window_s: Times
-    lane_s: Times
+    collectives_s: Times
 
 
 def _weighted(counts: Numbers, values: Sequence[Times]) -> Times:
-    """Sum of values, as many times each as `counts` says."""
+    """Sum of values, each multiplied by its count."""
     result: Times = sum((count * value for count, value in zip(counts.tolist(), values, strict=True)), np.zeros(1))
     return result
 
 
-class Answered:
-    """A shape whose tables are filled."""
+class ShapeTimes:
+    """Step times of a shape, from its two tables."""
 
-    def __init__(self, shape: ConfigurationShape, passing: PassingTable, agreeing: AgreeingTable) -> None:
-        self.shape, self.passing, self.agreeing = shape, passing, agreeing
-        every = bool(passing.expected.followed.any())
+    def __init__(self, shape: ConfigurationShape, passes: PassTable, sync: SyncTable) -> None:
+        self.shape, self.passes, self.sync = shape, passes, sync
+        every = bool(passes.expected.followed.any())
         self._sums = [list(shape.sums(rank, every)) for rank in range(len(shape.ranks))]
 
-    def times(self, p: Numbers, a: Numbers, zero: int, gathering: Gathering) -> tuple[Times, Times]:
-        """What is expected of configurations, and at least, once all passes are followed. p, a: their rows of the tables; zero:
-        the stage that all have; gathering: of them."""
-        slowed = self._slowed(p, a, zero) if self.agreeing.resources else None
-        gathered = self._gathered(p, a, gathering, slowed) if zero == 3 and not self.shape.keeps else None
-        summed_s = self._summed_s(p, a) if zero >= 2 and gathered is None and self.shape.schedule not in CLOSED else None
-        # what layers gather is followed with their sums
-        beside_s = self._beside_s(p, a, zero, slowed) if gathered is None else []
+    def times(self, p: Numbers, s: Numbers, zero: int, gather_passes: GatherPasses) -> tuple[Times, Times]:
+        """Expected and least step times of configurations, once `follow` has run. p, s: their rows in the tables of passes and
+        of gradient synchronisation; zero: the ZeRO stage of all of them; gather_passes: as returned by the method of that
+        name."""
+        slowed = self._slowed(p, s, zero) if self.sync.resources else None
+        gathered = self._gathered(p, s, gather_passes, slowed) if zero == 3 and not self.shape.keeps else None
+        summed_s = self._summed_s(p, s) if zero >= 2 and gathered is None and self.shape.schedule not in CLOSED else None
+        # with layer gathers, the sums are part of the simulation
+        after_first_s = self._after_first_s(p, s, zero, slowed) if gathered is None else []
         expected_s, least_s = np.zeros((2, len(p)))
-        agreeing = self.agreeing
+        sync = self.sync
         for rank in range(len(self.shape.ranks)):
             if gathered is not None:
-                window_s, exposed_s, sure_s, lane_s = self._of_gathering(rank, p, a, gathered)
+                window_s, exposed_s, least_exposed_s, collectives_s = self._of_gathering(rank, p, s, gathered)
             else:
-                window_s = taken(self.passing.window_s[rank], p)
+                window_s = taken(self.passes.window_s[rank], p)
                 if zero == 3:
-                    window_s += self._first_wait_s(p, a)
-                exposed_s, sure_s, lane_s = self._exposed(rank, p, a, zero, beside_s, summed_s)
+                    window_s += self._first_wait_s(p, s)
+                exposed_s, least_exposed_s, collectives_s = self._exposed(rank, p, s, zero, after_first_s, summed_s)
             if rank > 0 and not self.shape.is_uniform:
-                # its group may be nearer to one another than rank 0's, of which all sums are told
-                sure_s, lane_s = _NOTHING, _NOTHING
-            optimizer_s = taken(agreeing.optimizer_s[rank], a)
-            surely_s = taken(self.passing.least_s[rank], p)
-            surely_s += sure_s
-            optimizer_s += window_s
-            optimizer_s += exposed_s
+                # its group may be nearer to one another than rank 0's, whose sums are those in the table
+                least_exposed_s, collectives_s = _NOTHING, _NOTHING
+            rank_s = taken(sync.optimizer_s[rank], s)
+            least_rank_s = taken(self.passes.least_s[rank], p)
+            least_rank_s += least_exposed_s
+            rank_s += window_s
+            rank_s += exposed_s
             if slowed is not None and (gathered is None or self.shape.stages > 1):
-                contended_s, surely_contended_s = self._contended_s(rank, p, zero, slowed, window_s)
-                # those that were followed waiting were followed slowed down
-                contended_s[gathering.at] = 0.0
-                optimizer_s += contended_s
-                surely_s += _SURELY_CONTENDED * surely_contended_s
-            np.maximum(surely_s, lane_s, out=surely_s)
-            surely_s += taken(agreeing.optimizer_s[rank], a)
+                contended_s, least_contended_s = self._contended_s(rank, p, zero, slowed, window_s)
+                # simulated passes that wait for gathers were slowed down already
+                contended_s[gather_passes.at] = 0.0
+                rank_s += contended_s
+                least_rank_s += _LEAST_CONTENTION * least_contended_s
+            np.maximum(least_rank_s, collectives_s, out=least_rank_s)
+            least_rank_s += taken(sync.optimizer_s[rank], s)
             if rank == 0:
-                optimizer_s += taken(agreeing.copied_s, a)
-            np.maximum(expected_s, optimizer_s, out=expected_s)
-            np.maximum(least_s, surely_s, out=least_s)
-        return np.maximum(expected_s, least_s), _SURE * least_s
+                rank_s += taken(sync.copied_s, s)
+            np.maximum(expected_s, rank_s, out=expected_s)
+            np.maximum(least_s, least_rank_s, out=least_s)
+        return np.maximum(expected_s, least_s), _MARGIN * least_s
 
-    def _slowed(self, p: Numbers, a: Numbers, zero: int) -> list[Times]:
-        """Of each kind of stage, seconds by which its passes take longer next to what replicas exchange meanwhile: of each
-        microbatch from ZeRO's stage 2 on and with several chunks, else of a step."""
-        passing, agreeing, found = self.passing, self.agreeing, []
-        assert agreeing.resources is not None
-        bound = taken(passing.bound, p)
+    def _slowed(self, p: Numbers, s: Numbers, zero: int) -> list[Times]:
+        """Seconds by which passes over a stage of each kind take longer next to collectives: of each microbatch from ZeRO's
+        stage 2 on and with several chunks, else of a step."""
+        passes, sync, found = self.passes, self.sync, []
+        assert sync.resources is not None
+        bound = taken(passes.bound, p)
         for kind in range(len(self.shape.cut.kinds)):
-            moved_s = agreeing.moved_s[kind]
-            memory_Bps, moved_W = per_second(agreeing.moved_bytes[kind], agreeing.moved_J[kind], moved_s)
-            share = agreeing.resources.taken(taken(memory_Bps, a), taken(moved_W, a), bound)
-            computing_s = passing.kinds_s[:, kind].sum(axis=0) if zero == 3 else passing.kinds_s[1, kind]
-            moved_s = taken(moved_s, a)
+            moved_s = sync.moved_s[kind]
+            memory_Bps, moved_W = per_second(sync.moved_bytes[kind], sync.moved_J[kind], moved_s)
+            share = sync.resources.taken(taken(memory_Bps, s), taken(moved_W, s), bound)
+            computing_s = passes.kinds_s[:, kind].sum(axis=0) if zero == 3 else passes.kinds_s[1, kind]
+            moved_s = taken(moved_s, s)
             if zero < 2 and self.shape.chunks > 1:
-                moved_s /= taken(passing.microbatches, p)
+                moved_s /= taken(passes.microbatches, p)
             found.append(slowed_by(share, moved_s, taken(computing_s, p)))
         return found
 
     def _contended_s(
         self, rank: int, p: Numbers, zero: int, slowed: Sequence[Times], window_s: Times
     ) -> tuple[Times, Times | float]:
-        """Seconds by which a rank ends its passes later because they are slowed down, expected and at least. window_s: what
-        passes are expected to take, with what they wait for."""
-        passing, shape = self.passing, self.shape
-        has = shape.has[rank]
-        own_s = _weighted(has, slowed)
+        """Seconds by which a rank ends its passes later because collectives slow them down, expected and at least. window_s:
+        expected duration of the passes, waiting included."""
+        passes, shape = self.passes, self.shape
+        counts = shape.stage_counts[rank]
+        own_s = _weighted(counts, slowed)
         if zero < 2 and shape.chunks == 1:
-            # the last microbatch comes back through all stages, one after the other
+            # the last microbatch returns through all stages, one after another
             return _weighted(np.bincount(shape.cut.kind_of, minlength=len(slowed)), slowed), own_s
-        own_s /= taken(has @ passing.kinds_s.sum(axis=0), p)
-        # gathers keep compute waiting in part, which hides what they take from it
-        waiting = _SURELY_WAITING if zero >= 2 else 1.0
-        return window_s * own_s, waiting * taken(passing.microbatches * (has @ passing.kinds_s.sum(axis=0)), p) * own_s
+        own_s /= taken(counts @ passes.kinds_s.sum(axis=0), p)
+        # compute waits for gathers part of the time, which hides part of the contention
+        waiting = _LEAST_UNHIDDEN if zero >= 2 else 1.0
+        return window_s * own_s, waiting * taken(passes.microbatches * (counts @ passes.kinds_s.sum(axis=0)), p) * own_s
 
-    def _beside_s(self, p: Numbers, a: Numbers, zero: int, slowed: Sequence[Times] | None) -> list[Times]:
-        """What is left of a pass over a stage of each kind once the gradients of its first unit are complete: sums go on beside
-        it, unless they wait for the whole pass, as they do where gradients of weights are made apart. slowed: by how much the
-        pass takes longer for that."""
-        passing, agreeing, kinds = self.passing, self.agreeing, range(len(self.shape.cut.kinds))
+    def _after_first_s(self, p: Numbers, s: Numbers, zero: int, slowed: Sequence[Times] | None) -> list[Times]:
+        """Seconds of a pass over a stage of each kind that remain once the gradients of its first unit are complete, with which
+        sums overlap. None remain where sums wait for the whole pass, as they do where gradients of weights are computed
+        separately. slowed: seconds by which the pass takes longer."""
+        passes, sync, kinds = self.passes, self.sync, range(len(self.shape.cut.kinds))
         if self.shape.splits or (zero < 2 and not self.shape.kept.get("overlap", False)):
             return [_NOTHING for _ in kinds]
-        begins, result = taken(passing.begins, p), []
+        begins, result = taken(passes.begins, p), []
         for kind in kinds:
-            left_s = taken(passing.kinds_s[1, kind], p)
-            passed_s = taken(passing.backward_s, begins + taken(agreeing.stop[kind], a))
-            passed_s -= taken(passing.backward_s, begins + taken(agreeing.begin[kind], a))
+            left_s = taken(passes.kinds_s[1, kind], p)
+            passed_s = taken(passes.backward_s, begins + taken(sync.stop[kind], s))
+            passed_s -= taken(passes.backward_s, begins + taken(sync.begin[kind], s))
             left_s -= passed_s
             if slowed is not None:
                 left_s += slowed[kind]
@@ -233,120 +157,129 @@ class Answered:
         return result
 
     def _exposed(
-        self, rank: int, p: Numbers, a: Numbers, zero: int, beside_s: Sequence[Times], summed_s: Times | None
+        self, rank: int, p: Numbers, s: Numbers, zero: int, after_first_s: Sequence[Times], summed_s: Times | None
     ) -> tuple[Times, Times, Times]:
-        """What replicas take to agree after a rank's passes, at least, and how long the step takes at least for its sums.
-        summed_s: the first of all ranks where that was followed, else 0."""
-        shape, passing, agreeing = self.shape, self.passing, self.agreeing
-        final = int(shape.cut.kind_of[shape.held[rank, 0]])
-        sure_s = np.maximum(taken(agreeing.last_s[final], a), taken(agreeing.sums_s[final], a) - beside_s[final])
-        exposed_s = sure_s
+        """Seconds of gradient synchronisation after a rank's passes, expected and at least, and least seconds of the step given
+        its sums. summed_s: the former of all ranks where simulated, else 0."""
+        shape, passes, sync = self.shape, self.passes, self.sync
+        final = int(shape.cut.kind_of[shape.own_stages[rank, 0]])
+        least_exposed_s = np.maximum(taken(sync.last_s[final], s), taken(sync.sums_s[final], s) - after_first_s[final])
+        exposed_s = least_exposed_s
         for one in self._sums[rank]:
-            # sums of a rank follow one another: with ZeRO's second stage, those of each microbatch of a round
-            before_s, own_s = one.before @ agreeing.sums_s, agreeing.sums_s[one.kind]
-            ended_s: Times = taken(before_s if zero >= 2 else before_s + own_s, a)
+            # sums of a rank run one after another: from ZeRO's stage 2 on, those of each microbatch of a round
+            before_s, own_s = one.before @ sync.sums_s, sync.sums_s[one.kind]
+            ended_s: Times = taken(before_s if zero >= 2 else before_s + own_s, s)
             if zero >= 2:
-                ended_s *= taken(passing.per_round, p)
-                ended_s += taken(own_s, a)
-            ended_s -= beside_s[one.kind]
-            ended_s -= taken(passing.left_s[rank, one.chunk], p)
+                ended_s *= taken(passes.per_round, p)
+                ended_s += taken(own_s, s)
+            ended_s -= after_first_s[one.kind]
+            ended_s -= taken(passes.left_s[rank, one.chunk], p)
             exposed_s = np.maximum(exposed_s, ended_s)
         if summed_s is not None:
-            own_s = summed_s[shape.alike[rank]].max(axis=0)
-            exposed_s = np.where(own_s > 0, np.maximum(sure_s, own_s), exposed_s)
+            own_s = summed_s[shape.equivalent_ranks[rank]].max(axis=0)
+            exposed_s = np.where(own_s > 0, np.maximum(least_exposed_s, own_s), exposed_s)
         if zero == 0:
-            return exposed_s, sure_s, _NOTHING
-        after_s = taken(shape.has[rank] @ agreeing.after_s, a) if zero < 3 else _NOTHING
-        lane_s = _NOTHING
+            return exposed_s, least_exposed_s, _NOTHING
+        after_s = taken(shape.stage_counts[rank] @ sync.after_s, s) if zero < 3 else _NOTHING
+        collectives_s = _NOTHING
         if zero >= 2:
-            # sums begin once a microbatch has come back to the rank
-            lane_s = taken(passing.microbatches, p) * taken(shape.has[rank] @ agreeing.sums_s, a)
-            lane_s += taken(passing.until_back_s[rank], p) + after_s
+            # sums begin once a microbatch has returned to the rank
+            collectives_s = taken(passes.microbatches, p) * taken(shape.stage_counts[rank] @ sync.sums_s, s)
+            collectives_s += taken(passes.until_back_s[rank], p) + after_s
         if shape.kept.get("overlap_gather", False):
-            return exposed_s + np.maximum(0.0, after_s - taken(shape.has[rank] @ passing.kinds_s[0], p)), sure_s, lane_s
-        return exposed_s + after_s, sure_s + after_s, lane_s
+            return (
+                exposed_s + np.maximum(0.0, after_s - taken(shape.stage_counts[rank] @ passes.kinds_s[0], p)),
+                least_exposed_s,
+                collectives_s,
+            )
+        return exposed_s + after_s, least_exposed_s + after_s, collectives_s
 
-    def _summed_s(self, p: Numbers, a: Numbers) -> Times:
-        """How long ranks sum after their passes what they sum beside each, followed where sums may take longer than what is
-        between them, shape (ranks, configurations)."""
-        shape, stages, expected = self.shape, self.passing.stages, self.passing.expected
-        sums_s = self.agreeing.sums_s[shape.cut.kind_of[stages.alike.first]][:, a]
+    def _summed_s(self, p: Numbers, s: Numbers) -> Times:
+        """Seconds of sums after the passes of each rank, simulated where sums may take longer than the passes between them,
+        else 0, shape (ranks, configurations)."""
+        shape, stages, expected = self.shape, self.passes.stages, self.passes.expected
+        sums_s = self.sync.sums_s[shape.cut.kind_of[stages.equivalence.first]][:, s]
         between_s = np.broadcast_to(stages.weights_s if shape.splits else stages.backward_s, stages.backward_s.shape)
         at = np.flatnonzero((sums_s > taken(between_s, p, axis=1)).any(axis=0) & taken(expected.followed, p))
         result: Times = np.zeros((shape.stages, len(p)))
         if len(at):
             some = stages.take(p[at])
-            found = passing_of(shape.schedule, some, sums_s=sums_s[:, at]).play(some.microbatches)
-            result[:, at] = found.lane_s
+            found = pass_sequence(shape.schedule, some, sums_s=sums_s[:, at]).simulate(some.microbatches)
+            result[:, at] = found.collectives_s
         return result
 
-    def _of_gathering(self, rank: int, p: Numbers, a: Numbers, gathered: _Gathered) -> tuple[Times, Times, Times, Times]:
-        """The same of ranks that gather layers before each pass over them, and what is expected of its passes."""
-        shape, agreeing = self.shape, self.agreeing
-        final = int(shape.cut.kind_of[shape.held[rank, 0]])
-        last_s = taken(agreeing.last_s[final], a)
-        moved_s = agreeing.sums_s + (1 + self._again) * agreeing.gathers_s
-        least_s = taken(self.passing.microbatches, p) * taken(shape.has[rank] @ moved_s, a)
-        window_s, lane_s = (one[shape.alike[rank]].max(axis=0) for one in gathered)
-        # a rank that is alone in its pipeline was followed until its last sum
-        exposed_s = np.maximum(last_s, lane_s) if shape.stages > 1 else np.zeros_like(last_s)
+    def _of_gathering(self, rank: int, p: Numbers, s: Numbers, gathered: _GatherTimes) -> tuple[Times, Times, Times, Times]:
+        """Seconds of a rank's passes, of its exposed collectives expected and at least, and least seconds of a step given its
+        collectives, for ranks that gather layers before each pass over them."""
+        shape, sync = self.shape, self.sync
+        final = int(shape.cut.kind_of[shape.own_stages[rank, 0]])
+        last_s = taken(sync.last_s[final], s)
+        moved_s = sync.sums_s + (1 + self._again) * sync.gathers_s
+        least_s = taken(self.passes.microbatches, p) * taken(shape.stage_counts[rank] @ moved_s, s)
+        window_s, collectives_s = (one[shape.equivalent_ranks[rank]].max(axis=0) for one in gathered)
+        # a rank that is alone in its pipeline was simulated until its last sum
+        exposed_s = np.maximum(last_s, collectives_s) if shape.stages > 1 else np.zeros_like(last_s)
         return window_s, exposed_s, last_s, least_s
 
     @property
     def _again(self) -> bool:
-        """Whether what is gathered for the forward pass is dropped after it, and gathered again."""
+        """Whether parameters gathered for the forward pass are freed after it, and gathered again."""
         return bool(self.shape.kept.get("reshard", True))
 
-    def gathering(self, p: Numbers, a: Numbers, zero: int) -> Gathering:
-        """Of configurations whose ranks gather layers before each pass over them, which follows the sums of the one before; of
-        none where they do not, or are alone in their pipelines."""
-        shape, passing, agreeing = self.shape, self.passing, self.agreeing
-        first = passing.stages.alike.first
+    def gather_passes(self, p: Numbers, s: Numbers, zero: int) -> GatherPasses:
+        """Expected times of passes for configurations whose ranks gather layers before each pass over them, which follows the
+        sums of the pass before. Empty where they do not, or where pipelines have one rank."""
+        shape, passes, sync = self.shape, self.passes, self.sync
+        first = passes.stages.equivalence.first
         kind_of, layers = shape.cut.kind_of[first], (shape.cut.stops - shape.cut.begins)[first, None]
         if zero < 3 or shape.stages == 1 or shape.keeps:
-            return Gathering(p[:0], None)
-        again_s = self._again * agreeing.gathers_s
+            return GatherPasses(p[:0], None)
+        again_s = self._again * sync.gathers_s
         if shape.splits or (layers != layers[0]).any():
             longer = np.arange(len(p))
         else:
-            waits_s = taken(np.array([agreeing.gathers_s, agreeing.sums_s + again_s]), a, axis=2)
-            longer = np.flatnonzero((waits_s > taken(passing.kinds_s, p, axis=2)).any(axis=(0, 1)))
+            waits_s = taken(np.array([sync.gathers_s, sync.sums_s + again_s]), s, axis=2)
+            longer = np.flatnonzero((waits_s > taken(passes.kinds_s, p, axis=2)).any(axis=(0, 1)))
         if not len(longer):
-            return Gathering(longer, None)
-        at, to = p[longer], a[longer]
-        each_s = agreeing.gathers_s, again_s, agreeing.opening_s, agreeing.sums_s, agreeing.last_s
-        collectives = LayerGatherTimes.of((taken(one[kind_of], to, axis=1) for one in each_s), layers)
-        given = Given(collectives, taken(passing.expected.least_s, at, axis=1))
-        stages = passing.stages.take(at)
-        if agreeing.resources:
-            ratios = np.array(self._slowed(at, to, zero)) / taken(passing.kinds_s.sum(axis=0), at, axis=1)
+            return GatherPasses(longer, None)
+        at, to = p[longer], s[longer]
+        collectives_by_kind_s = sync.gathers_s, again_s, sync.opening_s, sync.sums_s, sync.last_s
+        collectives = LayerGatherTimes.of((taken(one[kind_of], to, axis=1) for one in collectives_by_kind_s), layers)
+        gathers = GatherInputs(collectives, taken(passes.expected.least_s, at, axis=1))
+        stages = passes.stages.take(at)
+        if sync.resources:
+            ratios = np.array(self._slowed(at, to, zero)) / taken(passes.kinds_s.sum(axis=0), at, axis=1)
             stages = stages.slower(1 + ratios[kind_of])
-        return Gathering(longer, Expected.of(shape.schedule, shape.stage_of, shape.told, stages, given))
+        return GatherPasses(longer, PassWindows.of(shape.schedule, shape.stage_of, shape.timed_ranks, stages, gathers))
 
-    def _gathered(self, p: Numbers, a: Numbers, gathering: Gathering, slowed: Sequence[Times] | None) -> _Gathered:
+    def _gathered(self, p: Numbers, s: Numbers, gather_passes: GatherPasses, slowed: Sequence[Times] | None) -> _GatherTimes:
+        """Expected times of passes and exposed collectives with layer gathers."""
         if self.shape.stages == 1:
-            alone_s = self._alone_s(p, a, slowed)[None]
-            return _Gathered(alone_s, np.zeros_like(alone_s))
-        window_s = taken(self.passing.expected.window_s, p, axis=1)
-        result = _Gathered(window_s, np.zeros_like(window_s))
-        if gathering.expected is not None:
-            found = gathering.expected
-            result.window_s[:, gathering.at], result.lane_s[:, gathering.at] = found.window_s, found.lane_s
+            alone_s = self._alone_s(p, s, slowed)[None]
+            return _GatherTimes(alone_s, np.zeros_like(alone_s))
+        window_s = taken(self.passes.expected.window_s, p, axis=1)
+        result = _GatherTimes(window_s, np.zeros_like(window_s))
+        if gather_passes.expected is not None:
+            found = gather_passes.expected
+            result.window_s[:, gather_passes.at], result.collectives_s[:, gather_passes.at] = (
+                found.window_s,
+                found.collectives_s,
+            )
         return result
 
-    def _first_wait_s(self, p: Numbers, a: Numbers) -> Times:
-        """Seconds by which the first pass of a step is longer for what is gathered before it and kept."""
-        kind, agreeing = int(self.shape.cut.kind_of[0]), self.agreeing
-        opening_s, gathers_s = taken(agreeing.opening_s[kind], a), taken(agreeing.gathers_s[kind], a)
-        return first_wait_s(opening_s, gathers_s, taken(self.passing.kinds_s[0, kind], p), len(self.shape.cut.ranges[0]))
+    def _first_wait_s(self, p: Numbers, s: Numbers) -> Times:
+        """Seconds by which the first pass of a step is longer for the gather of parameters that are kept afterwards."""
+        kind, sync = int(self.shape.cut.kind_of[0]), self.sync
+        opening_s, gathers_s = taken(sync.opening_s[kind], s), taken(sync.gathers_s[kind], s)
+        return first_wait_s(opening_s, gathers_s, taken(self.passes.kinds_s[0, kind], p), len(self.shape.cut.ranges[0]))
 
-    def _alone_s(self, p: Numbers, a: Numbers, slowed: Sequence[Times] | None) -> Times:
-        """Seconds of a step before its update of ranks that have all layers. Layers are taken to have parts of what is moved as
-        of parameters."""
-        passing, agreeing = self.passing, self.agreeing
-        layers_s = taken(passing.layers_s, p, axis=2)
+    def _alone_s(self, p: Numbers, s: Numbers, slowed: Sequence[Times] | None) -> Times:
+        """Seconds of a step before the optimizer, for ranks with all layers. Collectives are divided among layers like
+        parameters."""
+        passes, sync = self.passes, self.sync
+        layers_s = taken(passes.layers_s, p, axis=2)
         if slowed is not None:
-            layers_s *= 1 + slowed[0] / taken(passing.kinds_s[:, 0].sum(axis=0), p)
-        gathers_s, sums_s = taken(agreeing.gathers_s[0], a), taken(agreeing.sums_s[0], a)
-        moved_s = (passing.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s))
-        return one_rank_s(layers_s, tuple(moved_s), taken(passing.microbatches, p))
+            layers_s *= 1 + slowed[0] / taken(passes.kinds_s[:, 0].sum(axis=0), p)
+        gathers_s, sums_s = taken(sync.gathers_s[0], s), taken(sync.sums_s[0], s)
+        moved_s = (passes.parts[:, None] * each for each in (gathers_s, self._again * gathers_s, sums_s))
+        return one_rank_s(layers_s, tuple(moved_s), taken(passes.microbatches, p))

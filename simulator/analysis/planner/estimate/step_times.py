@@ -1,8 +1,8 @@
-"""Times: what a step of each of many configurations takes, in closed form, and what it takes at least.
+"""Expected and least step times of many configurations.
 
-What a configuration's parts take follows from few of its columns: passes from how layers and samples are divided, sums from
-who shares what. Each part is worked out once for all configurations that have it in common, by the same code that compiles
-their programs, and put together in arrays.
+The parts of a step time depend on few columns each: layer times on how layers and samples are divided, gradient synchronisation
+on which ranks share gradients. Each part is computed once for all configurations that have these columns in common, by the same
+code that compiles programs, and the results are combined in arrays.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync_times import Sums
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import Places
+from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync import SyncRequests
+from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacements
 from scaleproof.simulator.analysis.planner.estimate.communication.stage_messages import StageMessages
 from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
@@ -22,85 +22,113 @@ from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, di
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import CLOSED, FOLLOWED
 from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import follow
-from scaleproof.simulator.analysis.planner.estimate.shape_times import Answered, ConfigurationShape, Key
-from scaleproof.simulator.analysis.planner.estimate.stages import Cut
+from scaleproof.simulator.analysis.planner.estimate.shape_times import ShapeTimes
+from scaleproof.simulator.analysis.planner.estimate.shapes import ConfigurationShape, ShapeKey, StageCut
+from scaleproof.simulator.analysis.planner.estimate.tables import PassTable, SyncTable
 from scaleproof.simulator.common.errors import FieldError
 from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName
 
 Times = NDArray[np.float64]
 
-# What a configuration's passes follow from, and what its replicas' sums do.
-_PASSING: Final = (
+# Columns that layer times and messages depend on, and columns that gradient synchronisation depends on.
+PASS_COLUMNS: Final = (
     "stages", "chunks", "schedule", "tensor", "context", "expert", "expert_tensor", "workers", "sequence_parallel", "order",
     "samples", "recompute",
 )  # fmt: skip
-_AGREEING: Final = (
+SYNC_COLUMNS: Final = (
     "stages", "chunks", "schedule", "tensor", "context", "expert", "expert_tensor", "workers", "zero", "bucket", "order",
 )  # fmt: skip
-# Configurations that are put together at once, so that a processor's cache holds them.
+# Configurations that are combined at once, so that they fit a processor's cache.
 _AT_ONCE: Final = 16_384
 
 
 class StepTimes(NamedTuple):
-    """Seconds of a step, by configuration: expected, and at least. No replay of a static program beats the latter."""
+    """Seconds of a step by configuration: expected, and a lower bound of every replay of its static program."""
 
     expected_s: Times
     least_s: Times
 
 
 class _ShapeRows(NamedTuple):
-    """Configurations of one shape and one ZeRO stage: their rows, and those that they are of the table's two tables."""
+    """Configurations of one shape and ZeRO stage: their rows, and the rows of the shape's tables of passes (p) and of gradient
+    synchronisation (s) that they combine."""
 
-    table: Answered
+    table: ShapeTimes
     zero: int
     rows: Numbers
     p: Numbers
-    a: Numbers
+    s: Numbers
 
 
 def step_times(configurations: Configurations) -> StepTimes:
-    """Of all configurations. Raises FieldError where one is not valid after all, or passed in an order that is searched for."""
+    """Step times of all configurations.
+
+    Raises FieldError if a configuration turns out to be invalid, or if the order of its schedule is searched for.
+    """
     c = configurations
     _check(c.space.schedules)
     expected_s, least_s = np.empty((2, len(c)))
     if not len(c):
         return StepTimes(expected_s, least_s)
-    passing_by = (*_PASSING, "zero") if c.space.adds else _PASSING
-    to_passing, to_agreeing = c.distinct(*passing_by), c.distinct(*_AGREEING)
-    passing, agreeing = c.take(to_passing.first), c.take(to_agreeing.first)
-    passes, wires = LayerPassTimes.of(passing), TransferTimes(c.space.scenario.cluster)
-    counts = np.unique(passing.stages * passing.chunks).tolist()
-    cuts = {count: Cut.of(passes.jobs[0].layers, count, c.space.counted) for count in counts}
+    pass_columns = (*PASS_COLUMNS, "zero") if c.space.adds else PASS_COLUMNS
+    pass_of, sync_of = c.distinct(*pass_columns), c.distinct(*SYNC_COLUMNS)
+    pass_rows, sync_rows = c.take(pass_of.first), c.take(sync_of.first)
+    passes, transfers = LayerPassTimes.of(pass_rows), TransferTimes(c.space.scenario.cluster)
+    counts = np.unique(pass_rows.stages * pass_rows.chunks).tolist()
+    cuts = {count: StageCut.of(passes.jobs[0].layers, count, c.space.counted) for count in counts}
     sizes_bytes, size_of = np.unique(passes.sent_bytes, return_inverse=True)
-    places = Places.of(passing, passes.jobs[0])
-    messages = StageMessages(wires, c.space.scenario.cluster, sizes_bytes.tolist(), places.all)
-    codes = np.array([passes.key.code, messages.place[places.code]])
-    told = distinct(passing.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
-    each, of_each = passing.take(told.first), codes[:, told.first]
-    shapes, groups = _by_shape(each), _by_shape(agreeing)
-    found = {
+    placements = RankPlacements.of(pass_rows, passes.jobs[0])
+    messages = StageMessages(transfers, c.space.scenario.cluster, sizes_bytes.tolist(), placements.all)
+    codes = np.array([passes.key.code, messages.place[placements.code]])
+    grouped = distinct(pass_rows.distinct("stages", "chunks", "schedule", "microbatches").code, *codes)
+    representatives, representative_codes = pass_rows.take(grouped.first), codes[:, grouped.first]
+    rows_by_shape, sync_rows_by_shape = _by_shape(representatives), _by_shape(sync_rows)
+    shapes = {
         key: ConfigurationShape(
-            key, each.take(rows), agreeing.take(groups[key]), of_each[:, rows], cuts[key[0] * key[1]], messages
+            key,
+            representatives.take(rows),
+            sync_rows.take(sync_rows_by_shape[key]),
+            representative_codes[:, rows],
+            cuts[key[0] * key[1]],
+            messages,
         )
-        for key, rows in shapes.items()
+        for key, rows in rows_by_shape.items()
     }
-    first = to_passing.code[to_agreeing.first]
-    sums = Sums(agreeing, passes, np.array([passes.key.code[first], places.code[first]]), places.all, wires, cuts)
-    answers = wires.seconds()
-    seconds = answers[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
-    agreed, size_of = sums.answered(answers), size_of.reshape(passes.sent_bytes.shape)
-    tables = {key: one.answered(passes, seconds, size_of, agreed.take(groups[key])) for key, one in found.items()}
-    p, a = taken(_places(shapes)[told.code], to_passing.code), taken(_places(groups), to_agreeing.code)
+    first = pass_of.code[sync_of.first]
+    requests = SyncRequests(
+        sync_rows, passes, np.array([passes.key.code[first], placements.code[first]]), placements.all, transfers, cuts
+    )
+    transfers_s = transfers.seconds()
+    seconds = transfers_s[messages.numbers()] if len(messages.numbers()) else np.zeros((0, len(sizes_bytes)))
+    sync_times, size_of = requests.results(transfers_s), size_of.reshape(passes.sent_bytes.shape)
+    tables = {
+        key: ShapeTimes(
+            shape,
+            PassTable(shape, passes, seconds, size_of),
+            SyncTable(shape, passes, sync_times.take(sync_rows_by_shape[key])),
+        )
+        for key, shape in shapes.items()
+    }
+    p, s = (
+        taken(_index_in_shape(rows_by_shape)[grouped.code], pass_of.code),
+        taken(_index_in_shape(sync_rows_by_shape), sync_of.code),
+    )
     parts = [
-        _ShapeRows(tables[key], zero, some := rows[begin : begin + _AT_ONCE], taken(p, some), taken(a, some))
-        for key, zero, rows in _alike(agreeing, to_agreeing.code)
+        _ShapeRows(
+            tables[key],
+            zero,
+            configurations_at := rows[begin : begin + _AT_ONCE],
+            taken(p, configurations_at),
+            taken(s, configurations_at),
+        )
+        for key, zero, rows in _by_shape_and_zero(sync_rows, sync_of.code)
         for begin in range(0, len(rows), _AT_ONCE)
     ]
-    gatherings = [part.table.gathering(part.p, part.a, part.zero) for part in parts]
-    expected = [*(table.passing.expected for table in tables.values()), *(one.expected for one in gatherings)]
+    averaged = [part.table.gather_passes(part.p, part.s, part.zero) for part in parts]
+    expected = [*(table.passes.expected for table in tables.values()), *(one.expected for one in averaged)]
     follow(one for one in expected if one is not None)
-    for part, gathering in zip(parts, gatherings, strict=True):
-        expected_s[part.rows], least_s[part.rows] = part.table.times(part.p, part.a, part.zero, gathering)
+    for part, gather_passes in zip(parts, averaged, strict=True):
+        expected_s[part.rows], least_s[part.rows] = part.table.times(part.p, part.s, part.zero, gather_passes)
     return StepTimes(expected_s, least_s)
 
 
@@ -108,30 +136,30 @@ def _check(schedules: Sequence[ScheduleName]) -> None:
     for schedule in schedules:
         if schedule not in (*CLOSED, *FOLLOWED):
             message = (
-                f"what {schedule} takes is not estimated, as its order is searched for; give {', '.join((*CLOSED, *FOLLOWED))}"
+                f"{schedule} is not estimated, as its order is searched for; choose from {', '.join((*CLOSED, *FOLLOWED))}"
             )
             raise FieldError(("strategy", "schedule"), message)
 
 
-def _by_shape(c: Configurations) -> dict[Key, Numbers]:
-    """The rows that have as many stages and chunks, and the same schedule, by these three."""
+def _by_shape(c: Configurations) -> dict[ShapeKey, Numbers]:
+    """Rows of each shape."""
     key = c.distinct("stages", "chunks", "schedule")
     names = np.array([c.stages, c.chunks, c.schedule])[:, key.first].T.tolist()
     return {(stages, chunks, schedule): rows for (stages, chunks, schedule), rows in zip(names, _split(key.code), strict=True)}
 
 
-def _places(by_shape: Mapping[Key, Numbers]) -> Numbers:
-    """The place of each row among those of its shape."""
+def _index_in_shape(by_shape: Mapping[ShapeKey, Numbers]) -> Numbers:
+    """Index of each row among the rows of its shape."""
     result = np.empty(sum(map(len, by_shape.values())), dtype=np.int64)
     for rows in by_shape.values():
         result[rows] = np.arange(len(rows))
     return result
 
 
-def _alike(agreeing: Configurations, code: Numbers) -> Iterator[tuple[Key, int, Numbers]]:
-    """Configurations of one shape and one ZeRO stage. code: the row of `agreeing` that each has."""
-    key = agreeing.distinct("stages", "chunks", "schedule", "zero")
-    names = np.array([agreeing.stages, agreeing.chunks, agreeing.schedule, agreeing.zero])[:, key.first].T.tolist()
+def _by_shape_and_zero(sync_rows: Configurations, code: Numbers) -> Iterator[tuple[ShapeKey, int, Numbers]]:
+    """Rows of configurations of each shape and ZeRO stage. code: the row of `sync_rows` of each configuration."""
+    key = sync_rows.distinct("stages", "chunks", "schedule", "zero")
+    names = np.array([sync_rows.stages, sync_rows.chunks, sync_rows.schedule, sync_rows.zero])[:, key.first].T.tolist()
     for (stages, chunks, schedule, zero), rows in zip(names, _split(taken(key.code, code)), strict=True):
         yield (stages, chunks, schedule), zero, rows
 

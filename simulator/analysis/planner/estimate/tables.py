@@ -1,15 +1,14 @@
-"""Tables of a shape: what passes take, and what replicas take to agree, by row; configurations combine the rows of both."""
+"""Tables of a shape: times of passes, and times of gradient synchronisation. A configuration combines a row of either."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync_times import Agreed
+from scaleproof.simulator.analysis.planner.estimate.communication.gradient_sync import SyncTimes
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, taken
 from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes
@@ -18,34 +17,31 @@ from scaleproof.simulator.analysis.planner.estimate.pipeline.closed_forms import
     StageTimes,
     per_round,
     received,
-    slowest_behind,
+    suffix_max,
 )
-from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import Expected
+from scaleproof.simulator.analysis.planner.estimate.pipeline.expected_time import PassWindows
+from scaleproof.simulator.analysis.planner.estimate.shapes import ConfigurationShape
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.strategy.data_parallel.contention import MEMORY_BYTES_PER_BUS_BYTE, Resources
 from scaleproof.simulator.strategy.data_parallel.power import joules_per_bus_byte
 from scaleproof.simulator.strategy.job import Job
 
-if TYPE_CHECKING:
-    from scaleproof.simulator.analysis.planner.estimate.shape_times import ConfigurationShape
-
 Times = NDArray[np.float64]
 
 
-class PassingTable:
-    """What passes take, by row of the first table.
+class PassTable:
+    """Times of passes.
 
-    kinds_s: of both passes over a stage of each kind, shape (2, kinds, rows). expected: of all. begins: where a row's running
-    sums over layers begin.
+    kinds_s: forward and backward pass over a stage of each kind, shape (2, kinds, rows). expected: times of all passes of a
+    step. begins: index of each row's first element in `backward_s`, the running sums over layers.
     """
 
     def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, seconds: Times, size_of: Numbers) -> None:
-        cut, self._held, self._schedule = shape.cut, shape.held, shape.schedule
-        self._kind_of = cut.kind_of
+        cut, self._own_stages, self._schedule = shape.cut, shape.own_stages, shape.schedule
         begins, stops = cut.begins[cut.kinds], cut.stops[cut.kinds]
         both = [(running[:, stops] - running[:, begins]).T for running in (passes.forward_s, passes.backward_s)]
         self.kinds_s = taken(np.array(both), shape.pass_code, axis=2)
-        self.microbatches = shape.passing.microbatches
+        self.microbatches = shape.pass_rows.microbatches
         self.bound = passes.bound[shape.pass_code]
         self.backward_s = passes.backward_s.ravel()
         self.begins = shape.pass_code * passes.backward_s.shape[1]
@@ -54,91 +50,95 @@ class PassingTable:
         self._layers = passes.jobs[0].layers
         self.stages = self._stages(shape, passes, seconds, size_of)
         self.per_round = per_round(self.stages)
-        self.expected = Expected.of(shape.schedule, shape.stage_of, shape.told, self.stages)
-        self._places, self._alike = shape.places, shape.alike
+        self.expected = PassWindows.of(shape.schedule, shape.stage_of, shape.timed_ranks, self.stages)
+        self._timed_index, self._equivalent_ranks = shape.timed_index, shape.equivalent_ranks
 
     def _stages(self, shape: ConfigurationShape, passes: LayerPassTimes, seconds: Times, size_of: Numbers) -> StageTimes:
-        alike, code, cut = shape.alike_stages(passes.hands_on), shape.pass_code, shape.cut
-        first = alike.first
+        equivalence, code, cut = shape.equivalent_stages(passes.sent_class), shape.pass_code, shape.cut
+        first = equivalence.first
         forward_s, backward_s = self.kinds_s[:, cut.kind_of[first]]
-        behind_s, inner = np.zeros_like(forward_s), np.flatnonzero(first < cut.count - 1)
+        send_s, inner = np.zeros_like(forward_s), np.flatnonzero(first < cut.count - 1)
         if len(inner):
             at, lasts = first[inner], cut.stops[first[inner]] - 1
-            sends_s = seconds[taken(shape.ways.T[at], shape.placed, axis=1), taken(size_of.T[lasts], code, axis=1)]
-            behind_s[inner] = shape.crosses[at, None] * (sends_s + taken(passes.joining_s.T[lasts], code, axis=1))
-        # nothing is sent behind the last stage, as before the first
-        before_s = behind_s[alike.of[first - 1]]
+            sends_s = seconds[taken(shape.routes.T[at], shape.placement_code, axis=1), taken(size_of.T[lasts], code, axis=1)]
+            send_s[inner] = shape.crosses[at, None] * (sends_s + taken(passes.joining_s.T[lasts], code, axis=1))
+        # nothing is sent after the last stage, so its row stands for the absent message before the first
+        receive_s = send_s[equivalence.representative[first - 1]]
         overlap = bool(shape.kept.get("overlap_sends", False))
         weights_s: Times | float = 0.0
         if shape.splits:
             weights_s = passes.weights_s[code, cut.stops[first, None]] - passes.weights_s[code, cut.begins[first, None]]
-        return StageTimes(forward_s, backward_s, before_s, behind_s, self.microbatches, alike, overlap, weights_s)
+        return StageTimes(forward_s, backward_s, receive_s, send_s, self.microbatches, equivalence, overlap, weights_s)
 
     @cached_property
     def least_s(self) -> Times:
-        """Of the passes of each of the ranks, once they are followed."""
-        return self.expected.least_s[self._places]
+        """Least seconds of the passes of each of the shape's ranks. `follow` must have run."""
+        return self.expected.least_s[self._timed_index]
 
     @cached_property
     def window_s(self) -> Times:
-        """The same as it is expected."""
-        return np.array([self.expected.window_s[alike].max(axis=0) for alike in self._alike])
+        """Expected seconds of the passes of each of the shape's ranks. `follow` must have run."""
+        return np.array([self.expected.window_s[ranks].max(axis=0) for ranks in self._equivalent_ranks])
 
     @cached_property
     def left_s(self) -> Times:
-        """From the last gradients of each stage of each of the ranks to the end of the rank's last pass."""
+        """Seconds from the last gradients of each stage of each of the shape's ranks to the end of the rank's last pass."""
         assert self.expected.left_s is not None
-        return self.expected.left_s[self._places]
+        return self.expected.left_s[self._timed_index]
 
     @property
     def parts(self) -> Times:
-        """Of all parameters, by layer."""
+        """Share of all parameters, by layer."""
         parameters = np.array([layer.parameters for layer in self._layers], dtype=np.float64)
         result: Times = parameters / parameters.sum()
         return result
 
     @cached_property
     def layers_s(self) -> Times:
-        """Of both passes over each layer, shape (2, layers, rows)."""
+        """Seconds of forward and backward pass over each layer, shape (2, layers, rows)."""
         return np.array([np.diff(running[self._code], axis=1).T for running in self._running_s])
 
     @cached_property
     def until_back_s(self) -> Times:
-        """Until the first backward pass of each of the ranks begins: a microbatch's way to the last stage and back, or as long
-        as all forward passes before it take."""
-        stages, alike, held = self.stages, self.stages.alike, self._held
-        count, first, last, received_s = len(alike), held[:, 0], held[:, -1], received(stages)[0]
-        way_s = alike.between(first, count) @ (stages.forward_s + stages.behind_s)
-        way_s += alike.between(last, count) @ (stages.inputs_s + stages.behind_s) - stages.inputs_s[alike.of[last]]
+        """Seconds until the first backward pass of each rank begins: a microbatch's way to the last stage and back, or all
+        forward passes before it if these take longer."""
+        stages, equivalence, own_stages = self.stages, self.stages.equivalence, self._own_stages
+        count, first, last, received_s = len(equivalence), own_stages[:, 0], own_stages[:, -1], received(stages)[0]
+        way_s = equivalence.between(first, count) @ (stages.forward_s + stages.send_s)
+        way_s += (
+            equivalence.between(last, count) @ (stages.inputs_s + stages.send_s)
+            - stages.inputs_s[equivalence.representative[last]]
+        )
         if self._schedule not in CLOSED:
-            all_s = stages.microbatches * (alike.between(held, held + 1).sum(axis=1) @ received_s)
+            all_s = stages.microbatches * (equivalence.between(own_stages, own_stages + 1).sum(axis=1) @ received_s)
             longest_s: Times = np.maximum(way_s, all_s * (self._schedule == "looped_bfs"))
             return longest_s
-        own = alike.between(held[:, :-1], held[:, :-1] + 1).sum(axis=1)
-        before_s: Times = self.per_round * (own @ received_s) + received_s[alike.of[last]]
+        own = equivalence.between(own_stages[:, :-1], own_stages[:, :-1] + 1).sum(axis=1)
+        forwards_s: Times = self.per_round * (own @ received_s) + received_s[equivalence.representative[last]]
         if self._schedule == "gpipe" and stages.ranks > 1:
-            slowest_s = slowest_behind(received_s[alike.of])
-            before_s = way_s + (stages.microbatches - 1) * slowest_s[first]
-        result: Times = np.maximum(way_s, before_s)
+            slowest_s = suffix_max(received_s[equivalence.representative])
+            forwards_s = way_s + (stages.microbatches - 1) * slowest_s[first]
+        result: Times = np.maximum(way_s, forwards_s)
         return result
 
 
-class AgreeingTable:
-    """What replicas take to agree, by row of the second table; of stages by kind, shape (kinds, rows).
+class SyncTable:
+    """Times of gradient synchronisation, of a stage of each kind, shape (kinds, rows).
 
-    sums_s: all sums of a pass, last_s of these the last. gathers_s: before a pass, opening_s of these the first; after_s: after
-    the step. begin, stop: layers of the unit whose gradients come first. optimizer_s: shape (ranks, rows).
+    sums_s: all sums of a pass, last_s: the last of them. gathers_s: gathers before a pass, opening_s: the first of them;
+    after_s: gathers after the step. begin, stop: layers of the unit whose gradients are complete first. optimizer_s: shape
+    (ranks, rows).
     """
 
-    def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, agreed: Agreed) -> None:
-        c, kinds = shape.agreeing, np.arange(len(shape.cut.kinds))[:, None]
-        found = agreed.by_field[:, agreed.place + kinds]
+    def __init__(self, shape: ConfigurationShape, passes: LayerPassTimes, sync_times: SyncTimes) -> None:
+        c, kinds = shape.sync_rows, np.arange(len(shape.cut.kinds))[:, None]
+        found = sync_times.by_field[:, sync_times.place + kinds]
         self.sums_s, self.last_s = np.where(c.zero > 0, found[2:4], found[:2])
         self.gathers_s, self.opening_s, self.after_s = found[4:]
-        self.begin, self.stop = agreed.layers[:, agreed.own + kinds]
-        self.copied_s = agreed.copied_s
-        parameters = agreed.parameters[:, agreed.own + kinds]
-        replicas, experts = shape.has @ parameters[0], shape.has @ parameters[1]
+        self.begin, self.stop = sync_times.layers[:, sync_times.own + kinds]
+        self.copied_s = sync_times.copied_s
+        parameters = sync_times.parameters[:, sync_times.own + kinds]
+        replicas, experts = shape.stage_counts @ parameters[0], shape.stage_counts @ parameters[1]
         shared = c.zero > 0
         updated = replicas / np.where(shared, c.workers * c.context, 1)
         updated += experts / np.where(shared, _expert_replicas(c), 1)
@@ -147,18 +147,18 @@ class AgreeingTable:
         self._contend(shape, job, parameters.sum(axis=0))
 
     def _contend(self, shape: ConfigurationShape, job: Job, parameters: Times) -> None:
-        """Sets what is moved next to passes. parameters: by kind and row.
+        """Sets what collectives take from overlapping passes. parameters: by kind and row.
 
-        moved_s, moved_bytes, moved_J: seconds of collectives next to the passes over a stage of each kind, and bytes of memory
-        and joules of moving meanwhile: of each microbatch from ZeRO's stage 2 on, else of a step.
+        moved_s, moved_bytes, moved_J: seconds of collectives during the passes over a stage of each kind, and memory traffic
+        and energy of them: of each microbatch from ZeRO's stage 2 on, else of a step.
         """
-        c, kept = shape.agreeing, shape.kept
+        c, kept = shape.sync_rows, shape.kept
         self.resources = Resources.of(job)
         if self.resources is None:
             return
         size, gradient_size = job.gathered_bytes, job.reduced_bytes
         sums = ((c.zero >= 2) | bool(kept.get("overlap", False))).astype(np.float64)
-        # what is gathered once a step counts for little
+        # gathers once a step are neglected
         gathers = (c.zero == 3) * (0.0 if shape.keeps else 1.0 + bool(kept.get("reshard", True)))
         step = (c.zero == 1) * float(bool(kept.get("overlap_gather", False)))
         self.moved_s = sums * self.sums_s + gathers * self.gathers_s + step * self.after_s
@@ -176,7 +176,7 @@ class AgreeingTable:
 
 
 def _expert_replicas(c: Configurations) -> Numbers:
-    """Ranks that have the same experts, as `Plan.expert_replicas` has them."""
+    """Number of ranks with the same experts, as in `Plan.expert_replicas`."""
     among_workers = np.maximum(1, c.workers // c.expert) * c.context
     folds = np.maximum(1, c.tensor // np.maximum(1, c.expert_tensor))
     folded: Numbers = np.maximum(1, c.workers * c.context * folds // c.expert)

@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis.planner.estimate.communication."""
+"""Times of messages between stages, of gradient synchronisation, and of layer-by-layer gathers."""

@@ -1,42 +1,55 @@
-"""Agreements: how long gradients are summed, states and parameters shared out and gathered.
+"""Seconds of sums of gradients, and of gathers of sharded states and parameters, for stages of a model on groups of ranks.
 
-What a stage of the model sums depends on how its layers are divided and where buckets close: its pattern. How long that takes
-depends on the group of ranks that sum. Each is worked out once, and a product of both gives all combinations.
+What a stage sums depends on how its layers are sharded and where buckets close: its pattern. How long that takes depends on the
+group of ranks. Patterns and groups are handled once each, and a matrix product combines them.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacement
 from scaleproof.simulator.analysis.planner.estimate.communication.transfer_times import TransferTimes
+from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
+from scaleproof.simulator.analysis.planner.estimate.factorize import Numbers, distinct
+from scaleproof.simulator.analysis.planner.estimate.layer_times import LayerPassTimes, plans_of
+from scaleproof.simulator.analysis.planner.estimate.shapes import StageCut
 from scaleproof.simulator.cluster.collectives.algorithms import Group, Op
 from scaleproof.simulator.strategy.data_parallel.gradient_sync import KEEPERS, RankLayers, SyncUnit
 from scaleproof.simulator.strategy.job import Job
 from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
+from scaleproof.simulator.strategy.pipeline.schedules.passes import V_SHAPED
 from scaleproof.simulator.strategy.plan import Plan
 
 Times = NDArray[np.float64]
 
-# What a pattern tells: all sums of a step's last pass, those of the unit whose gradients come last, gathers before a pass, the
-# first of these, gathers after the step.
+# Fields of a pattern: all sums of a step's last pass, those of the unit whose gradients are complete last, gathers before a
+# pass, the first of these, gathers after the step.
 SUMS, LAST, GATHERS, OPENING, AFTER = range(5)
 
-# Of larger collectives powers of two are asked for, and the largest: between them time is near to a line.
+# Of collectives larger than the first of these powers of two, only powers and the largest are timed: in between, time is nearly
+# linear in size.
 _POWERS: Final = 27, 30
 _LARGE_BYTES: Final = 2.0 ** _POWERS[0]
+
+# Fields of patterns by operation.
+_FIELDS: Final[dict[Op, tuple[int, ...]]] = {
+    "all_reduce": (SUMS, LAST), "reduce_scatter": (SUMS, LAST), "all_gather": (GATHERS, OPENING, AFTER),
+}  # fmt: skip
 
 _Sizes = dict[tuple[str, float], int]
 
 
 class Pattern(NamedTuple):
-    """What ranks with a stage of the model sum and gather: bytes by keepers, and how often. first: layers of the unit whose
-    gradients come first. parameters: by keepers."""
+    """Collectives of the ranks that have a stage: for each field, counts by keepers and bytes. first: layers of the unit whose
+    gradients are complete first. parameters: by keepers."""
 
     sums: _Sizes
     last: _Sizes
@@ -47,31 +60,31 @@ class Pattern(NamedTuple):
     parameters: tuple[int, int]
 
     def sizes(self, field: int) -> _Sizes:
-        """One of the first five."""
+        """One of the first five fields, by index."""
         found: _Sizes = self[field]  # type: ignore[assignment]
         return found
 
 
-def _pattern(held: RankLayers, plan: Plan, job: Job, stage: range) -> Pattern:
-    """Of a stage of the model. job: with the ZeRO stage; of 1 and 2 `after` is told, which others leave out."""
-    found, size = held.units(stage, plan, job)[::-1], job.reduced_bytes
-    kept = [held.parameters(unit.layers) for unit in found]
-    gathered, parameters = kept if job.zero == 3 else [], held.parameters(stage)
-    sums = _summed(held, found, kept, size)
-    last = sums if len(found) == 1 else _summed(held, found[-1:], kept[-1:], size)
-    gathers, opening, after = (_given(each, job.gathered_bytes) for each in (gathered, gathered[-1:], [parameters]))
+def _pattern(rank_layers: RankLayers, plan: Plan, job: Job, stage: range) -> Pattern:
+    """The pattern of a stage. job: with the ZeRO stage. `after` is used with ZeRO's stages 1 and 2 only."""
+    found, size = rank_layers.units(stage, plan, job)[::-1], job.reduced_bytes
+    kept = [rank_layers.parameters(unit.layers) for unit in found]
+    gathered, parameters = kept if job.zero == 3 else [], rank_layers.parameters(stage)
+    sums = _summed(rank_layers, found, kept, size)
+    last = sums if len(found) == 1 else _summed(rank_layers, found[-1:], kept[-1:], size)
+    gathers, opening, after = (_sizes_of(each, job.gathered_bytes) for each in (gathered, gathered[-1:], [parameters]))
     return Pattern(sums, last, gathers, opening, after, found[0].layers, parameters)
 
 
-def _summed(held: RankLayers, found: Sequence[SyncUnit], kept: Sequence[tuple[int, int]], size: int) -> _Sizes:
+def _summed(rank_layers: RankLayers, found: Sequence[SyncUnit], kept: Sequence[tuple[int, int]], size: int) -> _Sizes:
     """Buckets of units, and gradients of their experts."""
-    filled = held.gradients.filled
+    filled = rank_layers.gradients.filled
     buckets = Counter([filled[end] - filled[begin] for unit in found for begin, end in itertools.pairwise(unit.bounds)])
-    sizes = {("replicas", float(elements * size)): often for elements, often in buckets.items()}
-    return sizes | _given([(0, experts) for _, experts in kept if experts], size)
+    sizes = {("replicas", float(elements * size)): count for elements, count in buckets.items()}
+    return sizes | _sizes_of([(0, experts) for _, experts in kept if experts], size)
 
 
-def _given(parameters: Iterable[tuple[int, int]], size: int) -> _Sizes:
+def _sizes_of(parameters: Iterable[tuple[int, int]], size: int) -> _Sizes:
     sizes: _Sizes = {}
     for each in parameters:
         for name, count in zip(KEEPERS, each, strict=True):
@@ -80,62 +93,63 @@ def _given(parameters: Iterable[tuple[int, int]], size: int) -> _Sizes:
     return sizes
 
 
-class Agreeing:
-    """What all patterns of layers that are divided alike take on all groups of ranks that share them.
+class ShardSync:
+    """Collectives of all patterns of layers that are sharded in one way, on all groups of ranks that share gradients.
 
-    patterns: in the order in which `add` gave their numbers. held: the layers, by whether first and last are apart.
+    patterns: in the order of the numbers that `add` returns. rank_layers: the layers, by whether the first and the last
+    stage are on different ranks.
     """
 
-    def __init__(self, wires: TransferTimes, algorithm: str | None) -> None:
-        self._wires, self._algorithm = wires, algorithm
+    def __init__(self, transfers: TransferTimes, algorithm: str | None) -> None:
+        self._transfers, self._algorithm = transfers, algorithm
         self.patterns: list[Pattern] = []
-        self.held: dict[bool, RankLayers] = {}
+        self.rank_layers: dict[bool, RankLayers] = {}
         self._groups: list[dict[str, tuple[Group, int]]] = []
         self._group_of: dict[object, int] = {}
-        self._asked: dict[tuple[int, Op, str], list[int]] = {}
+        self._requested: dict[tuple[int, Op, str], list[int]] = {}
         self._known: dict[tuple[tuple[int, ...], str], list[float]] = {}
         self._all: dict[tuple[str, int], Times] = {}
-        self._often: dict[tuple[str, int], Times] = {}
+        self._weights: dict[tuple[str, int], Times] = {}
 
-    def add(self, is_apart: bool, plan: Plan, job: Job, stages: Sequence[range]) -> int:
-        """The number of the first of the patterns of stages, which follow one another. is_apart: whether the first and the last
-        of the model are on different ranks."""
+    def add(self, ends_split: bool, plan: Plan, job: Job, stages: Sequence[range]) -> int:
+        """Adds the patterns of consecutive stages, and returns the number of the first. ends_split: whether the first and the
+        last stage of the model are on different ranks."""
         first = len(self.patterns)
-        if is_apart not in self.held:
-            self.held[is_apart] = RankLayers(job.layers, plan)
-        self.patterns.extend(_pattern(self.held[is_apart], plan, job, stage) for stage in stages)
+        if ends_split not in self.rank_layers:
+            self.rank_layers[ends_split] = RankLayers(job.layers, plan)
+        self.patterns.extend(_pattern(self.rank_layers[ends_split], plan, job, stage) for stage in stages)
         return first
 
     def group(self, grid: DeviceMesh, expert: int, expert_tensor: int | None) -> int:
-        """The number of the groups that ranks are in. expert, expert_tensor: as in `Plan`."""
+        """Returns the number of a set of groups of ranks. expert, expert_tensor: as in `Plan`."""
         strides = grid.stride("tensor"), grid.stride("context"), grid.stride("workers")
         key = grid.tensor, grid.context, grid.workers, expert, expert_tensor, strides
         if key not in self._group_of:
             self._group_of[key] = len(self._groups)
-            beside = grid.beside([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
-            groups = {"replicas": (grid.replicas_of(0), beside)}
+            concurrent = grid.beside([grid.rank(0, 0) + i * grid.stride("tensor") for i in range(grid.tensor)])
+            groups = {"replicas": (grid.replicas_of(0), concurrent)}
             if expert > 1 or (expert_tensor or grid.tensor) < grid.tensor:
                 groups["experts"] = _expert_replicas(grid, expert, expert_tensor)
             self._groups.append(groups)
         return self._group_of[key]
 
-    def ask(self, group: int, op: Op) -> None:
-        """Asks for all patterns' sums or gathers on a group. All patterns have been added."""
-        for keepers, (ranks, beside) in self._groups[group].items():
+    def request(self, group: int, op: Op) -> None:
+        """Requests times of an operation on a group, for the sizes of all patterns. All patterns must have been added."""
+        for keepers, (ranks, concurrent) in self._groups[group].items():
             algorithm = self._algorithm if op == "all_reduce" else None
-            told_bytes = self._told(op, keepers)
-            self._asked[group, op, keepers] = self._wires.collectives(op, ranks, told_bytes, beside, algorithm)
+            timed_bytes = self._timed_sizes(op, keepers)
+            self._requested[group, op, keepers] = self._transfers.collectives(op, ranks, timed_bytes, concurrent, algorithm)
 
-    def _told(self, op: Op, keepers: str) -> list[float]:
-        """Sizes that are asked for, from which those of all patterns follow."""
+    def _timed_sizes(self, op: Op, keepers: str) -> list[float]:
+        """Sizes in bytes to time, from which the times of all patterns are interpolated."""
         key = _fields(op), keepers
         if key not in self._known:
-            sizes_bytes = np.concatenate([self._had(keepers, field)[1] for field in _fields(op)])
-            self._known[key] = _told(np.unique(sizes_bytes).tolist())
+            sizes_bytes = np.concatenate([self._collectives_of(keepers, field)[1] for field in _fields(op)])
+            self._known[key] = _timed_sizes(np.unique(sizes_bytes).tolist())
         return self._known[key]
 
-    def _had(self, keepers: str, field: int) -> Times:
-        """Collectives that patterns have in a field: the pattern, bytes, how often; shape (3, collectives)."""
+    def _collectives_of(self, keepers: str, field: int) -> Times:
+        """Collectives of all patterns in a field: pattern, bytes, count; shape (3, collectives)."""
         if (keepers, field) not in self._all:
             found = [
                 (row, size, count)
@@ -146,33 +160,33 @@ class Agreeing:
             self._all[keepers, field] = np.array(found).reshape(len(found), 3).T
         return self._all[keepers, field]
 
-    def seconds(self, groups: Sequence[int], op: Op, fields: Sequence[int], answers: Times) -> Times:
-        """What each pattern's fields take on each group, shape (fields, groups, patterns)."""
+    def seconds(self, groups: Sequence[int], op: Op, fields: Sequence[int], transfers_s: Times) -> Times:
+        """Seconds of each pattern's fields on each group, shape (fields, groups, patterns)."""
         total: Times = np.zeros((len(fields), len(groups), len(self.patterns)))
         for keepers in KEEPERS:
-            if self._told(op, keepers):
-                told_s = answers[[self._asked[group, op, keepers] for group in groups]]
+            if self._timed_sizes(op, keepers):
+                timed_s = transfers_s[[self._requested[group, op, keepers] for group in groups]]
                 for one, field in zip(total, fields, strict=True):
-                    one += told_s @ self._counts(op, keepers, field)
+                    one += timed_s @ self._counts(op, keepers, field)
         return total
 
     def _counts(self, op: Op, keepers: str, field: int) -> Times:
-        """How many collectives of the sizes that are asked for those of each pattern's field come to, shape (sizes, patterns):
-        one of a size between two of these is a part of either."""
-        if (keepers, field) not in self._often:
-            told_bytes = self._told(op, keepers)
-            rows, sizes_bytes, counts = self._had(keepers, field)
-            place = np.interp(sizes_bytes, told_bytes, np.arange(len(told_bytes)))
+        """Weights of the timed sizes that add up to the collectives in each pattern's field, shape (sizes, patterns): a size
+        between two timed ones is divided between these."""
+        if (keepers, field) not in self._weights:
+            timed_bytes = self._timed_sizes(op, keepers)
+            rows, sizes_bytes, counts = self._collectives_of(keepers, field)
+            place = np.interp(sizes_bytes, timed_bytes, np.arange(len(timed_bytes)))
             below, row = place.astype(np.int64), rows.astype(np.int64)
-            often = np.zeros((len(told_bytes) + 1, len(self.patterns)))
-            np.add.at(often, (below, row), counts * (below + 1 - place))
-            np.add.at(often, (below + 1, row), counts * (place - below))
-            self._often[keepers, field] = often[:-1]
-        return self._often[keepers, field]
+            count = np.zeros((len(timed_bytes) + 1, len(self.patterns)))
+            np.add.at(count, (below, row), counts * (below + 1 - place))
+            np.add.at(count, (below + 1, row), counts * (place - below))
+            self._weights[keepers, field] = count[:-1]
+        return self._weights[keepers, field]
 
 
 def _expert_replicas(grid: DeviceMesh, expert: int, expert_tensor: int | None) -> tuple[Group, int]:
-    """The ranks with the first part of the experts, and how many groups like theirs there are on the same nodes."""
+    """The ranks with the first part of the experts, and the number of such groups on the same nodes."""
     ranks, *_ = grid.expert_replicas(0, expert, expert_tensor)
     stage = grid.experts(expert, expert_tensor)[0]
     on_node = stage // grid.devices == ranks[0] // grid.devices
@@ -180,14 +194,122 @@ def _expert_replicas(grid: DeviceMesh, expert: int, expert_tensor: int | None) -
 
 
 def _fields(op: Op) -> tuple[int, ...]:
-    """In which all sizes are of which it is asked."""
+    """Fields with the collectives of an operation."""
     return (GATHERS, AFTER) if op == "all_gather" else (SUMS,)
 
 
-def _told(sizes: Sequence[float]) -> list[float]:
-    """Sizes from which those of some, in ascending order, follow."""
+def _timed_sizes(sizes: Sequence[float]) -> list[float]:
+    """Sizes to time, from which the times of some sizes in ascending order are interpolated."""
     few = [size for size in sizes if size < _LARGE_BYTES]
     if len(few) == len(sizes):
         return few
     powers = (2.0**power for power in range(_POWERS[0], _POWERS[1] + 1))
     return [*few, *(size for size in powers if size < sizes[-1]), sizes[-1]]
+
+
+class SyncTimes(NamedTuple):
+    """Seconds of gradient synchronisation.
+
+    by_field: a row for each field of `_FIELDS`, a column for each combination of a pattern and a group. place: of each
+    configuration, the column of its first kind of stage, which those of its other kinds follow. layers: first and last layer of
+    the unit whose gradients are complete first, and parameters, both by pattern; own: of each configuration, the pattern of its
+    first kind of stage. copied_s: sum of the gradients of weights that the first and the last stage share.
+    """
+
+    by_field: Times
+    place: Numbers
+    layers: Numbers
+    parameters: Times
+    own: Numbers
+    copied_s: Times
+
+    def take(self, rows: Numbers) -> SyncTimes:
+        """Times of some configurations."""
+        return self._replace(place=self.place[rows], own=self.own[rows], copied_s=self.copied_s[rows])
+
+
+class SyncRequests:
+    """Requests of all collectives of gradient synchronisation, which `results` turns into times once the transfers are
+    timed."""
+
+    def __init__(
+        self,
+        c: Configurations,
+        passes: LayerPassTimes,
+        codes: Numbers,
+        placements: Sequence[RankPlacement],
+        transfers: TransferTimes,
+        cuts: Mapping[int, StageCut],
+    ) -> None:
+        """codes: of each configuration, its layer times and its placement."""
+        self.c, (pass_code, placement_code) = c, codes
+        counts = c.stages * c.chunks
+        # with ZeRO's stage 1 gradients are divided into buckets as without ZeRO, unless parameters are gathered during the next
+        # step
+        cut_by = np.where((c.zero == 1) & (not c.space.kept.get("overlap_gather", False)), 0, c.zero)
+        self.shard = distinct(c.tensor, c.expert, c.expert_tensor)
+        # where the first and the last stage are on different ranks, both have a copy of the weights they share
+        shaped = np.array([schedule in V_SHAPED for schedule in c.space.schedules], dtype=np.bool_)[c.schedule]
+        ends_split = ((c.stages > 1) & ~shaped).astype(np.int64)
+        self.pattern = distinct(self.shard.code, counts, ends_split, c.bucket, cut_by)
+        self.shards = [ShardSync(transfers, c.space.kept.get("algorithm")) for _ in range(len(self.shard))]
+        self.begins: list[int] = []
+        for row, plan in zip(self.pattern.first.tolist(), plans_of(c, self.pattern.first), strict=True):
+            averaged = plan if plan.averages else replace(plan, workers=2 * plan.expert)
+            job = replace(passes.jobs[pass_code[row]], zero=int(c.zero[row]))
+            cut = cuts[plan.stages * plan.chunks]
+            stages = [cut.ranges[kind] for kind in cut.kinds]
+            self.begins.append(self._shard_of(row).add(bool(ends_split[row]), averaged, job, stages))
+        self.group = distinct(self.shard.code, c.context, c.workers, c.order, np.where(c.order > 0, c.stages, 0))
+        self.ops: list[Op] = list(_FIELDS) if c.zero.any() else ["all_reduce"]
+        self.groups: list[int] = []
+        for row in self.group.first.tolist():
+            shard_sync, grid = self._shard_of(row), placements[placement_code[row]].grid
+            self.groups.append(shard_sync.group(grid, int(c.expert[row]), int(c.expert_tensor[row]) or None))
+            for op in self.ops:
+                shard_sync.request(self.groups[-1], op)
+        self.copying = distinct(self.shard.code, placement_code, ends_split, (c.zero >= 2).astype(np.int64))
+        sized = passes.jobs[0].reduced_bytes
+        self.copies = [
+            self._request_copies(row, bool(ends_split[row]), placements[placement_code[row]], sized, transfers)
+            for row in self.copying.first.tolist()
+        ]
+
+    def _shard_of(self, row: int) -> ShardSync:
+        return self.shards[int(self.shard.code[row])]
+
+    def _request_copies(
+        self, row: int, ends_split: bool, place: RankPlacement, element_bytes: int, transfers: TransferTimes
+    ) -> int:
+        """Requests the sum over the first and the last stage, and returns its number, −1 where they share no weights."""
+        (grid, senders), copied = place, self._shard_of(row).rank_layers[ends_split].copied
+        if not copied:
+            return -1
+        share = grid.workers * grid.context if self.c.zero[row] >= 2 else 1
+        group = Group.of([grid.rank(0, rank) for rank in (0, grid.stages - 1)], grid.devices)
+        return transfers.collectives("all_reduce", group, [copied * element_bytes / share], min(senders, grid.devices))[0]
+
+    def results(self, transfers_s: Times) -> SyncTimes:
+        """Times of all configurations, from the seconds of all transfers."""
+        shard, tables, offsets = self.shard.code, [], [0]
+        of_shard = shard[self.group.first]
+        local = np.zeros(len(self.group), dtype=np.int64)
+        for number, shard_sync in enumerate(self.shards):
+            mine = np.flatnonzero(of_shard == number)
+            local[mine] = np.arange(len(mine))
+            groups = [self.groups[one] for one in mine]
+            found = [shard_sync.seconds(groups, op, _FIELDS[op], transfers_s) for op in self.ops]
+            some_s = np.concatenate(found).reshape(sum(map(len, found)), -1)
+            tables.append(np.pad(some_s, [(0, sum(map(len, _FIELDS.values())) - len(some_s)), (0, 0)]))
+            offsets.append(offsets[-1] + some_s.shape[1])
+        every = [one for shard_sync in self.shards for one in shard_sync.patterns]
+        patterns = np.array([len(shard_sync.patterns) for shard_sync in self.shards])
+        begins = np.array(self.begins)[self.pattern.code]
+        return SyncTimes(
+            np.concatenate(tables, axis=1),
+            np.array(offsets)[shard] + local[self.group.code] * patterns[shard] + begins,
+            np.array([(one.first.start, one.first.stop) for one in every]).T,
+            np.array([one.parameters for one in every], dtype=np.float64).T,
+            (np.cumsum(patterns) - patterns)[shard] + begins,
+            np.append(transfers_s, 0.0)[self.copies][self.copying.code],
+        )

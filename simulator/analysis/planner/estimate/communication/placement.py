@@ -1,4 +1,4 @@
-"""Places: how the ranks of configurations are placed on nodes."""
+"""Placements of configurations' ranks on nodes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from scaleproof.simulator.strategy.layout.mesh import DeviceMesh
 from scaleproof.simulator.strategy.plan import Plan
 
 
-class Place(NamedTuple):
-    """alike: how many ranks on a node have a stage of the model, and send when any of them does."""
+class RankPlacement(NamedTuple):
+    """A mesh of devices. senders: number of ranks on a node that have the same stage, and send at the same time."""
 
     grid: DeviceMesh
-    alike: int
+    senders: int
 
     @classmethod
-    def of(cls, plan: Plan, job: Job) -> Place:
-        """Of a plan's ranks."""
+    def of(cls, plan: Plan, job: Job) -> RankPlacement:
+        """The placement of a plan's ranks."""
         grid = plan.grid(job.cluster.node.devices)
         return cls(grid, plan.classes(job)[0].each * grid.beside(grid.members(0, 0)))
 
 
-class Places(NamedTuple):
-    """code: the place of each configuration, one of `all`."""
+class RankPlacements(NamedTuple):
+    """code: the placement of each configuration, an index into `all`."""
 
     code: Numbers
-    all: list[Place]
+    all: list[RankPlacement]
 
     @classmethod
-    def of(cls, configurations: Configurations, job: Job) -> Places:
-        """Of all configurations. job: any of theirs."""
+    def of(cls, configurations: Configurations, job: Job) -> RankPlacements:
+        """The placements of all configurations. job: the job of any of them."""
         placed = configurations.distinct("tensor", "context", "workers", "stages", "order")
-        return cls(placed.code, [Place.of(plan, job) for plan in plans_of(configurations, placed.first)])
+        return cls(placed.code, [RankPlacement.of(plan, job) for plan in plans_of(configurations, placed.first)])

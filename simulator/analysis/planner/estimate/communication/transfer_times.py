@@ -1,4 +1,4 @@
-"""Wires: seconds that messages and collectives of configurations take alone, as their programs would have them."""
+"""Seconds of messages and collectives without contention from others, as in programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaleproof.simulator.strategy.layout.resource_map import Moving, ResourceMa
 
 
 class TransferTimes:
-    """Asked for one after the other, answered all at once: what is asked for has a number, `seconds` says what each takes."""
+    """Collects requests, each of which gets a number; `seconds` times all of them together."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._builder = ProgramBuilder()
@@ -26,30 +26,30 @@ class TransferTimes:
         self._collectives: dict[Hashable, tuple[Moving, dict[float, int]]] = {}
 
     def message(self, key: Hashable, size_bytes: float, path: Path) -> int:
-        """key: equal for messages that take as long."""
+        """Requests a message and returns its number. key: equal for routes with equal times."""
         if (key, size_bytes) not in self._known:
-            self._known[key, size_bytes] = self._ask(size_bytes, path)
+            self._known[key, size_bytes] = self._request(size_bytes, path)
         return self._known[key, size_bytes]
 
     def collectives(
-        self, op: Op, group: Group, sizes_bytes: Sequence[float], beside: int, algorithm: str | None = None
+        self, op: Op, group: Group, sizes_bytes: Sequence[float], concurrent: int, algorithm: str | None = None
     ) -> list[int]:
-        """Of each of some sizes. beside: groups like it on the same nodes."""
-        key = op, self.fabric.told(group), beside, algorithm
+        """Requests collectives of several sizes and returns their numbers. concurrent: equivalent groups on the same nodes."""
+        key = op, self.fabric.told(group), concurrent, algorithm
         if key not in self._collectives:
-            self._collectives[key] = self.fabric.moving(op, group, group.node_numbers.tolist()[:1], beside, algorithm), {}
+            self._collectives[key] = self.fabric.moving(op, group, group.node_numbers.tolist()[:1], concurrent, algorithm), {}
         moving, known = self._collectives[key]
         for size_bytes in sizes_bytes:
             if size_bytes not in known:
-                known[size_bytes] = self._ask(*moving(size_bytes))
+                known[size_bytes] = self._request(*moving(size_bytes))
         return [known[size_bytes] for size_bytes in sizes_bytes]
 
-    def _ask(self, size_bytes: float, path: Path) -> int:
+    def _request(self, size_bytes: float, path: Path) -> int:
         self._moved.append((size_bytes, path))
         return len(self._moved) - 1
 
     def seconds(self) -> NDArray[np.float64]:
-        """By number."""
+        """Seconds of each request, by number."""
         if not self._moved:
             return np.zeros(0)
         rank, which = self._builder.rank("anyone"), np.arange(len(self._moved))

@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis.planner.estimate.memory."""
+"""Memory of the fullest rank, for arrays of configurations."""

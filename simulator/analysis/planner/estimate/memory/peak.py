@@ -1,6 +1,7 @@
-"""Memory: what the fullest rank of each of many configurations holds.
+"""Memory of the fullest rank of each of many configurations.
 
-It follows from few things that many configurations have in common, each of which is asked of `simulator.memory` once.
+It depends on few columns that many configurations have in common; each combination of them is evaluated once, with the
+functions of `simulator.memory`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,17 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations
 from scaleproof.simulator.analysis.planner.estimate.factorize import combined, distinct, taken
-from scaleproof.simulator.analysis.planner.estimate.memory.microbatch_bytes import Columns, LayerDivision, MicrobatchBytes
-from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import FIRST_HOLDS_MOST, Moments, moments
-from scaleproof.simulator.analysis.planner.estimate.memory.stage_contents import Contents, Division, RankKind
+from scaleproof.simulator.analysis.planner.estimate.memory.microbatch_bytes import (
+    MicrobatchBytes,
+    MicrobatchColumns,
+    RecomputedLayers,
+)
+from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import (
+    FIRST_IS_FULLEST,
+    PeakCandidates,
+    peak_candidates,
+)
+from scaleproof.simulator.analysis.planner.estimate.memory.stage_contents import ChunkContents, RankKind, ShardedLayers
 from scaleproof.simulator.memory.buffers import pipeline_bytes
 from scaleproof.simulator.memory.cuda_libraries import libraries_bytes, nccl_bytes
 from scaleproof.simulator.memory.in_flight import EQUAL, WHOLE
@@ -28,44 +37,49 @@ from scaleproof.simulator.strategy.plan import Plan
 
 Bytes = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-# Schedules whose order depends on what passes take.
+# Schedules whose order depends on the times of passes.
 _SEARCHED: Final[frozenset[ScheduleName]] = frozenset({"zb_1p", "zb_2p"})
 
 
 def memory_bytes(configurations: Configurations) -> Bytes:
-    """The fullest rank's bytes in each configuration, as `scaleproof.simulator.memory` tells them of one."""
+    """Bytes of the fullest rank in each configuration, as `scaleproof.simulator.memory` computes them for one."""
     c = configurations
     if not len(c):
         return np.empty(0)
     rests = c.rests
-    told = c.alike(np.arange(len(c.shapes["tensor"])), distinct(rests["recompute"], _sharded(c, rests["zero"])).code)
-    shared = distinct(rests["zero"], np.where(rests["zero"] == 2, rests["bucket"], 0))
-    fullest = _Fullest(
-        c.take(told.first), [_Shared(int(rests["zero"][i]), c.space.buckets_bytes[rests["bucket"][i]]) for i in shared.first]
+    grouped = c.distinct_by_codes(
+        np.arange(len(c.shapes["tensor"])), distinct(rests["recompute"], _sharded(c, rests["zero"])).code
     )
-    held = fullest.bytes()[:, None] + fullest.libraries_bytes()
-    at = taken((shared.code * len(c.space.orders) + rests["order"]) * len(told), c.rest)
-    at += told.code
-    return taken(held.ravel(), at)
+    shared = distinct(rests["zero"], np.where(rests["zero"] == 2, rests["bucket"], 0))
+    fullest = _FullestRank(
+        c.take(grouped.first), [_Shared(int(rests["zero"][i]), c.space.buckets_bytes[rests["bucket"][i]]) for i in shared.first]
+    )
+    total_bytes = fullest.bytes()[:, None] + fullest.libraries_bytes()
+    at = taken((shared.code * len(c.space.orders) + rests["order"]) * len(grouped), c.rest)
+    at += grouped.code
+    return taken(total_bytes.ravel(), at)
 
 
 def _sharded(configurations: Configurations, zero: Numbers | int) -> Numbers:
-    """What of a backward pass ZeRO's stages share out: 0 for nothing, 1 for gradients that it makes, 2 for parameters too."""
+    """What ZeRO's stages shard of a backward pass: 0 for nothing, 1 for the gradients that it makes, 2 for parameters as
+    well."""
     makes = configurations.space.scenario.framework.memory.gradients == "made"
     sharded: Numbers = 2 * np.equal(zero, 3).astype(np.int64) + (makes & np.equal(zero, 2))
     return sharded
 
 
 class _Shared(NamedTuple):
-    """How states are shared out: ZeRO's stage, and buckets."""
+    """How states are sharded: ZeRO's stage, and size of buckets."""
 
     zero: int
     bucket_bytes: float
 
 
 class _EquivalentRows(NamedTuple):
-    """Rows whose ranks have the same chunks and pass them in the same order, by their number of microbatches. begins: where
-    each number does. ranks: those that may be the fullest."""
+    """Rows whose ranks have the same chunks and pass them in the same order, sorted by number of microbatches.
+
+    begins: index at which each number of microbatches begins. ranks: those that may be the fullest.
+    """
 
     rows: Numbers
     schedule: ScheduleName
@@ -75,164 +89,166 @@ class _EquivalentRows(NamedTuple):
     begins: Numbers
     ranks: Sequence[RankKind]
 
-    def moments(self, kind: RankKind, groups: tuple[int, ...]) -> Iterator[tuple[slice, Moments]]:
-        """Of a rank of a kind, whose chunks are in groups of alike ones, and the rows that have them."""
+    def peak_candidates(self, kind: RankKind, groups: tuple[int, ...]) -> Iterator[tuple[slice, PeakCandidates]]:
+        """Peak candidates of a rank of a kind, each with the rows that have them. groups: of equal chunks, by chunk."""
         found = [
-            (begin, moments(self.schedule, self.stages, kind.first, number, groups, self.times))
+            (begin, peak_candidates(self.schedule, self.stages, kind.first, number, groups, self.times))
             for begin, number in zip(self.begins.tolist(), self.microbatches[self.begins].tolist(), strict=True)
         ]
-        # many microbatches come to the same moments as more do
-        told = [next(same) for _, same in itertools.groupby(found, key=lambda one: id(one[1]))]
-        ends = [*(begin for begin, _ in told[1:]), len(self.rows)]
-        for (begin, own), end in zip(told, ends, strict=True):
+        # large numbers of microbatches have the same peak candidates
+        grouped = [next(same) for _, same in itertools.groupby(found, key=lambda one: id(one[1]))]
+        ends = [*(begin for begin, _ in grouped[1:]), len(self.rows)]
+        for (begin, own), end in zip(grouped, ends, strict=True):
             yield slice(begin, end), own
 
 
-class _Fullest:
-    """Of configurations that differ in more than how states are shared out, and in the order of their ranks."""
+class _FullestRank:
+    """Memory of configurations that differ in more than how states are sharded and in the order of their ranks."""
 
     def __init__(self, configurations: Configurations, shared: Sequence[_Shared]) -> None:
         self.c, self.shared = configurations, shared
         c, shapes, rests = configurations, configurations.shapes, configurations.rests
         sharded, none = _sharded(c, rests["zero"]), np.zeros_like(rests["zero"])
-        apart = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
+        splits = np.array([schedule not in WHOLE for schedule in c.space.schedules], dtype=np.int64)[shapes["schedule"]]
         division = ("tensor", "context", "expert", "expert_tensor", "sequence_parallel")
-        # where the framework decides so, pipelines keep what ZeRO's stage 3 gathers
+        # a framework may keep the parameters that ZeRO's stage 3 gathers in pipelines
         keeps = (shapes["stages"] > 1) & (c.space.kept["reshard"] is None)
-        divided = distinct(*(shapes[name] for name in division), keeps.astype(np.int64)).code
-        ground = distinct(divided, apart).code
+        division_code = distinct(*(shapes[name] for name in division), keeps.astype(np.int64)).code
+        inputs_code = distinct(division_code, splits).code
         self.sharded = taken(sharded, c.rest)
-        self.divided, self.ground = c.alike(divided, none), c.alike(ground, sharded)
-        self.way = c.alike(ground, distinct(sharded, rests["recompute"]).code)
-        self.grounds = [_setting(c, row) for row in self.ground.first.tolist()]
-        self.divisions = [Division(self._setting(row).job.layers) for row in self.divided.first]
-        self.microbatch = distinct(self.way.code, c.samples, np.where(self.sharded, c.workers, 0))
-        patterns: dict[Any, Contents] = {}
+        self.division_of, self.inputs_of = c.distinct_by_codes(division_code, none), c.distinct_by_codes(inputs_code, sharded)
+        self.variant_of = c.distinct_by_codes(inputs_code, distinct(sharded, rests["recompute"]).code)
+        self.inputs = [_inputs(c, row) for row in self.inputs_of.first.tolist()]
+        self.divisions = [ShardedLayers(self._inputs(row).job.layers) for row in self.division_of.first]
+        self.microbatch_of = distinct(self.variant_of.code, c.samples, np.where(self.sharded, c.workers, 0))
+        patterns: dict[Any, ChunkContents] = {}
         self.contents = [
-            patterns.setdefault(division.pattern, Contents(division, c.space.counted)) for division in self.divisions
+            patterns.setdefault(division.pattern, ChunkContents(division, c.space.counted)) for division in self.divisions
         ]
         self.groups = list(self._groups())
         self.workers = distinct(c.workers)
-        self.held = self._held([self._setting(row) for row in self.way.first])
+        self.microbatch_bytes = self._microbatch_bytes([self._inputs(row) for row in self.variant_of.first])
 
-    def _held(self, grounds: Sequence[MemoryInputs]) -> MicrobatchBytes:
-        c, at = self.c, self.divided.code[self.way.first]
+    def _microbatch_bytes(self, inputs: Sequence[MemoryInputs]) -> MicrobatchBytes:
+        c, at = self.c, self.division_of.code[self.variant_of.first]
         parts = [
-            contents.parts(division, self.grounds[0]) for contents, division in zip(self.contents, self.divisions, strict=True)
+            contents.parts(division, self.inputs[0]) for contents, division in zip(self.contents, self.divisions, strict=True)
         ]
         self.parts = [kinds for _, kinds in parts]
         most = max(len(contents.all) for contents in self.contents)
-        ends = np.zeros((2, most, len(self.divided)))
+        ends = np.zeros((2, most, len(self.division_of)))
         for number, (contents, division) in enumerate(zip(self.contents, self.divisions, strict=True)):
             ends[:, : len(contents.all), number] = contents.ends(division)
-        first = self.microbatch.first
-        self.ends_bytes = ends[:, :, self.divided.code[first]] * (c.samples[first] * self.grounds[0].size)
-        recomputes = (c.space.recompute[number] for number in c.recompute[self.way.first])
-        ways = [
-            LayerDivision(ground.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
-            for ground, recompute, i in zip(grounds, recomputes, at, strict=True)
+        first = self.microbatch_of.first
+        self.ends_bytes = ends[:, :, self.division_of.code[first]] * (c.samples[first] * self.inputs[0].size)
+        recomputes = (c.space.recompute[number] for number in c.recompute[self.variant_of.first])
+        variants = [
+            RecomputedLayers(one.trained(recompute=recompute), self.divisions[i], self.contents[i], parts[i][0])
+            for one, recompute, i in zip(inputs, recomputes, at, strict=True)
         ]
-        return MicrobatchBytes(ways, Columns(self.way.code[first], c.samples[first], c.workers[first]))
+        return MicrobatchBytes(variants, MicrobatchColumns(self.variant_of.code[first], c.samples[first], c.workers[first]))
 
     def _groups(self) -> Iterator[_EquivalentRows]:
         c, space = self.c, self.c.space
         numbers = {id(contents): number for number, contents in enumerate(self.contents)}
-        pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.divided.code]
+        pattern = np.array([numbers[id(contents)] for contents in self.contents])[self.division_of.code]
         searched = np.array([schedule in _SEARCHED for schedule in space.schedules])[c.schedule]
-        orders = distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule")))
-        passed = c.alike(orders.code, _sharded(c, c.rests["zero"]))
-        key = distinct(passed.code, pattern, np.where(searched, 1 + self.microbatch.code, 0))
-        # numbers of few bits are sorted in less time
+        order_key = distinct(*(c.shapes[name] for name in ("stages", "chunks", "schedule")))
+        order_of = c.distinct_by_codes(order_key.code, _sharded(c, c.rests["zero"]))
+        key = distinct(order_of.code, pattern, np.where(searched, 1 + self.microbatch_of.code, 0))
+        # numpy sorts short integers faster
         in_order = np.lexsort([one.astype(np.min_scalar_type(one.max())) for one in (c.microbatches, key.code)])
         for rows in np.split(in_order, np.cumsum(np.bincount(key.code))[:-1]):
             row = rows[0]
             schedule, stages = space.schedules[c.schedule[row]], int(c.stages[row])
-            kinds = self.contents[self.divided.code[row]].ranks(schedule, stages, int(c.chunks[row]))
-            firsts = [self._fullest_of(schedule, ranks, row) for ranks in kinds]
+            kinds = self.contents[self.division_of.code[row]].ranks(schedule, stages, int(c.chunks[row]))
+            fullest_by_kind = [self._fullest_of(schedule, ranks, row) for ranks in kinds]
             times = EQUAL
             if searched[row]:
                 scenario = c.scenario(int(row))
                 times = scenario.strategy.plan.pass_times(scenario.job())
-            microbatches, fullest = c.microbatches[rows], [kind for some in firsts for kind in some]
+            microbatches, fullest = c.microbatches[rows], [kind for some in fullest_by_kind for kind in some]
             begins = np.append(0, 1 + np.flatnonzero(np.diff(microbatches)))
             yield _EquivalentRows(rows, schedule, stages, times, microbatches, begins, fullest)
 
     def _fullest_of(self, schedule: ScheduleName, ranks: Sequence[RankKind], row: int) -> Sequence[RankKind]:
-        """Of alike ranks those that may hold the most: where what comes in and goes out does not tell, the first."""
-        software = self._setting(row).software
-        ends = [self.contents[self.divided.code[row]].all[content].ends for content in ranks[0].contents]
-        tells = (software.receives_all or software.keeps_outputs) and any(entry != output for entry, output in ends)
-        return ranks[:1] if schedule in FIRST_HOLDS_MOST and not tells else ranks
+        """Of equivalent ranks, those that may be the fullest: the first, unless the software stores received and sent
+        activations of different size."""
+        software = self._inputs(row).software
+        ends = [self.contents[self.division_of.code[row]].all[content].ends for content in ranks[0].contents]
+        varies = (software.receives_all or software.keeps_outputs) and any(entry != output for entry, output in ends)
+        return ranks[:1] if schedule in FIRST_IS_FULLEST and not varies else ranks
 
     def bytes(self) -> Bytes:
-        """Of the fullest rank, but for libraries, shape (ways to share, configurations)."""
+        """Bytes of the fullest rank without libraries, shape (ways to shard, configurations)."""
         result = np.zeros((len(self.shared), len(self.c)))
         of_stage = np.array([_sharded(self.c, shared.zero) for shared in self.shared])
         constants = np.stack([self._constants(shared) for shared in self.shared], axis=2)
         for group in self.groups:
             rows = group.rows
-            makes = self._setting(rows[0]).makes_gradients and group.schedule in WHOLE
-            ways = np.flatnonzero(of_stage == self.sharded[rows[0]])
-            at = self.divided.code[rows] * len(self.workers) + self.workers.code[rows]
+            makes = self._inputs(rows[0]).makes_gradients and group.schedule in WHOLE
+            sharings = np.flatnonzero(of_stage == self.sharded[rows[0]])
+            at = self.division_of.code[rows] * len(self.workers) + self.workers.code[rows]
             contents, found = list({content: None for kind in group.ranks for content in kind.contents}), []
             columns = self._columns(group, contents, makes)
             for kind in group.ranks:
                 own = list(dict.fromkeys(kind.contents))
                 passes, pipeline = self._passes(group, kind, columns[:, [contents.index(content) for content in own]], makes)
-                always, gradients, optimizer = taken(constants[kind.number][:, ways], at, axis=2)
+                always, gradients, optimizer = taken(constants[kind.number][:, sharings], at, axis=2)
                 found.append(always + pipeline + np.maximum(passes if makes else passes + gradients, optimizer))
-            for way, most in zip(ways.tolist(), np.maximum.reduce(found), strict=True):
-                result[way, rows] = most
+            for sharing, most in zip(sharings.tolist(), np.maximum.reduce(found), strict=True):
+                result[sharing, rows] = most
         return result
 
     def _constants(self, shared: _Shared) -> Bytes:
-        """What ranks hold all the time, gradients that are there, and what they hold at the optimizer's step, shape (kinds of
-        ranks, 3, ways to divide · numbers of workers)."""
+        """Bytes that are allocated all the time, of gradients, and of the optimizer's step, shape (kinds of ranks, 3, ways to
+        divide · numbers of workers)."""
         workers = self.c.workers[self.workers.first]
         kinds = max(len(contents.kinds) for contents in self.contents)
-        result = np.zeros((kinds, 3, len(self.divided), len(workers)))
-        for row in self.ground.first[self.sharded[self.ground.first] == _sharded(self.c, shared.zero)]:
-            divided = self.divided.code[row]
-            setting = self._setting(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
-            always = Always(setting, self.parts[divided].each(lambda one: one[:, None]))
-            gradients = always.held.gradients * setting.gradient_copies
-            own = result[: len(self.contents[divided].kinds), :, divided]
+        result = np.zeros((kinds, 3, len(self.division_of), len(workers)))
+        for row in self.inputs_of.first[self.sharded[self.inputs_of.first] == _sharded(self.c, shared.zero)]:
+            division_code = self.division_of.code[row]
+            inputs = self._inputs(row).trained(zero=shared.zero).over(workers, shared.bucket_bytes)
+            always = Always(inputs, self.parts[division_code].each(lambda one: one[:, None]))
+            gradients = always.held.gradients * inputs.gradient_copies
+            own = result[: len(self.contents[division_code].kinds), :, division_code]
             own[:, 0] = always.reserved_bytes()
-            own[:, 1] = (1 + setting.fragmentation_of_gradients) * gradients
-            own[:, 2] = optimizer_step(always, gradients).total_bytes(setting)
+            own[:, 1] = (1 + inputs.fragmentation_of_gradients) * gradients
+            own[:, 2] = optimizer_step(always, gradients).total_bytes(inputs)
         return result.reshape(kinds, 3, -1)
 
     def _columns(self, group: _EquivalentRows, contents: Sequence[int], makes: bool) -> Bytes:
-        """Of some contents what counts of moments are of, then what comes into them and goes out, shape (…, contents, rows)."""
-        held, at = self.held, self.microbatch.code[group.rows]
+        """Bytes in some chunks that the counts of peak candidates multiply, then of activations received and sent, shape (…,
+        contents, rows)."""
+        microbatch, at = self.microbatch_bytes, self.microbatch_of.code[group.rows]
         if makes:
-            parts = [held.making, held.adding, held.kept, held.gradients]
+            parts = [microbatch.making, microbatch.adding, microbatch.kept, microbatch.gradients]
         else:
-            parts = [held.adding, held.kept, *([held.left] if self._setting(group.rows[0]).splits else [])]
+            parts = [microbatch.adding, microbatch.kept, *([microbatch.left] if self._inputs(group.rows[0]).splits else [])]
         return np.array([taken(part[contents], at, axis=1) for part in (*parts, *self.ends_bytes)])
 
     def _passes(self, group: _EquivalentRows, kind: RankKind, columns: Bytes, makes: bool) -> tuple[Bytes, Bytes]:
-        """The most that comes on top while a rank of a kind passes microbatches, and buffers of what it sends and receives.
-        makes: whether backward passes make gradients, which are among it."""
+        """Peak bytes of passes over microbatches on a rank of a kind, and of its send and receive buffers. makes: whether
+        backward passes make gradients, which the former then includes."""
         own = list(dict.fromkeys(kind.contents))
         groups = tuple(own.index(content) for content in kind.contents)
         *_, entries, outputs = columns
-        held, passes, flights = columns[:-2].reshape(-1, len(group.rows)), np.empty(len(group.rows)), np.empty_like(entries)
-        for some, one in group.moments(kind, groups):
+        parts, passes, flights = columns[:-2].reshape(-1, len(group.rows)), np.empty(len(group.rows)), np.empty_like(entries)
+        for some, one in group.peak_candidates(kind, groups):
             counts, flights[:, some] = one.making if makes else one.adding, one.most[:, None]
-            passes[some] = (counts @ held[:, some]).max(axis=0)
+            passes[some] = (counts @ parts[:, some]).max(axis=0)
         chunks = np.array([[groups.count(number)] for number in range(len(own))])
-        software = self._setting(group.rows[0]).software
+        software = self._inputs(group.rows[0]).software
         return passes, pipeline_bytes(software, group.microbatches, flights, entries, outputs, chunks).sum(axis=0)
 
     def libraries_bytes(self) -> Bytes:
-        """What libraries hold, the same on all ranks, shape (orders, configurations)."""
+        """Bytes that libraries allocate, the same on all ranks, shape (orders, configurations)."""
         c, space = self.c, self.c.space
         copies = np.zeros(len(c), dtype=np.int64)
         for group in self.groups:
-            contents = self.contents[self.divided.code[group.rows[0]]].all
+            contents = self.contents[self.division_of.code[group.rows[0]]].all
             copies[group.rows] = any(contents[one].copies for kind in group.ranks for one in kind.contents)
-        cluster, fixed = space.scenario.cluster, libraries_bytes(self.grounds[0], False)
+        cluster, fixed = space.scenario.cluster, libraries_bytes(self.inputs[0], False)
         fixed_bytes = fixed["workspace"] + fixed["context"]
         shapes = distinct(*(c.shapes[name] for name in ("tensor", "context", "expert", "workers", "stages")))
         key = combined([(shapes.code, c.shape), (np.arange(2), copies)])
@@ -249,10 +265,10 @@ class _Fullest:
         result: Bytes = fixed_bytes + found[:, key.code]
         return result
 
-    def _setting(self, row: int) -> MemoryInputs:
-        return self.grounds[int(self.ground.code[row])]
+    def _inputs(self, row: int) -> MemoryInputs:
+        return self.inputs[int(self.inputs_of.code[row])]
 
 
-def _setting(configurations: Configurations, row: int) -> MemoryInputs:
+def _inputs(configurations: Configurations, row: int) -> MemoryInputs:
     scenario = configurations.scenario(row)
     return MemoryInputs(scenario)

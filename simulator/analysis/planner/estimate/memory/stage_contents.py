@@ -1,4 +1,4 @@
-"""Contents: what pipeline ranks have of a model, told once for all that are alike, however its layers are divided."""
+"""Contents of pipeline ranks: their parts of the model, one for all equivalent ones, however layers are divided."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from scaleproof.simulator.strategy.pipeline.schedule import ScheduleName, stage_
 Numbers = NDArray[np.int64]
 
 
-class Division:
-    """A model's layers, as ranks have them that divide them in some way."""
+class ShardedLayers:
+    """A model's layers with one sharding."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers, self.read = layers, read_elements(layers)
@@ -39,73 +39,73 @@ class Division:
             for layer in layers
         ]
         firsts = {one: number for number, one in reversed(list(enumerate(made)))}
-        # of each layer, the first that is made of the same
+        # for each layer, the first that consists of the same objects
         self.kinds = tuple(firsts[one] for one in made)
 
     @property
     def pattern(self) -> tuple[object, ...]:
-        """Equal for divisions that leave the same layers alike."""
+        """Equal for divisions in which the same layers are equal."""
         return self.kinds, tuple(layer.glued for layer in self.layers)
 
     def own(self, rank: Sequence[range]) -> Own:
-        """Of a rank with these layers in its chunks."""
+        """Part of the model of a rank with these layers in its chunks."""
         return own_of([[self.layers[i] for i in chunk] for chunk in rank], self.layers, self.read)
 
 
-class Content(NamedTuple):
-    """What a chunk has. rank: layers in the chunks of the rank, of which it is one by `number`. kinds: of its layers. beside:
-    what else tells chunks apart. ends: elements of a sample that come in and go out. is_first: whether samples come in. copies:
-    whether it has copies of weights that another rank has too."""
+class ChunkContent(NamedTuple):
+    """Content of a chunk. rank: layers in all chunks of its rank; number: index of the chunk among them. kinds: of its layers.
+    others: what else distinguishes chunks. ends: elements per sample received and sent. is_first: whether it reads samples.
+    copies: whether it has copies of weights that another rank has too."""
 
     rank: tuple[range, ...]
     number: int
     kinds: tuple[int, ...]
-    beside: tuple[object, ...]
+    others: tuple[object, ...]
     ends: tuple[int, int]
     is_first: bool
     copies: bool
 
-    def of(self, division: Division) -> tuple[Sequence[Layer], int, tuple[SavedActivation, ...]]:
-        """Its layers, elements that come into it, and what the first of them keeps that is there throughout a step."""
+    def of(self, division: ShardedLayers) -> tuple[Sequence[Layer], int, tuple[SavedActivation, ...]]:
+        """Its layers, elements that it receives, and activations of its first layer that are allocated throughout a step."""
         layers: Sequence[Layer] = [division.layers[i] for i in self.rank[self.number]]
         if self.copies:
             layers = division.own(self.rank).chunks[self.number]
         return layers, 0 if self.is_first else division.read[layers[0].name], batch_of(layers) if self.is_first else ()
 
-    def told(self, most: int) -> tuple[list[int], list[int]]:
-        """Layers by which all are told, `most` of those of a kind that follow one another; and how many each stands for, itself
-        beside others of its kind that have others before and behind."""
+    def representatives(self, most: int) -> tuple[list[int], list[int]]:
+        """Layers that represent all of them, at most `most` of consecutive layers of one kind, and how many each represents:
+        the one in the middle represents those that are left out."""
         layers: list[int] = []
         stand_for, end = list[int](), 0
         for _, group in itertools.groupby(self.kinds):
             run = len(list(group))
-            told = min(run, most)
-            layers += range(end, end + told)
-            stand_for += [1 + run - told if i == told // 2 else 1 for i in range(told)]
+            representative = min(run, most)
+            layers += range(end, end + representative)
+            stand_for += [1 + run - representative if i == representative // 2 else 1 for i in range(representative)]
             end += run
         return layers, stand_for
 
 
 class RankKind(NamedTuple):
-    """Ranks that are alike. contents: of their chunks, by number; first: of these ranks."""
+    """Equivalent ranks. contents: of their chunks, by number; first: the first of these ranks."""
 
     contents: tuple[int, ...]
     first: int
     number: int
 
 
-class Contents:
-    """All chunks and kinds of ranks that come up, of divisions that leave the same layers alike."""
+class ChunkContents:
+    """All contents of chunks and kinds of ranks that occur, of divisions in which the same layers are equal."""
 
-    def __init__(self, division: Division, counted: Counted) -> None:
+    def __init__(self, division: ShardedLayers, counted: Counted) -> None:
         self.division, self.counted = division, counted
-        self.all: list[Content] = []
+        self.all: list[ChunkContent] = []
         self.kinds: dict[tuple[bool, tuple[int, ...]], int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._cuts: dict[tuple[object, ...], list[list[RankKind]]] = {}
 
     def ranks(self, schedule: ScheduleName, stages: int, chunks: int) -> list[list[RankKind]]:
-        """Ranks of each kind, the first of them first."""
+        """Ranks of each kind, in order."""
         places = tuple(tuple(stage_of(schedule, stages, rank, chunk) for chunk in range(chunks)) for rank in range(stages))
         if places not in self._cuts:
             self._cuts[places] = self._ranks(places)
@@ -128,44 +128,44 @@ class Contents:
             kinds = tuple(self.division.kinds[i] for i in place)
             begins = is_first and number == 0
             ends = entry, output_elements(chunk, layers)
-            beside = (ends, begins, chunk[-1].tensors if copies else ())
-            key = (kinds, beside)
+            others = (ends, begins, chunk[-1].tensors if copies else ())
+            key = (kinds, others)
             if key not in self._numbers:
                 self._numbers[key] = len(self.all)
-                self.all.append(Content(rank, number, kinds, beside, ends, begins, copies))
+                self.all.append(ChunkContent(rank, number, kinds, others, ends, begins, copies))
             result.append(self._numbers[key])
         return tuple(result)
 
-    def parts(self, division: Division, setting: MemoryInputs) -> tuple[StageElements, StageElements]:
-        """What each chunk has of the model, and each kind of ranks: arrays."""
+    def parts(self, division: ShardedLayers, inputs: MemoryInputs) -> tuple[StageElements, StageElements]:
+        """Parts of the model in each chunk, and on each kind of rank, as arrays."""
         layers, chunks, batch_bytes = dict[tuple[int, int, bool], Layer](), list[list[tuple[int, int, bool]]](), list[int]()
         for content in self.all:
             own, _, batch = content.of(division)
             chunks.append([(id(layer.operators), id(layer.tensors), layer.glued) for layer in own])
             layers.update(zip(chunks[-1], own, strict=True))
-            batch_bytes.append(size_bytes(batch, setting.size))
+            batch_bytes.append(size_bytes(batch, inputs.size))
         number = {made: number for number, made in enumerate(layers)}
-        of_layers = _stacked([part_of([one], setting.training) for one in layers.values()])
+        of_layers = _stacked([part_of([one], inputs.training) for one in layers.values()])
         members = [[number[made] for made in chunk] for chunk in chunks]
         of_chunks = together(_members(of_layers, members), np.zeros(len(chunks)))
         of_chunks = of_chunks._replace(batch_bytes=np.array(batch_bytes, dtype=np.float64))
         of_ranks = _members(of_chunks, [contents for _, contents in self.kinds])
-        return of_chunks, together(of_ranks, self._products(division, setting))
+        return of_chunks, together(of_ranks, self._products(division, inputs))
 
-    def ends(self, division: Division) -> Numbers:
-        """Elements of a sample that come into each chunk, and that go out, shape (2, contents)."""
+    def ends(self, division: ShardedLayers) -> Numbers:
+        """Elements per sample that each chunk receives, and sends, shape (2, contents)."""
         found = [content.of(division)[:2] for content in self.all]
         ends = [(entry, output_elements(layers, division.layers)) for layers, entry in found]
         return np.array(ends, dtype=np.int64).T
 
-    def _products(self, division: Division, setting: MemoryInputs) -> NDArray[np.float64]:
-        """Of each kind of ranks: of a shape that several chunks have one counts."""
+    def _products(self, division: ShardedLayers, inputs: MemoryInputs) -> NDArray[np.float64]:
+        """Elements of one weight of each distinct shape, by kind of rank."""
         known: dict[frozenset[int], float] = {}
         result = []
         for _, contents in self.kinds:
             kinds = frozenset(kind for number in contents for kind in self.all[number].kinds)
             if kinds not in known:
-                known[kinds] = part_of([division.layers[kind] for kind in kinds], setting.training).products
+                known[kinds] = part_of([division.layers[kind] for kind in kinds], inputs.training).products
             result.append(known[kinds])
         return np.array(result, dtype=np.float64)
 
@@ -176,7 +176,7 @@ def _stacked(parts: Sequence[StageElements]) -> StageElements:
 
 
 def _members(parts: StageElements, members: Sequence[Sequence[int]]) -> StageElements:
-    """Of each the members, in the last axis."""
+    """Sums' members in the last axis, padded with zeros."""
     most, none = max(map(len, members)), len(parts.largest)
     at = np.array([[*some, *[none] * (most - len(some))] for some in members])
     return parts.each(lambda one: np.append(one, 0.0)[at])

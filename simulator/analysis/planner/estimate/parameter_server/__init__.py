@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis.planner.estimate.parameter_server."""
+"""Estimate for training with synchronous parameter servers."""

@@ -1,6 +1,6 @@
-"""Servers: ways to train one scenario's model with parameter servers, as columns of numbers, a row each; and their memory.
+"""Ways to train one scenario's model with parameter servers, as columns of numbers with one row each; and their memory.
 
-Only servers that wait for all workers are told of: what others do in a step follows from who comes when.
+Only synchronous servers are covered: what others do in a step depends on the order in which workers arrive.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Numbers = NDArray[np.int64]
 Placement = Literal["dedicated", "colocated"]
 
 PLACEMENTS: Final[tuple[Placement, ...]] = "dedicated", "colocated"
-_KEPT: Final = "shard", "overlap", "sparse", "rollout_s"
+_KEPT_FIELDS: Final = "shard", "overlap", "sparse", "rollout_s"
 
 
 @dataclass(frozen=True)
 class ServerSpace:
-    """What may be chosen for a scenario, whose model, cluster, batch and all else stay.
+    """Choices for a scenario, whose model, cluster, batch and other fields stay fixed.
 
-    placements: where servers stand. two_level: whether a node's workers sum their gradients first. buckets_bytes: where buckets
-    close, which are pushed while the backward pass goes on.
+    placements: where servers run. two_level: whether a node's workers sum their gradients first. buckets_bytes: sizes at which
+    buckets close, which are pushed during the backward pass.
     """
 
     scenario: Scenario
@@ -46,22 +46,22 @@ class ServerSpace:
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        """What the scenario's own strategy says of all else."""
+        """Values of all other fields of the scenario's own strategy."""
         own = self.scenario.strategy
-        return {name: getattr(own, name) for name in _KEPT} if isinstance(own, ParameterServer) else {"overlap": True}
+        return {name: getattr(own, name) for name in _KEPT_FIELDS} if isinstance(own, ParameterServer) else {"overlap": True}
 
     def strategy(self, workers: int, servers: int, placement: int, two_level: int, bucket: int) -> ParameterServer:
-        """placement, bucket: numbers in their lists."""
+        """A strategy. placement, bucket: indices of their lists."""
         kept = ParameterServer(
             workers_=workers, servers_=servers, placement=self.placements[placement], two_level=bool(two_level)
         )
-        # sizes and times are read from text alone
+        # validation would parse sizes and times from text
         return kept.model_copy(update=self.kept | {"bucket_bytes": self.buckets_bytes[bucket]})
 
 
 @dataclass(frozen=True)
 class ServerConfigurations:
-    """Columns of one length. What `placement`, `recompute` and `bucket` number is in the space's lists."""
+    """Columns of equal length. `placement`, `recompute` and `bucket` are indices of the space's lists."""
 
     space: ServerSpace
     workers: Numbers
@@ -75,30 +75,30 @@ class ServerConfigurations:
         return len(self.workers)
 
     def take(self, rows: Any) -> ServerConfigurations:
-        """Some of them."""
+        """The configurations in some rows."""
         return ServerConfigurations(self.space, **{name: getattr(self, name)[rows] for name in SERVER_COLUMNS})
 
     def row(self, row: int) -> dict[str, Any]:
-        """One of them, in the words that scenarios have."""
+        """One configuration, with the names and values of scenario fields."""
         space = self.space
         numbers: dict[str, Any] = {name: int(getattr(self, name)[row]) for name in SERVER_COLUMNS}
         bucket_bytes = space.buckets_bytes[numbers.pop("bucket")]
-        told = {"bucket_bytes": bucket_bytes} if space.kept["overlap"] else {}
+        bucket_fields = {"bucket_bytes": bucket_bytes} if space.kept["overlap"] else {}
         return numbers | {
             "framework": space.scenario.framework.name,
             "samples": space.scenario.total_samples // numbers["workers"],
             "placement": space.placements[numbers["placement"]],
             "two_level": bool(numbers["two_level"]),
             "recompute": str(space.recompute[numbers["recompute"]]),
-        } | told  # fmt: skip
+        } | bucket_fields  # fmt: skip
 
     def strategy(self, row: int) -> ParameterServer:
-        """The strategy of one."""
+        """The strategy of one configuration."""
         names = "workers", "servers", "placement", "two_level", "bucket"
         return self.space.strategy(*(int(getattr(self, name)[row]) for name in names))
 
     def scenario(self, row: int) -> Scenario:
-        """The scenario of one. Raises FieldError where it is not valid after all."""
+        """The scenario of one configuration. Raises FieldError if it turns out to be invalid."""
         base = self.space.scenario
         none = dict.fromkeys(("accumulate_precision", "reduce_precision", "fused_accumulation"))
         update = {"zero": 0, "recompute": self.space.recompute[self.recompute[row]], **none}
@@ -108,7 +108,7 @@ class ServerConfigurations:
         return Scenario(**given)
 
     def nodes(self) -> Numbers:
-        """Machines that each takes."""
+        """Number of machines of each configuration."""
         cluster = self.space.scenario.cluster
         dedicated = self._is(cluster, "dedicated")
         return -(-self.workers // cluster.node.devices) + np.where(dedicated, self.servers, 0)
@@ -122,19 +122,22 @@ SERVER_COLUMNS: Final = tuple(one.name for one in fields(ServerConfigurations) i
 
 
 def every_served(space: ServerSpace) -> ServerConfigurations:
-    """All valid ones. Buckets are not varied where pushes wait for the whole pass; where a machine has one worker, nothing is
-    summed inside it; and on a single machine servers stand nowhere else."""
-    found = np.array(list(_each(space)), dtype=np.int64).reshape(-1, len(SERVER_COLUMNS))
+    """All valid configurations of a space.
+
+    Buckets are not varied where pushes wait for the whole pass. Where a machine has one worker, no gradients are summed inside
+    it. On a single machine servers run on that machine only.
+    """
+    found = np.array(list(_rows(space)), dtype=np.int64).reshape(-1, len(SERVER_COLUMNS))
     return ServerConfigurations(space, **dict(zip(SERVER_COLUMNS, found.T, strict=True)))
 
 
-def _each(space: ServerSpace) -> Iterator[tuple[int, ...]]:
+def _rows(space: ServerSpace) -> Iterator[tuple[int, ...]]:
     """Rows of the columns."""
     scenario, cluster = space.scenario, space.scenario.cluster
     layers, devices = scenario.model.build_layers(), cluster.node.devices
     recomputes = [number for number, one in enumerate(space.recompute) if one.suits(layers)]
     buckets = range(len(space.buckets_bytes) if space.kept["overlap"] else 1)
-    most = (
+    most_servers = (
         sum(len(layer.tensors) for layer in layers)
         if space.kept.get("shard", "bytes") != "bytes"
         else max(space.servers, default=0)
@@ -143,7 +146,7 @@ def _each(space: ServerSpace) -> Iterator[tuple[int, ...]]:
     for workers, servers, placement in itertools.product(space.workers, space.servers, placements):
         nodes, own = -(-workers // devices), space.placements[placement] == "dedicated"
         suits = cluster.nodes > 1 if own else cluster.node.link is not None
-        if not suits or scenario.total_samples % workers or servers > most or nodes + own * servers > cluster.nodes:
+        if not suits or scenario.total_samples % workers or servers > most_servers or nodes + own * servers > cluster.nodes:
             continue
         levels = [level for level in space.two_level if not level or min(workers, devices) > 1]
         for level, recompute, bucket in itertools.product(levels, recomputes, buckets):
@@ -151,9 +154,9 @@ def _each(space: ServerSpace) -> Iterator[tuple[int, ...]]:
 
 
 def served_memory_bytes(configurations: ServerConfigurations) -> NDArray[np.float64]:
-    """The fullest worker's bytes in each configuration, as `simulator.memory` tells them of one: servers hold what they have in
-    the memory of their hosts, and where and how many they are changes nothing for the workers."""
+    """Bytes of the fullest worker in each configuration, as `simulator.memory` computes them for one. Servers use the memory of
+    their hosts; their number and placement do not affect workers."""
     c = configurations
-    alike = distinct(c.workers, c.recompute)
-    held = np.array([memory(c.scenario(row)).worst.total_bytes for row in alike.first.tolist()])
-    return held[alike.code] if len(c) else np.empty(0)
+    distinct_rows = distinct(c.workers, c.recompute)
+    worker_bytes = np.array([memory(c.scenario(row)).worst.total_bytes for row in distinct_rows.first.tolist()])
+    return worker_bytes[distinct_rows.code] if len(c) else np.empty(0)

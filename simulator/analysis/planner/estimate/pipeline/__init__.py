@@ -1,1 +1,1 @@
-"""TODO: simulator.analysis.planner.estimate.pipeline."""
+"""Time that pipeline ranks are busy with a step's passes: closed forms, lower bounds, and a recurrence over passes."""

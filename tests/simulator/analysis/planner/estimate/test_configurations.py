@@ -1,4 +1,4 @@
-"""Configurations: all valid ones once, told by halves that they have in common."""
+"""Configurations: every valid one occurs once, as a combination of halves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def found() -> Configurations:
 
 
 def written_out(c: Configurations) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Shape (configurations, columns)."""
+    """All columns, shape (configurations, columns)."""
     return np.array([getattr(c, name) for name in COLUMNS]).T
 
 
-def test_each_is_there_once() -> None:
+def test_each_occurs_once() -> None:
     rows = written_out(found())
 
     assert len(np.unique(rows, axis=0)) == len(rows) > 1000
@@ -40,23 +40,23 @@ def test_each_is_a_valid_scenario() -> None:
         assert (one.strategy.training_ranks, one.training.zero) == (16, c.zero[row])
 
 
-def test_some_have_the_columns_of_their_rows() -> None:
+def test_take_returns_the_columns_of_some_rows() -> None:
     c, rows = found(), np.array([5, 3, 3, 700])
 
     assert written_out(c.take(rows)).tolist() == written_out(c)[rows].tolist()
 
 
-def test_alike_ones_are_those_with_equal_columns() -> None:
+def test_codes_are_equal_where_columns_are() -> None:
     c = found()
 
-    alike = c.distinct("stages", "zero", "recompute")
+    codes = c.distinct("stages", "zero", "recompute")
 
     columns = np.array([c.stages, c.zero, c.recompute])
-    assert (columns[:, alike.first][:, alike.code] == columns).all()
-    assert len(alike) == len(np.unique(columns, axis=1).T)
+    assert (columns[:, codes.first][:, codes.code] == columns).all()
+    assert len(codes) == len(np.unique(columns, axis=1).T)
 
 
-def test_nothing_is_varied_that_changes_nothing() -> None:
+def test_columns_without_effect_are_not_varied() -> None:
     c = found()
 
     alone = c.workers * c.context == 1

@@ -52,8 +52,8 @@ def test_ends_may_have_stages_of_their_own(small: Make) -> None:
     assert blocks(scenario) == [0, *[1] * 14, 0]
     parts = scenario.strategy.parts(scenario.job())
     assert [layer.name for layer in (*parts[0], *parts[-1])] == ["embedding", "head"]
-    held = memory(scenario)
-    assert len(held.ranks) == 16
+    reported = memory(scenario)
+    assert len(reported.ranks) == 16
     assert predict(scenario).step_time_s > 0
 
 
@@ -83,7 +83,7 @@ def test_every_layer_is_in_one_stage(layers: int, stages: int, embedding: bool, 
     assert max(counts) - min(counts) <= 1
 
 
-def test_estimates_cut_models_so_too(small: Make) -> None:
+def test_estimates_cut_models_in_the_same_way(small: Make) -> None:
     base = small(*ON, "framework=torchtitan", hybrid(stages=2, microbatches=2, overlap="true", **BOTH))
     space = Space(
         base, (8, 16), tensor=(1, 2), stages=(1, 2, 4, 8, 16), chunks=(1, 2), samples=(1, 2), zero=(0, 1, 3),
@@ -93,13 +93,13 @@ def test_estimates_cut_models_so_too(small: Make) -> None:
     rows = np.concatenate(
         [np.random.default_rng(2).choice(len(found), 30, replace=False), np.flatnonzero(found.stages == 16)[:4]]
     )
-    times, held_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
+    times, estimated_bytes = step_times(found.take(rows)), memory_bytes(found.take(rows))
     replayed_s = np.array([timed(found.scenario(row), simulate=replay.simulate).step_time_s for row in rows])
     errors = times.expected_s / replayed_s - 1
     assert (times.least_s <= replayed_s * (1 + 1e-9)).all()
     assert np.median(np.abs(errors)) <= 0.03
     assert np.abs(errors).max() <= 0.10
-    assert held_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
+    assert estimated_bytes == pytest.approx([memory(found.scenario(row)).worst.total_bytes for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_estimates_cut_models_so_too(small: Make) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
+def test_impossible_counts_are_refused(small: Make, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         small(*ON, *overrides)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Codes: alike rows have one code, whether rows stand in columns or are combinations of halves."""
+"""Codes: equal rows have one code, given as columns or as combinations of halves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def groups(found: Distinct) -> list[list[int]]:
 
 
 @given(_COLUMN, _COLUMN)
-def test_rows_are_alike_where_all_columns_are(one: list[int], other: list[int]) -> None:
+def test_rows_have_equal_codes_where_all_columns_are_equal(one: list[int], other: list[int]) -> None:
     found = distinct(np.array(one), np.array(other))
 
     pairs = list(zip(one, other, strict=True))
@@ -26,7 +26,7 @@ def test_rows_are_alike_where_all_columns_are(one: list[int], other: list[int]) 
 
 
 @given(_COLUMN, _COLUMN, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=20))
-def test_halves_combined_are_as_their_rows_written_out(one: list[int], other: list[int], rows: list[tuple[int, int]]) -> None:
+def test_combined_halves_have_the_codes_of_their_rows(one: list[int], other: list[int], rows: list[tuple[int, int]]) -> None:
     places = np.array(rows).T
     halves = [(distinct(np.array(half)).code, place) for half, place in zip((one, other), places, strict=True)]
 
@@ -39,16 +39,16 @@ def test_halves_combined_are_as_their_rows_written_out(one: list[int], other: li
 
 @given(_COLUMN, _COLUMN)
 def test_codes_of_codes_are_those_of_all_rows(one: list[int], other: list[int]) -> None:
-    told = distinct(np.array(one), np.array(other))
+    grouped = distinct(np.array(one), np.array(other))
 
-    over = distinct(np.array(one)[told.first]).over(told)
+    over = distinct(np.array(one)[grouped.first]).over(grouped)
 
     assert groups(over) == groups(distinct(np.array(one)))
     assert np.array(one)[over.first][over.code].tolist() == one
 
 
 @given(st.lists(st.integers(0, 3), max_size=9))
-def test_rows_that_are_taken_are_those_at_their_places(rows: list[int]) -> None:
+def test_taken_returns_the_rows_that_an_index_returns(rows: list[int]) -> None:
     values, at = np.arange(24.0).reshape(2, 3, 4), np.array(rows, dtype=np.int64)
     assert taken(values, at, axis=2).tolist() == values[:, :, at].tolist()
     assert taken(values[0, 0], at).tolist() == values[0, 0, at].tolist()

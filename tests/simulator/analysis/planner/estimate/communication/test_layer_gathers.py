@@ -1,4 +1,4 @@
-"""What ranks gather and sum layer by layer, and how long a rank alone takes with it."""
+"""Layer-by-layer gathers and sums, and the step time of a rank alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from scaleproof.simulator.analysis.planner.estimate.communication.layer_gathers import LayerGatherTimes, one_rank_s
 
 
-def test_what_is_taken_of_some_configurations_is_theirs() -> None:
+def test_take_returns_the_times_of_some_configurations() -> None:
     seconds = np.arange(30.0).reshape(5, 2, 3)
     found = LayerGatherTimes.of(seconds, np.array([[1], [4]])).take(np.array([2, 0]))
     assert found.layers.ravel().tolist() == [1, 4]
@@ -17,7 +17,7 @@ def test_what_is_taken_of_some_configurations_is_theirs() -> None:
 
 
 @pytest.mark.parametrize(("moved_s", "step_s"), [(0.0, 3 * 12.0), (1.0, 1.0 + 3 * 12.0 + 1.0), (100.0, 3 * 12 * 100.0)])
-def test_a_rank_alone_takes_as_long_as_what_takes_longer(moved_s: float, step_s: float) -> None:
+def test_a_rank_alone_takes_as_long_as_the_longer_of_passes_and_collectives(moved_s: float, step_s: float) -> None:
     """Three microbatches through four layers: passes of 1 and 2 s, and as long for each of two gathers and a sum."""
     layers = np.full((4, 1), 1.0)
     collectives_s = moved_s * layers, moved_s * layers, moved_s * layers

@@ -1,4 +1,4 @@
-"""Places: configurations whose ranks are placed alike have one, and it says how many ranks of a node send together."""
+"""Placements: configurations with equally placed ranks share one, which counts the ranks of a node that send together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scaleproof.simulator.analysis.planner.estimate import every
-from scaleproof.simulator.analysis.planner.estimate.communication.placement import Place, Places
+from scaleproof.simulator.analysis.planner.estimate.communication.placement import RankPlacement, RankPlacements
 from scaleproof.simulator.analysis.planner.space import space
 from scaleproof.simulator.scenario.load import load
 from scaleproof.simulator.strategy.plan import Plan
@@ -17,19 +17,19 @@ SCENARIO = load("megatron-175b-3d-selene", ("batch=64", "cluster.nodes=8", "stra
 
 def test_each_configuration_has_the_place_of_its_own_ranks() -> None:
     some = every(replace(space(SCENARIO, 64), chunks=(1, 2), samples=(1, 2)))
-    found = Places.of(some, SCENARIO.job())
+    found = RankPlacements.of(some, SCENARIO.job())
     for row in range(0, len(some), 97):
         plan = some.scenario(row).strategy.plan
-        assert found.all[found.code[row]] == Place.of(plan, SCENARIO.job())
+        assert found.all[found.code[row]] == RankPlacement.of(plan, SCENARIO.job())
 
 
 # a node has eight devices
 @pytest.mark.parametrize(
-    ("tensor", "workers", "stages", "alike"),
+    ("tensor", "workers", "stages", "senders"),
     [(8, 2, 4, 8), (4, 4, 4, 8), (1, 16, 4, 8), (1, 1, 64, 1), (2, 1, 32, 2), (4, 1, 2, 4)],
 )
-def test_ranks_of_a_node_that_have_the_same_stage_send_together(tensor: int, workers: int, stages: int, alike: int) -> None:
+def test_ranks_of_a_node_that_have_the_same_stage_send_together(tensor: int, workers: int, stages: int, senders: int) -> None:
     plan = Plan(workers=workers, stages=stages, tensor=tensor, microbatches=stages)
-    place = Place.of(plan, SCENARIO.job())
-    assert place.alike == alike
+    place = RankPlacement.of(plan, SCENARIO.job())
+    assert place.senders == senders
     assert (place.grid.tensor, place.grid.stages, place.grid.workers) == (tensor, stages, workers)

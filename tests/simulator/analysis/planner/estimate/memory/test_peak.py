@@ -1,4 +1,4 @@
-"""What many configurations hold is what each of them holds."""
+"""Memory of many configurations equals the predicted memory of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 
 from scaleproof.simulator.analysis.planner.estimate.configurations import Configurations, Space, every
 from scaleproof.simulator.analysis.planner.estimate.memory.peak import memory_bytes
-from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import FIRST_HOLDS_MOST, Moments, moments
+from scaleproof.simulator.analysis.planner.estimate.memory.peak_candidates import (
+    FIRST_IS_FULLEST,
+    PeakCandidates,
+    peak_candidates,
+)
 from scaleproof.simulator.memory import memory
 from scaleproof.simulator.memory.in_flight import WHOLE
 from scaleproof.simulator.model.recompute import NO_RECOMPUTE, Recompute
@@ -34,7 +38,8 @@ MIXTURE = (
 
 
 def space(name: str, *overrides: str, **choices: Any) -> Space:
-    """Of a scenario that ships, trained by one rank and a framework that supports all stages of ZeRO unless said otherwise."""
+    """Choices for a shipped scenario, trained by one rank and a framework that supports all stages of ZeRO unless
+    overridden."""
     return Space(load(name, ("strategy={kind: hybrid}", "framework=torchtitan", *overrides)), **choices)
 
 
@@ -84,61 +89,61 @@ SPACES = {
 }  # fmt: skip
 
 
-def told(configurations: Configurations, row: int) -> float:
+def predicted_bytes(configurations: Configurations, row: int) -> float:
     return memory(configurations.scenario(row)).worst.total_bytes
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_many_hold_what_each_of_them_holds(name: str) -> None:
+def test_memory_of_many_is_that_of_each(name: str) -> None:
     configurations = every(SPACES[name])
     rows = np.random.default_rng(7).integers(len(configurations), size=80)
-    assert memory_bytes(configurations)[rows] == pytest.approx([told(configurations, row) for row in rows], rel=1e-9)
+    assert memory_bytes(configurations)[rows] == pytest.approx([predicted_bytes(configurations, row) for row in rows], rel=1e-9)
 
 
-def test_of_none_nothing_is_told() -> None:
+def test_no_configurations_give_an_empty_array() -> None:
     configurations = every(SPACES["cores"])
     assert len(memory_bytes(configurations.take(np.zeros(0, dtype=np.int64)))) == 0
 
 
-def test_one_alone_is_told_as_among_many() -> None:
+def test_one_alone_has_the_memory_it_has_among_many() -> None:
     configurations = every(SPACES["mixture"])
     for row in (0, len(configurations) // 2, len(configurations) - 1):
         alone = configurations.take(np.array([row]))
         assert memory_bytes(alone) == pytest.approx(memory_bytes(configurations)[[row]], rel=1e-12)
 
 
-def sums(found: Moments, weights: tuple[float, ...]) -> list[float]:
-    """The most that is beside a microbatch of each group."""
-    return [float((counts @ weights).max()) for counts in found.beside]
+def sums(found: PeakCandidates, weights: tuple[float, ...]) -> list[float]:
+    """Largest weighted counts in addition to a microbatch of each group."""
+    return [float((counts @ weights).max()) for counts in found.others]
 
 
-@pytest.mark.parametrize("schedule", sorted(FIRST_HOLDS_MOST))
+@pytest.mark.parametrize("schedule", sorted(FIRST_IS_FULLEST))
 @pytest.mark.parametrize(("ranks", "chunks"), [(2, 2), (3, 5), (4, 3)])
-def test_the_first_of_alike_ranks_holds_the_most(schedule: ScheduleName, ranks: int, chunks: int) -> None:
+def test_the_first_of_equivalent_ranks_is_the_fullest(schedule: ScheduleName, ranks: int, chunks: int) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b") else chunks
     for microbatches in (1, 2, ranks, 2 * ranks, 5 * ranks):
-        held = [sums(moments(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
-        assert held == sorted(held, reverse=True)
+        allocated = [sums(peak_candidates(schedule, ranks, rank, microbatches, (0,) * chunks), (1.0,)) for rank in range(ranks)]
+        assert allocated == sorted(allocated, reverse=True)
 
 
 @pytest.mark.parametrize("rank", range(4))
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 4.0)])
 def test_microbatches_that_change_nothing_are_left_out(rank: int, weights: tuple[float, ...]) -> None:
-    """Of many what the order of all passes says."""
+    """Few microbatches give the peak that the order of all passes has."""
     passes = order("interleaved_1f1b", 4, 28, 3)
     groups = np.array([0, 1, 1])
-    held = np.zeros(2)
+    allocated = np.zeros(2)
     most = np.zeros(2)
     for kind, chunk in zip(passes.kind[rank].tolist(), passes.chunk[rank].tolist(), strict=True):
-        held[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
+        allocated[groups[chunk]] += 1 if kind == Pass.FORWARD else -1
         if kind == Pass.BACKWARD:
-            most[groups[chunk]] = max(most[groups[chunk]], held @ weights)
-    assert sums(moments("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
+            most[groups[chunk]] = max(most[groups[chunk]], allocated @ weights)
+    assert sums(peak_candidates("interleaved_1f1b", 4, rank, 28, (0, 1, 1)), weights) == most.tolist()
 
 
 @pytest.mark.parametrize("schedule", [*LOOPED, *ZERO_BUBBLE, "zb_2p"])
-def test_some_schedules_make_gradients_of_weights_apart(schedule: ScheduleName) -> None:
+def test_some_schedules_separate_gradients_of_weights(schedule: ScheduleName) -> None:
     chunks = 1 if schedule in ("gpipe", "1f1b", "zb_h1", "zb_h2", "zb_1p", "zb_2p") else 2
     for ranks, microbatches in ((2, 4), (3, 6)):
-        apart = (order(schedule, ranks, microbatches, chunks).kind == Pass.WEIGHT).any()
-        assert apart == (schedule not in WHOLE)
+        separate = (order(schedule, ranks, microbatches, chunks).kind == Pass.WEIGHT).any()
+        assert separate == (schedule not in WHOLE)

@@ -1,4 +1,4 @@
-"""Configurations with servers are valid scenarios; what they take at least no prediction beats, and estimates are near."""
+"""Server configurations are valid scenarios; no prediction is below its lower bound, and estimates are near."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "resnet50-servers-p100"
 # Models, clusters and how tensors are spread: 25 Gbit/s and PCIe, InfiniBand and NVLink, two nodes, one.
 SCENARIOS = {
     "after the pass": ("batch=512",),
-    "beside the pass": ("batch=512", "strategy.overlap=true"),
+    "during the pass": ("batch=512", "strategy.overlap=true"),
     "vgg16 on a100": ("batch=512", "model=vgg16", "cluster=a100-64", "strategy.overlap=true"),
     "bert on a100": ("batch=512", "model=bert-base", "cluster=a100-64", "training.optimizer=adam", "strategy.overlap=true"),
     "gpt on p100": ("batch=512", "model=gpt3-125m", "training.optimizer=adam"),
@@ -51,7 +51,7 @@ def drawn(name: str, count: int, seed: int) -> ServerConfigurations:
 
 
 def errors(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of what is expected, and of what is told at least, as shares of what is predicted."""
+    """Errors of expected times and of lower bounds, relative to predicted times."""
     some = drawn(name, count, seed)
     times = served_step_times(some)
     predicted_s = np.array([timed(some.scenario(row)).step_time_s for row in range(count)])
@@ -59,11 +59,11 @@ def errors(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_no_prediction_beats_what_is_told_at_least_and_estimates_are_near(name: str) -> None:
+def test_no_prediction_is_below_the_bound_and_estimates_are_near(name: str) -> None:
     expected, least = errors(name, 6, seed=1)
     assert (least <= 0).all()
     assert (expected >= least).all()
-    # messages of unlike sizes share links for unlike times
+    # messages of different sizes share links for different times
     assert np.median(np.abs(expected)) <= (0.15 if name == "whole tensors" else 0.03)
 
 
@@ -78,10 +78,10 @@ def test_many_estimates_are_near(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_many_hold_what_each_of_them_holds(name: str) -> None:
+def test_memory_of_many_is_that_of_each(name: str) -> None:
     some = drawn(name, 5, seed=3)
-    told = [memory(some.scenario(row)).worst.total_bytes for row in range(len(some))]
-    assert served_memory_bytes(some) == pytest.approx(told, rel=1e-9)
+    reported = [memory(some.scenario(row)).worst.total_bytes for row in range(len(some))]
+    assert served_memory_bytes(some) == pytest.approx(reported, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -89,13 +89,13 @@ def test_all_configurations_are_valid_scenarios(name: str) -> None:
     some = drawn(name, 6, seed=4)
     nodes = some.nodes()
     for row in range(len(some)):
-        one, told = some.scenario(row), some.row(row)
-        assert (one.strategy.workers, one.strategy.servers) == (told["workers"], told["servers"])
+        one, reported = some.scenario(row), some.row(row)
+        assert (one.strategy.workers, one.strategy.servers) == (reported["workers"], reported["servers"])
         assert one.strategy.nodes_needed(one.cluster) == nodes[row]
-        assert one.samples_per_worker == told["samples"]
+        assert one.samples_per_worker == reported["samples"]
 
 
-def test_what_cannot_be_is_left_out() -> None:
+def test_impossible_configurations_are_left_out() -> None:
     base = scenario(*SCENARIOS["after the pass"], "cluster.nodes=3", "strategy.workers=8", "strategy.servers=1")
     space = ServerSpace(base, (3, 8), (1, 2), recompute=(Recompute(kind="selective"), Recompute(kind="full")))
     every = every_served(space)
@@ -128,12 +128,12 @@ def test_nothing_to_estimate_is_no_error() -> None:
     assert len(served_step_times(nothing).expected_s) == len(served_memory_bytes(nothing)) == 0
 
 
-def test_more_servers_that_share_all_evenly_take_no_longer() -> None:
+def test_more_servers_with_equal_shares_are_not_slower() -> None:
     space = ServerSpace(scenario("batch=512"), (32,), (1, 2, 4, 8), ("dedicated",), (False,))
     assert (np.diff(served_step_times(every_served(space)).expected_s) <= 0).all()
 
 
-def test_samples_that_workers_make_themselves_come_before_their_passes() -> None:
+def test_rollouts_come_before_passes() -> None:
     some = every_served(ServerSpace(scenario("batch=256", "strategy.overlap=true", "strategy.rollout=100 ms"), (16,), (4,)))
     for row, expected_s in enumerate(served_step_times(some).expected_s):
         assert expected_s == pytest.approx(timed(some.scenario(row)).step_time_s, rel=0.1)

@@ -1,4 +1,4 @@
-"""What shares a link takes as long as all of it together, and each at least as long as alone."""
+"""Messages that share a link take as long as all of them together, and each at least as long as alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import _side_by_side
+from scaleproof.simulator.analysis.planner.estimate.parameter_server.step_times import _processor_sharing_s
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.floats(0.01, 10)), min_size=1, max_size=6)
 
 
 def shared(messages: list[tuple[float, float]]) -> np.ndarray:
     begin_s, took_s = np.array(messages).T[:, None, :, None]
-    return _side_by_side(begin_s, took_s)[0, :, 0]
+    return _processor_sharing_s(begin_s, took_s)[0, :, 0]
 
 
 def test_two_at_a_time_take_twice_as_long() -> None:

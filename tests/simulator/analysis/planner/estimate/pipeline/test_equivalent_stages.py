@@ -1,4 +1,4 @@
-"""Counts of alike stages, chunks and ranks are those that are found one by one."""
+"""Counts of classes of stages, chunks and ranks equal those found one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF = st.integers(1, 5).flatmap(
 
 
 def drawn(of: list[int], ranks: int) -> EquivalentStages:
-    """As many stages as fill all ranks, and numbers without gaps."""
+    """As many stages as fill all ranks, with classes numbered without gaps."""
     whole = of[: len(of) // ranks * ranks]
     known = dict.fromkeys(whole)
     return EquivalentStages([list(known).index(one) for one in whole], ranks)
@@ -22,24 +22,31 @@ def drawn(of: list[int], ranks: int) -> EquivalentStages:
 
 @given(case=OF)
 def test_what_is_between_stages_is_counted(case: tuple[list[int], int]) -> None:
-    alike = drawn(*case)
-    told = alike.of.max() + 1
-    for begin in range(len(alike) + 1):
-        for end in range(begin, len(alike) + 1):
-            assert alike.between(begin, end).tolist() == np.bincount(alike.of[begin:end], minlength=told).tolist()
-    assert alike.of[alike.first].tolist() == list(range(told))
-    assert (alike.first[alike.of] <= np.arange(len(alike))).all()
+    equivalence = drawn(*case)
+    classes = equivalence.representative.max() + 1
+    for begin in range(len(equivalence) + 1):
+        for end in range(begin, len(equivalence) + 1):
+            assert (
+                equivalence.between(begin, end).tolist()
+                == np.bincount(equivalence.representative[begin:end], minlength=classes).tolist()
+            )
+    assert equivalence.representative[equivalence.first].tolist() == list(range(classes))
+    assert (equivalence.first[equivalence.representative] <= np.arange(len(equivalence))).all()
 
 
 @given(case=OF, seed=st.integers(0, 99))
 def test_the_slowest_of_chunks_and_ranks_are_those_of_all_their_stages(case: tuple[list[int], int], seed: int) -> None:
-    alike = drawn(*case)
-    seconds = np.random.default_rng(seed).random((alike.of.max() + 1, 2))
-    each = seconds[alike.of].reshape(-1, alike.ranks, 2)
-    chunks, ranks = alike.by_chunk, alike.by_rank
+    equivalence = drawn(*case)
+    seconds = np.random.default_rng(seed).random((equivalence.representative.max() + 1, 2))
+    each = seconds[equivalence.representative].reshape(-1, equivalence.ranks, 2)
+    chunks, ranks = equivalence.by_chunk, equivalence.by_rank
     assert chunks.slowest(seconds)[chunks.kind].tolist() == each.max(axis=1).tolist()
-    assert (chunks.every.sum(), chunks.before.sum(), chunks.behind.sum()) == (len(each), len(each) - 1, len(each) - 1)
+    assert (chunks.total.sum(), chunks.without_last.sum(), chunks.without_first.sum()) == (
+        len(each),
+        len(each) - 1,
+        len(each) - 1,
+    )
     work_s = each.sum(axis=0)
-    behind_s = np.maximum.accumulate(work_s[::-1], axis=0)[::-1]
-    assert np.allclose(ranks.slowest(ranks.counts @ seconds, range(alike.ranks)), behind_s)
-    assert (alike.of[: alike.ranks][ranks.last] == ranks.first).all()
+    suffix_max_s = np.maximum.accumulate(work_s[::-1], axis=0)[::-1]
+    assert np.allclose(ranks.slowest(ranks.counts @ seconds, range(equivalence.ranks)), suffix_max_s)
+    assert (equivalence.representative[: equivalence.ranks][ranks.last] == ranks.first).all()

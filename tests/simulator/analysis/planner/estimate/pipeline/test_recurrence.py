@@ -1,4 +1,4 @@
-"""Passes that are followed one by one end when schedules say so; few microbatches stand for many."""
+"""Simulated passes end as their schedules say; few microbatches represent many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from scaleproof.simulator.analysis.planner.estimate.communication.layer_gathers import LayerGatherTimes
 from scaleproof.simulator.analysis.planner.estimate.pipeline.equivalent_stages import EquivalentStages
-from scaleproof.simulator.analysis.planner.estimate.pipeline.recurrence import EqualMicrobatches, Passing, Played, play, timed
+from scaleproof.simulator.analysis.planner.estimate.pipeline.recurrence import (
+    EqualMicrobatches,
+    PassSequence,
+    PipelineTimes,
+    simulate_all,
+    simulate_equal,
+)
 from scaleproof.simulator.strategy.pipeline.schedule import Pass, ScheduleName, order
 from scaleproof.simulator.strategy.pipeline.schedules.passes import StageOrder, starts
 
@@ -21,32 +27,32 @@ SCHEDULES: list[tuple[ScheduleName, int]] = [
 ]  # fmt: skip
 
 
-def passing(schedule: ScheduleName, ranks: int, chunks: int, overlap_sends: bool = True, send_s: float = 0.0) -> Passing:
-    """Of alike stages: forward passes take 1 s, gradients of inputs and weights 1.5 and 0.5 s."""
+def passing(schedule: ScheduleName, ranks: int, chunks: int, overlap_sends: bool = True, send_s: float = 0.0) -> PassSequence:
+    """Passes over equal stages: forward passes take 1 s, gradients of inputs and of weights 1.5 and 0.5 s."""
     stages = ranks * chunks
     work_s = np.repeat([1.0, 2.0, 1.5, 0.5], stages).reshape(4, stages, 1)
-    return Passing(
+    return PassSequence(
         schedule, EquivalentStages(range(stages), ranks), overlap_sends, work_s, sends(np.full((stages - 1, 1), send_s))
     )
 
 
 def sends(between_s: np.ndarray) -> np.ndarray:
-    """Behind each stage, where nothing is sent behind the last."""
+    """Messages behind each stage, none behind the last."""
     return np.pad(between_s, [(0, 1), (0, 0)])
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
-def test_passes_end_when_what_they_follow_lets_them(schedule: ScheduleName, chunks: int) -> None:
+def test_passes_end_as_the_order_and_dependencies_say(schedule: ScheduleName, chunks: int) -> None:
     ranks, microbatches = 3, 6
-    found = passing(schedule, ranks, chunks).play(np.array([microbatches]))
+    found = passing(schedule, ranks, chunks).simulate(np.array([microbatches]))
     passes = order(schedule, ranks, microbatches, chunks)
-    lanes = [
+    passes_by_rank = [
         [(Pass(kind), chunk, one) for kind, chunk, one, slot in zip(*row, strict=True) if slot >= 0]
         for row in zip(*(part.tolist() for part in passes), strict=True)
     ]
     took = {Pass.FORWARD: 1.0, Pass.BACKWARD: 2.0, Pass.INPUT: 1.5, Pass.WEIGHT: 0.5}
-    began = starts(StageOrder(schedule, ranks, chunks), lanes, microbatches, took, 0.0)
-    ends = [own[-1] + took[lane[-1][0]] for own, lane in zip(began, lanes, strict=True)]
+    began = starts(StageOrder(schedule, ranks, chunks), passes_by_rank, microbatches, took, 0.0)
+    ends = [own[-1] + took[own_passes[-1][0]] for own, own_passes in zip(began, passes_by_rank, strict=True)]
     assert found.window_s[:, 0] == pytest.approx([end - own[0] for end, own in zip(ends, began, strict=True)])
     assert (found.left_s >= 0).all()
 
@@ -59,62 +65,71 @@ def test_passes_end_when_what_they_follow_lets_them(schedule: ScheduleName, chun
     send_s=st.sampled_from([0.0, 0.25, 1.0]),
     overlap_sends=st.booleans(),
 )
-def test_few_microbatches_stand_for_many_of_alike_stages(
+def test_few_microbatches_represent_many_with_equal_stages(
     ranks: int, rounds: int, case: tuple[ScheduleName, int], send_s: float, overlap_sends: bool
 ) -> None:
     one = passing(case[0], ranks, case[1], overlap_sends, send_s)
-    short, whole = one.play(np.array([rounds * ranks])), timed([EqualMicrobatches.of(one, rounds * ranks)])[0]
+    short, whole = (
+        one.simulate(np.array([rounds * ranks])),
+        simulate_equal([EqualMicrobatches.of(one, rounds * ranks)])[0],
+    )
     assert short.window_s == pytest.approx(whole.window_s, rel=0.07)
 
 
-def gathered(layers: int, gather_s: float, sum_s: float, work_s: float = 1.0) -> Played:
-    """1F1B on two ranks whose stages have so many layers, each of which is gathered, passed and summed."""
+def gathered(layers: int, gather_s: float, sum_s: float, work_s: float = 1.0) -> PipelineTimes:
+    """1F1B on two ranks whose stages have some number of layers, each of which is gathered, passed and summed."""
     whole = np.full((2, 1), float(layers))
     each, last = np.full((2, 1), gather_s), np.full((2, 1), sum_s)
     collectives = LayerGatherTimes(layers * each, layers * each, each, layers * last, last, np.full((2, 1), layers))
     passes = work_s * np.array([whole, 2 * whole])
-    return Passing("1f1b", EquivalentStages(range(2), 2), True, passes, np.zeros((2, 1)), collectives).play(np.array([4]))
+    return PassSequence("1f1b", EquivalentStages(range(2), 2), True, passes, np.zeros((2, 1)), collectives).simulate(
+        np.array([4])
+    )
 
 
-def test_what_is_gathered_beside_passes_prolongs_none() -> None:
-    plain, beside = gathered(4, 0.0, 0.0), gathered(4, 0.5, 0.5)
+def test_overlapped_gathers_prolong_no_pass() -> None:
+    plain, overlapped = gathered(4, 0.0, 0.0), gathered(4, 0.5, 0.5)
     # the first layer of a step is gathered before anything is passed, the last of all sums comes after
-    assert beside.window_s[0] == pytest.approx(plain.window_s[0] + 0.5)
-    assert beside.lane_s == pytest.approx(0.5)
+    assert overlapped.window_s[0] == pytest.approx(plain.window_s[0] + 0.5)
+    assert overlapped.collectives_s == pytest.approx(0.5)
 
 
 def test_collectives_that_take_longer_than_passes_set_the_pace() -> None:
     found = gathered(4, 3.0, 3.0, work_s=0.01)
     # of four microbatches four layers are gathered twice and summed once; two layers may be gathered before a message comes
-    together_s = found.window_s + found.lane_s
+    together_s = found.window_s + found.collectives_s
     assert (together_s >= 4 * 4 * 9.0 - 2 * 3.0).all()
     assert together_s.max() == pytest.approx(4 * 4 * 9.0, rel=0.15)
 
 
-def test_configurations_are_timed_alike_alone_and_together() -> None:
+def test_a_configuration_alone_is_timed_as_among_others() -> None:
     rng = np.random.default_rng(0)
-    work_s, sends_s, alike = rng.random((2, 6, 7)), sends(rng.random((5, 7))), EquivalentStages(range(6), 3)
-    whole = Passing("interleaved_1f1b", alike, False, work_s, sends_s).play(np.full(work_s.shape[-1], 9))
+    work_s, sends_s, equivalence = rng.random((2, 6, 7)), sends(rng.random((5, 7))), EquivalentStages(range(6), 3)
+    whole = PassSequence("interleaved_1f1b", equivalence, False, work_s, sends_s).simulate(np.full(work_s.shape[-1], 9))
     for each in range(7):
-        alone = Passing("interleaved_1f1b", alike, False, work_s[:, :, [each]], sends_s[:, [each]]).play(np.array([9]))
+        alone = PassSequence("interleaved_1f1b", equivalence, False, work_s[:, :, [each]], sends_s[:, [each]]).simulate(
+            np.array([9])
+        )
         assert alone.window_s[:, 0] == pytest.approx(whole.window_s[:, each])
         assert alone.left_s[:, 0] == pytest.approx(whole.left_s[:, each])
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
-def test_no_configuration_is_told_by_those_that_fill_a_block(count: int) -> None:
-    """Of any number, in the order in which they are given, each as alone."""
+def test_padding_of_blocks_changes_no_configuration(count: int) -> None:
+    """Any number of configurations, in the given order, each timed as if alone."""
     rng = np.random.default_rng(count)
     given = LayerGatherTimes(*rng.random((5, 4, count)), np.full((4, 1), 3))
-    one = Passing("1f1b", EquivalentStages(range(4), 4), False, rng.random((2, 4, count)), sends(rng.random((3, count))), given)
-    whole = timed([EqualMicrobatches.of(one, 6)])[0]
+    one = PassSequence(
+        "1f1b", EquivalentStages(range(4), 4), False, rng.random((2, 4, count)), sends(rng.random((3, count))), given
+    )
+    whole = simulate_equal([EqualMicrobatches.of(one, 6)])[0]
     assert whole.window_s.shape == (4, count)
     for number in (0, count // 2, count - 1):
-        alone = timed([EqualMicrobatches.of(one.take(np.array([number])), 6)])[0]
+        alone = simulate_equal([EqualMicrobatches.of(one.take(np.array([number])), 6)])[0]
         assert [part[:, number].tolist() for part in whole] == [part[:, 0].tolist() for part in alone]
 
 
-def test_passings_of_any_schedules_are_timed_alike_alone_and_together() -> None:
+def test_a_sequence_alone_is_timed_as_among_others() -> None:
     rng = np.random.default_rng(1)
     several = []
     for number, ((schedule, chunks), overlap_sends) in enumerate(itertools.product(SCHEDULES, (False, True))):
@@ -127,10 +142,10 @@ def test_passings_of_any_schedules_are_timed_alike_alone_and_together() -> None:
             given = LayerGatherTimes(whole[0], whole[1], part[0], whole[2], part[1], np.full((stages, 1), 1 + number % 4))
         sends_s = sends(rng.random((stages - 1, count)))
         microbatches = ranks * np.arange(2, 2 + count)
-        one = Passing(schedule, EquivalentStages(range(stages), ranks), overlap_sends, work_s, sends_s, given)
+        one = PassSequence(schedule, EquivalentStages(range(stages), ranks), overlap_sends, work_s, sends_s, given)
         several.append((one, microbatches))
-    together = play(several)
+    together = simulate_all(several)
     for (passing, microbatches), found in zip(several, together, strict=True):
-        for one, other in zip(passing.play(microbatches), found, strict=True):
+        for one, other in zip(passing.simulate(microbatches), found, strict=True):
             assert one == pytest.approx(other)
             assert np.isfinite(one).all()
