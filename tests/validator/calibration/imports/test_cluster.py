@@ -133,7 +133,7 @@ def test_sizes_that_show_no_bandwidth_are_left_out_and_told(tmp_path: Path) -> N
 @given(st.floats(5e-6, 1e-4), st.floats(1e9, 5e11), st.integers(0, 5))
 def test_lines_are_found_whatever_their_slope(latency_s: float, Bps: float, first: int) -> None:
     medians = [(float(2**i), latency_s + 2**i / Bps) for i in range(3 + first, 34)]
-    chosen = cluster.telling(medians)
+    chosen = cluster.informative(medians)
     assert len(chosen) >= 3
     assert chosen == sorted(set(chosen))
     # the ends stay
