@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class GpuLinks(NamedTuple):
-    """nvlinks: number of links of a GPU, each with nvlink_Bps per direction. pcie_Bps: of its 16 lanes, per direction."""
+    """nvlinks: number of links of a GPU, each with nvlink_Bps per direction. pcie_Bps: of its x16 slot, per direction."""
 
     nvlinks: int
     nvlink_Bps: float
@@ -15,7 +15,7 @@ class GpuLinks(NamedTuple):
 
 
 _GBps: Final = 1e9
-# PCI-SIG: 16 lanes of generation 3, 4 and 5 after line coding.
+# PCI-SIG: x16 of generation 3, 4 and 5 after line coding.
 _PCIE3: Final = 15.75 * _GBps
 _PCIE4: Final = 31.5 * _GBps
 _PCIE5: Final = 63.0 * _GBps

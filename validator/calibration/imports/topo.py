@@ -109,7 +109,7 @@ def node(matrix: Matrix, imported: ImportResult) -> dict[str, Any]:
     if len(matrix.gpus) > 1:
         if links is None:
             what = f"{matrix.gpu!r} is unknown" if matrix.gpu else "the file does not name the GPU"
-            raise InputError(f"{imported.files[0]}: {what}, so are its links; give --gpu, such as h100-80gb-sxm")
+            raise InputError(f"{imported.files[0]}: {what}; give --gpu, such as h100-80gb-sxm, for the speed of its links")
         result["link"] = _link(matrix, links, imported.notes)
     return result
 
@@ -175,7 +175,7 @@ def _pcie(matrix: Matrix, links: GpuLinks, pairs: dict[tuple[int, int], str]) ->
     on_socket = 1 + sum(kind not in ("SYS", "SOC") for (first, _), kind in pairs.items() if first == 0)
     if on_socket == devices or on_socket % near or devices % on_socket:
         return _described(links.pcie_Bps, {})
-    # the link between sockets is unknown; at least one device's lanes, or a single device would already be limited by it
+    # the link between sockets is unknown; at least one device's PCIe rate, or a single device would already be limited by it
     tree = {"per_switch": near, "switches_per_socket": on_socket // near, "between_sockets": rate_text(links.pcie_Bps)}
     return _described(links.pcie_Bps, {"kind": "pcie_tree", **tree})
 

@@ -25,7 +25,10 @@ POINTS = [
 def test_each_probe_is_told_in_its_unit() -> None:
     told = asides(POINTS)
     assert tuple(told) == NAMES
-    products, sums = "matrix products take 1.20 times as long while an all-reduce runs", "the all-reduce takes 3.00 times as long"
+    products, sums = (
+        "matrix products take 1.20 times as long while an all-reduce runs",
+        "the all-reduce takes 3.00 times as long",
+    )
     assert told["overlap"] == f"{products}, {sums}"
     assert told["update"] == "sgd of 4 gradients 2 ns per parameter"  # of the largest alone
     assert told["loading"] == "8 samples (gpt, random) 3.00 ms"

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 # Two modes are reported if each has this many of the samples, and their centres are separated by this number of deviations
-# within the modes (halves of a normal distribution are 2.7 apart, those of a uniform one 3.5), and by this ratio of times.
+# within the modes (halves of a normal distribution are separated by 2.7, those of a uniform one 3.5), and by this ratio of
+# times.
 _FEWEST: Final = 3
 _SMALLEST_SHARE: Final = 0.1
 _DEVIATIONS: Final = 5.0
