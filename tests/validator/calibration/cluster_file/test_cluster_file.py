@@ -149,5 +149,5 @@ def test_a_hand_edited_number_that_makes_no_sense_is_told_with_its_place(
 
 def test_points_of_what_is_no_cluster_are_refused() -> None:
     odd = {**BASE, "device": {**BASE["device"], "peak": {"fp02": "1 TFLOP/s"}}}
-    with pytest.raises(InputError, match="the description of the measured cluster .* is invalid; measure again"):
+    with pytest.raises(InputError, match=r"the description of the measured cluster .* is invalid; measure again"):
         described(POINTS, facts(odd))
