@@ -40,7 +40,11 @@ _WORD: Final = re.compile(
     "|".join(rf"(?P<w{number}>(?<![a-z])(?:{pattern})(?![a-z]))" for number, pattern in enumerate(RETIRED)), re.I
 )
 # Names that users write in scenarios, that a library has, or that are quoted.
-_ALLOWED: Final = re.compile(r"cluster\.network\.unlike|link\.unlike|\bunlike:|float_gates|gated?_")
+_ALLOWED: Final = re.compile(
+    r"cluster\.network\.unlike|link\.unlike|\bunlike:|float_gates|gated?_"
+    # the term of statistics; fields of clusters and keys of JSON files
+    r"|held[-_ ]out|network\.unlike|network's unlike|\"unlike\"|\"asked\""
+)
 
 
 def files(folders: list[str]) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""calibrate: probes a cluster where it is, and says what came of it as its file has it."""
+"""Calibration of a cluster: runs probes on it and fits a cluster file to their points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from scaleproof.validator.probe.points import Point
 
 @dataclass(frozen=True)
 class Calibrated:
-    """cluster: as its YAML file has it. points: that it was made from. told: what is odd or was left out, a line each."""
+    """cluster: data of its YAML file. points: measurements that it was fitted to. told: outliers and what was left out, a line
+    each."""
 
     cluster: Mapping[str, Any]
     points: Sequence[Point]
@@ -35,25 +36,26 @@ def calibrate(
     watch: MeasureOptions | None = None,
     progress: AbstractContextManager[Progress] | None = None,
 ) -> Calibrated | None:
-    """Runs what is planned and fits what it timed. None on a rank that somebody else started and that does not speak.
+    """Runs the planned probes and fits a cluster to their points. None on a rank that was started from outside and is not rank
+    0.
 
-    base: the description that is measured, as its YAML file has it; netlab and several machines need one. hosts: of a lab.
-    progress: is told what is going on, while the probes run. Raises InputError and RunError as `site` and `described` do.
+    base: data of the YAML file that describes the cluster; required for netlab and for several machines. hosts: number of hosts
+    of a lab. progress: is called with a text before each probe. Raises InputError and RunError as `site` and `described` do.
     """
     if base is None and plan.names and "layer" not in plan.names:
-        raise InputError(f"--probe {plan.names[0]}: what a rank computes on is not known; add --probe layer, or give --cluster")
+        raise InputError(f"--probe {plan.names[0]}: the device of a rank is not known; add --probe layer, or give --cluster")
     cluster = Cluster.model_validate(base) if base else None
     with site(on, cluster, plan.ranks, watch or MeasureOptions(), hosts) as where:
         planned = tasks(plan, where, cluster)
-        if not where.speaks:
+        if not where.is_reporter:
             probe(planned, where, plan.timeout_s, lambda _: None)
             return None
-        with progress or nullcontext(lambda _: None) as tell:
-            probed = probe(planned, where, plan.timeout_s, tell)
-    told = provenance() | {"on": where.on, "models": ", ".join(model.name for model in plan.models)} | where.lab
+        with progress or nullcontext(lambda _: None) as report:
+            probed = probe(planned, where, plan.timeout_s, report)
+    origin = provenance() | {"on": where.on, "models": ", ".join(model.name for model in plan.models)} | where.lab
     if base:
-        told["described by"] = str(base.get("name", "a file"))
-    told["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
-    facts = CalibrationFacts(where.on, where.nodes, plan.precision, base, told)
-    found, odd = described(probed.points, facts)
-    return Calibrated(found, [*probed.points, facts.point()], odd)
+        origin["described by"] = str(base.get("name", "a file"))
+    origin["probes"] = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probed.took_s.items())
+    facts = CalibrationFacts(where.on, where.nodes, plan.precision, base, origin)
+    fitted, notes = described(probed.points, facts)
+    return Calibrated(fitted, [*probed.points, facts.point()], notes)

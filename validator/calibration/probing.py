@@ -1,4 +1,4 @@
-"""Probing: runs what is planned, one probe after the other, and goes on where one fails."""
+"""Running of planned probes one after the other; a failed probe does not end the calibration."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Probed:
-    """points: of all probes that ended, and one without times for each that did not, which says why. took_s: by probe."""
+    """points: of all probes that ended, and for each that failed one without times that gives the reason. took_s: by probe."""
 
     points: list[Point] = field(default_factory=list)
     took_s: dict[str, float] = field(default_factory=dict)
 
 
 def probe(tasks: Sequence[Task], site: Site, timeout_s: float, progress: Progress) -> Probed:
-    """Runs all tasks. After one whose ranks do not answer any more, there are no others to run the rest."""
+    """Runs the tasks in order. Stops after a task whose ranks no longer respond, because none are left to run the rest."""
     probed = Probed()
     for task in tasks:
         progress(task.what)
         begin_s = time.monotonic()
         try:
-            # what ranks wait for one another counts as no progress, and may take all of the probe's time
+            # waiting for one another counts as no progress and may last for the whole budget
             within_s = timeout_s + task.budget_s
             rows = site.run(task.function, *task.arguments, task.budget_s, ranks=task.ranks, timeout_s=within_s)
             probed.points += [Point.of(row) for row in rows or ()]

@@ -1,4 +1,5 @@
-"""Sites: where probes run. One interface to processes of this machine, hosts of a lab, and ranks that somebody else started."""
+"""Sites on which probes run: processes of this machine, hosts of a lab, or ranks started by torchrun or srun, behind one
+interface."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Site(ABC):
-    """Where probes run.
+    """Ranks on which probes run.
 
-    nodes: the node of each rank. sockets: of the cores that each may use, None where they are of several. lab: what a lab says
-    of itself. speaks: whether this process is the one to print and to write.
+    nodes: node of each rank. sockets: socket of the cores that each rank may use, None if they are on several. lab: provenance
+    of a lab. is_reporter: whether this process prints and writes results.
     """
 
-    speaks: bool = True
+    is_reporter: bool = True
 
     def __init__(self, on: On, nodes: Sequence[int], sockets: Sequence[int | None], lab: dict[str, str] | None = None) -> None:
         self.on = on
@@ -44,12 +45,12 @@ class Site(ABC):
 
     @property
     def heads(self) -> list[int]:
-        """The first rank of each node."""
+        """First rank of each node."""
         return [self.nodes.index(node) for node in sorted(set(self.nodes))]
 
     @property
-    def at_once(self) -> int:
-        """How many of its first ranks compute at once without taking turns at a core."""
+    def concurrent(self) -> int:
+        """Number of ranks that compute concurrently without sharing a core."""
         return self.ranks
 
     def ranks_of(self, node: int) -> list[int]:
@@ -59,9 +60,9 @@ class Site(ABC):
     def run(self, function: Callable[..., Any], *args: Any, ranks: int | None = None, timeout_s: float = 60.0) -> Any:
         """Calls `function(*args)` on the first `ranks` ranks, all of them if None, which form a process group.
 
-        Returns what it comes to on the first of them; None on a rank that somebody else started and that takes no part. As
-        with `launch.run_on_ranks`, functions are found by name and results are plain data. Raises RankError naming the rank
-        that failed or hung, and PartedError where nothing more can be run.
+        Returns the result on the first rank; None on a rank that was started from outside and takes no part. As with
+        `launch.run_on_ranks`, functions are found by name and results are plain data. Raises RankError naming the rank that
+        failed or hung, and PartedError if nothing more can be run.
         """
 
 
@@ -83,18 +84,18 @@ class _Started(Site):
             return launch(folder, function, count, args, timeout_s=timeout_s, accelerator=self._accelerator, hosts=hosts)[0]
 
     @property
-    def at_once(self) -> int:
+    def concurrent(self) -> int:
         return min(self.ranks, self._cores)
 
 
 class _Joined(Site):
-    """Ranks that torchrun or srun started, each of which runs the same probes in the same order."""
+    """Ranks started by torchrun or srun, each of which runs the same probes in the same order."""
 
     def __init__(self, meeting: Meeting, accelerator: bool) -> None:
         names = meeting.together(socket.gethostname)
         hosts = list(dict.fromkeys(names))
         super().__init__("cluster", [hosts.index(name) for name in names], meeting.together(socket_of_cores))
-        self.speaks = meeting.place.rank == 0
+        self.is_reporter = meeting.place.rank == 0
         self._meeting = meeting
         self._accelerator = accelerator
 
@@ -120,38 +121,40 @@ class _Joined(Site):
         return result
 
 
-def _raise_failure(told: Sequence[Any]) -> None:
-    """Raises RankError naming the cause rather than its victims; PartedError where a rank does not answer any more."""
-    if None in told:
-        raise PartedError(f"rank {told.index(None)} does not answer any more; look for what it printed")
-    failed = [(one["by_peer"], rank) for rank, one in enumerate(told) if one]
+def _raise_failure(failures: Sequence[Any]) -> None:
+    """Raises RankError naming the rank that caused the failure rather than its peers; PartedError if a rank no longer
+    responds."""
+    if None in failures:
+        raise PartedError(f"rank {failures.index(None)} no longer responds; look at its output")
+    failed = [(failure["by_peer"], rank) for rank, failure in enumerate(failures) if failure]
     if failed:
         _, rank = min(failed)
-        raise RankError(f"rank {rank} failed: {told[rank]['error']}")
+        raise RankError(f"rank {rank} failed: {failures[rank]['error']}")
 
 
 @contextmanager
 def site(on: On | None, cluster: Cluster | None, ranks: int, watch: MeasureOptions, hosts: int | None = None) -> Iterator[Site]:
-    """Where probes run, while the context lasts.
+    """Site on which probes run within the context.
 
-    cluster: what is described there: needed by netlab, which lays its network; where its nodes say no cores, ranks of this
-    machine and of a cluster compute on GPUs if there are any. ranks: how many are started on this machine. hosts: of a lab.
-    Raises InputError where that cannot be, RunError where this machine cannot build a lab, RankError where ranks do not meet.
+    cluster: description of the site; netlab requires it and builds its network. If its nodes give no cores, ranks of this
+    machine and of a cluster compute on GPUs if there are any. ranks: number started on this machine. hosts: number of hosts of
+    a lab. Raises InputError for invalid combinations, RunError if this machine cannot build a lab, RankError if the ranks do
+    not meet.
     """
     require_torch()
     where = where_to(on)
     accelerator = cluster is not None and cluster.node.cores is None
     if hosts is not None and where != "netlab":
-        raise InputError(f"--hosts {hosts}: only a lab has hosts to choose; leave it out, or measure with --on netlab")
+        raise InputError(f"--hosts {hosts}: only a lab has hosts to choose; remove it, or measure with --on netlab")
     check_interface(where, watch.interface)
     if where == "cluster":
         yield _Joined(meet_others(watch), accelerator)
     elif where == "local":
         if ranks > MOST_RANKS:
-            raise InputError(f"{ranks} ranks; one machine is given at most {MOST_RANKS}, start them on several (--on cluster)")
+            raise InputError(f"{ranks} ranks: at most {MOST_RANKS} can run on one machine; use several machines (--on cluster)")
         yield _Started("local", [0] * ranks, [Host(interface=watch.interface or LOOPBACK)] * ranks, accelerator)
     elif cluster is None:
-        raise InputError("--on netlab lays the network that a cluster describes; name it by --cluster, such as netlab-500mbit")
+        raise InputError("--on netlab builds the network of a cluster; name the cluster with --cluster, such as netlab-500mbit")
     else:
         with _lab(cluster, hosts) as lab:
             yield lab
@@ -159,21 +162,23 @@ def site(on: On | None, cluster: Cluster | None, ranks: int, watch: MeasureOptio
 
 @contextmanager
 def _lab(cluster: Cluster, hosts: int | None) -> Iterator[Site]:
-    """The first hosts of a cluster as network namespaces, with one rank each, or two where nodes have several devices."""
+    """First hosts of a cluster as network namespaces, with one rank each, or two if nodes have several devices."""
     from scaleproof.validator.netlab.lab import Netlab
 
     count = hosts or min(cluster.nodes, _enough_hosts(cluster))
     if not 2 <= count <= cluster.nodes:
-        raise InputError(f"--hosts {count}: {cluster.name or 'the cluster'} has {cluster.nodes} nodes; give 2 or more of them")
-    each = min(2, cluster.node.devices)
+        raise InputError(
+            f"--hosts {count}: {cluster.name or 'the cluster'} has {cluster.nodes} nodes; give 2 to {cluster.nodes}"
+        )
+    ranks_per_node = min(2, cluster.node.devices)
     with Netlab(cluster.model_copy(update={"nodes": count})) as lab:
         report = lab.self_test()
-        nodes = [node for node in range(count) for _ in range(each)]
-        told = report.provenance() | ({"warnings": "; ".join(report.warnings)} if report.warnings else {})
-        yield _Started("netlab", nodes, [Host(lab.namespace(node), lab.interface) for node in nodes], False, told)
+        nodes = [node for node in range(count) for _ in range(ranks_per_node)]
+        facts = report.provenance() | ({"warnings": "; ".join(report.warnings)} if report.warnings else {})
+        yield _Started("netlab", nodes, [Host(lab.namespace(node), lab.interface) for node in nodes], False, facts)
 
 
 def _enough_hosts(cluster: Cluster) -> int:
-    """Four, or as many as it takes for two under a second switch."""
+    """Number of hosts: four, or more if needed for two hosts under a second switch."""
     per_leaf = getattr(cluster.network.topology, "per_leaf", 0) if cluster.network else 0
     return max(4, per_leaf + 2 if 0 < per_leaf < cluster.nodes else 0)

@@ -1,9 +1,10 @@
-"""Repeating what is timed until its median is known well enough, or its time is spent.
+"""Repetition of a timed step until its median is precise enough or the time budget is spent.
 
-How well is told by order statistics: of n times, each below the median with probability one half, the median lies between the
-k-th smallest and the k-th largest with a probability that the binomial distribution gives, however the times are distributed
-(David & Nagaraja 2003, section 7.1). Times that something else has spoilt stay in the samples: they hardly move a median. But
-repetitions from which a virtual machine's host took cores do not count where as many others do: that lasts for seconds.
+The precision follows from order statistics: of n times, each below the median with probability one half, the median lies
+between the k-th smallest and the k-th largest with a probability given by the binomial distribution, whatever the distribution
+of the times (David & Nagaraja 2003, section 7.1). Disturbed times stay in the samples, because they hardly move a median.
+Repetitions from which a virtual machine's host took cores do not count, unless they are more than half: such periods last for
+seconds.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from scaleproof.validator.probe.peers import ALONE, Peers
 from scaleproof.validator.probe.points import NARROW, TIME, Point
 from scaleproof.validator.record.cpu_usage import lost_s
 
-# Half of the interval of the median over the median.
+# Half the width of the median's interval, relative to the median.
 NARROW_ENOUGH: Final = 0.02
 _CONFIDENCE: Final = 0.90
 _FIRST_BATCH: Final = 8
 _MOST: Final = 500
-# A size is left out where so many repetitions of it, the warm-up's among them, do not fit into what is left.
+# A size is left out if this many repetitions of it, warm-up included, do not fit into the remaining time.
 _WORTHWHILE: Final = 3
-# Cores of which the host takes no more, as a share of a repetition, are left alone.
-_LEFT_ALONE: Final = 0.02
+# Largest share of a repetition for which the host may take a core without the repetition counting as disturbed.
+_UNDISTURBED: Final = 0.02
 
-# One repetition; returns the seconds that it took.
+# One repetition; returns its duration in seconds.
 Step = Callable[[], float]
 
 
 class Repetition(NamedTuple):
-    """seconds: it took. lost_s: of cores that this machine's host gave to others meanwhile."""
+    """seconds: duration. lost_s: core-seconds that the host of this virtual machine gave to others meanwhile."""
 
     seconds: float
     lost_s: float
 
 
 class Samples(NamedTuple):
-    """stopped: "narrow" or "time". cores_busy: cores that all peers together kept busy. step_s: seconds from one repetition to
-    the next. spent_s: seconds in all. The last two are the same on all peers."""
+    """seconds: of each repetition. stopped: "narrow" or "time". cores_busy: cores that all peers together kept busy. step_s:
+    seconds from one repetition to the next. spent_s: seconds in total. The last two are the same on all peers."""
 
     seconds: tuple[float, ...]
     stopped: str
@@ -57,14 +58,14 @@ class Samples(NamedTuple):
     def point(
         self, probe: str, what: str, where: str, ranks: Sequence[int], size: float, unit: str, group: str = "", **numbers: float
     ) -> Point:
-        """A point that has them."""
-        told = (self.seconds, self.stopped, self.cores_busy, numbers)
-        return Point(probe, what, where, tuple(ranks), group, float(size), unit, *told)
+        """The point of a probe that has these samples."""
+        measured = (self.seconds, self.stopped, self.cores_busy, numbers)
+        return Point(probe, what, where, tuple(ranks), group, float(size), unit, *measured)
 
 
 def timed(step: Callable[[], object], parts: int = 1) -> Step:
-    """Seconds of a step on this rank's device, over `parts`."""
-    # gpu's exchanges need network's, which are timed here
+    """Step that returns the seconds of `step` on this rank's device, divided by `parts`."""
+    # avoids an import cycle through gpu and network
     from scaleproof.validator.probe.device_timer import DeviceTimer
 
     clock = DeviceTimer(here().device)
@@ -81,9 +82,10 @@ def timed(step: Callable[[], object], parts: int = 1) -> Step:
 
 
 def repeat(step: Step, budget_s: float, peers: Peers = ALONE) -> Samples:
-    """Times of as many repetitions as it takes, the same on all peers: for about `budget_s` seconds, or five hundred, at most.
+    """Times of repetitions until their median is precise enough, the same on all peers; at most about `budget_s` seconds or
+    500.
 
-    A first one that takes all that time is the only one; else the first two count for nothing.
+    If the first repetition uses up the budget, it is the only one; otherwise the first two are warm-up.
     """
     counted = _Batches(step, peers)
     first = counted.run(1)
@@ -103,18 +105,18 @@ def repeat(step: Step, budget_s: float, peers: Peers = ALONE) -> Samples:
 
 
 def undisturbed(repetitions: Sequence[Repetition]) -> list[float]:
-    """Seconds of those that the machine's host left alone, or of the half that it disturbed least."""
-    lost = [one.lost_s / one.seconds if one.seconds > 0 else 0.0 for one in repetitions]
-    most = max(_LEFT_ALONE, statistics.median(lost))
-    return [one.seconds for one, share in zip(repetitions, lost, strict=True) if share <= most]
+    """Seconds of the repetitions that the machine's host did not disturb, or of the half that it disturbed least."""
+    lost = [repetition.lost_s / repetition.seconds if repetition.seconds > 0 else 0.0 for repetition in repetitions]
+    most = max(_UNDISTURBED, statistics.median(lost))
+    return [repetition.seconds for repetition, share in zip(repetitions, lost, strict=True) if share <= most]
 
 
 def by_size(
     step_of: Callable[[int], Step], sizes: Sequence[int], budget_s: float, peers: Peers = ALONE
 ) -> Iterator[tuple[int, Samples]]:
-    """Samples of each size, the smallest first, in `budget_s` seconds for all; what a size leaves over the next ones have.
+    """Samples of each size, smallest first, within `budget_s` seconds in total; time that a size does not use goes to the next.
 
-    Ends before a size that would take longer than what is left, as the two before it tell.
+    Ends before a size that would take longer than the remaining time, extrapolated from the two sizes before it.
     """
     left_s, before, last = budget_s, (0, 0.0), (0, 0.0)
     ordered = sorted(set(sizes))
@@ -129,7 +131,7 @@ def by_size(
 
 
 def half_width(seconds: Sequence[float]) -> float:
-    """Half of the 90 % interval of the median, over the median; infinite where there are too few times to tell."""
+    """Half the width of the median's 90 % interval, relative to the median; infinite if there are too few times."""
     rank = _order(len(seconds))
     if not rank:
         return math.inf
@@ -140,9 +142,9 @@ def half_width(seconds: Sequence[float]) -> float:
 
 @functools.cache
 def _order(count: int) -> int:
-    """The largest k with which the k-th smallest and the k-th largest of so many times enclose the median at the confidence;
-    0 where there is none."""
-    # that at most k of `count` times are below the median, on one side, in whole numbers of 2^-count
+    """Largest k for which the k-th smallest and the k-th largest of `count` times enclose the median at the confidence; 0 if
+    none."""
+    # probability that at most k of `count` times lie below the median, in units of 2^-count
     allowed, cases = Fraction(1 - _CONFIDENCE) / 2 * 2**count, 0
     for k in range(count // 2):
         cases += math.comb(count, k)
@@ -152,7 +154,7 @@ def _order(count: int) -> int:
 
 
 class _Batches:
-    """Repetitions, some at a time; after each the peers settle on what they took."""
+    """Repetitions in batches; after each batch the peers agree on its times."""
 
     def __init__(self, step: Step, peers: Peers) -> None:
         self._step, self._peers = step, peers
@@ -161,11 +163,11 @@ class _Batches:
         self.begin()
 
     def begin(self) -> None:
-        """From here on cores are counted."""
+        """Starts counting busy cores."""
         self._cpu_s, self._begin_s = time.process_time(), time.perf_counter()
 
     def run(self, count: int) -> list[Repetition]:
-        """So many repetitions."""
+        """Runs `count` repetitions."""
         here().status.enter(status_board.BETWEEN_PHASES)
         begin_s = time.perf_counter()
         own, lost = [], [lost_s()]

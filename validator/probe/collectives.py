@@ -1,4 +1,4 @@
-"""Times of collectives by operation, group and size; of the slowest rank.
+"""Times of collectives by operation, group and size, of the slowest rank.
 
 All ranks call the probe, and each gets all its points.
 """
@@ -16,24 +16,24 @@ from torch import Tensor
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
-from scaleproof.validator.probe.peers import Together, named
+from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn
 
-# torch before 2.13 has the old names alone, from 2.13 on those warn
+# torch before 2.13 has only the old names; from 2.13 on those warn
 _ALL_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final[Callable[..., Any]] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class _ProbeBuffers(NamedTuple):
-    """whole: the collective's size, of which each rank has a part; other: as large."""
+    """whole: buffer of the collective's size; other: a second one of that size; part: each rank's part of it."""
 
     whole: Tensor
     other: Tensor
     part: Tensor
 
 
-# with the first rank of the group
+# buffers, first rank of the group, process group
 _Run = Callable[[_ProbeBuffers, int, dist.ProcessGroup | None], object]
 
 _RUNS: Final[dict[Op, _Run]] = {
@@ -45,7 +45,7 @@ _RUNS: Final[dict[Op, _Run]] = {
     "reduce": lambda buffers, first, group: dist.reduce(buffers.whole, first, group=group),
 }
 OPS: Final = tuple(_RUNS)
-# In these a rank need not wait for all others, and would be ahead of them in the next.
+# In these a rank need not wait for all others, and could begin the next repetition before them.
 _UNEVEN: Final[tuple[Op, ...]] = ("broadcast", "reduce")
 
 
@@ -56,13 +56,14 @@ def collectives(
     sizes_bytes: Sequence[int],
     budget_s: float,
 ) -> list[dict[str, Any]]:
-    """Times of 32-bit floats. size: as the simulator has it, of the whole buffer, rounded up to as much for each rank.
+    """Points of collectives over 32-bit floats. A point's size is that of the whole buffer, as in the simulator, rounded up to
+    equal parts per rank.
 
-    groups: ranks in ascending order, at least two each. budget_s: for all of it; sizes that a group has no time for are left
-    out.
+    groups: ranks in ascending order, at least two each. budget_s: seconds in total; sizes that do not fit into a group's time
+    are left out.
     """
 
-    def probe(peers: Together, budget_s: float) -> Iterable[Point]:
+    def probe(peers: GroupPeers, budget_s: float) -> Iterable[Point]:
         nodes = len({nodes_of_ranks[rank] for rank in peers.ranks})
         for op in ops:
             yield from _points(op, peers, nodes, sizes_bytes, budget_s / len(ops))
@@ -70,10 +71,10 @@ def collectives(
     return groups_in_turn(groups, probe, budget_s)
 
 
-def _points(op: Op, peers: Together, nodes: int, sizes_bytes: Sequence[int], budget_s: float) -> list[Point]:
+def _points(op: Op, peers: GroupPeers, nodes: int, sizes_bytes: Sequence[int], budget_s: float) -> list[Point]:
     ranks = peers.ranks
     group = f"{len(ranks)} ranks on {nodes} {'node' if nodes == 1 else 'nodes'}"
-    # 32-bit floats, as many for each rank
+    # 32-bit floats, the same number for each rank
     whole_bytes = [-(-size // (4 * len(ranks))) * 4 * len(ranks) for size in sizes_bytes]
     return [
         samples.point("collective", op, named(ranks), ranks, size, "bytes", group, nodes=nodes)
@@ -81,15 +82,15 @@ def _points(op: Op, peers: Together, nodes: int, sizes_bytes: Sequence[int], bud
     ]
 
 
-def _step(op: Op, peers: Together, size_bytes: int) -> Step:
+def _step(op: Op, peers: GroupPeers, size_bytes: int) -> Step:
     counts = (size_bytes // 4, size_bytes // 4, size_bytes // 4 // len(peers.ranks))
     buffers = _ProbeBuffers(*(torch.zeros(count, device=here().device) for count in counts))
     run = timed(partial(_RUNS[op], buffers, peers.ranks[0], peers.group))
     if op not in _UNEVEN:
         return run
 
-    def run_from_together() -> float:
+    def run_synchronised() -> float:
         peers.settle([0.0])
         return run()
 
-    return run_from_together
+    return run_synchronised

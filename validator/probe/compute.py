@@ -1,7 +1,9 @@
-"""What a rank's device takes to compute: products, kernels bound by memory, calls, layers and optimizer steps of models.
+"""Compute times of a rank's device: matrix products, memory-bound kernels, kernel launches, layers and optimizer steps of
+models.
 
-Ranks that call a probe together compute at the same time, each by itself, and each gets the points of all of them. Points come
-in rounds, since what else a machine does comes and goes. budget_s: for all that a probe times.
+Ranks that call a probe concurrently compute at the same time, each independently, and each gets the points of all ranks. Points
+are measured in several rounds, because other load on a machine varies over time. budget_s: seconds for everything that a probe
+times.
 """
 
 from __future__ import annotations
@@ -29,25 +31,25 @@ from scaleproof.validator.probe.turns import in_rounds
 from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.models.models import build
 
-# Group of layers of models that nobody named, see scaleproof.validator.calibration.fit.device.
+# Group of points of the built-in reference models, see scaleproof.validator.calibration.fit.device.
 REFERENCE: Final = "reference"
-# m, n, k: square ones, and those of a transformer's layers and of their gradients, with few rows and with many.
+# (m, n, k): square products, and those of a transformer's layers and their gradients, with few rows and with many.
 SHAPES: Final = (
     *((side, side, side) for side in (64, 128, 256, 512, 1024)),
     (16, 1024, 1024), (256, 1024, 256), (256, 256, 1024), (1024, 256, 256), (64, 2048, 512), (512, 2048, 64), (2048, 512, 256),
 )  # fmt: skip
-# Bytes of a tensor, from what a cache holds to what none does.
+# Bytes of a tensor, from sizes that fit into a cache to one that does not.
 SIZES_BYTES: Final = (2**14, 2**18, 2**22, 2**25)
 _ROW: Final = 256
-# Kernels in a row, so that what is timed is long beside a mark.
+# Kernels issued in a row, so that the timed interval is long compared with a timer mark.
 _IN_A_ROW: Final = 100
 _LONG_S: Final = 1e-3
-# Samples of the training steps that an optimizer's follow.
+# Samples of the training step that precedes each optimizer step.
 _OPTIMIZER_SAMPLES: Final = 2
 
 
 def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
-    """Matrix products ("matmul"), m × k by k × n."""
+    """Points of matrix products ("matmul"): m × k by k × n."""
     device = here().device
 
     def one_round(budget_s: float) -> Iterator[Point]:
@@ -65,7 +67,7 @@ def products(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], 
 
 
 def memory(sizes_bytes: Sequence[int], precision: str, budget_s: float) -> list[dict[str, Any]]:
-    """Kernels that memory bounds ("memory"), over tensors of so many bytes; a point's size is what they read and write."""
+    """Points of memory-bound kernels ("memory") over tensors of `sizes_bytes`; a point's size is the bytes read and written."""
     dtype, device = DTYPES[precision], here().device
 
     def one_round(budget_s: float) -> Iterator[Point]:
@@ -86,8 +88,8 @@ def memory(sizes_bytes: Sequence[int], precision: str, budget_s: float) -> list[
 
 
 def launches(budget_s: float) -> list[dict[str, Any]]:
-    """Kernels of one element ("launch"), which take what a call takes: by themselves ("kernel"), and with what differentiates
-    them ("forward", "backward")."""
+    """Points of kernels over one element ("launch"), whose duration is the launch overhead: without autograd ("kernel") and
+    with it ("forward", "backward")."""
     x = torch.ones(1, device=here().device, requires_grad=True)
 
     def chained() -> Tensor:
@@ -115,7 +117,7 @@ def launches(budget_s: float) -> list[dict[str, Any]]:
 
 
 def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """Copies between pinned memory of the host and a GPU, either way ("host_copy"); none on a CPU."""
+    """Points of copies between pinned host memory and a GPU in both directions ("host_copy"); none on a CPU."""
     device = here().device
 
     def one_round(budget_s: float) -> Iterator[Point]:
@@ -131,10 +133,11 @@ def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, A
 def layers(
     models: Sequence[Gpt | Mlp], precision: str, samples: Sequence[int], budget_s: float, group: str = ""
 ) -> list[dict[str, Any]]:
-    """Every kind of layer of the models ("layer"), in training steps over so many samples; the loss counts with the last.
+    """Points of every kind of layer of the models ("layer") in training steps over `samples` samples; the last layer includes
+    the loss.
 
-    numbers: what work there is in it, see simulator.cluster.device.cpu_core, and how many ranks compute at once. group: of
-    the points.
+    A point's numbers: the work of the layer, see simulator.cluster.device.cpu_core, and the number of ranks that compute
+    concurrently. group: group of the points.
     """
     built = [(model, _modules(model, precision)) for model in models]
 
@@ -148,9 +151,9 @@ def layers(
 
 
 def optimizers(models: Sequence[Gpt | Mlp], precision: str, names: Sequence[str], budget_s: float) -> list[dict[str, Any]]:
-    """Optimizer steps ("optimizer") over the models and over their first halves, of so many tensors.
+    """Points of optimizer steps ("optimizer") over the parameters of each model and of its first half.
 
-    Each follows a training step, which leaves the caches as training leaves them.
+    Each step follows a training step, which leaves the caches in the state that training does.
     """
     built = [(model, _modules(model, precision)) for model in models]
 
@@ -184,21 +187,21 @@ def _layer_points(
         steps.append(passes_s(clock, modules, inputs, targets))
         return sum(chain.from_iterable(steps[-1]))
 
-    # another model has trained since
+    # another model may have trained since the last call
     passes_s(clock, modules, inputs, targets)
     whole = repeat(step, budget_s)
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    # what came before what counts is the warm-up
-    for one in steps[-len(whole.seconds) :]:
-        for spec, seconds in zip(specs, one, strict=True):
+    # the steps before the counted ones are the warm-up
+    for passes in steps[-len(whole.seconds) :]:
+        for spec, seconds in zip(specs, passes, strict=True):
             times[spec.signature].append(seconds)
     operators = {spec.signature: spec.operators for spec in specs}
     for signature, seconds_of in times.items():
-        passes = zip(("forward", "backward"), (forward_work, backward_work), zip(*seconds_of, strict=True), strict=True)
-        for way, work, seconds in passes:
+        columns = zip(("forward", "backward"), (forward_work, backward_work), zip(*seconds_of, strict=True), strict=True)
+        for direction, work, seconds in columns:
             taken = whole._replace(seconds=tuple(seconds))
             numbers = work(operators[signature], count) | {"ranks": here().ranks}
-            point = _point("layer", f"{signature} {way}", float(count), "samples", taken, **numbers)
+            point = _point("layer", f"{signature} {direction}", float(count), "samples", taken, **numbers)
             yield replace(point, group=group)
 
 
@@ -215,13 +218,13 @@ def _update(model: Gpt | Mlp, modules: Sequence[nn.Module], precision: str, opti
         clock.wait()
         return clock.seconds(begin, end)
 
-    # the first one makes the optimizer's states
+    # the first step allocates the optimizer's states
     update()
     return update
 
 
 def _long(step: Callable[[], object]) -> Step:
-    """Seconds of a step that is repeated until it is long beside the marks around it."""
+    """Step that returns the seconds of `step`, averaged over enough repetitions to be long compared with the timer marks."""
     once = timed(step)
     for _ in range(2):
         once()

@@ -27,7 +27,7 @@ class DeviceTimer:
         self.is_gpu: Final = device.type == "cuda"
 
     def mark(self) -> Any:
-        """The moment when the device has done what it was told so far."""
+        """Mark at the completion of all work that has been submitted to the device."""
         if not self.is_gpu:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -35,12 +35,12 @@ class DeviceTimer:
         return event
 
     def wait(self) -> None:
-        """Returns once the device has done what it was told."""
+        """Waits until the device has completed all submitted work."""
         if self.is_gpu:
             torch.cuda.synchronize(self._device)
 
     def seconds(self, first: Any, second: Any) -> float:
-        """Between two marks that have passed."""
+        """Seconds between two marks that have completed."""
         return float(first.elapsed_time(second) * 1e-3 if self.is_gpu else second - first)
 
     def median_s(self, step: Callable[[], object], budget_s: float) -> float:

@@ -1,7 +1,7 @@
-"""What a GPU does by itself and with its neighbours. Probes run on ranks, and on a CPU as well, where times are the host's.
+"""Times of a GPU's computation, memory, copies and messages. The probes also run on a CPU, where times are the host's.
 
 Times are medians of rounds. A round lies between two marks on the device's own time line and repeats its work until it is long
-beside the marks; nothing waits for the device within one.
+compared with the marks; the host does not wait for the device within a round.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from scaleproof.validator.strategy.base import build_optimizer
 from scaleproof.validator.train.models.models import DTYPES as TRAINED_DTYPES
 from scaleproof.validator.train.models.models import build, loss
 
-# fp32 is also computed as tf32, on the same tensors
+# tf32 products use fp32 tensors
 DTYPES: Final = TRAINED_DTYPES | {"tf32": torch.float32, "fp16": torch.float16}
-# What facts call a device that is none.
+# Name of a device that is not a GPU, in `DeviceFacts`.
 CPU: Final = "CPU"
 _LEAST_ROUNDS: Final = 3
 _LAUNCHES: Final = 500
 _GRAPH_KERNELS: Final = 200
 _WARM_UP: Final = 2
-# Modules whose host time is measured: width, repetitions, and kernels of a linear layer with bias, GELU and layer norm: one
-# each forward; backward two products and a sum, one, and two.
+# Modules whose host time is measured: width, repetitions, and the number of kernels of a linear layer with bias, a GELU and a
+# layer norm: one each in the forward pass; in the backward pass two products and a sum, one, and two.
 _NARROW: Final = 8
 _MODULES: Final = 40
 _MODULE_KERNELS: Final = 3 + 6
 
 
 class DeviceFacts(TypedDict):
-    """What the device says of itself. capability: (major, minor) on NVIDIA's; (0, 0) on a CPU."""
+    """Properties that the device reports. capability: (major, minor) on NVIDIA GPUs; (0, 0) on a CPU."""
 
     name: str
     devices: int
@@ -53,7 +53,7 @@ class DeviceFacts(TypedDict):
 
 
 class MatmulTiming(TypedDict):
-    """Median seconds of an m × k by k × n product."""
+    """Median seconds of a product of an m × k and a k × n matrix."""
 
     precision: str
     m: int
@@ -63,7 +63,7 @@ class MatmulTiming(TypedDict):
 
 
 class MovedTiming(TypedDict):
-    """Median seconds in which `moved_bytes` are read or written, or sent."""
+    """Median seconds of reading or writing, or of sending, `moved_bytes`."""
 
     what: str
     moved_bytes: int
@@ -80,7 +80,7 @@ class LayerTiming(TypedDict):
 
 
 class OptimizerTiming(TypedDict):
-    """Median seconds of an optimizer's step."""
+    """Median seconds of an optimizer step."""
 
     optimizer: str
     parameters: int
@@ -88,8 +88,8 @@ class OptimizerTiming(TypedDict):
 
 
 class Launches(TypedDict):
-    """Host seconds per kernel of a bare operation (issue_s) and of modules with their backward pass (module_s); seconds from
-    one kernel of a graph to the next, with its own work (launch_s)."""
+    """Launch overheads: host seconds per kernel of a bare operation (issue_s) and of modules with their backward pass
+    (module_s); seconds from one kernel of a CUDA graph to the next, including the kernel (launch_s)."""
 
     issue_s: float
     module_s: float
@@ -97,22 +97,22 @@ class Launches(TypedDict):
 
 
 def facts() -> DeviceFacts:
-    """The rank's device."""
+    """Properties of the rank's device."""
     device = rank.here().device
     if device.type != "cuda":
         return {"name": CPU, "devices": 1, "capability": [0, 0], "processors": 1, "memory_bytes": 2**33}
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     return {
-        "name": found.name,
+        "name": properties.name,
         "devices": torch.cuda.device_count(),
-        "capability": [found.major, found.minor],
-        "processors": found.multi_processor_count,
-        "memory_bytes": found.total_memory,
+        "capability": [properties.major, properties.minor],
+        "processors": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
     }
 
 
 def matmuls(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], budget_s: float) -> list[MatmulTiming]:
-    """Products of random matrices, (m, n, k) each, within about `budget_s` seconds over all."""
+    """Times of products of random matrices of shapes (m, n, k), within about `budget_s` seconds in total."""
     clock, device = _clock()
     each_s = budget_s / (len(shapes) * len(precisions))
     result: list[MatmulTiming] = []
@@ -127,7 +127,7 @@ def matmuls(shapes: Sequence[tuple[int, int, int]], precisions: Sequence[str], b
 
 
 def memory(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
-    """One buffer copied to another (a read and a write), and added to another (two reads and a write)."""
+    """Times of copying a buffer to another (one read, one write) and of adding one to another (two reads, one write)."""
     clock, device = _clock()
     each_s = budget_s / (2 * len(sizes_bytes))
     result: list[MovedTiming] = []
@@ -141,7 +141,7 @@ def memory(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
 
 
 def launches() -> Launches:
-    """Kernels of one element: how fast the host issues them, and how fast a graph of them runs; the same on a CPU."""
+    """Overheads of launching kernels of one element, from the host and in a CUDA graph; launch_s equals issue_s on a CPU."""
     clock, device = _clock()
     x = torch.zeros(1, device=device)
     issued_s = []
@@ -157,7 +157,7 @@ def launches() -> Launches:
 
 
 def _module_s(clock: DeviceTimer, device: torch.device) -> float:
-    """Host seconds per kernel of modules and their backward pass, on tensors so small that kernels are shorter than that."""
+    """Host seconds per kernel of modules and their backward pass, on tensors so small that the host is the bottleneck."""
     units = [(nn.Linear(_NARROW, _NARROW), nn.GELU(), nn.LayerNorm(_NARROW)) for _ in range(_MODULES)]
     chain = nn.Sequential(*(module for unit in units for module in unit)).to(device)
     x = torch.zeros(_NARROW, _NARROW, device=device)
@@ -172,7 +172,7 @@ def _module_s(clock: DeviceTimer, device: torch.device) -> float:
 
 
 def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
-    """Between pinned memory of the host and the device, either way."""
+    """Times of copies between pinned host memory and the device, in both directions."""
     clock, device = _clock()
     each_s = budget_s / (2 * len(sizes_bytes))
     result: list[MovedTiming] = []
@@ -186,7 +186,7 @@ def host_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming
 
 
 def device_copies(sizes_bytes: Sequence[int], budget_s: float) -> list[MovedTiming]:
-    """From the first device to each other one that this process sees; nothing where there is none."""
+    """Times of copies from device 0 to every other device that this process sees; empty if there is none."""
     clock, device = _clock()
     others = range(1, torch.cuda.device_count()) if clock.is_gpu else range(0)
     each_s = budget_s / max(1, len(others) * len(sizes_bytes))
@@ -207,12 +207,12 @@ def point_to_point(sizes_bytes: Sequence[int], repetitions: int) -> list[MovedTi
 
 
 def allreduces(sizes_bytes: Sequence[int], repetitions: int) -> list[MovedTiming]:
-    """Times of summing a 32-bit float buffer over all ranks."""
+    """Times of an all-reduce of a 32-bit float buffer over all ranks."""
     return _exchanges("allreduce", lambda buffer: dist.all_reduce(buffer), sizes_bytes, repetitions, messages=1)
 
 
 def layers(model: Gpt | Mlp | ResNet, precision: str, samples: Sequence[int], budget_s: float) -> list[LayerTiming]:
-    """Times of every kind of layer of `model`, `budget_s` seconds per number of samples; the loss counts with the last."""
+    """Times of every kind of layer of `model`, `budget_s` seconds per number of samples; the last layer includes the loss."""
     clock, device = _clock()
     specs, dtype = model.build_layers(), DTYPES[precision]
     modules = [module.to(device, dtype) for module in build(model, range(len(specs)), seed=0)]
@@ -234,7 +234,7 @@ def layers(model: Gpt | Mlp | ResNet, precision: str, samples: Sequence[int], bu
 
 
 def optimizers(sizes: Sequence[int], precision: str, names: Sequence[str], budget_s: float) -> list[OptimizerTiming]:
-    """Times of optimizer steps over so many parameters, in tensors of 2²⁰ elements at most."""
+    """Times of optimizer steps over `sizes` parameters, in tensors of at most 2²⁰ elements."""
     clock, device = _clock()
     each_s = budget_s / (len(sizes) * len(names))
     result: list[OptimizerTiming] = []
@@ -256,7 +256,7 @@ def _clock() -> tuple[DeviceTimer, torch.device]:
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Whether products of 32-bit floats may be computed as tf32 meanwhile."""
+    """Sets whether products of 32-bit floats may be computed as tf32 within the context."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
@@ -277,7 +277,8 @@ def _graphed_s(clock: DeviceTimer, x: Tensor) -> float:
 def _exchanges(
     what: str, step: Callable[[Tensor], object], sizes_bytes: Sequence[int], repetitions: int, messages: int
 ) -> list[MovedTiming]:
-    """As many repetitions on every rank; each rank's median, of the slowest rank."""
+    """Seconds of `step` on buffers of `sizes_bytes`, per message: each rank's median over the repetitions, of the slowest
+    rank."""
     clock, device = _clock()
     result: list[MovedTiming] = []
     for size_bytes in sizes_bytes:
@@ -299,7 +300,7 @@ def _exchanges(
 
 
 def draw_batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Random inputs and targets of a model."""
+    """Random inputs and targets for a model."""
     if isinstance(model, Gpt):
         tokens = torch.randint(model.vocabulary, (2, samples, model.sequence), device=device)
         return tokens[0], tokens[1]
@@ -312,17 +313,18 @@ def draw_batch(model: Gpt | Mlp | ResNet, samples: int, device: torch.device, dt
 
 
 def passes_s(clock: DeviceTimer, modules: Sequence[nn.Module], inputs: Tensor, targets: Tensor) -> list[tuple[float, float]]:
-    """Forward and backward seconds of each module in one training step, the loss counted with the last.
+    """Forward and backward seconds of each module in one training step; the last module includes the loss.
 
-    The backward pass is one, as in training: where it passes from one module to the next is told by the gradient between them.
+    There is one backward pass, as in training: a hook on the gradient between two modules marks where one ends and the next
+    begins.
     """
     for module in modules:
         module.zero_grad()
     clock.wait()
     begun: dict[int, Any] = {}
 
-    def note(index: int) -> Callable[[Tensor], None]:
-        """What marks when the backward pass of a module begins."""
+    def begin_marker(index: int) -> Callable[[Tensor], None]:
+        """Hook that marks the beginning of a module's backward pass."""
 
         def mark(_: Tensor) -> None:
             begun[index] = clock.mark()
@@ -336,7 +338,7 @@ def passes_s(clock: DeviceTimer, modules: Sequence[nn.Module], inputs: Tensor, t
         if index == len(modules) - 1:
             x = loss(x, targets)
         else:
-            x.register_hook(note(index))
+            x.register_hook(begin_marker(index))
         marks.append(clock.mark())
     back = [clock.mark()]
     x.backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Reading batches: how long a worker takes to make one, as training does before each step's time is taken.
+"""Times of preparing batches, which a worker does before each timed training step.
 
 All ranks call the probe, and each gets all its points.
 """
@@ -15,13 +15,13 @@ from scaleproof.simulator.model import Gpt, Mlp, ResNet
 from scaleproof.simulator.scenario.schema import Scenario
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
-from scaleproof.validator.probe.peers import Together, named
+from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn
 from scaleproof.validator.train.data import worker_batches
 from scaleproof.validator.train.models.models import DTYPES
 
-# Data follows from the model and the batch; no cluster has a part in it.
+# Data depends on the model and the batch only; the schema requires some cluster.
 _CLUSTER: Final = {
     "node": {"devices": 1, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}},
     "device": {"name": "cpu", "peak": {"fp32": "1 GFLOP/s"}, "memory": "1 GiB", "memory_bandwidth": "1 GB/s"},
@@ -31,21 +31,21 @@ _CLUSTER: Final = {
 def loading(
     model: Gpt | Mlp | ResNet, samples: Sequence[int] = (8, 64), data: Path | None = None, budget_s: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Seconds in which every rank at once makes a batch of so many samples; of the slowest.
+    """Points of preparing a batch of `samples` samples on all ranks concurrently, of the slowest rank.
 
-    data: a file whose bytes are tokens, for a gpt; random data if not given.
+    data: a file whose bytes are tokens, for a gpt; random data if None.
     """
     what = f"{model.kind}, {'random' if data is None else f'from {data.name}'}"
 
-    def probe(peers: Together, budget_s: float) -> Iterable[Point]:
-        for count, found in by_size(partial(_step, model, data), samples, budget_s, peers):
-            yield found.point("loading", what, named(peers.ranks), peers.ranks, count, "samples")
+    def probe(peers: GroupPeers, budget_s: float) -> Iterable[Point]:
+        for count, taken in by_size(partial(_step, model, data), samples, budget_s, peers):
+            yield taken.point("loading", what, named(peers.ranks), peers.ranks, count, "samples")
 
     return groups_in_turn([range(here().ranks)], probe, budget_s)
 
 
 def _step(model: Gpt | Mlp | ResNet, data: Path | None, samples: int) -> Step:
-    """Makes the next batch."""
+    """Step that prepares the next batch."""
     scenario = Scenario.model_validate(
         {
             "name": "loading",

@@ -1,7 +1,7 @@
-"""Messages between two ranks: alone, many in a row, both ways at once, behind others; and of many ranks to one.
+"""Message times between two ranks (alone, in a stream, in both directions, behind a stream) and from many ranks to one.
 
-All ranks call a probe, and each gets all its points. Pairs take their turns, so that none is measured beside another; points
-come in the order of pairs where these are in the order of their first ranks.
+All ranks call a probe, and each gets all its points. Pairs are probed one after the other, so that they do not disturb one
+another; points are in the order of the pairs if these are sorted by first rank.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from torch import Tensor
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Samples, Step, by_size, repeat, timed
 from scaleproof.validator.probe.pairs import RankPair
-from scaleproof.validator.probe.peers import Together, Two, named
+from scaleproof.validator.probe.peers import GroupPeers, PairPeers, named
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn, pairs_in_turn
 from scaleproof.validator.strategy.layout.messages import receive, send, wait_all
 
 _SMALL_BYTES: Final = 4
-# Messages that are sent in a row.
+# Messages sent in a row.
 _IN_A_ROW: Final = 16
 
 
 def messages(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """One-way times of messages ("send"): half of what one takes there and back. Sizes that a pair has no time for are left
-    out. budget_s: for all pairs."""
+    """Points of one-way message times ("send"), half of a round trip. Sizes that do not fit into a pair's time are left out.
+    budget_s: seconds for all pairs."""
 
     def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
         step = partial(_step, round_trip(pair.first, pair.second), parts=2)
-        for size, samples in by_size(step, sizes_bytes, budget_s, Two(pair.first, pair.second)):
+        for size, samples in by_size(step, sizes_bytes, budget_s, PairPeers(pair.first, pair.second)):
             yield _point("send", pair, size, samples)
 
     return pairs_in_turn(pairs, probe, budget_s)
 
 
 def streams(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """Seconds from one message to the next ("stream") at the second rank of a pair, where the first sends many and
-    waits for none."""
+    """Points of seconds from one message to the next ("stream") at the second rank of a pair, if the first sends many without
+    waiting."""
 
     def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
-        # whoever receives can tell
-        peers = Two(pair.second, pair.first)
+        # the receiver measures
+        peers = PairPeers(pair.second, pair.first)
         for size, samples in by_size(lambda size: _stream(pair, _buffer(size)), sizes_bytes, budget_s, peers):
             yield _point("stream", pair, size, samples, messages=_IN_A_ROW)
 
@@ -54,44 +54,45 @@ def streams(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: flo
 
 
 def loaded(pairs: Sequence[RankPair], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """What other messages on the link do to one, for each of their sizes.
+    """Points of messages on a link with other traffic, by size of that traffic.
 
-    "exchange": seconds until two ranks that send one another a message at once both have the other's, which is as long as one
-    takes where the link is full duplex. "send behind a stream": one-way seconds of 4 bytes that are sent right after a message
-    the same way (`stream_bytes`), beside those of 4 bytes alone (`alone_s`); the answer goes the other way, and is taken to
-    take as long as alone.
+    "exchange": seconds until two ranks that send each other a message concurrently both have received, which equals the time of
+    one message on a full-duplex link. "send behind a stream": one-way seconds of 4 bytes sent right after a message in the same
+    direction (`stream_bytes`), and of 4 bytes alone (`alone_s`); the reply in the other direction is assumed to take as long as
+    alone.
     """
 
     def probe(pair: RankPair, budget_s: float) -> Iterable[Point]:
-        peers, each_s = Two(pair.first, pair.second), budget_s / 3
+        peers, each_s = PairPeers(pair.first, pair.second), budget_s / 3
         small = repeat(_step(round_trip(pair.first, pair.second), _SMALL_BYTES, parts=2), each_s, peers)
         alone_s = statistics.median(small.seconds)
         for size, samples in by_size(lambda size: timed(partial(_exchange, pair, *_buffers(size))), sizes_bytes, each_s, peers):
             yield _point("exchange", pair, size, samples)
         for size, samples in by_size(lambda size: _behind(pair, _buffer(size)), sizes_bytes, each_s, peers):
-            behind = samples._replace(seconds=tuple(max(one - alone_s, 0.0) for one in samples.seconds))
+            behind = samples._replace(seconds=tuple(max(second - alone_s, 0.0) for second in samples.seconds))
             yield _point("send behind a stream", pair, _SMALL_BYTES, behind, stream_bytes=size, alone_s=alone_s)
 
     return pairs_in_turn(pairs, probe, budget_s)
 
 
 def incast(groups: Sequence[Sequence[int]], sizes_bytes: Sequence[int], budget_s: float) -> list[dict[str, Any]]:
-    """Seconds from when the first rank of a group asks all others for a message each ("incast") to when it has them.
+    """Points of seconds from when the first rank of a group requests a message from each other rank until it has all
+    ("incast").
 
-    size: of each message. The number of `senders` is told.
+    A point's size is that of each message; its numbers include the number of `senders`.
     """
 
-    def probe(peers: Together, budget_s: float) -> Iterable[Point]:
+    def probe(peers: GroupPeers, budget_s: float) -> Iterable[Point]:
         receiver, *senders = peers.ranks
         where = f"{named(senders)} to {named([receiver])}"
-        for size, samples in by_size(partial(_step, partial(_ask, peers.ranks)), sizes_bytes, budget_s, peers):
+        for size, samples in by_size(partial(_step, partial(_request, peers.ranks)), sizes_bytes, budget_s, peers):
             yield samples.point("message", "incast", where, peers.ranks, size, "bytes", senders=len(senders))
 
     return groups_in_turn(groups, probe, budget_s)
 
 
 def round_trip(first: int = 0, second: int = 1) -> Callable[[Tensor], None]:
-    """What sends a buffer from one rank to another and back; both call it."""
+    """Function that sends a buffer from one rank to another and back; both ranks call it."""
     begins = dist.get_rank() == first
 
     def send_and_return(buffer: Tensor) -> None:
@@ -112,7 +113,7 @@ def _point(what: str, pair: RankPair, size: int, samples: Samples, **numbers: fl
 
 
 def _step(send_all: Callable[[Tensor], object], size_bytes: int, parts: int = 1) -> Step:
-    """A repetition with a buffer of its own."""
+    """Step that calls `send_all` with a buffer of its own."""
     return timed(partial(send_all, _buffer(size_bytes)), parts)
 
 
@@ -126,13 +127,13 @@ def _buffers(size_bytes: int) -> tuple[Tensor, Tensor]:
 
 def _exchange(pair: RankPair, leaving: Tensor, arriving: Tensor) -> None:
     other = pair.second if here().rank == pair.first else pair.first
-    # what arrives has its place before anything leaves
+    # post the receive first, so that the arriving message has its buffer
     receives = dist.P2POp(dist.irecv, arriving, other)
     wait_all(dist.batch_isend_irecv([receives, dist.P2POp(dist.isend, leaving, other)]))
 
 
 def _stream(pair: RankPair, buffer: Tensor) -> Step:
-    """The time between the first message's arrival and the last's, over those after the first; nothing at the sender."""
+    """Step that returns seconds per message from the first arrival to the last; 0 at the sender."""
     go = _buffer(1)
     if here().rank == pair.first:
 
@@ -142,20 +143,20 @@ def _stream(pair: RankPair, buffer: Tensor) -> Step:
             return 0.0
 
         return begin_all
-    coming: list[dist.Work] = []
-    wait_for_rest = timed(lambda: wait_all(coming[1:]), parts=_IN_A_ROW - 1)
+    arriving: list[dist.Work] = []
+    wait_for_rest = timed(lambda: wait_all(arriving[1:]), parts=_IN_A_ROW - 1)
 
     def receive_all() -> float:
         dist.send(go, pair.first)
-        coming[:] = [receive(buffer, pair.first) for _ in range(_IN_A_ROW)]
-        coming[0].wait()
+        arriving[:] = [receive(buffer, pair.first) for _ in range(_IN_A_ROW)]
+        arriving[0].wait()
         return wait_for_rest()
 
     return receive_all
 
 
 def _behind(pair: RankPair, stream: Tensor) -> Step:
-    """There and back behind a long message."""
+    """Step that returns the seconds of a small round trip behind a long message."""
     go_and_return = _step(round_trip(pair.first, pair.second), _SMALL_BYTES)
     begin, other = (send, pair.second) if here().rank == pair.first else (receive, pair.first)
 
@@ -168,8 +169,8 @@ def _behind(pair: RankPair, stream: Tensor) -> Step:
     return repetition
 
 
-def _ask(ranks: Sequence[int], buffer: Tensor) -> None:
-    """The first rank asks all others, and receives from all."""
+def _request(ranks: Sequence[int], buffer: Tensor) -> None:
+    """The first rank requests a message from each other rank and receives them all."""
     go, receiver = _buffer(1), ranks[0]
     if here().rank == receiver:
         wait_all([send(go, sender) for sender in ranks[1:]])

@@ -1,4 +1,4 @@
-"""Computation and communication at once: how much longer each takes than alone.
+"""Slowdown of computation and communication that overlap.
 
 All ranks call the probe, and each gets all its points.
 """
@@ -18,11 +18,11 @@ from torch.futures import Future
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Samples, Step, repeat, timed
 from scaleproof.validator.probe.device_timer import DeviceTimer
-from scaleproof.validator.probe.peers import Together, named
+from scaleproof.validator.probe.peers import GroupPeers, named
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn
 
-# What goes on beside what is timed takes so much longer, alone, that it lasts until the end.
+# The background work lasts this many times as long as the timed work, so that it does not end first.
 _OUTLASTS: Final = 3.0
 _MOST_AT_ONCE: Final = 200
 
@@ -30,23 +30,24 @@ _MOST_AT_ONCE: Final = 200
 def overlap(
     groups: Sequence[Sequence[int]], size_bytes: int = 2**22, side: int = 256, budget_s: float = 4.0
 ) -> list[dict[str, Any]]:
-    """Matrix products beside an allreduce of 32-bit floats ("compute", in flops), and an allreduce beside products
-    ("communication", in bytes): the seconds of one beside the other, and the medians `alone_s` and `together_s`.
+    """Points of matrix products overlapped with all-reduces of 32-bit floats ("compute", in flops) and of an all-reduce
+    overlapped with products ("communication", in bytes): seconds while overlapped, and the medians `alone_s` and `together_s`.
 
-    groups: ranks that sum together; all of one compute and sum at once.
+    groups: ranks that reduce together; all ranks of a group compute and communicate concurrently.
     """
 
-    def probe(peers: Together, budget_s: float) -> list[Point]:
+    def probe(peers: GroupPeers, budget_s: float) -> list[Point]:
         return _Probe(peers, size_bytes, side, budget_s).points()
 
-    # how much is computed follows from what was measured, and would be another in each round
+    # the amount of computation follows from measured times, and would differ between rounds
     return groups_in_turn(groups, probe, budget_s, rounds=1)
 
 
 class _Probe:
-    """Products and sums of one group, each a quarter of the time: alone, and beside the other."""
+    """Matrix products and all-reduces of one group: each alone and each overlapped with the other, a quarter of the time
+    each."""
 
-    def __init__(self, peers: Together, size_bytes: int, side: int, budget_s: float) -> None:
+    def __init__(self, peers: GroupPeers, size_bytes: int, side: int, budget_s: float) -> None:
         device = here().device
         self.peers, self.each_s = peers, budget_s / 4
         self.clock = DeviceTimer(device)
@@ -57,13 +58,15 @@ class _Probe:
         once_s = statistics.median(self.repeated(timed(partial(self.multiply, 1))).seconds)
         sum_alone = self.repeated(timed(self.sum))
         sum_s = statistics.median(sum_alone.seconds)
-        # as long as a sum, and so long that a sum ends first
+        # products that last as long as an all-reduce, and products that outlast it
         short, long = (max(1, min(_MOST_AT_ONCE, math.ceil(ratio * sum_s / once_s))) for ratio in (1.0, _OUTLASTS))
         sums = max(1, min(_MOST_AT_ONCE, math.ceil(_OUTLASTS * short * once_s / sum_s)))
         computed_alone = self.repeated(timed(partial(self.multiply, short)))
         return [
-            self.point("compute", short * 2.0 * len(self.left) ** 3, "flops", computed_alone, self.compute_beside(short, sums)),
-            self.point("communication", self.buffer.nbytes, "bytes", sum_alone, self.sum_beside(long)),
+            self.point(
+                "compute", short * 2.0 * len(self.left) ** 3, "flops", computed_alone, self.compute_overlapped(short, sums)
+            ),
+            self.point("communication", self.buffer.nbytes, "bytes", sum_alone, self.sum_overlapped(long)),
         ]
 
     def repeated(self, step: Step) -> Samples:
@@ -80,26 +83,26 @@ class _Probe:
         work: dist.Work = dist.all_reduce(self.buffer, group=self.peers.group, async_op=True)
         return work
 
-    def compute_beside(self, products: int, sums: int) -> Samples:
-        """Products, while so many sums go on."""
+    def compute_overlapped(self, products: int, sums: int) -> Samples:
+        """Times of `products` matrix products while `sums` all-reduces are in progress."""
         compute = timed(partial(self.multiply, products))
 
         def repetition() -> float:
-            going_on = [self.begin_sum() for _ in range(sums)]
+            in_progress = [self.begin_sum() for _ in range(sums)]
             seconds = compute()
-            for work in going_on:
+            for work in in_progress:
                 work.wait()
             return seconds
 
         return self.repeated(repetition)
 
-    def sum_beside(self, products: int) -> Samples:
-        """A sum, while so many products go on."""
+    def sum_overlapped(self, products: int) -> Samples:
+        """Times of an all-reduce while `products` matrix products are computed."""
 
         def repetition() -> float:
             self.clock.wait()
             begin = self.clock.mark()
-            # whoever computes meanwhile does not see when it ends
+            # this thread computes meanwhile, so a callback marks the end
             ended: Future[Any] = self.begin_sum().get_future().then(lambda _: self.clock.mark())
             self.multiply(products)
             end = ended.wait()
@@ -108,7 +111,7 @@ class _Probe:
 
         return self.repeated(repetition)
 
-    def point(self, what: str, size: float, unit: str, alone: Samples, beside: Samples) -> Point:
-        alone_s, together_s = (statistics.median(samples.seconds) for samples in (alone, beside))
+    def point(self, what: str, size: float, unit: str, alone: Samples, overlapped: Samples) -> Point:
+        alone_s, together_s = (statistics.median(samples.seconds) for samples in (alone, overlapped))
         where, ranks = named(self.peers.ranks), self.peers.ranks
-        return beside.point("overlap", what, where, ranks, size, unit, alone_s=alone_s, together_s=together_s)
+        return overlapped.point("overlap", what, where, ranks, size, unit, alone_s=alone_s, together_s=together_s)

@@ -1,7 +1,7 @@
-"""Pairs: which ranks are probed with one another, and of what class their links are.
+"""Choice of the pairs of ranks to probe, and the classes of their links.
 
-Alike pairs are compared, and one link that is slower than others of its class is odd: so classes follow from where ranks are,
-and every end of a class has its turn.
+Links of the same class are compared, and a link that is slower than others of its class is an outlier. Classes follow from
+where ranks are placed, and every end of a class is probed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ SAME_SOCKET: Final = "same socket"
 SAME_NODE: Final = "same node"
 SAME_LEAF: Final = "same leaf"
 ACROSS: Final = "across"
-# Up to so many pairs all are probed: those of eight ranks.
+# If there are at most this many pairs, all are probed: those of eight ranks.
 MOST_PAIRS: Final = 28
-# Of more pairs as many as it takes to have each end so often; odd ends are told from odd links by two.
+# Pairs per end, if there are more; two distinguish a slow end from a slow link.
 _TOUCHES: Final = 2
 _CPUS: Final = Path("/sys/devices/system/cpu")
 
 
 class RankPair(NamedTuple):
-    """Two ranks and the class of what joins them."""
+    """Two ranks and the class of the link between them."""
 
     first: int
     second: int
@@ -35,7 +35,7 @@ class RankPair(NamedTuple):
 
 
 class RankPlace(NamedTuple):
-    """Where a rank is. leaf: the switch that its node is attached to. socket: of its cores; None where it may use several."""
+    """Placement of a rank. leaf: the switch that its node is attached to. socket: of its cores; None if it may use several."""
 
     node: int
     leaf: int = 0
@@ -43,14 +43,14 @@ class RankPlace(NamedTuple):
 
 
 def places(nodes_of_ranks: Sequence[int], cluster: Cluster, sockets: Sequence[int | None] = ()) -> list[RankPlace]:
-    """Where each rank is, as the cluster is described. sockets: of each rank, as `socket` tells them; none if not given."""
+    """Placement of each rank according to the cluster. sockets: one per rank, from `socket`; all unknown if empty."""
     leaves = leaves_of_nodes(cluster)
     known = sockets or [None] * len(nodes_of_ranks)
     return [RankPlace(node, leaves[node], socket) for node, socket in zip(nodes_of_ranks, known, strict=True)]
 
 
 def leaves_of_nodes(cluster: Cluster) -> list[int]:
-    """The number of the switch that each node is attached to; a node that is attached to none has one of its own."""
+    """Number of the switch that each node is attached to; a node without a switch has a number of its own."""
     if cluster.network is None:
         return [0] * cluster.nodes
     topology = cluster.network.topology
@@ -60,19 +60,20 @@ def leaves_of_nodes(cluster: Cluster) -> list[int]:
 
 
 def socket(cpus: Iterable[int] | None = None, folder: Path = _CPUS) -> int | None:
-    """The socket of the cores that this process may use, or of others; None where those are of several, or nobody can tell."""
+    """Socket of the cores that this process may use, or of `cpus`; None if they are on several sockets or it cannot be
+    determined."""
     allowed = cpus if cpus is not None else os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     try:
-        found = {int((folder / f"cpu{cpu}" / "topology" / "physical_package_id").read_text()) for cpu in allowed}
+        sockets = {int((folder / f"cpu{cpu}" / "topology" / "physical_package_id").read_text()) for cpu in allowed}
     except (OSError, ValueError):
         return None
-    return found.pop() if len(found) == 1 else None
+    return sockets.pop() if len(sockets) == 1 else None
 
 
 def choose(where: Sequence[RankPlace], most: int = MOST_PAIRS) -> list[RankPair]:
-    """All pairs where they are few, else of each class some that have every end twice where there are as many; in order.
+    """All pairs if there are at most `most`, otherwise per class enough pairs that every end occurs twice if possible; sorted.
 
-    Ends are ranks within nodes, and nodes between them.
+    Ends are ranks for pairs within a node, and nodes for pairs between nodes.
     """
     ranks = range(len(where))
     if len(where) * (len(where) - 1) // 2 <= most:
@@ -81,7 +82,7 @@ def choose(where: Sequence[RankPlace], most: int = MOST_PAIRS) -> list[RankPair]
     for rank in ranks:
         on[where[rank].node].append(rank)
     within = itertools.chain.from_iterable(itertools.combinations(members, 2) for members in on.values())
-    # between two nodes any two of their ranks do, and two such pairs where there are only these nodes
+    # between two nodes any two of their ranks will do; two such pairs in case there are only these two nodes
     between = dict.fromkeys(
         (on[a][(b + turn) % len(on[a])], on[b][(a + turn) % len(on[b])])
         for a, b in itertools.combinations(sorted(on), 2)
@@ -92,20 +93,21 @@ def choose(where: Sequence[RankPlace], most: int = MOST_PAIRS) -> list[RankPair]
         group = group_of(where[a], where[b])
         classes[group].append(RankPair(min(a, b), max(a, b), group))
     ends = {SAME_LEAF: [place.node for place in where], ACROSS: [place.node for place in where]}
-    return sorted(pair for group, alike in classes.items() for pair in _some(alike, ends.get(group, ranks)))
+    return sorted(pair for group, members in classes.items() for pair in _covering(members, ends.get(group, ranks)))
 
 
 def group_of(one: RankPlace, other: RankPlace) -> str:
-    """The class of what joins two places."""
+    """Class of the link between two placements."""
     if one.node != other.node:
         return SAME_LEAF if one.leaf == other.leaf else ACROSS
     return SAME_SOCKET if one.socket is not None and one.socket == other.socket else SAME_NODE
 
 
-def _some(alike: Sequence[RankPair], end_of: Sequence[int]) -> Iterator[RankPair]:
-    """Pairs of a class, until each end has its touches, or there are no more of it; always with the end that had fewest."""
+def _covering(pairs: Sequence[RankPair], end_of: Sequence[int]) -> Iterator[RankPair]:
+    """Pairs of a class until each end occurs `_TOUCHES` times or no pair is left; the partner with the fewest occurrences
+    first."""
     of_end: defaultdict[int, dict[RankPair, int]] = defaultdict(dict)
-    for pair in alike:
+    for pair in pairs:
         one, other = end_of[pair.first], end_of[pair.second]
         of_end[one][pair], of_end[other][pair] = other, one
     touched: Counter[int] = Counter()

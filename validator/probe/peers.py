@@ -1,7 +1,7 @@
-"""Peers: the ranks that take part in a probe, and how all of them go by the same numbers.
+"""Ranks that take part in a probe, and how they come to use the same numbers.
 
-Ranks that repeat something together must do so equally often. They settle on the same times after every few repetitions, and
-each decides by those alone.
+Ranks that repeat a collective or a message exchange must repeat it equally often. They agree on the same times after every
+batch of repetitions, and each decides on these times only.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from scaleproof.validator.probe.points import Point
 
 
 class Peers(Protocol):
-    """Those who take part. All of them call the same, in the same order."""
+    """Ranks that take part in a probe. All of them call the same methods in the same order."""
 
     def settle(self, own: Sequence[float]) -> list[float]:
-        """The same numbers on all of them, in place of each one's own; of times those that count."""
+        """The same numbers on all ranks, in place of each rank's own; of times, the ones that count."""
 
     def total(self, own: float) -> float:
-        """The sum over all of them, on each."""
+        """Sum over all ranks, on each of them."""
 
 
 class SingleRank:
-    """A rank by itself, whatever others do meanwhile."""
+    """A rank that probes independently of the others."""
 
     def settle(self, own: Sequence[float]) -> list[float]:
         return list(own)
@@ -42,8 +42,8 @@ class SingleRank:
 
 
 @dataclass(frozen=True)
-class Two:
-    """Two ranks that need no process group of their own. The first one's times count."""
+class PairPeers:
+    """Two ranks that need no process group. The first rank's times count."""
 
     first: int
     second: int
@@ -67,8 +67,8 @@ class Two:
 
 
 @dataclass(frozen=True)
-class Together:
-    """The ranks of a process group, of all ranks where there is none. Each time is the slowest one's."""
+class GroupPeers:
+    """Ranks of a process group; None stands for the group of all ranks. The slowest rank's times count."""
 
     ranks: tuple[int, ...]
     group: dist.ProcessGroup | None = None
@@ -88,11 +88,11 @@ ALONE: Final = SingleRank()
 
 
 @contextmanager
-def together(groups: Sequence[Sequence[int]]) -> Iterator[list[Together | None]]:
-    """Each group's ranks as peers while the context lasts, None on other ranks; all ranks enter it, and leave it together."""
+def peer_groups(groups: Sequence[Sequence[int]]) -> Iterator[list[GroupPeers | None]]:
+    """Each group's ranks as peers within the context, None on other ranks; all ranks enter and leave the context."""
     everybody = tuple(range(here().ranks))
     made: list[Any] = [None if tuple(ranks) == everybody else dist.new_group(list(ranks)) for ranks in groups]
-    yield [Together(tuple(ranks), group) if here().rank in ranks else None for ranks, group in zip(groups, made, strict=True)]
+    yield [GroupPeers(tuple(ranks), group) if here().rank in ranks else None for ranks, group in zip(groups, made, strict=True)]
     wait_for_all()
     for ranks, group in zip(groups, made, strict=True):
         if group is not None and here().rank in ranks:
@@ -100,20 +100,20 @@ def together(groups: Sequence[Sequence[int]]) -> Iterator[list[Together | None]]
 
 
 def wait_for_all() -> None:
-    """Returns once all ranks are here. Who waits tells so, and is not taken for one that hangs."""
+    """Waits for all ranks. The status says so, so that a waiting rank is not taken for one that hangs."""
     here().status.enter(Phase.SYNCHRONISE)
-    Together(()).settle([0.0])
+    GroupPeers(()).settle([0.0])
     here().status.enter(status_board.BETWEEN_PHASES)
 
 
 def collected(own: Sequence[Point]) -> list[dict[str, Any]]:
-    """The points that all ranks give, in rank order, as plain data on every rank."""
-    everyones: list[list[dict[str, Any]]] = exchange([point.plain() for point in own])
-    return [plain for points in everyones for plain in points]
+    """Points of all ranks in rank order, as plain data, on every rank."""
+    by_rank: list[list[dict[str, Any]]] = exchange([point.plain() for point in own])
+    return [plain for points in by_rank for plain in points]
 
 
 def named(ranks: Sequence[int]) -> str:
-    """'rank 3', 'ranks 0-3', 'ranks 0, 2, 5'."""
+    """Ranks as text: 'rank 3', 'ranks 0-3', 'ranks 0, 2, 5'."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if tuple(ranks) == tuple(range(ranks[0], ranks[0] + len(ranks))):

@@ -1,4 +1,4 @@
-"""Points: what probes have measured, one row each, as tables that anybody can fit again."""
+"""Measured points of probes, one row each, and their tables, from which a cluster can be fitted again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.simulator.run.run import write_aside
 
-# Why a probe did not repeat any further.
+# Reasons for which a probe stopped repeating.
 NARROW: Final = "narrow"
 TIME: Final = "time"
 FAILED: Final = "failed"
@@ -26,15 +26,15 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class Point:
-    """One thing that was timed, at one size.
+    """Times of one probe at one size.
 
-    probe: matmul | memory | launch | host_copy | optimizer | layer | message | collective | overlap | update | loading.
-    what: what was timed, such as "fp32 512x512x512", "all_reduce" or "send". where: by whom, such as "rank 0 to rank 3".
-    group: its class, such as "same socket" or "across" of messages, "4 ranks on 4 nodes" of collectives; "" else. size: of
-    what `unit` says, which is bytes, flops, samples, parameters or kernels. seconds: one per repetition after the warm-up, of
-    the slowest rank where several take part. stopped: "narrow" where the interval of the median is narrow enough, "time" where
-    its time or its repetitions were spent, "failed: why". cores_busy: cores that all its ranks together kept busy meanwhile.
-    numbers: what else.
+    probe: matmul | memory | launch | host_copy | optimizer | layer | message | collective | overlap | update | loading. what:
+    what was timed, such as "fp32 512x512x512", "all_reduce" or "send". where: the ranks, such as "rank 0 to rank 3". group:
+    class, such as "same socket" or "across" for messages, "4 ranks on 4 nodes" for collectives; "" otherwise. size: in `unit`,
+    which is bytes, flops, samples, parameters or kernels. seconds: one per repetition after the warm-up, of the slowest rank if
+    several take part. stopped: "narrow" if the interval of the median is narrow enough, "time" if the time or the number of
+    repetitions was exhausted, "failed: why" otherwise. cores_busy: cores that all its ranks together kept busy. numbers:
+    further numbers by name.
     """
 
     probe: str
@@ -51,21 +51,21 @@ class Point:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
-        """From what `plain` made."""
+        """The point with the data that `plain` returned."""
         return cls(**{**plain, "ranks": tuple(plain["ranks"]), "seconds": tuple(plain["seconds"])})
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON."""
+        """The point as data for JSON."""
         return asdict(self)
 
     @property
     def median_s(self) -> float:
-        """Median seconds of a repetition. At least one must have been made."""
+        """Median seconds of a repetition. Needs at least one."""
         return statistics.median(self.seconds)
 
 
 def write(points: Iterable[Point], path: Path) -> None:
-    """Writes points as a Parquet table, in one piece or not at all."""
+    """Writes points as a Parquet table, atomically."""
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -79,32 +79,32 @@ def write(points: Iterable[Point], path: Path) -> None:
 
 
 def read(path: Path) -> list[Point]:
-    """The points of a table. Raises InputError where the file is none, is damaged or holds times that cannot be."""
+    """Reads the points of a table. Raises InputError if the file cannot be read, is damaged, or has invalid sizes or times."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         rows = pq.read_table(io.BytesIO(path.read_bytes())).to_pylist()
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; give a table of points") from None
+        raise InputError(f"{path}: {error.strerror or error}; give a table of points that calibrate wrote") from None
     except pa.ArrowException:
-        raise InputError(f"{path}: not a Parquet file; give a table of points, as calibrate writes it") from None
+        raise InputError(f"{path}: not a Parquet file; give a table of points that calibrate wrote") from None
     return [_point(path, number, row) for number, row in enumerate(rows, start=1)]
 
 
 def _point(path: Path, number: int, row: Mapping[str, Any]) -> Point:
     missing = [name for name in _COLUMNS if row.get(name) is None]
     if missing:
-        raise InputError(f"{path}: row {number} has no {', '.join(missing)}; give a table of points, as calibrate writes it")
+        raise InputError(f"{path}: row {number} has no {', '.join(missing)}; give a table of points that calibrate wrote")
     try:
         point = Point.of({name: row[name] for name in _COLUMNS} | {"numbers": json.loads(row["numbers"])})
         sound = math.isfinite(point.size) and point.size >= 0 and _are_times(point.seconds)
     except (TypeError, ValueError):
         sound = False
     if not sound:
-        raise InputError(f"{path}: row {number} is no point: sizes and seconds are numbers of 0 or more; leave it out")
+        raise InputError(f"{path}: row {number} is not a valid point: sizes and seconds must be 0 or more; remove the row")
     return point
 
 
 def _are_times(seconds: Sequence[float]) -> bool:
-    return all(math.isfinite(one) and one >= 0 for one in seconds)
+    return all(math.isfinite(second) and second >= 0 for second in seconds)

@@ -1,4 +1,4 @@
-"""What a parameter server does: summing gradients and updating parameters, as the servers in `validator.strategy` do.
+"""Update times of a parameter server, which sums gradients and updates parameters as the servers in `validator.strategy` do.
 
 All ranks call the probe, and each gets all its points.
 """
@@ -16,7 +16,7 @@ from torch import nn
 from scaleproof.simulator.cluster.device.device import Optimizer
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe.adaptive import Step, by_size, timed
-from scaleproof.validator.probe.peers import Together
+from scaleproof.validator.probe.peers import GroupPeers
 from scaleproof.validator.probe.points import Point
 from scaleproof.validator.probe.turns import groups_in_turn
 from scaleproof.validator.strategy.base import build_optimizer
@@ -28,10 +28,10 @@ _LEARNING_RATE: Final = 1e-3
 def updates(
     workers: Sequence[int], optimizers: Sequence[Optimizer], sizes: Sequence[int], budget_s: float
 ) -> list[dict[str, Any]]:
-    """Seconds of an update on rank 0, while the others wait, by parameters: the sum of so many `workers`' gradients, and a step
-    of the optimizer."""
+    """Points of server updates on rank 0, while the other ranks wait, by number of parameters: the sum of the gradients of
+    `workers` workers, and an optimizer step."""
 
-    def probe(peers: Together, budget_s: float) -> Iterable[Point]:
+    def probe(peers: GroupPeers, budget_s: float) -> Iterable[Point]:
         for name, count in itertools.product(optimizers, workers):
             what = f"{name} of {count} {'gradient' if count == 1 else 'gradients'}"
             each_s = budget_s / len(optimizers) / len(workers)
@@ -42,7 +42,7 @@ def updates(
 
 
 class _ServerShard:
-    """Parameters and the gradients that workers have for them."""
+    """Parameters of one server and the workers' gradients for them."""
 
     def __init__(self, optimizer: Optimizer, size: int, workers: int) -> None:
         device = here().device
@@ -51,7 +51,7 @@ class _ServerShard:
         self._optimizer = build_optimizer(optimizer, [self.value], _LEARNING_RATE)
 
     def update(self) -> None:
-        """By the mean of the gradients, the first of which it is left in."""
+        """Steps the optimizer with the mean of the gradients, which replaces the first gradient."""
         total = self.gradients[0]
         for gradient in self.gradients[1:]:
             total.add_(gradient)

@@ -1,1 +1,1 @@
-"""TODO: validator.published."""
+"""Scoring of predictions against published measurements, table by table."""

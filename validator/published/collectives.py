@@ -1,4 +1,4 @@
-"""Lines of nccl-tests as published, predicted: from the shipped cluster of that name, else from the row's own columns."""
+"""Predictions of published nccl-tests lines, on the shipped cluster of that name, or on one built from the row's columns."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from scaleproof.validator.published.score import Prediction
 
 Row = Mapping[str, str]
 
-# Systems by a word of their name; the row's GPU must be of the cluster's generation, or the row's own columns count.
+# Shipped clusters by a word of the system's name, used if the row's GPU is of the cluster's generation.
 _SYSTEMS: Final = {
     "p4d.24xlarge": "aws-p4d", "p4de.24xlarge": "aws-p4de", "p6-b200": "aws-p6-b200", "coreweave gb200": "coreweave-gb200",
     "a3-mega": "gcp-a3-mega", "a3 mega": "gcp-a3-mega", "gcp n1": "gcp-n1-v100", "h200 node": "h200-node",
     "jean zay": "jean-zay-v100", "nebius": "nebius-h100", "bm.gpu.h100": "oci-h100", "vultr": "vultr-b200",
 }  # fmt: skip
-# The usual system of a generation, whose fit-out stands in for what a row does not state.
+# The usual system of a generation, for what a row does not state.
 _USUAL: Final[dict[Generation, str]] = {
     "volta": "jean-zay-v100", "ampere": "selene-a100", "hopper": "dgx-h100", "blackwell": "vultr-b200",
 }  # fmt: skip
-# NVLink per GPU and direction, GB/s, from the data sheets; a name not listed has its generation's.
+# NVLink per GPU and direction, GB/s, from the data sheets; other GPUs have the value of their generation.
 _NVLINK_GBps: Final = {"P100": 80, "V100": 150, "A800": 200, "H800": 200, "GB200": 900, "GB300": 900, "B200": 900, "H20": 450}
-_PCIE_GBps: Final = {"volta": 15.75, "ampere": 31.5, "hopper": 63.0, "blackwell": 63.0}  # generation 3, 4, 5, 5; 16 lanes
+_PCIE_GBps: Final = {"volta": 15.75, "ampere": 31.5, "hopper": 63.0, "blackwell": 63.0}  # generation 3, 4, 5, 5; x16
 _CARD_GBITps: Final = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
 _FASTEST_CARD_Bps: Final = 800e9 / 8
 _RATE: Final = re.compile(
     r"(?:(?P<count>\d{1,4})\s*[x×*]\s*)?(?:[A-Z]DR\s*)?(?P<rate>\d{1,6}(?:\.\d+)?)\s*(?P<unit>[TG])(?P<kind>B|b|ig)?(?:E|ps|it)?\b",
 )
-# What a collective called from PyTorch takes beyond NCCL's own time. Fitted, on the calibration subset alone.
+# Overhead of a collective called from PyTorch beyond NCCL's own time. Fitted, on the calibration subset alone.
 _PYTORCH_S: Final = 23.7e-6
 _PYTORCH_SUBSET: Final = "all_reduce from PyTorch on one node of eight H200, below 1 MiB"
 _MOST_RANKS: Final = 10_000_000
@@ -50,7 +50,7 @@ CALIBRATION: Final = (NCCL_CALIBRATION, _PYTORCH_SUBSET)
 
 
 def predict(row: Row) -> Prediction:
-    """The time of one line. What cannot be predicted, or has no time, is skipped with its reason."""
+    """Predicted time of one line. Lines that cannot be predicted, or have no time, are skipped with the reason."""
     system = row.get("instance_or_system") or "not named"
     try:
         size_bytes, ranks = int(float(row["size_bytes"])), int(float(row["n_gpus"]))
@@ -74,18 +74,18 @@ def predict(row: Row) -> Prediction:
             return collective_time(op, size_bytes, ranks, on, algorithm) + called_s
 
         predicted_s = seconds(cluster)
-        told = of_closed_form(seconds, cluster) if predicted_s > 0 else None
+        interval = of_closed_form(seconds, cluster) if predicted_s > 0 else None
     except ScaleproofError as error:
         return Prediction(set_name, skipped=str(error).partition(";")[0])
     unstated = (*assumed, *([] if algorithm else ["algorithm"]))
-    alike = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
-    interval_s = (told.low * predicted_s, told.high * predicted_s) if told else None
-    inputs, nodes = (*alike, str(size_bytes)), cluster.nodes
-    return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, alike[:3], interval_s, nodes=nodes)
+    key = (op, row["gpu"], str(ranks), row.get("n_nodes", ""), algorithm or "")
+    interval_s = (interval.low * predicted_s, interval.high * predicted_s) if interval else None
+    inputs, nodes = (*key, str(size_bytes)), cluster.nodes
+    return Prediction(set_name, predicted_s, measured_s, "", unstated, inputs, key[:3], interval_s, nodes=nodes)
 
 
 def _algorithm(text: str) -> str | None:
-    """NCCL's names as ours; None where the row leaves the choice to NCCL."""
+    """The simulator's name of NCCL's algorithm; None if the row leaves the choice to NCCL."""
     name = text.lower().replace("_", "")
     return {"nvlstree": "nvls_tree"}.get(name, name) or None
 
@@ -95,7 +95,7 @@ def _is_pytorch(row: Row) -> bool:
 
 
 def _is_calibration(row: Row, size_bytes: int) -> bool:
-    """Whether constants were fitted on this row: CALIBRATION, as conditions on the columns."""
+    """Whether constants were fitted on this row: the conditions of CALIBRATION."""
     gpu, op, ranks = row["gpu"], row["collective"], row["n_gpus"]
     if op == "sendrecv":
         return "B200" in gpu and ranks == "16" and size_bytes == 2**29 and "vultr" in row["instance_or_system"].lower()
@@ -103,7 +103,7 @@ def _is_calibration(row: Row, size_bytes: int) -> bool:
 
 
 def _measured_s(row: Row, size_bytes: int, ranks: int) -> float:
-    """Out of place where given, else in place; the time, else what the bandwidth says. NaN when there is none of them."""
+    """Measured seconds, out of place if given, otherwise in place; from the time or the bandwidth. NaN if neither is given."""
     for where in ("out_of_place", "in_place"):
         time_us, bus_GBps = _number(row.get(f"time_us_{where}")), _number(row.get(f"busbw_GBps_{where}"))
         if time_us > 0:
@@ -121,14 +121,14 @@ def _number(text: str | None) -> float:
 
 
 def _cluster(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
-    """The row's system with as many nodes as it uses, and the columns that had to be assumed."""
+    """The row's system with as many nodes as it uses, and the names of columns that had to be assumed."""
     facts = facts_of(row["gpu"])
     if facts is None:
         raise InputError(f"unknown GPU: {row['gpu']}")
     nodes = _count(row.get("n_nodes"))
     per_node = _count(row.get("gpus_per_node")) or (-(-ranks // nodes) if nodes else 8)
     assumed = [] if nodes or row.get("gpus_per_node") else ["gpus_per_node"]
-    # NVLink may reach through a rack
+    # an NVLink domain may span a rack
     domain = max(per_node, 72) if "NVL72" in row.get("intra_node", "") + row["gpu"] else per_node
     name = next((name for word, name in _SYSTEMS.items() if word in row["instance_or_system"].lower()), None)
     shipped = _load(name) if name else None
@@ -141,14 +141,14 @@ def _cluster(row: Row, ranks: int) -> tuple[Cluster, list[str]]:
 
 
 def _joined(cluster: Cluster, devices: int) -> Cluster:
-    """Nodes that one NVLink domain of `devices` joins, with all their cards."""
+    """The cluster with nodes that are NVLink domains of `devices` GPUs, with all their cards."""
     times = devices // cluster.node.devices
     node = cluster.node.model_copy(update={"devices": devices, "cards": cluster.node.cards * times})
     return cluster.model_copy(update={"node": node, "network": _link(_rate_Bps(cluster.network) * times)})
 
 
 def _used(cluster: Cluster, ranks: int, devices: int) -> Cluster:
-    """The nodes that a group of `devices` ranks in each needs; fewer devices use fewer of the cards that lie beside them."""
+    """The nodes that `ranks` ranks, `devices` per node, need; fewer devices use only the cards next to them."""
     network, cards = cluster.network, cluster.node.cards
     share = min(1.0, devices / min(cards, cluster.node.devices))
     node = cluster.node.model_copy(update={"devices": devices, "cards": max(1, round(cards * share))})
@@ -167,13 +167,13 @@ def _load(name: str) -> Cluster:
 
 
 def _fits(shipped: Cluster, facts: Nccl, spans_nodes: bool) -> bool:
-    """Whether a system found by its name has the row's GPUs, and the network that the row needs."""
+    """Whether a shipped system has the row's GPU generation, and a network if the row needs one."""
     own = nccl_facts(shipped)
     return own is not None and own.generation == facts.generation and (shipped.network is not None or not spans_nodes)
 
 
 def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tuple[Cluster, list[str]]:
-    """The usual system of the GPU's generation with the links that the row states, and the columns it leaves blank."""
+    """The usual system of the GPU's generation with the links that the row states, and the names of columns left blank."""
     usual, inside, between = _load(_USUAL[facts.generation]), row.get("intra_node", ""), row.get("inter_node", "")
     assumed = ["intra_node"] if not inside and per_node > 1 else []
     if facts.interconnect == "pcie" or ("pcie" in inside.lower() and "nvlink" not in inside.lower()):
@@ -182,7 +182,7 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
     else:
         named = next((rate for name, rate in _NVLINK_GBps.items() if name in row["gpu"]), 0)
         port_Bps = named * 1e9 or _rate_Bps(usual.node.link)
-    if "EFA" in between:  # what aws-ofi-nccl states to NCCL; the first generation, beside these GPUs, keeps no order
+    if "EFA" in between:  # settings of aws-ofi-nccl; the first EFA generation, used with these GPUs, is unordered
         ordered = facts.generation not in ("volta", "ampere")
         facts = facts.model_copy(update={"network_latency_s": 75e-6, "ll128": ordered})
     network_Bps, cards = network_of(between, per_node)
@@ -198,27 +198,27 @@ def _from_columns(row: Row, facts: Nccl, per_node: int, spans_nodes: bool) -> tu
 
 
 def _rate_Bps(link: Link | None) -> float:
-    """Of a link that the shipped clusters in _USUAL have."""
+    """Bandwidth in bytes/s of a link that the clusters in _USUAL have."""
     assert link is not None
     return link.bandwidth_Bps
 
 
 def _link(bandwidth_Bps: float) -> Link:
-    """A link of that speed; NCCL's model has latencies of its own."""
+    """A link of that bandwidth without latency, because NCCL's model has its own latencies."""
     return Link.model_validate({"bandwidth": f"{bandwidth_Bps} B/s", "latency": 0})
 
 
 def network_of(text: str, devices: int) -> tuple[float, int]:
-    """Bytes per second of a node's network cards together, and how many they are, from text such as '8x400 Gb/s'.
+    """Bytes/s of a node's network cards together, and their number, from text such as '8x400 Gb/s'.
 
-    Zero and one when the text states no rate. A name such as NDR alone means one such card for each of `devices`; a rate
-    that no single card has is that of one card for each together.
+    Zero and one if the text states no rate. A bare name such as NDR means one such card per device; a rate that no single card
+    reaches is that of one card per device together.
     """
-    found = list(_RATE.finditer(text))
-    if not found:
+    rates = list(_RATE.finditer(text))
+    if not rates:
         card_Bps = next((rate * 1e9 / 8 for name, rate in _CARD_GBITps.items() if re.search(rf"\b{name}", text)), 0.0)
         return card_Bps * devices, devices if card_Bps else 1
-    match = next((each for each in found if each["count"]), found[0])
+    match = next((rate for rate in rates if rate["count"]), rates[0])
     rate_Bps = float(match["rate"]) * {"T": 1e12, "G": 1e9}[match["unit"]] / (1 if match["kind"] == "B" else 8)
     if match["count"]:
         return rate_Bps * int(match["count"]), max(1, int(match["count"]))

@@ -1,7 +1,8 @@
-"""Published scaling of data-parallel training, predicted from each series' run on the fewest GPUs.
+"""Predictions of published data-parallel scaling, from each series' run on the fewest GPUs.
 
-Rows that differ in the number of GPUs alone are a series. Its base, the run on the fewest, tells for how long one device works
-on a step: so long that the prediction of the base itself, communication included, is what was measured. It is not scored.
+Rows that differ only in the number of GPUs form a series. Its base, the run on the fewest GPUs, determines the seconds of work
+of one device per step, such that the prediction of the base, including communication, equals its measurement. The base is not
+scored.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CALIBRATION: Final[tuple[str, ...]] = ()
 _SERIES: Final = ("source_set", "model", "cluster", "gpu", "batch_per_gpu", "seq_len", "precision", "software")
 _SHAPE: Final = ("gpus", "nodes", "method", "servers", "grad_accum", "optimizer")
 _PAIRS: Final = ("model", "gpus", "seq_len")
-# Systems that no shipped file is called after, by name and words of the GPU's.
+# Systems without a shipped file of their name, by name and words of the GPU's.
 _SYSTEMS: Final = {
     ("dgx-1", "V100-16GB"): "dgx1-v100-16gb", ("dgx-1", "V100-32GB"): "dgx1-v100", ("dgx-1", "P100"): "dgx1",
     ("dgx-a100", "A100-40GB"): "dgx-a100-40gb", ("dgx-a100-cluster", "A100-80GB"): "dgx-a100",
@@ -48,24 +49,24 @@ _SYSTEMS: Final = {
 }  # fmt: skip
 _PRECISIONS: Final[dict[str, Precision]] = {"mixed fp16": "fp16", "mixed": "fp16", "amp": "fp16", "mixed bf16": "bf16"}
 _LARGEST_BATCH: Final = 1024
-# How near the base's prediction comes to what was measured, and in how many steps.
+# Relative error at which the prediction of the base has converged, and the maximum number of iterations.
 _CLOSE: Final = 1e-7
 _MOST_TRIES: Final = 50
-# Of Horovod's fusion buffer (its documentation on tensor fusion).
+# Horovod's fusion buffer (its documentation on tensor fusion).
 _FUSED: Final = "64 MiB"
-# TensorFlow sends each variable by itself; small ones go with their neighbours here, so that there are fewer messages.
-_SENT_APART: Final[dict[str, Any]] = {"overlap": True, "bucket": "4 MiB"}
+# TensorFlow sends each variable separately; small ones are joined here to reduce the number of messages.
+_SENT_SEPARATELY: Final[dict[str, Any]] = {"overlap": True, "bucket": "4 MiB"}
 
 
 def predict(row: Row) -> Prediction:
-    """The samples per second of a row whose base is in the shipped table."""
+    """Predicted samples/s of a row whose base is in the shipped table."""
     return predict_among(row, ())
 
 
 def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
-    """The samples per second of a row of a table; its base is there or in the shipped one.
+    """Predicted samples/s of a row of a table; its base is in that table or in the shipped one.
 
-    What cannot be predicted is skipped with its reason.
+    Rows that cannot be predicted are skipped with the reason.
     """
     source = row.get("source_set") or "not named"
     try:
@@ -89,19 +90,19 @@ def predict_among(row: Row, rows: Sequence[Row]) -> Prediction:
 
 
 def _base(row: Row, rows: Sequence[Row]) -> tuple[Row, float]:
-    """The row of the series on the fewest GPUs, and its samples per second: their mean, of several. Raises InputError."""
+    """The row of the series on the fewest GPUs, and its samples/s (the mean of several). Raises InputError."""
     series = [other for other in rows if all(other.get(column, "") == row.get(column, "") for column in _SERIES)]
     known = [(int(other["gpus"]), other) for other in series if re.fullmatch("[1-9][0-9]{0,6}", other.get("gpus", ""))]
     fewest = min((gpus for gpus, _ in known), default=0)
     bases = [other for gpus, other in known if gpus == fewest]
     if not bases:
-        raise InputError("no run on fewer GPUs to predict it from")
+        raise InputError("no run on fewer GPUs to predict from")
     return bases[0], fmean(_rate(base) for base in bases)
 
 
 @cache
 def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> float:
-    """Seconds for which one device works on its batch, such that the base takes as long as it did. Raises InputError."""
+    """Seconds of work of one device per batch with which the base's prediction equals its measurement. Raises InputError."""
     base = dict(base_row)
     passes = _passes(base)
     measured_s = _number(base, "gpus") * _batch(base) * passes / samples_per_s
@@ -113,7 +114,7 @@ def _device_s(base_row: tuple[tuple[str, str], ...], samples_per_s: float) -> fl
             break
         if abs(over_s) < _CLOSE * measured_s:
             return device_s
-    raise InputError("what the base communicates is predicted to take longer than its step")
+    raise InputError("the base's communication alone is predicted to take longer than its step")
 
 
 def _step_s(scenario: Scenario) -> float:
@@ -124,11 +125,11 @@ def _step_s(scenario: Scenario) -> float:
 
 
 def _interval(scenario: Scenario, per_s: float) -> tuple[float, float] | None:
-    """Where so many samples per second are with a probability of 90 %; not told where workers do not wait for one another."""
+    """90 % prediction interval of samples/s, given their predicted number; None for asynchronous workers."""
     if _is_asynchronous(scenario):
         return None
-    told = spread(scenario, least=COARSE)
-    return per_s / told.high, per_s / told.low
+    interval = spread(scenario, least=COARSE)
+    return per_s / interval.high, per_s / interval.low
 
 
 def _is_asynchronous(scenario: Scenario) -> bool:
@@ -136,10 +137,10 @@ def _is_asynchronous(scenario: Scenario) -> bool:
 
 
 def _busiest_s(program: Program) -> float:
-    """Seconds for which the busiest worker, server or link works for a step.
+    """Seconds per step of the busiest worker, server or link.
 
-    Workers that do not wait for one another come near to it once there are many of them, with whatever keeps it busy (the
-    asymptotic bound of closed queueing networks, Denning & Buzen 1978). To simulate all their messages takes very long.
+    With many asynchronous workers, the step time approaches this asymptotic bound of closed queueing networks (Denning & Buzen
+    1978). Simulating all their messages would take too long.
     """
     routes, moves = program.routes, program.kind == Kind.TRANSFER
     on_route = np.bincount(program.route[moves], program.amount[moves], len(routes.resources))
@@ -151,7 +152,7 @@ def _busiest_s(program: Program) -> float:
 
 
 def _scenario(row: Row, device_s: float) -> Scenario:
-    """The row's training, where one device works on a batch for `device_s`. Raises ScaleproofError or pydantic's error."""
+    """Scenario of the row, with `device_s` seconds of device work per batch. Raises ScaleproofError or pydantic's error."""
     gpus, batch = _number(row, "gpus"), _batch(row)
     cluster = _cluster(row)
     strategy = _strategy(row, cluster)
@@ -159,7 +160,7 @@ def _scenario(row: Row, device_s: float) -> Scenario:
     return Scenario.model_validate({
         **_framework(row),
         "model": _model(row.get("model", ""), row.get("seq_len", "")),
-        "cluster": _as_used(cluster, row, strategy),
+        "cluster": _used_cluster(cluster, row, strategy),
         "strategy": strategy,
         "batch": {"total": gpus * batch * _passes(row)},
         "training": {"precision": _precision(row), "optimizer": _optimizer(row)[0], "measured_step": measured},
@@ -167,14 +168,13 @@ def _scenario(row: Row, device_s: float) -> Scenario:
 
 
 def _framework(row: Row) -> dict[str, Any]:
-    """The part of a scenario that names the row's framework; nothing where its software is not known, so that the default is
-    taken."""
+    """Field `framework` of a scenario for the row's software; empty if it is unknown, so that the default applies."""
     known = software_of(row)
     return {} if known is None else {"framework": shipped(known["framework"])}
 
 
 def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
-    """The strategy that the row's method is. Raises InputError."""
+    """Strategy of the row's method. Raises InputError if it is unknown."""
     method, gpus = row.get("method", "").lower(), _number(row, "gpus")
     if "parameter_server" in method or "distributed_replicated" in method or "no nccl" in method:
         return _servers(method, row, cluster)
@@ -182,42 +182,42 @@ def _strategy(row: Row, cluster: Cluster) -> dict[str, Any]:
         raise InputError(f"unknown method: {method or 'none stated'}")
     strategy: dict[str, Any] = {"kind": "data_parallel", "workers": gpus, "microbatches": _passes(row)}
     if "gradient accumulation" in method:
-        # NVIDIA/DeepLearningExamples: gradients are summed after the last pass; the PyTorch script makes them one bucket
+        # NVIDIA/DeepLearningExamples: gradients are reduced after the last pass; the PyTorch script joins them into one bucket
         return strategy | {"overlap": False}
     if "replicated" in method:
-        # each variable's by itself; TensorFlow's contrib/nccl lets NCCL wait for all that the host has issued to a device,
+        # each variable separately; TensorFlow's contrib/nccl makes NCCL wait for all work that the host has issued to a device,
         # which is the whole backward pass
         return strategy | {"bucket": "1 B", "first_bucket": "1 B", "overlap": False}
-    decides = "ddp" in method or "mirrored" in method
-    return strategy if decides else strategy | {"bucket": _FUSED, "first_bucket": _FUSED}
+    has_own_buckets = "ddp" in method or "mirrored" in method
+    return strategy if has_own_buckets else strategy | {"bucket": _FUSED, "first_bucket": _FUSED}
 
 
 def _servers(method: str, row: Row, cluster: Cluster) -> dict[str, Any]:
-    """tf_cnn_benchmarks' ways of keeping variables at parameter servers, or sharing them out to GPUs as if they were.
+    """Strategy for tf_cnn_benchmarks' variables at parameter servers, or divided among GPUs as if they were servers.
 
-    Gradients are sent as they are made, and variables as they are needed. Servers, or GPUs, get whole tensors, by their size.
-    A worker of several GPUs sums their gradients first where variables are replicated, and waits for all workers' sums; with
-    parameter_server on several machines each worker's gradients are applied as they come (that workers then wait for the end of
-    each step, the script's default, is left out). Every GPU reaches its host's memory over a link of its own, as if an equal
-    part of the variables lay at the end of each.
+    Gradients are sent when they are computed, and variables when they are needed. Servers, or GPUs, hold whole tensors,
+    assigned by size. With replicated variables, a worker of several GPUs sums their gradients first and waits for all workers'
+    sums; with parameter_server on several machines, each worker's gradients are applied on arrival (the wait at the end of each
+    step, the script's default, is not modelled). Every GPU has a link of its own to its host's memory, as if an equal part of
+    the variables were at the end of each.
     """
     gpus = _number(row, "gpus")
     servers: dict[str, Any] = {"kind": "parameter_server", "workers": gpus, "placement": "colocated"}
     if _is_local(row):
-        return servers | _SENT_APART | {"servers": gpus, "shard": "bytes" if " cpu" in method else "tensor"}
+        return servers | _SENT_SEPARATELY | {"servers": gpus, "shard": "bytes" if " cpu" in method else "tensor"}
     machines = -(-gpus // cluster.node.devices)
     servers |= {"servers": _count(row.get("servers")) or machines, "shard": "tensor", "two_level": cluster.node.devices > 1}
-    return servers | (_SENT_APART if "distributed_replicated" in method else {"mode": "asynchronous"})
+    return servers | (_SENT_SEPARATELY if "distributed_replicated" in method else {"mode": "asynchronous"})
 
 
 def _is_local(row: Row) -> bool:
-    """Whether variables stay in a process on the one machine that there is, and no servers are started."""
+    """Whether variables are in the process of a single machine, without separate servers."""
     is_distributed = "distributed" in row.get("method", "").lower() or bool(row.get("servers"))
     return not is_distributed and _count(row.get("nodes")) <= 1
 
 
-def _as_used(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:
-    """As many nodes as the GPUs need. Where these hold variables their own memory works, or a part of the host's for each."""
+def _used_cluster(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster:
+    """The nodes that the GPUs need. If GPUs hold variables, their own memory serves them, or a share of the host's memory."""
     node, gpus = cluster.node, _number(row, "gpus")
     if strategy["kind"] == "parameter_server" and _is_local(row):
         host_Bps = node.memory_bandwidth_Bps
@@ -227,9 +227,9 @@ def _as_used(cluster: Cluster, row: Row, strategy: Mapping[str, Any]) -> Cluster
 
 
 def _cluster(row: Row) -> Cluster:
-    """The shipped cluster of the row's name, else one with such GPUs and as many of them in a node. Raises InputError."""
+    """The shipped cluster of the row's name, otherwise one with such GPUs and as many per node. Raises InputError."""
     name, gpu = row.get("cluster", ""), row.get("gpu", "")
-    cluster = _named_cluster(name, gpu) or _alike_cluster(gpu, _count(row.get("gpus_per_node")))
+    cluster = _named_cluster(name, gpu) or _similar_cluster(gpu, _count(row.get("gpus_per_node")))
     if cluster is None:
         raise InputError(f"no cluster like {name or 'one without a name'} with {gpu or 'unknown GPUs'}")
     if _number(row, "gpus") > cluster.node.devices and cluster.network is None:
@@ -239,7 +239,7 @@ def _cluster(row: Row) -> Cluster:
 
 @cache
 def _named_cluster(name: str, gpu: str) -> Cluster | None:
-    """The file called after a system, where its GPUs are the row's."""
+    """The shipped cluster with a system's name if it has the row's GPUs; otherwise None."""
     plain, words = re.sub(r"[ .]", "-", name).lower(), _words(gpu)
     known = next((file for (system, gpus), file in _SYSTEMS.items() if system == plain and _words(gpus) <= words), plain)
     if known not in catalog.names("clusters"):
@@ -249,14 +249,14 @@ def _named_cluster(name: str, gpu: str) -> Cluster | None:
 
 
 @cache
-def _alike_cluster(gpu: str, per_node: int) -> Cluster | None:
-    """The first shipped with such GPUs, as many of them in a node as the row says if it does."""
-    alike = (cluster for cluster in map(_load_cluster, catalog.names("clusters")) if _words(gpu) <= _words(cluster.device.name))
-    return next((cluster for cluster in alike if per_node in (0, cluster.node.devices)), None)
+def _similar_cluster(gpu: str, per_node: int) -> Cluster | None:
+    """The first shipped cluster with such GPUs, and with as many per node as the row says unless that is 0."""
+    similar = (own for own in map(_load_cluster, catalog.names("clusters")) if _words(gpu) <= _words(own.device.name))
+    return next((cluster for cluster in similar if per_node in (0, cluster.node.devices)), None)
 
 
 def _words(gpu: str) -> set[str]:
-    """Of a GPU's name, but for what is in brackets."""
+    """Words of a GPU's name, without what is in brackets."""
     return set(re.split(r"[- ]+", re.sub(r"\(.*\)", "", gpu).strip()))
 
 
@@ -267,38 +267,38 @@ def _load_cluster(name: str) -> Cluster:
 
 @cache
 def _model(name: str, seq_len: str) -> AnyModel:
-    """The shipped model of that name, whatever its hyphens. Raises InputError, or what `load_model` does."""
+    """The shipped model of that name, ignoring hyphens. Raises InputError, or what `load_model` does."""
     plain = re.sub(r"v1\.5|[^a-z0-9]", "", name.lower())
     reference = next((known for known in catalog.names("models") if known.replace("-", "") == plain), None)
     if reference is None:
         raise InputError(f"unknown model: {name or 'none stated'}")
     changes: dict[str, Any] = {"sequence": int(seq_len)} if _count(seq_len) else {}
-    # tf_cnn_benchmarks leaves Inception's second classifier out
+    # tf_cnn_benchmarks omits Inception's auxiliary classifier
     return load_model(reference, **changes | ({"auxiliary": False} if reference.startswith("inception") else {}))
 
 
 def _precision(row: Row) -> Precision:
     text = row.get("precision", "").lower()
-    found = _PRECISIONS.get(text) or next((known for known in get_args(Precision) if known == text), None)
-    if found is None:
+    known = _PRECISIONS.get(text) or next((precision for precision in get_args(Precision) if precision == text), None)
+    if known is None:
         raise InputError(f"unknown precision: {text or 'none stated'}")
-    return found
+    return known
 
 
 def _optimizer(row: Row) -> tuple[Optimizer, bool]:
-    """The optimizer, and whether the row says it: in its column, or in the method's words. Else momentum is assumed."""
+    """The optimizer, and whether the row states it, in its column or in the method. Otherwise momentum is assumed."""
     text = f"{row.get('optimizer', '')} {row.get('method', '')}".lower()
-    found = next((known for known in get_args(Optimizer) if re.search(rf"\b{known}\b", text)), None)
-    return found or "momentum", found is not None
+    stated = next((known for known in get_args(Optimizer) if re.search(rf"\b{known}\b", text)), None)
+    return stated or "momentum", stated is not None
 
 
 def _passes(row: Row) -> int:
-    """Passes whose gradients are added up in a step."""
+    """Passes whose gradients are accumulated in a step."""
     return _count(row.get("grad_accum")) or 1
 
 
 def _batch(row: Row) -> int:
-    """Samples of a pass; where it is not said, the largest power of two that fits into the device's memory."""
+    """Samples of a pass; if not stated, the largest power of two that fits into the device's memory."""
     return _count(row.get("batch_per_gpu")) or _largest_batch(_hashable(row))
 
 
@@ -320,7 +320,7 @@ def _largest_batch(row: tuple[tuple[str, str], ...]) -> int:
 
 
 def _assumed(row: Row) -> tuple[str, ...]:
-    """Columns that are blank and matter."""
+    """Names of columns that are blank and matter."""
     several = _number(row, "gpus") > _cluster(row).node.devices
     blanks = {
         "batch_per_gpu": not _count(row.get("batch_per_gpu")),
@@ -333,11 +333,11 @@ def _assumed(row: Row) -> tuple[str, ...]:
 
 
 def _number(row: Row, column: str) -> int:
-    """A whole number above zero. Raises InputError."""
-    found = _count(row.get(column))
-    if not found:
+    """A positive integer. Raises InputError if the column has none."""
+    number = _count(row.get(column))
+    if not number:
         raise InputError(f"no number of {column}")
-    return found
+    return number
 
 
 def _count(text: str | None) -> int:
@@ -345,7 +345,7 @@ def _count(text: str | None) -> int:
 
 
 def _rate(row: Row) -> float:
-    """Samples per second as measured. Raises InputError."""
+    """Measured samples/s. Raises InputError if there are none."""
     try:
         per_s = float(row.get("samples_per_s", ""))
     except ValueError:

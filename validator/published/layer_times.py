@@ -1,4 +1,4 @@
-"""Published times of one transformer layer, predicted as the block of a model that is trained."""
+"""Predictions of published times of one transformer layer, as the block of a model in training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaleproof.validator.published.score import Prediction
 
 Row = Mapping[str, str]
 
-# A cluster of each GPU whose nodes have what the tables' systems have.
+# A cluster for each GPU whose nodes equal those of the tables' systems.
 _CLUSTERS: Final = {
     "A100-40GB-SXM": "dgx-a100-40gb",
     "A100-80GB-SXM": "selene-a100",
@@ -27,49 +27,49 @@ _CLUSTERS: Final = {
     "V100-32GB-SXM3": "dgx-2",
 }
 _SHAPE: Final = ("hidden", "heads", "seq_len", "gpu", "tp", "microbatch_seqs", "precision", "sequence_parallel")
-# The tables are of Megatron-LM of 2022, which wrote attention scores to memory.
+# Framework of the tables: Megatron-LM of 2022, which wrote attention scores to memory.
 _FRAMEWORK: Final = "megatron-lm-2022"
-# Of the layers of such a model the one between the embedding and the head.
+# Index of the block, between the embedding and the head.
 _BLOCK: Final = 1
 _RECOMPUTED: Final = ("none", "selective", "full")
 CALIBRATION: Final[tuple[str, ...]] = ()
 
 
 def predict(row: Row) -> list[Prediction]:
-    """The times of the forward and of the backward pass. What cannot be predicted is skipped with its reason."""
+    """Predicted times of the forward and of the backward pass. Rows that cannot be predicted are skipped with the reason."""
     source = row.get("source_set") or "not named"
     sets = [f"{source} {name}" for name in ("forward", "backward")]
     try:
         measured_s = [float(row[name]) * 1e-3 for name in ("forward_ms", "backward_ms")]
-        predicted_s, told = layer_s(row), _spreads(row)
+        predicted_s, intervals = layer_s(row), _intervals(row)
     except ScaleproofError as error:
         return [Prediction(name, skipped=str(error).partition(";")[0]) for name in sets]
     except ValueError:
-        return [Prediction(name, skipped="no time, or no layer that can be read") for name in sets]
+        return [Prediction(name, skipped="no time, or no readable layer") for name in sets]
     shape = tuple(row[name] for name in _SHAPE)
-    # what is recomputed changes the backward pass alone
+    # recomputation changes the backward pass only
     inputs = [shape, (*shape, row["recompute"])]
-    passes = zip(sets, predicted_s, measured_s, inputs, told, strict=True)
+    passes = zip(sets, predicted_s, measured_s, inputs, intervals, strict=True)
     return [
-        Prediction(name, predicted, measured, inputs=given, interval=_interval(spread, predicted), framework=_FRAMEWORK)
-        for name, predicted, measured, given, spread in passes
+        Prediction(name, predicted, measured, inputs=given, interval=_interval_s(interval, predicted), framework=_FRAMEWORK)
+        for name, predicted, measured, given, interval in passes
     ]
 
 
-def _interval(spread: PredictionInterval, predicted_s: float) -> tuple[float, float]:
-    return spread.low * predicted_s, spread.high * predicted_s
+def _interval_s(interval: PredictionInterval, predicted_s: float) -> tuple[float, float]:
+    return interval.low * predicted_s, interval.high * predicted_s
 
 
-def _spreads(row: Row) -> list[PredictionInterval]:
-    """How far each pass may be off."""
+def _intervals(row: Row) -> list[PredictionInterval]:
+    """Relative prediction intervals of the forward and the backward pass."""
     cluster = _cluster(row["gpu"])
     return [of_closed_form(lambda on: layer_s(row, on)[0], cluster), of_closed_form(lambda on: layer_s(row, on)[1], cluster)]
 
 
 def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:
-    """Seconds of one layer's forward and backward pass, the latter with recomputation, on the row's cluster if none is given.
+    """Seconds of one layer's forward and backward pass, the latter with recomputation; on the row's cluster if none is given.
 
-    They are those of the only block of a model that `predict` would time. Raises ScaleproofError or ValueError.
+    They are those of the only block of a model, as `predict` times it. Raises ScaleproofError or ValueError.
     """
     scenario = _scenario(row, cluster or _cluster(row["gpu"]))
     costs = scenario.strategy.plan.exchanging(scenario.job()).costs()
@@ -79,7 +79,7 @@ def layer_s(row: Row, cluster: Cluster | None = None) -> tuple[float, float]:
 
 
 def _scenario(row: Row, cluster: Cluster) -> Scenario:
-    """One block between an embedding and a head that do not matter, in one microbatch."""
+    """One block between an embedding and a head, which do not matter, in one microbatch."""
     hidden, heads, tokens, ranks, samples = (int(row[name]) for name in ("hidden", "heads", "seq_len", "tp", "microbatch_seqs"))
     if row["recompute"] not in _RECOMPUTED:
         raise InputError(f"unknown recomputation: {row['recompute']}")
@@ -98,7 +98,7 @@ def _scenario(row: Row, cluster: Cluster) -> Scenario:
 
 @cache
 def _cluster(gpu: str) -> Cluster:
-    """A shipped cluster with that GPU: the one named above, else the first whose device's name has all words of it."""
+    """A shipped cluster with that GPU: the one in _CLUSTERS, otherwise the first whose device's name has all its words."""
     if gpu in _CLUSTERS:
         return _shipped(_CLUSTERS[gpu])
     words = set(gpu.split("-"))
@@ -114,7 +114,7 @@ def _shipped(name: str) -> Cluster:
 
 
 def _precision(text: str) -> Precision:
-    found: Precision | None = next((known for known in get_args(Precision) if known == text), None)
-    if found is None:
+    precision: Precision | None = next((known for known in get_args(Precision) if known == text), None)
+    if precision is None:
         raise InputError(f"unknown precision: {text}")
-    return found
+    return precision

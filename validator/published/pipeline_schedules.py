@@ -1,10 +1,10 @@
-"""Published steps of pipeline schedules, predicted from the times of a stage's passes and of a message, which the rows give.
+"""Predictions of published steps of pipeline schedules, from the times of a stage's passes and of a message in the rows.
 
-A row's times are taken as the mean of the ranks, which are not alike. What rows do not say is of their source, arXiv
-2401.10241, sections 4 and 5: stages have as many layers each, where the embedding and the output head count as one; in
-1F1B-I every layer is a chunk; zero-bubble schedules send while they compute and validate the optimizer's step afterwards, so
-that ranks need not end a step together; Megatron-LM's 1F1B waits for what it sends (its option `no-overlap-p2p-communication`,
-as in the source's scripts) and for all ranks' gradients before the step.
+A row's times are means over the ranks, which differ. What rows do not state is from their source, arXiv 2401.10241, sections 4
+and 5: stages have equal numbers of layers, where the embedding and the output head count as one each; in 1F1B-I every layer is
+a chunk; zero-bubble schedules send while they compute, and validate the optimizer's step afterwards, so that ranks need not end
+a step together; Megatron-LM's 1F1B waits for its sends (its option `no-overlap-p2p-communication`, as in the source's scripts)
+and for all ranks' gradients before the optimizer's step.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ _SCHEDULES: Final[Mapping[str, ScheduleName]] = {
     "GPipe": "gpipe", "1F1B": "1f1b", "1F1B-I": "interleaved_1f1b", "ZB-H1": "zb_h1", "ZB-H2": "zb_h2", "ZB-1p": "zb_1p",
     "ZB-2p": "zb_2p", "ZB-V": "zb_v",
 }  # fmt: skip
-# how the name of a zero-bubble schedule goes on whose ranks end a step together all the same
+# suffix of a zero-bubble schedule whose ranks nevertheless end a step together
 _SYNCHRONISED: Final = " with all-reduce sync"
-# Of layers, tokens, milliseconds.
+# Upper bound of layers, tokens, milliseconds and so on.
 _MOST: Final = 10**9
-# A shipped cluster with the source's GPUs, A100 SXM 80 GB; times of passes and of messages are the rows' own.
+# A shipped cluster with the source's GPUs, A100 SXM 80 GB; times of passes and of messages are those of the rows.
 _CLUSTER: Final = "selene-a100"
 _PRECISION: Final = "fp16"
-# Attention heads by hidden size: arXiv 2401.10241, table 3. Of 128 elements where it is another.
+# Attention heads by hidden size: arXiv 2401.10241, table 3. Other sizes have heads of 128 elements.
 _HEAD: Final = 128
 _HEADS: Final = {2304: 24, 4096: 32, 5120: 40, 6144: 48}
-# Assumed, as Llama's: the source's scripts name a SentencePiece tokenizer, and with so many tokens its models have as many
-# parameters as their names say.
+# Assumed, as for Llama: the source's scripts use a SentencePiece tokenizer, and with this vocabulary its models have the
+# numbers of parameters in their names.
 _VOCABULARY: Final = 32_000
 _ASSUMED: Final = ("software", "gpu", "heads", "vocabulary")
 _TIMES: Final = ("forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms")
 _NUMBERS: Final = ("layers", "hidden", "seq_len", "stages", "microbatch_seqs", "microbatches")
-# rows that share these differ by their schedule alone
+# rows with equal values of these differ only in their schedule
 _SHAPE: Final = ("table", "model", "gpus", *_NUMBERS, *_TIMES)
 
 
 def predict(row: Row) -> Prediction:
-    """The time of a step. What cannot be predicted is skipped with its reason."""
+    """Predicted time of a step. Rows that cannot be predicted are skipped with the reason."""
     name = " ".join(filter(None, (row.get("source_set") or "not named", row.get("table"))))
     try:
-        measured_s, given = _positive(float(row["step_time_s"])), read(row)
+        measured_s, given = _positive(float(row["step_time_s"])), parse_row(row)
     except InputError as error:
         return Prediction(name, skipped=str(error))
     except ValueError:
-        return Prediction(name, skipped="no time of the step, of passes or of messages, or no shape that can be read")
+        return Prediction(name, skipped="no time of the step, of passes or of messages, or no readable shape")
     try:
         predicted_s = step_s(given, _framework())
     except ScaleproofError as error:
         return Prediction(name, skipped=str(error).partition(";")[0])
     shape = tuple(row.get(column, "") for column in _SHAPE)
-    # what passes and messages take is given: what is left out of the model alone is uncertain
+    # times of passes and messages are given, so only the simulator's model error is uncertain
     low, high = QUANTITIES["model"].slownesses(_shipped())
     interval_s = predicted_s * low, predicted_s * high
     inputs = (*shape, row["schedule"])
@@ -88,8 +88,8 @@ def predict(row: Row) -> Prediction:
     )  # fmt: skip
 
 
-class Given(NamedTuple):
-    """What a row gives. times: of a chunk as long as a stage. ranks: of the pipeline. samples: of a microbatch."""
+class PipelineRow(NamedTuple):
+    """Contents of a row. times: of a chunk as long as a stage. ranks: of the pipeline. samples: of a microbatch."""
 
     schedule: ScheduleName
     synchronised: bool
@@ -102,8 +102,8 @@ class Given(NamedTuple):
     microbatches: int
 
 
-def read(row: Row) -> Given:
-    """What a row gives. Raises ValueError where a number is missing, InputError for what cannot be predicted."""
+def parse_row(row: Row) -> PipelineRow:
+    """Parses a row. Raises ValueError for a missing number, InputError if the row cannot be predicted."""
     name = row["schedule"].removesuffix(_SYNCHRONISED)
     if name not in _SCHEDULES:
         raise InputError(f"unknown schedule: {name}")
@@ -113,18 +113,18 @@ def read(row: Row) -> Given:
     if int(row["gpus"]) != int(row["stages"]):
         raise InputError(f"{row['gpus']} GPUs for {row['stages']} stages")
     synchronised = not name.startswith("ZB") or name != row["schedule"]
-    return Given(schedule, synchronised, times, *numbers)
+    return PipelineRow(schedule, synchronised, times, *numbers)
 
 
 @cache
 def _framework() -> Framework:
-    """The default of such training: no row names its software."""
+    """The default framework of such training, since no row names its software."""
     gpt = Gpt(layers=2, hidden=_HEAD, heads=1, vocabulary=_VOCABULARY, sequence=_HEAD)
     return default_framework(Hybrid(stages_=2), _PRECISION, 0, gpt, _shipped())
 
 
-def step_s(given: Given, framework: Framework = IDEAL) -> float:
-    """Seconds of one step. Raises InputError where the layers do not divide, or the schedule has no order."""
+def step_s(given: PipelineRow, framework: Framework = IDEAL) -> float:
+    """Seconds of one step. Raises InputError if the layers cannot be divided equally, or the schedule has no order."""
     heads = _HEADS.get(given.hidden, max(1, given.hidden // _HEAD))
     gpt = Gpt(
         layers=given.layers, hidden=given.hidden, heads=heads, vocabulary=_VOCABULARY, sequence=given.tokens,
@@ -145,20 +145,20 @@ def step_s(given: Given, framework: Framework = IDEAL) -> float:
 
 def _positive(number: float) -> float:
     if not 0 < number <= _MOST:
-        raise ValueError(f"{number:g} is no amount")
+        raise ValueError(f"{number:g} is out of range")
     return number
 
 
 def _cut(parts: int, stages: int) -> tuple[range, ...]:
-    """As many layers on every stage. Raises InputError where they do not divide so."""
-    each, rest = divmod(parts, stages)
-    if rest or not each:
+    """Equal numbers of layers on every stage. Raises InputError if they cannot be divided so."""
+    per_stage, rest = divmod(parts, stages)
+    if rest or not per_stage:
         raise InputError(f"{parts} layers, with embedding and head, on {stages} stages")
-    return tuple(range(stage * each, (stage + 1) * each) for stage in range(stages))
+    return tuple(range(stage * per_stage, (stage + 1) * per_stage) for stage in range(stages))
 
 
 def _cluster(ranks: int, send_s: float) -> Cluster:
-    """A node of so many devices, between which a message takes so long."""
+    """A node of `ranks` devices, between which a message takes `send_s` seconds."""
     node = Node.model_validate({"devices": ranks, "link": {"bandwidth": "1 EB/s", "latency": f"{send_s} s"}})
     return _shipped().model_copy(update={"nodes": 1, "node": node})
 
@@ -170,38 +170,38 @@ def _shipped() -> Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class _GivenJob(Job):
-    """A job whose ranks' passes take what is given in their mean; layers take the shares that the device's model says.
+    """A job whose passes take the given seconds in the mean over ranks, divided among layers as the device's model has it.
 
-    waits: the stages, where a rank does nothing else while it sends what the next one needs.
+    waits: stages whose rank is blocked while it sends to the next or previous one.
     """
 
-    given: Given
+    given: PipelineRow
     waits: Sequence[range]
 
     def costs(self, microbatches: int = 1) -> Costs:
         modelled, weights_s = super().costs(microbatches), super().weights_s(microbatches)
-        inputs_s = self._given(modelled.backward_s - weights_s, self.given.times.backward_input)
+        inputs_s = self._scaled(modelled.backward_s - weights_s, self.given.times.backward_input)
         forward_sends_s, backward_sends_s = (np.zeros(len(self.layers)) for _ in range(2))
         forward_sends_s[[stage[-1] for stage in self.waits[:-1]]] = self.given.times.send
         backward_sends_s[[stage[0] for stage in self.waits[1:]]] = self.given.times.send
         return replace(
             modelled,
-            forward_s=self._given(modelled.forward_s, self.given.times.forward),
+            forward_s=self._scaled(modelled.forward_s, self.given.times.forward),
             backward_s=inputs_s + self.weights_s(microbatches),
             forward_exchange_s=forward_sends_s,
             backward_exchange_s=backward_sends_s,
         )
 
     def weights_s(self, microbatches: int = 1) -> NDArray[np.float64]:
-        return self._given(super().weights_s(microbatches), self.given.times.backward_weight)
+        return self._scaled(super().weights_s(microbatches), self.given.times.backward_weight)
 
-    def _given(self, modelled_s: NDArray[np.float64], mean_s: float) -> NDArray[np.float64]:
+    def _scaled(self, modelled_s: NDArray[np.float64], mean_s: float) -> NDArray[np.float64]:
         result: NDArray[np.float64] = modelled_s * (mean_s * self.given.ranks / modelled_s.sum())
         return result
 
 
 def _timed_s(plan: Plan, job: Job, stages: Sequence[range], synchronised: bool) -> float:
-    """Seconds from step to step; where synchronised, the slowest rank's optimizer after the last pass of any rank."""
+    """Seconds from step to step; if synchronised, the slowest rank's optimizer follows the last pass of any rank."""
     program = compile_plan(plan, job, stages)
     timeline = simulate(program, STEPS)
     if not synchronised:

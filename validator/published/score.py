@@ -1,7 +1,7 @@
-"""Others' measurements against our predictions: the score of tables.
+"""Score of predictions against tables of published measurements.
 
-Every row is scored, or skipped for a reason that is counted; a blank that had to be assumed is counted by its column. What a
-table is shows in its columns: `TABLES` says which module predicts which.
+Every row is scored, or skipped for a reason that is counted; assumed values of blank cells are counted by column. The kind of a
+table follows from its columns; `TABLES` names the module that predicts each kind.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from scaleproof.simulator.run.run import write_aside
 from scaleproof.simulator.scenario.published.tables import Row, folder, read_table
 from scaleproof.validator import parallel_map
 
-# Of many rows' intervals: what brings less of the deviation than this is left out, which narrows none by more than a twentieth.
+# Quantities that contribute less than this share of the deviation are omitted from intervals of many rows, which narrows an
+# interval by at most a twentieth.
 COARSE: Final = 0.3
 _TITLES: Final = f"{'mean':>7} {'median':>7} {'p95':>7} {'worst':>7} {'order':>6} {'floor':>6} {'in 90%':>6}"
-# Pairs of rows are compared for their order where their measurements differ by more than this share.
+# Two rows are compared for their order if their measurements differ by more than this share.
 _DIFFERENT: Final = 0.05
 ROW_COLUMNS: Final = (
     "id", "set", "of", "predicted", "measured", "error", "low", "high", "assumed", "framework", "scenario",
 )  # fmt: skip
-# What small runs teach about larger ones shows beyond so many nodes.
+# Rows beyond this number of nodes have a total of their own, which tests extrapolation from small runs.
 FEW_NODES: Final = 2
 
 
 class Options(NamedTuple):
-    """How rows are predicted. calibrated: with constants that were fitted on named rows. ablate: mechanisms of the framework
-    that are switched off. frameworks: whether scenarios name the row's framework, or leave that to the default."""
+    """Options of predictions. calibrated: use constants that were fitted on named rows. ablate: mechanisms of the framework
+    that are switched off. frameworks: whether scenarios use the row's framework or the default."""
 
     calibrated: bool = False
     ablate: tuple[str, ...] = ()
@@ -49,12 +50,11 @@ class Options(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """One row: the set it counts in, and either both values or why it is skipped.
+    """Prediction of one row: the set it belongs to, and either predicted and measured value or the reason why it is skipped.
 
-    id: of the row. framework: that trained it in the scenario; scenario: what `scaleproof show` prints it by. inputs: what
-    tells rows apart that should measure the same. pairs: rows that share it are compared for their order. interval: where the
-    measured value is predicted to be with a probability of 90 %, where that is told. of: what is predicted; totals are of
-    speed, a time or a rate. nodes: that it took, 0 where the row does not say.
+    id: of the row. framework: of the scenario. scenario: reference for `scaleproof show`. inputs: rows with equal inputs should
+    have the same measurement. pairs: rows with equal pairs are compared for their order. interval: 90 % prediction interval, if
+    known. of: predicted quantity; totals are of speed, a time or a rate. nodes: their number, 0 if the row does not state it.
     """
 
     set_name: str
@@ -73,11 +73,11 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Signed, as a fraction of what was measured."""
+        """Signed relative error."""
         return self.predicted / self.measured - 1
 
     def plain(self) -> dict[str, Any]:
-        """As data for a line of `--rows` and for JSON, with the names of `ROW_COLUMNS`."""
+        """The prediction as data for a line of `--rows` and for JSON, with the names of `ROW_COLUMNS`."""
         low, high = self.interval or (None, None)
         values = (
             self.id, self.set_name, self.of, self.predicted, self.measured, self.error, low, high, " ".join(self.assumed),
@@ -88,8 +88,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class SetScore:
-    """Errors are absolute, as fractions of what was measured; coverage90: share of rows whose measured value lies in the
-    predicted 90 % interval. None where there is nothing to take them from."""
+    """Absolute relative errors of a set. coverage90: share of rows whose measurement is in the 90 % prediction interval. Values
+    are None without rows to compute them from."""
 
     rows: int
     scored: int
@@ -106,8 +106,8 @@ class SetScore:
 
 @dataclass(frozen=True)
 class Score:
-    """A table's score by set; calibration: the rows that constants were fitted on, which are left out of it. totals: of the
-    speed of all rows, and of those on more than `FEW_NODES` nodes, where there are any."""
+    """A table's score by set. calibration: rows on which constants were fitted, which are not scored. totals: for the speed of
+    all rows, and of those on more than `FEW_NODES` nodes, if there are any."""
 
     table: str
     sets: Mapping[str, SetScore]
@@ -116,25 +116,25 @@ class Score:
     predictions: Sequence[Prediction] = ()
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON; rows are those that were scored."""
-        rows = [one.plain() for one in self.predictions if not one.skipped]
+        """The score as data for JSON, with the scored rows."""
+        rows = [prediction.plain() for prediction in self.predictions if not prediction.skipped]
         return {"table": self.table, "sets": _plain(self.sets), "totals": _plain(self.totals), "rows": rows}
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of tables, and their totals together."""
+    """Scores of several tables, and their common totals."""
 
     tables: Sequence[Score]
     totals: Mapping[str, SetScore]
 
     @property
     def predictions(self) -> Sequence[Prediction]:
-        """Of all tables."""
-        return [one for table in self.tables for one in table.predictions]
+        """Predictions of all tables."""
+        return [prediction for table in self.tables for prediction in table.predictions]
 
     def plain(self) -> dict[str, Any]:
-        """As data for JSON."""
+        """The scores as data for JSON."""
         return {"tables": [table.plain() for table in self.tables], "totals": _plain(self.totals)}
 
 
@@ -144,10 +144,10 @@ def _plain(scores: Mapping[str, SetScore]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Table:
-    """A kind of table: the columns that tell it, and the module whose `predict` and `CALIBRATION` it takes.
+    """A kind of table: the columns that identify it, and the module with its `predict` and `CALIBRATION`.
 
-    `predict` gives a row's prediction, or one for each measurement that the row holds; `predict_among` of a row and all rows,
-    where rows are predicted from others. has_options: whether `predict` takes `Options`, and the module has `CALIBRATED`.
+    `predict` returns a row's prediction, or one per measurement in the row; `predict_among`, of a row and all rows, if rows are
+    predicted from others. has_options: whether `predict` takes `Options`, and the module has `CALIBRATED`.
     """
 
     name: str
@@ -186,8 +186,8 @@ TABLES: Final = (
 )
 
 
-class _Asked(NamedTuple):
-    """A table to score: its kind and its rows, and what predicts one of them; calibration: as `Score` has it."""
+class _LoadedTable(NamedTuple):
+    """A table to score: its kind, its rows, and the function that predicts one of them. calibration: as in `Score`."""
 
     table: Table
     rows: Sequence[Row]
@@ -196,56 +196,56 @@ class _Asked(NamedTuple):
 
 
 def score(path: Path, options: Options = Options()) -> Score:  # noqa: B008 (it never changes)
-    """The score of a table of any kind that `TABLES` can predict.
+    """Scores a table of any kind in `TABLES`.
 
-    Raises InputError when it is none of them, or has no rows, or takes no such options.
+    Raises InputError if it is of no such kind, has no rows, or does not take the options.
     """
     return score_all([path], options).tables[0]
 
 
 def score_all(paths: Iterable[Path], options: Options = Options()) -> Scores:  # noqa: B008 (it never changes)
-    """The scores of several tables, on all cores together; arguments and errors as `score` has them."""
+    """Scores several tables on all cores; arguments and errors as for `score`."""
     for mechanism in options.ablate:
         if mechanism not in ABLATIONS:
             raise InputError(f"--ablate {mechanism}: no such mechanism; give one of {', '.join(ABLATIONS)}")
-    asked = [_asked(path, options) for path in paths]
-    found = iter(parallel_map.each(_predicted, [(one.predict, row) for one in asked for row in one.rows]))
-    of_tables = [[each for _ in one.rows for each in next(found)] for one in asked]
+    tables = [_load(path, options) for path in paths]
+    predicted = iter(parallel_map.each(_predicted, [(table.predict, row) for table in tables for row in table.rows]))
+    of_tables = [[prediction for _ in table.rows for prediction in next(predicted)] for table in tables]
     scores = [
-        Score(one.table.name, summarise(predictions), one.calibration, totals(predictions), predictions)
-        for one, predictions in zip(asked, of_tables, strict=True)
+        Score(table.table.name, summarise(predictions), table.calibration, totals(predictions), predictions)
+        for table, predictions in zip(tables, of_tables, strict=True)
     ]
     return Scores(scores, totals(list(itertools.chain.from_iterable(of_tables))))
 
 
 def write_rows(predictions: Iterable[Prediction], path: Path) -> None:
-    """Writes one line of CSV for each row that was scored, aside and then renamed. Raises OSError where it cannot."""
+    """Writes one line of CSV per scored row, atomically. Raises OSError if the file cannot be written."""
     text = io.StringIO()
     writer = csv.DictWriter(text, ROW_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(one.plain() for one in predictions if not one.skipped)
+    writer.writerows(prediction.plain() for prediction in predictions if not prediction.skipped)
     write_aside(path, text.getvalue().encode())
 
 
 def tables_at(places: Sequence[Path]) -> list[Path]:
-    """The tables that can be scored in these places, in their order: files, and in a folder those of its CSV files that are
-    such tables; what ships, without any place. Raises InputError where a folder has none."""
-    found: list[Path] = []
+    """Paths of the tables at these places, in order: files, and in folders the CSV files of a known kind; the shipped tables if
+    no place is given. Raises InputError if a folder has none."""
+    tables: list[Path] = []
     for place in places or [folder()]:
         inside = [path for path in sorted(place.glob("*.csv")) if _kind(_columns(path))] if place.is_dir() else [place]
         if not inside:
             raise InputError(f"{place}: no table that can be scored; it needs CSV files with the columns of one of {_known()}")
-        found += inside
-    return found
+        tables += inside
+    return tables
 
 
 def _columns(path: Path) -> Sequence[str]:
-    """Names in the first line of a CSV file."""
+    """Column names in the first line of a CSV file."""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         return next(csv.reader(file), [])
 
 
-def _asked(path: Path, options: Options) -> _Asked:
+def _load(path: Path, options: Options) -> _LoadedTable:
     columns, rows = read_table(path)
     table = _kind(columns)
     if table is None:
@@ -254,18 +254,18 @@ def _asked(path: Path, options: Options) -> _Asked:
         raise InputError(f"{path}: no rows below its columns; give at least one")
     module = importlib.import_module(table.module)
     if options.calibrated and not table.has_options:
-        raise InputError(f"{path}: nothing of {table.name} is fitted on request; leave --calibrated out")
+        raise InputError(f"{path}: {table.name} has no constants to fit; remove --calibrated")
     if hasattr(module, "predict_among"):
         predict = functools.partial(module.predict_among, rows=rows)
     else:
         predict = functools.partial(module.predict, options=options) if table.has_options else module.predict
-    return _Asked(table, rows, predict, module.CALIBRATED if options.calibrated else module.CALIBRATION)
+    return _LoadedTable(table, rows, predict, module.CALIBRATED if options.calibrated else module.CALIBRATION)
 
 
-def _predicted(one: tuple[Callable[[Row], Prediction | Sequence[Prediction]], Row]) -> Sequence[Prediction]:
-    predict, row = one
-    found = predict(row)
-    return [replace(each, id=row["id"]) for each in ([found] if isinstance(found, Prediction) else found)]
+def _predicted(task: tuple[Callable[[Row], Prediction | Sequence[Prediction]], Row]) -> Sequence[Prediction]:
+    predict, row = task
+    result = predict(row)
+    return [replace(prediction, id=row["id"]) for prediction in ([result] if isinstance(result, Prediction) else result)]
 
 
 def _kind(columns: Sequence[str]) -> Table | None:
@@ -285,13 +285,13 @@ def summarise(predictions: Iterable[Prediction]) -> dict[str, SetScore]:
 
 
 def totals(predictions: Sequence[Prediction]) -> dict[str, SetScore]:
-    """Of the speed of all rows, and of those of many nodes; rows of different sets are not compared for their order."""
+    """Totals for the speed of all rows, and of those on many nodes; rows of different sets are not compared for their order."""
     speeds = [
-        replace(one, inputs=(one.set_name, *one.inputs), pairs=(one.set_name, *one.pairs))
-        for one in predictions
-        if one.of == "speed"
+        replace(prediction, inputs=(prediction.set_name, *prediction.inputs), pairs=(prediction.set_name, *prediction.pairs))
+        for prediction in predictions
+        if prediction.of == "speed"
     ]
-    many = [one for one in speeds if one.nodes > FEW_NODES]
+    many = [prediction for prediction in speeds if prediction.nodes > FEW_NODES]
     of_all = {"all": _set_score(speeds)} if speeds else {}
     return of_all | ({f"more than {FEW_NODES} nodes": _set_score(many)} if many else {})
 
@@ -318,7 +318,7 @@ def _set_score(members: Sequence[Prediction]) -> SetScore:
 
 
 def _order_right(scored: Sequence[Prediction]) -> float | None:
-    """Share of comparable pairs, whose measurements differ by more than `_DIFFERENT`, that are predicted in their order."""
+    """Share of pairs, among those whose measurements differ by more than `_DIFFERENT`, that are predicted in their order."""
     groups: dict[tuple[str, ...], list[Prediction]] = defaultdict(list)
     for member in scored:
         groups[member.pairs].append(member)
@@ -332,7 +332,8 @@ def _order_right(scored: Sequence[Prediction]) -> float | None:
 
 
 def _floor(scored: Sequence[Prediction]) -> float | None:
-    """Median error of the best guess for rows with the same inputs, which is what all of them measured in the median."""
+    """Median error of the best possible guess for repeated inputs, the median of their measurements; None without
+    repetitions."""
     groups: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for member in scored:
         groups[member.inputs].append(member.measured)
@@ -343,32 +344,32 @@ def _floor(scored: Sequence[Prediction]) -> float | None:
 
 
 def _coverage(scored: Sequence[Prediction]) -> float | None:
-    """Share of rows that lie in their intervals, of those that have one."""
+    """Share of rows with an interval whose measurement lies in it; None if no row has an interval."""
     inside = [member.interval[0] <= member.measured <= member.interval[1] for member in scored if member.interval]
     return sum(inside) / len(inside) if inside else None
 
 
 def describe(result: Scores) -> str:
-    """The scores as tables under one another for people to read."""
-    parts = [(one.table, [*one.sets.items(), *one.totals.items()], _told(one)) for one in result.tables]
+    """The scores as text, one table below another."""
+    parts = [(table.table, [*table.sets.items(), *table.totals.items()], _notes(table)) for table in result.tables]
     if len(parts) > 1:
         parts.append(("all tables", [*result.totals.items()], []))
     width = max(len(name) for name in ("set", *(name for _, named, _ in parts for name, _ in named)))
     head = f"{'set':<{width}} {'rows':>5} {'scored':>6} {_TITLES}"
     return "\n\n".join(
-        "\n".join([title, head, *(f"{name:<{width}} {_line(each)}" for name, each in named), *told])
-        for title, named, told in parts
+        "\n".join([title, head, *(f"{name:<{width}} {_line(score)}" for name, score in named), *notes])
+        for title, named, notes in parts
     )
 
 
-def _line(each: SetScore) -> str:
-    shares = [_percent(value, 7) for value in (each.mean, each.median, each.p95, each.worst)]
-    shares += [_percent(value, 6) for value in (each.order_right, each.floor, each.coverage90)]
-    return f"{each.rows:>5} {each.scored:>6} {' '.join(shares)}"
+def _line(score: SetScore) -> str:
+    shares = [_percent(value, 7) for value in (score.mean, score.median, score.p95, score.worst)]
+    shares += [_percent(value, 6) for value in (score.order_right, score.floor, score.coverage90)]
+    return f"{score.rows:>5} {score.scored:>6} {' '.join(shares)}"
 
 
-def _told(result: Score) -> list[str]:
-    """What was skipped, assumed and fitted."""
+def _notes(result: Score) -> list[str]:
+    """Lines on what was skipped, assumed and fitted."""
     counted = [(title, _total(result, title)) for title in ("skipped", "assumed")]
     lines = [f"{title}: {', '.join(f'{what} ({n} rows)' for what, n in counts.items())}" for title, counts in counted if counts]
     return lines + [f"constants fitted on, and left out: {subset}" for subset in result.calibration]
@@ -376,8 +377,8 @@ def _told(result: Score) -> list[str]:
 
 def _total(result: Score, name: str) -> Counter[str]:
     total: Counter[str] = Counter()
-    for each in result.sets.values():
-        total.update(getattr(each, name))
+    for score in result.sets.values():
+        total.update(getattr(score, name))
     return total
 
 

@@ -1,4 +1,4 @@
-"""Published training runs of transformers, predicted: each row as a scenario, timed as `scaleproof predict` times it."""
+"""Predictions of published training runs of transformers, each row as a scenario that `scaleproof predict` would time."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from scaleproof.validator.published.score import Options, Prediction
 Row = Mapping[str, str]
 
 CALIBRATION: tuple[str, ...] = ()
-# What the constants of a calibrated score were found on.
-CALIBRATED = tuple(f"{one.name}: {', '.join(one.rows)}" for one in calibrations())
-# What a row says of itself, and of what came of it.
+# Rows on which the constants of a calibrated score were fitted.
+CALIBRATED = tuple(f"{calibration.name}: {', '.join(calibration.rows)}" for calibration in calibrations())
+# Columns that describe the row itself or its results.
 _NO_INPUTS = ("id", "step_time_s", "memory_GiB", "fits", "measured_as", "note", "source")
 _FITTED_ON_IT = "constants were fitted on it"
 
 
 def predict(row: Row, options: Options = Options()) -> list[Prediction]:  # noqa: B008 (it never changes)
-    """A row's step time, and its memory and whether it fits where the row says so; what cannot be predicted is skipped."""
+    """Predictions of a row's step time, and of its memory and whether it fits if the row states them; otherwise skipped."""
     return list(_predictions(row, options))
 
 
 def scenario_of(row: Row, options: Options) -> Described | str:
-    """The scenario of a row; the reason to leave it out, if there is one. Raises ScaleproofError for what cannot be one."""
-    found = described(row, named=options.frameworks)
-    framework = found.scenario.framework
+    """The scenario of a row, or the reason to skip it. Raises ScaleproofError if the row cannot be expressed as a scenario."""
+    description = described(row, named=options.frameworks)
+    framework = description.scenario.framework
     if options.calibrated:
         calibration = calibration_of(framework)
         if calibration is not None and row.get("id") in calibration.rows:
@@ -42,7 +42,7 @@ def scenario_of(row: Row, options: Options) -> Described | str:
         changed = framework
     for mechanism in options.ablate:
         changed = changed.ablated(mechanism)
-    return found if changed is framework else described(row, changed)
+    return description if changed is framework else described(row, changed)
 
 
 def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
@@ -50,13 +50,13 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
     inputs = tuple(value for column, value in row.items() if column not in _NO_INPUTS)
     pairs = row.get("model", ""), row.get("gpus", "")
     try:
-        found = scenario_of(row, options)
-        if isinstance(found, str):
-            yield Prediction(name, skipped=found)
+        description = scenario_of(row, options)
+        if isinstance(description, str):
+            yield Prediction(name, skipped=description)
             return
-        held = memory(found.scenario)
+        usage = memory(description.scenario)
         skipped = _not_timed(row)
-        predicted_s, interval_s = (math.nan, None) if skipped else step_s(found, not options.calibrated)
+        predicted_s, interval_s = (math.nan, None) if skipped else step_s(description, not options.calibrated)
         measured_s = math.nan if skipped else _positive(row["step_time_s"])
         measured_bytes = _positive(row["memory_GiB"]) * 2**30 if row.get("memory_GiB") else math.nan
     except ScaleproofError as error:
@@ -65,29 +65,29 @@ def _predictions(row: Row, options: Options) -> Iterator[Prediction]:
     except (KeyError, ValueError):
         yield Prediction(name, skipped="no run that can be read")
         return
-    framework = found.scenario.framework.name
+    framework = description.scenario.framework.name
     about: dict[str, Any] = {
-        "inputs": inputs, "pairs": pairs, "assumed": found.assumed, "framework": framework,
+        "inputs": inputs, "pairs": pairs, "assumed": description.assumed, "framework": framework,
         "scenario": f"{PUBLISHED}{row.get('id', '')}",
     }  # fmt: skip
-    yield Prediction(name, predicted_s, measured_s, skipped, interval=interval_s, nodes=found.nodes, **about)
+    yield Prediction(name, predicted_s, measured_s, skipped, interval=interval_s, nodes=description.nodes, **about)
     if row.get("memory_GiB"):
-        told_bytes = max(getattr(rank, found.scenario.framework.memory.reports) for rank in held.ranks)
-        yield Prediction(f"{name} memory", told_bytes, measured_bytes, of="memory", **about)
+        reported_bytes = max(getattr(rank, description.scenario.framework.memory.reports) for rank in usage.ranks)
+        yield Prediction(f"{name} memory", reported_bytes, measured_bytes, of="memory", **about)
     if row.get("fits") in ("yes", "no"):
-        right = held.fits == (row["fits"] == "yes")
-        # an error is 0 or 1, and its mean the share of rows that are wrong
+        right = usage.fits == (row["fits"] == "yes")
+        # the error is 0 or 1, and its mean the share of wrong rows
         yield Prediction(f"fits: {row['fits']}", 1.0 if right else 2.0, 1.0, of="fit", **about)
 
 
-def step_s(found: Described, interval: bool = True) -> tuple[float, tuple[float, float] | None]:
-    """Seconds of a steady step as `predict` has them, and its 90 % prediction interval."""
-    run = timed(found.scenario, interval)
+def step_s(description: Described, interval: bool = True) -> tuple[float, tuple[float, float] | None]:
+    """Seconds of a steady step as in `predict`, and the 90 % prediction interval."""
+    run = timed(description.scenario, interval)
     return run.step_time_s, run.prediction_interval_s
 
 
 def _not_timed(row: Row) -> str:
-    """Why a row has no time to compare with, if so."""
+    """Reason why a row has no time to compare with; "" if it has one."""
     if row.get("fits") == "no":
         return "ran out of memory"
     if row.get("fits") == "failed":
@@ -96,8 +96,8 @@ def _not_timed(row: Row) -> str:
 
 
 def _positive(text: str) -> float:
-    """Raises ValueError for what is not."""
-    found = float(text)
-    if not 0 < found < math.inf:
+    """The positive number in the text. Raises ValueError if it is not one."""
+    number = float(text)
+    if not 0 < number < math.inf:
         raise ValueError(f"{text} is not a positive number")
-    return found
+    return number

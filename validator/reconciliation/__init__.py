@@ -1,1 +1,1 @@
-"""Reconciliation: what was predicted laid beside what was measured, and where they part."""
+"""Reconciliation of predicted and measured runs, and explanation of their difference."""

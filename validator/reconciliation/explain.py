@@ -1,4 +1,4 @@
-"""Explain: where a prediction is wrong, which part of it that is, and what to recalibrate or change."""
+"""Explanation of a prediction's error: the parts of the step that are wrong, and what to recalibrate or change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scaleproof.validator.reconciliation.faults import DetectedFault, faults
 from scaleproof.validator.reconciliation.match import Matched, MatchedSpans, match
 from scaleproof.validator.reconciliation.parts import GROUPS, ErrorPart, split, volume_ratio
 
-# of the measured step time: below it a difference is none, a part is not told
+# shares of the measured step time: the runs agree below the first; a part below the second is not named
 _AGREES: Final = 0.02
-_TOLD: Final = 0.01
-_PARTINGS: Final = 3
-# of a part's difference: so much of it on one rank class is most of it
+_NAMED: Final = 0.01
+_DIVERGENCES: Final = 3
+# share of a part's difference on one rank class from which on it is named as the location
 _MOST: Final = 0.6
 _LABELS: Final = {
     "volume": "communication volume",
@@ -26,35 +26,35 @@ _LABELS: Final = {
     "waiting_for_server": "waiting for server",
     "waiting_for_input": "waiting for input",
 }
-# beside what the cluster file has already
+# with the present cluster file as the description
 _PROBE: Final = "calibrate --cluster FILE --probe"
 _ADVICE: Final = {
     "forward": f"{_PROBE} layer",
     "backward": f"{_PROBE} layer",
     "optimizer": f"{_PROBE} layer",
-    "volume": "see what strategy and training.precision say of what is exchanged",
+    "volume": "check the exchanged volume: strategy and training.precision",
     "overlap": f"{_PROBE} overlap",
-    "bubble": f"{_PROBE} layer, or see how strategy shares out layers to stages",
-    "waiting_for_ranks": "say in unevenness which ranks are slow, or how much they vary",
+    "bubble": f"{_PROBE} layer, or check how strategy assigns layers to stages",
+    "waiting_for_ranks": "describe in unevenness which ranks are slow, or how much they vary",
     "waiting_for_server": f"{_PROBE} update",
-    "waiting_for_input": f"{_PROBE} loading, or see input",
-    "unmodelled": "look at both timelines for what nothing is predicted of",
+    "waiting_for_input": f"{_PROBE} loading, or check input",
+    "unmodelled": "look in both timelines for work without a counterpart",
 }
 _FAULTY: Final = {
-    "compute": "look at what else runs there, or say so in unevenness.stragglers",
-    "messages": f"look at that link, or say so in the network's unlike; {_PROBE} message",
-    "updates": f"look at what else runs there; {_PROBE} update",
+    "compute": "find out what else runs there, or describe it in unevenness.stragglers",
+    "messages": f"check that link, or describe it in the network's unlike; {_PROBE} message",
+    "updates": f"find out what else runs there; {_PROBE} update",
 }
-# of a wait's difference: who is off by so much is what is waited for
+# share of a wait's difference from which on another part counts as its cause
 _CAUSES: Final = 0.25
-# ranks that wait as long as they are predicted to are off for one reason
-_PACED: Final = "ranks waited in place of computing, and came late: measure on a quieter machine"
+# emulated compute lasts as long as predicted, so its error has one cause
+_PACED: Final = "emulated compute ended late: measure on a quieter machine"
 
 
 @dataclass(frozen=True)
-class Parting:
-    """Where both timelines part: spans of one kind, in seconds of one rank in a step. rank: the predicted rank class;
-    measured_ranks: those it stands for. stage and microbatch are −1 where they do not apply."""
+class Divergence:
+    """A difference between both timelines: spans of one kind, in seconds of one rank in a step. rank: the predicted rank class.
+    measured_ranks: the ranks in it. stage and microbatch are −1 where they do not apply."""
 
     rank: int
     measured_ranks: tuple[int, ...]
@@ -67,12 +67,13 @@ class Parting:
 
 @dataclass(frozen=True)
 class Explanation:
-    """difference_s: predicted − measured step time, which the parts add up to. sentences: the same in words, without stops."""
+    """difference_s: predicted − measured step time, the sum of the parts. sentences: the explanation in words, without full
+    stops."""
 
     difference_s: float
     parts: tuple[ErrorPart, ...]
     faults: tuple[DetectedFault, ...]
-    partings: tuple[Parting, ...]
+    partings: tuple[Divergence, ...]
     sentences: tuple[str, ...]
 
     def plain(self) -> dict[str, Any]:
@@ -81,45 +82,46 @@ class Explanation:
             "difference_s": self.difference_s,
             "parts": [part.plain() for part in self.parts],
             "faults": [fault._asdict() for fault in self.faults],
-            "partings": [asdict(parting) for parting in self.partings],
+            "partings": [asdict(divergence) for divergence in self.partings],
             "sentences": list(self.sentences),
         }
 
 
 def explain(predicted: Run, measured: Run) -> Explanation:
-    """By spans where both runs have them and go in step, else by their breakdowns alone."""
+    """Explains the difference by spans if both runs have them and their ranks step synchronously, otherwise by breakdowns
+    alone."""
     matched = match(predicted, measured)
-    parts, found = split(predicted, measured, matched), faults(predicted, measured)
-    partings = () if matched is None else _partings(matched, measured.step_time_s)
+    parts, detected = split(predicted, measured, matched), faults(predicted, measured)
+    divergences = () if matched is None else _divergences(matched, measured.step_time_s)
     difference_s = predicted.step_time_s - measured.step_time_s
     words = _Sentences(predicted, measured, matched, parts)
-    # parts follow from faults, which are told first
-    sentences = [f"{fault.words}: {_FAULTY[fault.kind]}" for fault in found]
+    # faults come first, because parts may follow from them
+    sentences = [f"{fault.words}: {_FAULTY[fault.kind]}" for fault in detected]
     sentences = [words.sum(), *sentences, *([] if words.agree else [words.largest()]), *words.warned()]
-    return Explanation(difference_s, parts, found, partings, tuple(sentences))
+    return Explanation(difference_s, parts, detected, divergences, tuple(sentences))
 
 
 def label(name: str) -> str:
-    """What a part is called: 'communication rate'."""
+    """Name of a part for people: 'communication rate'."""
     return _LABELS.get(name, name)
 
 
-def _partings(matched: Matched, step_time_s: float) -> tuple[Parting, ...]:
-    """The kinds of span that differ the most on the streams that hold ranks up, each phase of a rank once."""
-    result: dict[tuple[int, int, int], Parting] = {}
+def _divergences(matched: Matched, step_time_s: float) -> tuple[Divergence, ...]:
+    """The kinds of span that differ the most on the main streams, each phase and stage of a rank once."""
+    result: dict[tuple[int, int, int], Divergence] = {}
     off_by: Callable[[MatchedSpans], float] = lambda pair: abs(pair.predicted.all_s - pair.measured.all_s)  # noqa: E731
     for pair in sorted((pair for pair in matched.pairs if pair.is_main and pair.share > 0), key=off_by, reverse=True):
         kind = pair.kind
-        if len(result) < _PARTINGS and off_by(pair) >= _TOLD * step_time_s:
-            ranks = tuple(rank for rank, of in enumerate(matched.class_of.tolist()) if of == kind.rank)
+        if len(result) < _DIVERGENCES and off_by(pair) >= _NAMED * step_time_s:
+            ranks = tuple(rank for rank, own in enumerate(matched.class_of.tolist()) if own == kind.rank)
             sides = pair.predicted.all_s, pair.measured.all_s
-            told = Parting(kind.rank, ranks, Phase(kind.phase).label, kind.stage, kind.microbatch, *sides)
-            result.setdefault((kind.rank, kind.phase, kind.stage), told)
+            divergence = Divergence(kind.rank, ranks, Phase(kind.phase).label, kind.stage, kind.microbatch, *sides)
+            result.setdefault((kind.rank, kind.phase, kind.stage), divergence)
     return tuple(result.values())
 
 
 class _Sentences:
-    """Sentences on the parts of one comparison."""
+    """Sentences about one comparison."""
 
     def __init__(self, predicted: Run, measured: Run, matched: Matched | None, parts: tuple[ErrorPart, ...]) -> None:
         self._predicted, self._measured, self._matched = predicted, measured, matched
@@ -128,22 +130,22 @@ class _Sentences:
 
     @property
     def agree(self) -> bool:
-        """Whether neither the step time nor any of what it is made of is off by much."""
+        """Whether the step time and each group of parts differ by less than `_AGREES` of the step."""
         return max(abs(self._off_s), *map(abs, self._groups_s().values())) < _AGREES * self._measured.step_time_s
 
     def _groups_s(self) -> dict[str, float]:
         return {group: sum(self._parts[name].difference_s for name in names) for group, names in GROUPS.items()}
 
     def sum(self) -> str:
-        """'−54.3 ms = communication rate −36.3, waiting for ranks −9.2, …, rest −1.2 ms'."""
+        """The difference and its parts: '-54.3 ms = communication rate -36.3, waiting for ranks -9.2, …, rest -1.2'."""
         ordered = sorted(self._parts.values(), key=lambda part: -abs(part.difference_s))
-        told = [part for part in ordered if abs(part.difference_s) >= _TOLD * self._measured.step_time_s]
-        rest_s = self._off_s - sum(part.difference_s for part in told)
-        named = [f"{label(part.name)} {_signed_ms(part.difference_s)}" for part in told]
+        largest = [part for part in ordered if abs(part.difference_s) >= _NAMED * self._measured.step_time_s]
+        rest_s = self._off_s - sum(part.difference_s for part in largest)
+        named = [f"{label(part.name)} {_signed_ms(part.difference_s)}" for part in largest]
         return f"{_signed_ms(self._off_s)} ms = {', '.join([*named, f'rest {_signed_ms(rest_s)}'])}"
 
     def largest(self) -> str:
-        """The part that brings the most of the difference, where it is, what it follows from, and what to do about it."""
+        """The part with the largest contribution, where it is, its cause, and what to do."""
         groups_s = self._groups_s()
         cancel = abs(self._off_s) < _AGREES * self._measured.step_time_s
         largest = max(groups_s, key=lambda name: abs(groups_s[name]))
@@ -156,29 +158,32 @@ class _Sentences:
         return f"{self._finding(part)}, since {self._finding(cause)}{self._where(cause)}: {self._advice(cause)}"
 
     def _cause(self, part: ErrorPart, sign: float) -> ErrorPart | None:
-        """What ranks wait for one another by: of computing and moving bytes what is off the most in the same direction."""
+        """The cause of a wait for other ranks: the part of computing or communication with the largest error in the same
+        direction."""
         if part.name not in ("bubble", "waiting_for_ranks"):
             return None
         causes = [self._parts[name] for name in ("forward", "backward", "rate")]
-        cause = max(causes, key=lambda one: sign * one.difference_s)
+        cause = max(causes, key=lambda part: sign * part.difference_s)
         return cause if sign * cause.difference_s >= _CAUSES * sign * part.difference_s else None
 
     def _finding(self, part: ErrorPart) -> str:
-        name, ours, theirs = part.name, part.predicted_s or 0.0, part.measured_s or 0.0
-        sides = f"{format_time_s(theirs)}, predicted {format_time_s(ours) if ours else 'none'}"
+        name, predicted_s, measured_s = part.name, part.predicted_s or 0.0, part.measured_s or 0.0
+        sides = f"{format_time_s(measured_s)}, predicted {format_time_s(predicted_s) if predicted_s else 'none'}"
         if part.group == "compute":
-            return f"{name} takes {times(ours, theirs)} ({sides})"
+            return f"{name} takes {times(predicted_s, measured_s)} ({sides})"
         if name == "rate":
-            rate = ours * (1.0 if self._matched is None else volume_ratio(self._matched)) / theirs if theirs else 0.0
+            ratio = 1.0 if self._matched is None else volume_ratio(self._matched)
+            rate = predicted_s * ratio / measured_s if measured_s else 0.0
             return f"communication runs at {rate:.0%} of the predicted rate" if rate else f"communication takes {sides}"
         if name == "volume" and self._matched is not None:
             return f"{volume_ratio(self._matched):.2f} times the predicted bytes are moved"
         if name == "overlap":
-            return f"behind computing is hidden communication of {sides}"
+            return f"communication hidden behind computation takes {sides}"
         return f"{'what is not modelled' if name == 'unmodelled' else label(name)} takes {sides}"
 
     def _where(self, part: ErrorPart) -> str:
-        """', most of it in backward of stage 0', where the part's difference is on one of several rank classes."""
+        """', most of it on stage 0, in its first microbatch', if the part's difference is mostly on one of several rank
+        classes."""
         if self._matched is None:
             return ""
         own = [pair for pair in self._matched.pairs if _is_of(pair, part.name)]
@@ -188,10 +193,11 @@ class _Sentences:
         total_s = sum(by_rank.values())
         if len(by_rank) < 2 or total_s * part.difference_s <= 0:
             return ""
-        rank = max(by_rank, key=lambda one: by_rank[one] / total_s)
+        rank = max(by_rank, key=lambda rank: by_rank[rank] / total_s)
         if by_rank[rank] / total_s < max(_MOST, 1.2 / len(by_rank)):
             return ""
-        return f", most of it on {self._predicted.rank_names[rank]}{_which(pair for pair in own if pair.kind.rank == rank)}"
+        own = [pair for pair in own if pair.kind.rank == rank]
+        return f", most of it on {self._predicted.rank_names[rank]}{_microbatch_text(own)}"
 
     def _advice(self, part: ErrorPart) -> str:
         if part.group == "compute" and self._measured.compute == "paced":
@@ -204,14 +210,14 @@ class _Sentences:
         return _ADVICE[part.name]
 
     def warned(self) -> list[str]:
-        """What the measured run says of itself, the first of it."""
+        """The first warning of the measured run, and the number of further ones."""
         more = len(self._measured.warnings) - 1
-        told = f" (and {more} more)" if more > 0 else ""
-        return [f"the measurement warns: {warning}{told}" for warning in self._measured.warnings[:1]]
+        further = f" (and {more} more)" if more > 0 else ""
+        return [f"the measurement warns: {warning}{further}" for warning in self._measured.warnings[:1]]
 
 
 def _is_of(pair: MatchedSpans, name: str) -> bool:
-    """Whether spans of this kind are what a part is made of."""
+    """Whether spans of this kind belong to a part."""
     phase = Phase(pair.kind.phase)
     if name == "rate":
         return phase in COMMUNICATION_PHASES and not pair.is_main
@@ -231,8 +237,8 @@ def _off_s(pair: MatchedSpans, name: str) -> float:
     return pair.predicted.doing_s - pair.measured.doing_s
 
 
-def _which(pairs: Iterable[MatchedSpans]) -> str:
-    """', its first microbatch alone' or the last, where that one brings most of what there is of several."""
+def _microbatch_text(pairs: Iterable[MatchedSpans]) -> str:
+    """', in its first microbatch' or the like, if one of several microbatches has most of the difference."""
     off_s: dict[int, float] = {}
     for pair in pairs:
         off_s[pair.kind.microbatch] = off_s.get(pair.kind.microbatch, 0.0) + pair.difference_s
@@ -247,15 +253,13 @@ def _which(pairs: Iterable[MatchedSpans]) -> str:
 
 
 def times(predicted_s: float, measured_s: float) -> str:
-    """'1.8 times as long as predicted', '57 % of the time predicted'."""
+    """Measured relative to predicted time: '1.8 times as long as predicted', '57 % of the predicted time'."""
     if predicted_s <= 0:
-        return "time where none is predicted"
+        return "time, though none is predicted"
     ratio = measured_s / predicted_s
-    return (
-        f"{ratio:.{1 if ratio >= 1.5 else 2}f} times as long as predicted"
-        if ratio >= 1
-        else f"{ratio:.0%} of the time predicted"
-    )
+    if ratio < 1:
+        return f"{ratio:.0%} of the predicted time"
+    return f"{ratio:.{1 if ratio >= 1.5 else 2}f} times as long as predicted"
 
 
 def _signed_ms(seconds: float) -> str:

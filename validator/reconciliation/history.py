@@ -1,6 +1,6 @@
-"""History: every run that was reconciled and every quantity that was calibrated, kept in an SQLite file of the output folder.
+"""History of every reconciled run and every calibrated quantity, in an SQLite file of the output folder.
 
-`scaleproof.reports.read.history` reads it. Several processes may append at once.
+`scaleproof.reports.read.history` reads it. Several processes may append concurrently.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
 FILE: Final = "history.sqlite"
-# Version of the tables, in SQLite's user_version; whose the file is, in its application_id: "scal" in ASCII.
+# Version of the tables, stored as SQLite's user_version; owner of the file, stored as application_id: "scal" in ASCII.
 VERSION: Final = 1
 APPLICATION: Final = 0x7363616C
 # How long to wait while another process writes.
 _PATIENCE_S: Final = 30.0
-# Of what a run was measured with, what changes from time to time.
+# Provenance of measured runs that changes over time.
 _VERSIONS: Final = ("system", "python", "torch", "nccl", "cuda", "driver")
-# Times are seconds, of runs as of quantities; rates are bytes per second. A run that is reconciled again counts once.
+# Times are in seconds, also in quantities; rates in bytes per second. A run that is reconciled again counts once.
 _TABLES: Final = (
     """create table reconciled (
         at text not null, host text not null, scenario text not null, workload text not null, strategy text not null,
@@ -49,12 +49,12 @@ _TABLES: Final = (
 
 
 def append_cases(cases: Sequence[ReconciledCase], out: Path) -> None:
-    """Appends the cases that were measured to the history in `out`. Raises InputError or RunError."""
+    """Appends the measured cases to the history in `out`. Raises InputError or RunError."""
     _append("reconciled", [_row(case, case.measured) for case in cases if case.measured is not None], out)
 
 
 def append_cluster(cluster: Cluster, out: Path) -> None:
-    """Appends the quantities that a calibrated cluster gives an interval for. Raises InputError or RunError."""
+    """Appends the quantities of a calibrated cluster that have an interval. Raises InputError or RunError."""
     where = {
         "at": cluster.provenance.get("date") or _now(),
         "host": cluster.provenance.get("host") or socket.gethostname(),
@@ -70,15 +70,15 @@ def append_cluster(cluster: Cluster, out: Path) -> None:
 
 
 def fingerprint(cluster: Cluster) -> str:
-    """The same for clusters with the same numbers: neither their texts and intervals count, nor how many nodes there are."""
-    told = {"name", "description", "source", "nodes", "uncertainty", "provenance"}
-    return _digest(cluster.model_dump_json(exclude=told))
+    """Digest of a cluster's numbers; names, texts, intervals and the number of nodes do not count."""
+    excluded = {"name", "description", "source", "nodes", "uncertainty", "provenance"}
+    return _digest(cluster.model_dump_json(exclude=excluded))
 
 
 def workload(scenario: Scenario) -> str:
-    """The same for scenarios that do the same work, on whatever cluster."""
-    told = {"name", "description", "steps", "cluster", "convergence"}
-    return _digest(scenario.model_dump_json(exclude=told))
+    """Digest of a scenario's work, independent of the cluster."""
+    excluded = {"name", "description", "steps", "cluster", "convergence"}
+    return _digest(scenario.model_dump_json(exclude=excluded))
 
 
 def _digest(text: str) -> str:
@@ -119,7 +119,7 @@ def _append(table: str, rows: Sequence[Mapping[str, Any]], out: Path) -> None:
         return
     columns = list(rows[0])
     marks = ", ".join(f":{column}" for column in columns)
-    # names of our own, not users' text
+    # constant names, not users' text
     insert = f"insert or ignore into {table} ({', '.join(columns)}) values ({marks})"  # noqa: S608
     with _opened(out / FILE) as connection:
         connection.executemany(insert, rows)
@@ -127,7 +127,7 @@ def _append(table: str, rows: Sequence[Mapping[str, Any]], out: Path) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file's connection in a transaction that nobody else writes in; its tables are made where it is new."""
+    """Connection in a transaction that excludes other writers; creates the tables of a new file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)) as connection:
@@ -136,13 +136,13 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
             connection.execute("commit")
     except sqlite3.OperationalError as error:
-        raise RunError(f"{path}: {error}; the run is not in the history, make sure that it can be written") from None
+        raise RunError(f"{path}: {error}; the run is not in the history, make sure that the file can be written") from None
     except sqlite3.DatabaseError as error:
-        raise InputError(f"{path}: {error}; move it away, and a new history is begun") from None
+        raise InputError(f"{path}: {error}; move it away to begin a new history") from None
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Makes the tables of a new file. Raises InputError for a file that is another's, or of another version."""
+    """Creates the tables of a new file. Raises InputError for a file of another application or version."""
     (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
     (version,), (application,) = (
         connection.execute(f"pragma {name}").fetchone() for name in ("user_version", "application_id")
@@ -153,6 +153,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"pragma user_version = {VERSION}")
         connection.execute(f"pragma application_id = {APPLICATION}")
     elif application != APPLICATION:
-        raise InputError(f"{path}: a database, but no history of scaleproof; choose another folder")
+        raise InputError(f"{path}: a database, but not a history of scaleproof; choose another folder")
     elif version != VERSION:
         raise InputError(f"{path}: a history of version {version}, this is version {VERSION}; move it away to begin a new one")

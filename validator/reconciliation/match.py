@@ -1,7 +1,7 @@
-"""Match: what the predicted and the measured run of a scenario spend on the same things.
+"""Matching of the spans of the predicted and the measured run of a scenario.
 
-A kind of span is matched by (rank class, stream, phase, stage, microbatch), its seconds averaged over steady steps and over the
-ranks that the class stands for. Where only one side tells stages or microbatches, it is matched by what both tell.
+Spans are matched by (rank class, stream, phase, stage, microbatch); seconds are averaged over steady steps and over the ranks
+of the class. If only one side has stages or microbatches, spans are matched by what both have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Place = tuple[int, int, int]  # rank class, stream, phase
 
 
 class Kind(NamedTuple):
-    """Spans that are alike. rank: the predicted rank class. stage, microbatch: −1 where not told."""
+    """Key of equivalent spans. rank: the predicted rank class. stage, microbatch: −1 if not given."""
 
     rank: int
     stream: int
@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Of one rank of a class in a step: seconds of doing and of waiting, and bytes."""
+    """Seconds of work and of waiting, and bytes, of one rank of a class in a step."""
 
     doing_s: float
     waiting_s: float
@@ -43,7 +43,7 @@ class Spent(NamedTuple):
 
 
 class MatchedSpans(NamedTuple):
-    """What one kind of span comes to on both sides. share: of its rank class in means over training ranks."""
+    """Spans of one kind on both sides. share: of its rank class in means over training ranks."""
 
     kind: Kind
     predicted: Spent
@@ -52,21 +52,21 @@ class MatchedSpans(NamedTuple):
 
     @property
     def is_main(self) -> bool:
-        """Whether it holds its rank up."""
+        """Whether the spans are on the main stream, where they delay their rank."""
         return self.kind.stream == Stream.MAIN
 
     @property
     def difference_s(self) -> float:
-        """Predicted − measured, in seconds of the mean over training ranks."""
+        """Predicted − measured seconds in the mean over training ranks."""
         return (self.predicted.all_s - self.measured.all_s) * self.share
 
 
 @dataclass(frozen=True)
 class Matched:
-    """class_of: of each measured rank the predicted class. pairs: what has a partner.
+    """class_of: predicted class of each measured rank. pairs: spans with a counterpart.
 
-    unmatched_s: what training ranks do on their main streams of which the other side does nothing, predicted − measured seconds
-    per step, by phase.
+    unmatched_s: predicted − measured seconds per step, by phase, of work on main streams of training ranks whose phase the
+    other side lacks.
     """
 
     predicted: Tally
@@ -77,59 +77,62 @@ class Matched:
 
 
 def match(predicted: Run, measured: Run) -> Matched | None:
-    """None where spans of a side are missing, or ranks do not go in step, so that only breakdowns can be compared."""
-    here, there = tally(predicted), tally(measured)
-    if here is None or there is None or not (in_step(predicted) and in_step(measured)):
+    """Matches two runs; None if a side lacks spans or its ranks do not step synchronously, so that only breakdowns are
+    comparable."""
+    predicted_tally, measured_tally = tally(predicted), tally(measured)
+    if predicted_tally is None or measured_tally is None or not (in_step(predicted) and in_step(measured)):
         return None
     class_of = class_of_ranks(predicted, measured)
-    ours, theirs = _Side.of(here, np.arange(len(here.share))), _Side.of(there, class_of)
+    ours = _Side.of(predicted_tally, np.arange(len(predicted_tally.share)))
+    theirs = _Side.of(measured_tally, class_of)
     unmatched_s: dict[int, float] = defaultdict(float)
     for own, other, sign in ((ours, theirs, 1.0), (theirs, ours, -1.0)):
-        for phase, seconds in own.alone_s(other).items():
+        for phase, seconds in own.unmatched_s(other).items():
             unmatched_s[phase] += sign * seconds
     pairs = tuple(pair for place in ours.rows.keys() & theirs.rows.keys() for pair in _pairs(place, ours, theirs))
-    return Matched(here, there, class_of, tuple(sorted(pairs)), dict(unmatched_s))
+    return Matched(predicted_tally, measured_tally, class_of, tuple(sorted(pairs)), dict(unmatched_s))
 
 
 class _Side(NamedTuple):
-    """A run's rows by the (rank class, stream, phase) that they are of; ranks: how many of the run's each class has."""
+    """Rows of a run's tally by (rank class, stream, phase). ranks: number of the run's ranks in each class."""
 
-    told: Tally
+    tally: Tally
     rows: Mapping[Place, list[int]]
     ranks: Mapping[int, int]
 
     @classmethod
-    def of(cls, told: Tally, class_of: Numbers) -> Self:
+    def of(cls, tally: Tally, class_of: Numbers) -> Self:
         rows: dict[Place, list[int]] = defaultdict(list)
-        for row, place in enumerate(zip(class_of[told.rank].tolist(), told.stream.tolist(), told.phase.tolist(), strict=True)):
+        columns = (class_of[tally.rank].tolist(), tally.stream.tolist(), tally.phase.tolist())
+        for row, place in enumerate(zip(*columns, strict=True)):
             rows[place].append(row)
-        return cls(told, rows, Counter(class_of.tolist()))
+        return cls(tally, rows, Counter(class_of.tolist()))
 
-    def alone_s(self, other: _Side) -> dict[int, float]:
-        """Seconds of doing in phases that the other side does not have."""
+    def unmatched_s(self, other: _Side) -> dict[int, float]:
+        """Seconds of work by phase, of phases that the other side lacks."""
         known = {(rank, phase) for rank, _, phase in other.rows if rank >= 0}
         result: dict[int, float] = defaultdict(float)
         for (rank, stream, phase), rows in self.rows.items():
             if stream == Stream.MAIN and (rank, phase) not in known:
-                result[phase] += float((self.told.doing_s[rows] * self.told.share[self.told.rank[rows]]).sum())
+                result[phase] += float((self.tally.doing_s[rows] * self.tally.share[self.tally.rank[rows]]).sum())
         return {phase: seconds for phase, seconds in result.items() if seconds > 0}
 
     def spent(self, place: Place, depth: int) -> dict[tuple[int, ...], Spent]:
-        """Of one rank of the class, by as many of stage and microbatch as `depth` says."""
+        """Spent by one rank of the class, by the first `depth` of (stage, microbatch)."""
         rows = self.rows[place]
-        labels = np.stack([self.told.stage, self.told.microbatch])[:depth, rows]
-        found: dict[tuple[int, ...], Spent] = {}
+        labels = np.stack([self.tally.stage, self.tally.microbatch])[:depth, rows]
+        result: dict[tuple[int, ...], Spent] = {}
         for label in np.unique(labels, axis=1).T if depth else [np.zeros(0, dtype=np.int64)]:
             chosen = np.array(rows)[(labels == label[:, None]).all(axis=0)]
-            columns = (self.told.doing_s, self.told.waiting_s, self.told.size_bytes)
-            found[tuple(label.tolist())] = Spent(*(float(column[chosen].sum()) / self.ranks[place[0]] for column in columns))
-        return found
+            columns = (self.tally.doing_s, self.tally.waiting_s, self.tally.size_bytes)
+            result[tuple(label.tolist())] = Spent(*(float(column[chosen].sum()) / self.ranks[place[0]] for column in columns))
+        return result
 
 
 def _pairs(place: Place, ours: _Side, theirs: _Side) -> Iterator[MatchedSpans]:
-    """By microbatch where both tell the same ones, else by stage, else all together."""
+    """Matched spans by microbatch if both sides have the same ones, otherwise by stage if so, otherwise all as one."""
     rank, stream, phase = place
-    share = float(ours.told.share[rank])
+    share = float(ours.tally.share[rank])
     for depth in (2, 1, 0):
         predicted, measured = ours.spent(place, depth), theirs.spent(place, depth)
         if predicted.keys() == measured.keys():

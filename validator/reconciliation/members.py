@@ -1,6 +1,6 @@
-"""Members: which ranks of one run a rank class of another stands for, by what the ranks are called.
+"""Correspondence between the ranks of a measured run and the rank classes of a predicted one, by the names of ranks.
 
-Predicted runs fold alike ranks: '3 workers', 'stage 0 (4 alike)'; measured runs name every one: 'worker 2 stage 0'.
+Predicted runs fold equivalent ranks: '3 workers', 'stage 0 (4 alike)'; measured runs name every rank: 'worker 2 stage 0'.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from scaleproof.simulator.run.run import Run
 
 _NUMBERED: Final = re.compile(r"\b([a-z]+) (\d+)\b")
 _MANY: Final = re.compile(r"^(\d+) [a-z]+s$")
-_ALIKE: Final = re.compile(r"\((\d+) alike\)")
+_FOLDED: Final = re.compile(r"\((\d+) alike\)")
 _SERVERS: Final = re.compile(r"\bservers?\b")
 
 
 @dataclass(frozen=True)
 class Name:
-    """What a rank, or a class of alike ones, is called.
+    """Parsed name of a rank, or of a class of equivalent ranks.
 
-    ranks: how many there are. at: its number on each axis, {"worker": 0, "stage": 1}; of several, on those they have in common.
+    ranks: their number. at: number on each axis, {"worker": 0, "stage": 1}; for a class, on the axes that its ranks have in
+    common.
     """
 
     ranks: int
@@ -34,65 +35,66 @@ class Name:
 
     @classmethod
     def of(cls, text: str, run: Run) -> Name:
-        """Raises nothing: a name of another kind is of one rank, at nothing."""
+        """Parses a name; a name in another form is that of one rank without axes."""
         is_server = _SERVERS.search(text) is not None
         at = {axis: int(number) for axis, number in _NUMBERED.findall(text)}
         if is_server and run.origin == "predicted" and "server" in at:
-            # predicted servers are called by their rank
+            # predicted servers are numbered by their rank
             at["server"] -= run.compute_ranks
-        many = _MANY.match(text) or _ALIKE.search(text)
+        many = _MANY.match(text) or _FOLDED.search(text)
         if many is None:
             return cls(1, at, is_server)
-        # of these the worker that is named is the first
+        # the worker number in the name of a class is that of its first rank
         return cls(int(many.group(1)), {axis: number for axis, number in at.items() if axis == "stage"}, is_server)
 
     def holds(self, other: Name) -> bool:
-        """Whether nothing that both say of where they are speaks against it."""
+        """Whether the axes that both names give agree."""
         same = all(other.at.get(axis, number) == number for axis, number in self.at.items())
         return same and self.is_server == other.is_server
 
 
 def names(run: Run) -> list[Name]:
-    """What a run's ranks are, in the order of its spans' ranks."""
+    """Parsed names of a run's ranks, in the order of its spans' ranks."""
     count = len(run.rank_names) or (0 if run.spans is None else int(run.spans.rank.max(initial=-1)) + 1)
     texts = run.rank_names or [f"server {rank}" if rank >= run.compute_ranks else "" for rank in range(count)]
     return [Name.of(text, run) for text in texts]
 
 
 def multiplicity(run: Run) -> NDArray[np.int64]:
-    """How many ranks each of a run's stands for. Those that split a layer are one class that is named as one rank."""
-    found = names(run)
-    count = np.array([name.ranks for name in found], dtype=np.int64)
-    training = np.array([not name.is_server for name in found], dtype=bool)
-    told = int(count[training].sum())
-    if told and run.compute_ranks % told == 0:
-        count[training] *= run.compute_ranks // told
+    """Number of ranks for which each rank of a run stands, shape (ranks,). Ranks that share a layer are one class, named as one
+    rank."""
+    parsed = names(run)
+    count = np.array([name.ranks for name in parsed], dtype=np.int64)
+    training = np.array([not name.is_server for name in parsed], dtype=bool)
+    named = int(count[training].sum())
+    if named and run.compute_ranks % named == 0:
+        count[training] *= run.compute_ranks // named
     return count
 
 
 def servers(run: Run) -> NDArray[np.bool_]:
-    """Which of a run's ranks are servers."""
+    """Whether each of a run's ranks is a server, shape (ranks,)."""
     return np.array([name.is_server for name in names(run)], dtype=bool)
 
 
 def class_of_ranks(predicted: Run, measured: Run) -> NDArray[np.int64]:
-    """For each rank of the measured run the rank class of the predicted one that stands for it; −1 for none."""
+    """Predicted rank class of each rank of the measured run, shape (ranks,); −1 for none."""
     classes, ranks = names(predicted), names(measured)
     room, taken = multiplicity(predicted), multiplicity(measured)
     result = np.full(len(ranks), -1, dtype=np.int64)
-    # those that are told apart first, then who fills the classes of many
+    # classes of one rank first, then larger ones are filled
     for number in sorted(range(len(classes)), key=lambda n: (classes[n].ranks, n)):
         for rank in _in_order(ranks):
             if result[rank] < 0 and taken[rank] <= room[number] and classes[number].holds(ranks[rank]):
                 result[rank] = number
                 room[number] -= taken[rank]
     for rank in np.flatnonzero(result < 0).tolist():
-        # a class that was split on one side alone
-        alike = (number for number, name in enumerate(classes) if name.holds(ranks[rank]))
-        result[rank] = next(alike, -1)
+        # a class that only one side splits
+        matching = (number for number, name in enumerate(classes) if name.holds(ranks[rank]))
+        result[rank] = next(matching, -1)
     return result
 
 
 def _in_order(ranks: Sequence[Name]) -> list[int]:
-    """Ranks by worker, as classes count them."""
+    """Ranks sorted by worker, the order in which classes count them."""
     return sorted(range(len(ranks)), key=lambda rank: (ranks[rank].at.get("worker", 0), rank))

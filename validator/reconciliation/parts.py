@@ -1,4 +1,4 @@
-"""Parts: predicted − measured step time, split so that the parts add up to it exactly."""
+"""Split of predicted − measured step time into parts that add up to it exactly."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scaleproof.simulator.run.run import COMMUNICATION_PHASES, COMPUTE_PHASES, P
 from scaleproof.validator.reconciliation.match import Matched
 from scaleproof.validator.reconciliation.tally import Tally
 
-# What ranks wait for, by part of the breakdown. Predictions have two kinds of waiting for ranks: `slowest_rank` is waiting for
-# a device that is slower than the mean, which predicted phases contain. Measured ranks compute at their own speed, then wait.
+# Waiting by part of the breakdown. Predictions have two kinds of waiting for ranks: `slowest_rank` is waiting for a device that
+# is slower than the mean, which predicted phases contain. Measured ranks compute at their own speed, then wait.
 WAITING: Final = ("bubble", "waiting_for_ranks", "waiting_for_server", "waiting_for_input")
-# parts by what they are of, in the order in which they are told
+# parts by group, in the order of output
 GROUPS: Final = {
     "compute": ("forward", "backward", "optimizer"),
     "communication": ("volume", "rate", "overlap"),
     "waiting": WAITING,
     "unmodelled": ("unmodelled",),
 }
-# how far volumes may differ that are the same: parts of elements, and what is rounded up
+# relative difference up to which volumes are equal, because of partial elements and rounding
 _SAME_VOLUME: Final = 0.02
 
 
@@ -30,8 +30,8 @@ _SAME_VOLUME: Final = 0.02
 class ErrorPart:
     """A part of predicted − measured step time, in seconds.
 
-    predicted_s, measured_s: what of a step each side has of it: of rate all the time in which bytes move, of overlap what of
-    that is hidden; None for volume, which has none.
+    predicted_s, measured_s: the part's seconds in a step of each side: for rate all the time in which bytes move, for overlap
+    the hidden share of it; None for volume, which has none.
     """
 
     name: str
@@ -50,40 +50,38 @@ class ErrorPart:
 
 
 def split(predicted: Run, measured: Run, matched: Matched | None) -> tuple[ErrorPart, ...]:
-    """The parts in the order of GROUPS: compute by phase; communication, exposed, by
-
-    exposed = moving − hidden,  moving = bytes × seconds per byte:
-    volume: more bytes at the predicted rate; rate: other seconds per byte, latency included; overlap: other hidden seconds;
-    waiting by whom is waited for; unmodelled: what neither is in the breakdown nor has a partner on the other side.
-    """
+    """Parts in the order of GROUPS. Compute is split by phase. Communication is exposed = moving − hidden seconds, with moving
+    = bytes × seconds per byte, and is split into volume (more bytes at the predicted rate), rate (other seconds per byte,
+    latency included) and overlap (other hidden seconds). Waiting is split by what is waited for. Unmodelled is what is neither
+    in the breakdown nor has a counterpart on the other side."""
     alone_s = {} if matched is None else matched.unmatched_s
-    found = [*_compute(predicted, measured, alone_s), *_communication(predicted, measured, matched)]
+    parts = [*_compute(predicted, measured, alone_s), *_communication(predicted, measured, matched)]
     for name in WAITING:
-        found.append(_both(name, *(_waiting_s(run, name) for run in (predicted, measured))))
-    # whatever is left is not told by the breakdowns: with it the parts add up
-    left_s = predicted.step_time_s - measured.step_time_s - sum(part.difference_s for part in found)
+        parts.append(_part(name, *(_waiting_s(run, name) for run in (predicted, measured))))
+    # the remainder is not in the breakdowns: with it the parts add up
+    left_s = predicted.step_time_s - measured.step_time_s - sum(part.difference_s for part in parts)
     sides = (run.breakdown_s.get("other", 0.0) for run in (predicted, measured))
-    return (*found, ErrorPart("unmodelled", left_s, *sides))
+    return (*parts, ErrorPart("unmodelled", left_s, *sides))
 
 
-def _both(name: str, predicted_s: float, measured_s: float) -> ErrorPart:
+def _part(name: str, predicted_s: float, measured_s: float) -> ErrorPart:
     return ErrorPart(name, predicted_s - measured_s, predicted_s, measured_s)
 
 
 def _waiting_s(run: Run, name: str) -> float:
-    """Seconds of a step in which ranks wait, by part of the breakdown; waiting for ranks includes waiting for the slowest."""
+    """Seconds per step of waiting, by part of the breakdown; waiting for ranks includes waiting for the slowest."""
     slowest_s = run.breakdown_s.get("slowest_rank", 0.0) if name == "waiting_for_ranks" else 0.0
     return run.breakdown_s.get(name, 0.0) + slowest_s
 
 
 def _compute_share(run: Run) -> float:
-    """Share of the time in compute phases in which the mean rank computes; the rest of it waits for the slowest."""
+    """Share of the time in compute phases in which the mean rank computes; in the rest it waits for the slowest."""
     compute_s, slowest_s = (run.breakdown_s.get(name, 0.0) for name in ("compute", "slowest_rank"))
     return compute_s / (compute_s + slowest_s) if slowest_s > 0 else 1.0
 
 
 def _compute(predicted: Run, measured: Run, alone_s: Mapping[int, float]) -> list[ErrorPart]:
-    """By phase, less what has no partner."""
+    """Parts by compute phase, without work that has no counterpart."""
     result = []
     for phase in COMPUTE_PHASES:
         sides = [run.phase_s.get(phase.label, 0.0) * _compute_share(run) for run in (predicted, measured)]
@@ -104,18 +102,18 @@ def _communication(predicted: Run, measured: Run, matched: Matched | None) -> li
 
 
 def volume_ratio(matched: Matched) -> float:
-    """Bytes moved that were measured over those predicted; 1 where a side does not tell them."""
+    """Measured over predicted bytes moved; 1 if a side does not record them."""
     ratios, weights_s = [], []
     for phase in COMMUNICATION_PHASES:
-        ours, theirs = (_moved_bytes(side, phase) for side in (matched.predicted, matched.measured))
-        if ours > 0 and theirs > 0:
-            ratios.append(_same_convention(theirs / ours, phase, matched))
+        predicted, measured = (_moved_bytes(side, phase) for side in (matched.predicted, matched.measured))
+        if predicted > 0 and measured > 0:
+            ratios.append(_same_convention(measured / predicted, phase, matched))
             weights_s.append(_busy_s(matched.predicted, phase))
     return float(np.average(ratios, weights=weights_s)) if sum(weights_s) > 0 else 1.0
 
 
 def _moved_bytes(side: Tally, phase: Phase) -> float:
-    """Of the mean training rank in a step: messages are told on both of a rank's streams, or on one."""
+    """Bytes moved by the mean training rank in a step; messages are recorded on one or both of a rank's streams."""
     own = side.phase == phase
     streams = [side.by_rank(side.size_bytes, own & (side.main == is_main)) for is_main in (True, False)]
     return float((np.maximum(*streams) * side.share).sum())
@@ -126,10 +124,11 @@ def _busy_s(side: Tally, phase: Phase) -> float:
 
 
 def _same_convention(ratio: float, phase: Phase, matched: Matched) -> float:
-    """Measured collectives are told by what they are given, predicted ones by what a rank sends: of n ranks 2 (n − 1) / n
-    times as much where they sum, (n − 1) / n where they gather or scatter. Predicted messages are to one of alike servers.
+    """The ratio with differences of convention removed; unchanged if no convention explains it.
 
-    Where none of that makes them the same, they are taken as they are.
+    Measured collectives record their input, predicted ones what a rank sends: over n ranks 2 (n − 1) / n times as much for
+    all-reduce, (n − 1) / n for all-gather and reduce-scatter. Predicted messages to equivalent servers are those to one of
+    them.
     """
     training = int((matched.measured.share > 0).sum())
     servers = len(matched.measured.share) - training

@@ -1,4 +1,4 @@
-"""reconcile: predicts and measures the same scenarios, lays one beside the other and explains where they part."""
+"""Reconciliation: predicts and measures the same scenarios, compares both and explains the difference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESULT_FILE: Final = "reconcile.json"
 
 @dataclass(frozen=True)
 class ReconciledCase:
-    """One scenario on both sides. measured is None where measuring failed; failure then says why."""
+    """One scenario on both sides. measured: None if measuring failed; failure then gives the reason."""
 
     scenario: Scenario
     predicted: Run
@@ -40,7 +40,7 @@ class ReconciledCase:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measured step time lies in the prediction's 90 % interval; None without one, or a measurement."""
+        """Whether the measured step time is in the 90 % prediction interval; None without an interval or a measurement."""
         interval_s = self.predicted.prediction_interval_s
         if self.measured is None or interval_s is None:
             return None
@@ -48,7 +48,7 @@ class ReconciledCase:
 
     @functools.cached_property
     def explanation(self) -> Explanation | None:
-        """Where predicted and measured part, and why."""
+        """Explanation of the difference; None without a measurement."""
         return None if self.measured is None else explain(self.predicted, self.measured)
 
     def plain(self) -> dict[str, Any]:
@@ -74,11 +74,11 @@ def reconcile(
     measure: Callable[[Scenario], Run],
     out: Path | None,
     max_error: float | None,
-    tell: Callable[[ReconciledCase], None],
+    report: Callable[[ReconciledCase], None],
 ) -> list[ReconciledCase]:
     """Predicts and measures each scenario; a failure of one does not end the rest.
 
-    `tell` is called with each case as it is done; with `out`, runs and `reconcile.json` are written there as they come.
+    `report` is called with each case when it is done. With `out`, runs and `reconcile.json` are written after each case.
     """
     cases: list[ReconciledCase] = []
     for scenario in scenarios:
@@ -87,7 +87,7 @@ def reconcile(
         if out is not None:
             _save(case, out)
             write(cases, out, max_error)
-        tell(cases[-1])
+        report(cases[-1])
     return cases
 
 
@@ -100,12 +100,13 @@ def _case(scenario: Scenario, measure: Callable[[Scenario], Run]) -> ReconciledC
 
 
 def with_efficiency(cases: Sequence[ReconciledCase]) -> list[ReconciledCase]:
-    """Scaling efficiency of measured runs, against a measured run of one rank where there is one that fits."""
-    alone = [case for case in cases if case.measured is not None and case.scenario.strategy.ranks == 1]
+    """The cases with the scaling efficiency of measured runs relative to a comparable measured run of one rank, if there is
+    one."""
+    single = [case for case in cases if case.measured is not None and case.scenario.strategy.ranks == 1]
     result = []
     for case in cases:
         efficiency, baseline = {}, {}
-        for base in alone:
+        for base in single:
             scaling = _scaling(case.scenario, base.scenario)
             if case.measured is None or base.measured is None or scaling is None:
                 continue
@@ -118,7 +119,8 @@ def with_efficiency(cases: Sequence[ReconciledCase]) -> list[ReconciledCase]:
 
 
 def _scaling(scenario: Scenario, base: Scenario) -> str | None:
-    """Which scaling `base` is a baseline of: strong for as many samples in all, weak for as many per rank."""
+    """Scaling for which `base` is a baseline: strong for the same samples in total, weak for the same samples per rank; None
+    for neither."""
     if scenario.model != base.model or scenario.training != base.training:
         return None
     if scenario.total_samples == base.total_samples:
@@ -128,7 +130,7 @@ def _scaling(scenario: Scenario, base: Scenario) -> str | None:
 
 
 def measured_folder(out: Path, scenario: Scenario) -> Path:
-    """Where the measured run of a scenario is kept."""
+    """Folder of the measured run of a scenario."""
     return out / "runs" / scenario.name / "measured"
 
 
@@ -141,7 +143,7 @@ def _save(case: ReconciledCase, out: Path) -> None:
 
 
 def write(cases: Sequence[ReconciledCase], out: Path, max_error: float | None) -> None:
-    """Writes `reconcile.json`: what was predicted and measured, on what."""
+    """Writes `reconcile.json` with all predictions and measurements, and their environment."""
     plain = {
         "version": 1,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -160,7 +162,7 @@ def _environment(cases: Sequence[ReconciledCase]) -> Mapping[str, str]:
 
 
 def describe_strategy(scenario: Scenario) -> str:
-    """'hybrid, 2 workers × 2 stages'."""
+    """A strategy with its sizes as text: 'hybrid, 2 workers × 2 stages'."""
     strategy = scenario.strategy
     parts = [_count(strategy.workers, "worker")]
     if strategy.stages > 1:

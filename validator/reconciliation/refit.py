@@ -1,10 +1,10 @@
-"""refit: a cluster's numbers brought nearer to what runs on it took, where that makes other runs' predictions better.
+"""Refit of a cluster's quantities to measured runs, used if it improves the predictions of other runs.
 
-What is sought is how many times as slow each quantity is as the file says: the most probable slownesses where their logarithms
-are spread as the file's intervals say, and predictions are off by as much as the fit itself finds. Both count robustly, so that
-neither a run that went wrong nor a number that is far off is the judge of all others. What no run tells of stays as it is.
+The fit is a maximum a posteriori (MAP) estimate of each quantity's slowdown factor relative to the file: the prior of its
+logarithm is the file's interval, and the noise of the predictions is estimated with it. Both have robust losses, so neither a
+single bad run nor a quantity far from its prior dominates. Quantities on which no run depends are unchanged.
 
-Whether it helps is told by runs left out: each scenario is predicted by what the others alone would have the numbers be.
+The improvement is measured on held-out runs: each scenario is predicted with the quantities fitted to the others.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ _Array = NDArray[np.float64]
 _FEWEST: Final = 3
 _MOST_ALONE: Final = 10
 _FOLDS: Final = 5
-# How much slower a quantity is made to see what follows from it, as a logarithm: half of a usual interval.
+# Logarithm of the slowdown factor by which a quantity's influence is probed: half of a typical interval.
 _NUDGE: Final = 0.05
-# What changes no run by as much as this share of what it changes itself is told by none; nor is what the runs leave more of
-# its deviation than this.
-_TELLING: Final = 0.01
-_TOLD: Final = 0.8
-# No interval is narrower than what this standard deviation makes it: the numbers in the file have four digits.
+# A quantity is fitted only if its influence on some run's step is at least this share of its own change, and if the runs reduce
+# its standard deviation to less than this share.
+_INFLUENCE: Final = 0.01
+_REDUCTION: Final = 0.8
+# Smallest standard deviation of a logarithm: numbers in the file have four digits.
 _SUREST: Final = 1e-3
-# How far quantities may drift from where they were calibrated: beside this, intervals of a few per mille would hold for ever.
+# Standard deviation of the drift of quantities since their calibration; without it, intervals of a few per mille would never
+# change.
 _DRIFT: Final = 0.03
-# No quantity is further off than ten times: the bounds of the logarithms.
+# Bound of the logarithms: no quantity is off by more than a factor of ten.
 _FURTHEST: Final = math.log(10)
-# Parts of a step are told apart less well than steps are timed: they count half.
+# Weights of the standard deviations of step time, compute and communication: parts are known less well and count half.
 _PARTS: Final = np.array([1.0, 2.0, 2.0])
-# How sure it must be that runs left out are predicted better, by a one-sided t-test.
+# Confidence of the one-sided t-test that held-out runs are predicted better.
 _SURE: Final = 0.9
-# What the file says of predictions' own error counts as so many runs.
+# Number of runs as which the file's prediction error counts.
 _BELIEF: Final = 2.0
-# Ranks that wait as long as they are predicted to tell nothing of these.
+# Quantities on which runs with emulated compute do not depend.
 _PACED: Final = ("device", "optimizer")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One quantity: what the file says, what it should say, and the 90 % interval of that, with units or as a share of the
-    times that the file gives. slowness: how many times as slow it is. deviation: standard deviation of its logarithm."""
+    """Change of one quantity: values before and after, and the 90 % interval of the latter, with units or as a share of the
+    times that the file gives. slowness: slowdown factor. deviation: standard deviation of its logarithm."""
 
     quantity: str
     before: str
@@ -78,10 +79,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Refit:
-    """What came of it. changes: of quantities that the runs tell of. left_out: runs that were not used, and why.
+    """Result of a refit. changes: of the quantities on which runs depend. left_out: runs that were not used, and why.
 
-    errors_before, errors_after: (predicted − measured) / measured step time of each run that was used, after the refit
-    predicted by what runs of other scenarios say. improves: whether they are surely smaller. cluster: as it should be.
+    errors_before, errors_after: (predicted − measured) / measured step time of each run used; after the refit, predicted with
+    the fit to runs of other scenarios. improves: whether the errors are significantly smaller. cluster: the updated one.
     """
 
     changes: tuple[Change, ...]
@@ -100,8 +101,8 @@ class Refit:
         return _median(self.errors_after.values())
 
     def plain(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        changes = {one.quantity: {k: v for k, v in vars(one).items() if k != "quantity"} for one in self.changes}
+        """The result as plain data for JSON."""
+        changes = {change.quantity: {k: v for k, v in vars(change).items() if k != "quantity"} for change in self.changes}
         return {
             "runs": len(self.errors_before),
             "improves": self.improves,
@@ -115,69 +116,70 @@ class Refit:
 
 
 def update(path: Path, cases: Sequence[ReconciledCase]) -> Refit:
-    """Refits the cluster file to the cases that were measured, and writes it where runs left out are predicted better by it.
+    """Refits the cluster file to the measured cases, and rewrites it if held-out runs are predicted better.
 
-    Raises InputError for a file that is no cluster's or cannot be edited, and for runs that are too few or all alike.
+    Raises InputError for a file that is not a cluster's or cannot be edited, and for too few or identical runs.
     """
     cluster = load_cluster(path)
-    done = refit(cluster, [(case.scenario, case.measured) for case in cases if case.measured is not None], str(path))
-    if done.improves:
+    result = refit(cluster, [(case.scenario, case.measured) for case in cases if case.measured is not None], str(path))
+    if result.improves:
         with locked_file(path, "reconcile --update", PATIENCE_S):
-            write_aside(path, rewrite.rewritten(path, cluster, done.cluster).encode())
-    return done
+            write_aside(path, rewrite.rewritten(path, cluster, result.cluster).encode())
+    return result
 
 
-def describe(done: Refit, path: Path) -> str:
-    """What was found and what became of the file, in lines."""
-    medians = f"{done.median_before:.1%} → {done.median_after:.1%}"
-    runs = len(done.errors_before)
-    verdict = "updated" if done.improves else "kept as it is: runs left out are not surely predicted better"
-    lines = [f"refit to {runs} runs; median error of step times, each left out of its own fit: {medians}"]
-    if done.improves:
-        names = (f"  {one.quantity:<22} {one.before:>12} → {one.after:<12}" for one in done.changes)
-        lines += [f"{name} {one.low} to {one.high}" for name, one in zip(names, done.changes, strict=True)]
-    lines += [f"  not used: {name}: {why}" for name, why in done.left_out.items()]
+def describe(result: Refit, path: Path) -> str:
+    """The result of a refit and whether the file was updated, as lines of text."""
+    medians = f"{result.median_before:.1%} → {result.median_after:.1%}"
+    runs = len(result.errors_before)
+    verdict = "updated" if result.improves else "unchanged: held-out runs are not significantly better predicted"
+    lines = [f"refit to {runs} runs; median error of held-out step times: {medians}"]
+    if result.improves:
+        names = (f"  {change.quantity:<22} {change.before:>12} → {change.after:<12}" for change in result.changes)
+        lines += [f"{name} {change.low} to {change.high}" for name, change in zip(names, result.changes, strict=True)]
+    lines += [f"  not used: {name}: {why}" for name, why in result.left_out.items()]
     return "\n".join([*lines, f"{path}: {verdict}"])
 
 
 def refit(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]], where: str = "--update") -> Refit:
-    """What the cluster's numbers should be by measured runs. where: names the file in errors. Raises InputError."""
-    used, left_out = _sorted_out(cluster, runs)
+    """Refits the cluster's quantities to measured runs. where: names the file in errors. Raises InputError for too few runs."""
+    used, left_out = _usable(cluster, runs)
     folds = _folds([workload(scenario) for scenario, _ in used])
     if len(used) < _FEWEST or len(folds) < 2:
-        few = f"{len(used)} measured runs{' that are all alike' if len(used) >= _FEWEST else ''}"
+        few = f"{len(used)} measured runs{' of the same scenario' if len(used) >= _FEWEST else ''}"
         why = "".join(f"; {name} is {reason}" for name, reason in left_out.items())
-        raise InputError(f"{where}: {few} are too few to refit; reconcile {_FEWEST} scenarios or more that differ{why}")
+        raise InputError(f"{where}: {few} are too few for a refit; reconcile at least {_FEWEST} different scenarios{why}")
     deviations = uncertain(cluster)
     error = deviations.pop("model")
-    nominal = _Told.at(used, dict.fromkeys(deviations, 1.0))
-    told, prior = _narrowed(nominal, {name: math.hypot(deviation, _DRIFT) for name, deviation in deviations.items()}, error)
-    told = _Told.at(used, told.slownesses(_solve(told, prior, error).logs))
+    nominal = _Linearised.at(used, dict.fromkeys(deviations, 1.0))
+    deviations = {name: math.hypot(deviation, _DRIFT) for name, deviation in deviations.items()}
+    runs_model, prior = _determined(nominal, deviations, error)
+    runs_model = _Linearised.at(used, runs_model.factors(_solve(runs_model, prior, error).logs))
     after_s = np.zeros(len(used))
     for fold in folds:
-        logs = _solve(told.of(np.setdiff1d(np.arange(len(used)), fold)), prior, error).logs
-        after_s[fold] = [_predicted(used[one][0], told.slownesses(logs)).step_time_s for one in fold]
-    before, after = (seconds / told.measured_s[:, 0] - 1 for seconds in (nominal.predicted_s[:, 0], after_s))
+        logs = _solve(runs_model.of(np.setdiff1d(np.arange(len(used)), fold)), prior, error).logs
+        after_s[fold] = [_predicted(used[run][0], runs_model.factors(logs)).step_time_s for run in fold]
+    before, after = (seconds / runs_model.measured_s[:, 0] - 1 for seconds in (nominal.predicted_s[:, 0], after_s))
     names = _distinct(scenario.name for scenario, _ in used)
-    done = Refit(
-        changes=_changes(cluster, told.names, _solve(told, prior, error)),
+    result = Refit(
+        changes=_changes(cluster, runs_model.names, _solve(runs_model, prior, error)),
         errors_before=dict(zip(names, before.tolist(), strict=True)),
         errors_after=dict(zip(names, after.tolist(), strict=True)),
         left_out=left_out,
-        improves=_surely_smaller(before, after),
+        improves=_is_significantly_smaller(before, after),
         cluster=cluster,
     )
-    return replace(done, cluster=_updated(cluster, done, len(used)))
+    return replace(result, cluster=_updated(cluster, result, len(used)))
 
 
-def _sorted_out(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]]) -> tuple[list[tuple[Scenario, Run]], dict[str, str]]:
-    """The runs that tell of this cluster, and why others do not, by their scenarios."""
+def _usable(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]]) -> tuple[list[tuple[Scenario, Run]], dict[str, str]]:
+    """The runs on this cluster, and why others are left out, by scenario."""
     used: list[tuple[Scenario, Run]] = []
     left_out: dict[str, str] = {}
     mine = fingerprint(cluster)
     for scenario, run in runs:
         if fingerprint(scenario.cluster) != mine:
-            left_out[scenario.name] = f"of another cluster ({scenario.cluster.name or 'without a name'}), or of other numbers"
+            left_out[scenario.name] = f"of another cluster ({scenario.cluster.name or 'without a name'}), or of other values"
         elif run.provenance.get("on") == "local" and needed_nodes(scenario) > 1:
             left_out[scenario.name] = "measured on this machine alone, not over the network"
         else:
@@ -185,31 +187,31 @@ def _sorted_out(cluster: Cluster, runs: Sequence[tuple[Scenario, Run]]) -> tuple
     return used, left_out
 
 
-def _folds(alike: Sequence[str]) -> list[NDArray[np.int64]]:
-    """Which runs are left out together: those of a scenario, or of every fifth where scenarios are many."""
-    kinds = sorted(set(alike))
+def _folds(kinds_of_runs: Sequence[str]) -> list[NDArray[np.int64]]:
+    """Runs that are held out together: those of one scenario, or of every fifth if there are many scenarios."""
+    kinds = sorted(set(kinds_of_runs))
     parts = [kinds[i::_FOLDS] for i in range(_FOLDS)] if len(kinds) > _MOST_ALONE else [[kind] for kind in kinds]
-    return [np.array([i for i, kind in enumerate(alike) if kind in part]) for part in parts]
+    return [np.array([i for i, kind in enumerate(kinds_of_runs) if kind in part]) for part in parts]
 
 
-def _predicted(scenario: Scenario, slownesses: Mapping[str, float]) -> Run:
-    """The scenario on the cluster with quantities so many times as slow."""
+def _predicted(scenario: Scenario, factors: Mapping[str, float]) -> Run:
+    """Prediction of the scenario with the cluster's quantities slowed by the factors."""
     if scenario.compute == "paced":
-        slownesses = {name: slowness for name, slowness in slownesses.items() if name not in _PACED}
-    return timed(scenario.model_copy(update={"cluster": slowed(scenario.cluster, slownesses)}))
+        factors = {name: factor for name, factor in factors.items() if name not in _PACED}
+    return timed(scenario.model_copy(update={"cluster": slowed(scenario.cluster, factors)}))
 
 
 def _seconds(run: Run) -> list[float]:
-    """Of a step, of its compute, and of communication that it waits for."""
+    """Seconds of a step, of its compute, and of its exposed communication."""
     return [run.step_time_s, run.breakdown_s.get("compute", 0.0), run.breakdown_s.get("exposed_communication", 0.0)]
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What runs tell: seconds of each, and how they follow from slownesses about those in `at`.
+class _Linearised:
+    """Predicted seconds of each run as a linear function of the slowdown factors, about the factors in `about`.
 
-    predicted_s, measured_s: a row for each run, as _seconds has it. slopes_s: with a further axis, the quantities: seconds for
-    each unit of slowness.
+    predicted_s, measured_s: shape (runs, 3), columns as in _seconds. slopes_s: shape (runs, 3, quantities), seconds per unit of
+    the slowdown factor.
     """
 
     names: tuple[str, ...]
@@ -219,47 +221,48 @@ class _Told:
     measured_s: _Array
 
     @classmethod
-    def at(cls, runs: Sequence[tuple[Scenario, Run]], slownesses: Mapping[str, float]) -> _Told:
-        """By predicting each run with each quantity a little slower. Raises FieldError."""
+    def at(cls, runs: Sequence[tuple[Scenario, Run]], factors: Mapping[str, float]) -> _Linearised:
+        """Linearises by predicting each run with each quantity a little slower. Raises FieldError."""
         predicted_s, slopes_s = [], []
         for scenario, _ in runs:
-            here = np.array(_seconds(_predicted(scenario, slownesses)))
+            here = np.array(_seconds(_predicted(scenario, factors)))
             predicted_s.append(here)
             slopes_s.append(
                 [
-                    (np.array(_seconds(_predicted(scenario, {**slownesses, name: slower}))) - here) / (slower - slowness)
-                    for name, slowness in slownesses.items()
-                    for slower in [slowness * math.exp(_NUDGE)]
+                    (np.array(_seconds(_predicted(scenario, {**factors, name: slower}))) - here) / (slower - factor)
+                    for name, factor in factors.items()
+                    for slower in [factor * math.exp(_NUDGE)]
                 ]
             )
         return cls(
-            names=tuple(slownesses),
-            about=np.array(list(slownesses.values())),
+            names=tuple(factors),
+            about=np.array(list(factors.values())),
             predicted_s=np.array(predicted_s),
-            slopes_s=np.moveaxis(np.array(slopes_s).reshape(len(runs), len(slownesses), 3), 1, 2),
+            slopes_s=np.moveaxis(np.array(slopes_s).reshape(len(runs), len(factors), 3), 1, 2),
             measured_s=np.array([_seconds(run) for _, run in runs]),
         )
 
-    def of(self, runs: NDArray[np.int64]) -> _Told:
-        """What some of the runs tell."""
+    def of(self, runs: NDArray[np.int64]) -> _Linearised:
+        """The model of some of the runs."""
         parts = {name: getattr(self, name)[runs] for name in ("predicted_s", "slopes_s", "measured_s")}
         return replace(self, **parts)
 
-    def about_those(self, which: NDArray[np.bool_]) -> _Told:
-        """What they tell of some of the quantities, where the others are as in `about`."""
-        names = tuple(name for name, one in zip(self.names, which, strict=True) if one)
-        return replace(self, names=names, about=self.about[which], slopes_s=self.slopes_s[:, :, which])
+    def restricted(self, mask: NDArray[np.bool_]) -> _Linearised:
+        """The model in the quantities that `mask` selects, with the others fixed as in `about`."""
+        names = tuple(name for name, is_selected in zip(self.names, mask, strict=True) if is_selected)
+        return replace(self, names=names, about=self.about[mask], slopes_s=self.slopes_s[:, :, mask])
 
-    def telling(self) -> _Told:
-        """Without the quantities that change no run's step."""
+    def influential(self) -> _Linearised:
+        """The model in the quantities that influence at least one run's step."""
         shares = np.abs(self.slopes_s[:, 0] * self.about) / self.predicted_s[:, :1]
-        return self.about_those(shares.max(axis=0) >= _TELLING)
+        return self.restricted(shares.max(axis=0) >= _INFLUENCE)
 
-    def slownesses(self, logs: _Array) -> dict[str, float]:
+    def factors(self, logs: _Array) -> dict[str, float]:
         return dict(zip(self.names, np.exp(logs).tolist(), strict=True))
 
     def residuals(self, logs: _Array) -> _Array:
-        """How far off each run's step is, as a logarithm, and its parts, as shares of the step."""
+        """Residuals, shape (runs, 3): logarithm of predicted over measured step, and errors of its parts as shares of the
+        step."""
         seconds = self.predicted_s + self.slopes_s @ (np.exp(logs) - self.about)
         steps_s = self.measured_s[:, :1]
         step = np.log(np.maximum(seconds[:, :1], 1e-6 * steps_s) / steps_s)
@@ -268,7 +271,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Solution:
-    """Logarithms of slownesses, how they vary together, and the standard deviation of the errors that are left."""
+    """Logarithms of the slowdown factors, their covariance, and the standard deviation of the remaining errors."""
 
     logs: _Array
     covariance: _Array
@@ -279,51 +282,51 @@ class _Solution:
         return np.asarray(np.sqrt(np.diag(self.covariance)))
 
 
-def _narrowed(told: _Told, deviations: Mapping[str, float], error: float) -> tuple[_Told, _Array]:
-    """Without quantities that the runs do not tell of; and standard deviations of the logarithms of the others, by the file."""
-    told = told.telling()
-    prior = np.array([deviations[name] for name in told.names])
-    found = _solve(told, prior, error)
-    is_told = found.deviations < _TOLD * np.maximum(prior, np.abs(found.logs))
-    return told.about_those(is_told), prior[is_told]
+def _determined(model: _Linearised, deviations: Mapping[str, float], error: float) -> tuple[_Linearised, _Array]:
+    """The model in the quantities that the runs determine, and the prior standard deviations of their logarithms."""
+    model = model.influential()
+    prior = np.array([deviations[name] for name in model.names])
+    solution = _solve(model, prior, error)
+    is_determined = solution.deviations < _REDUCTION * np.maximum(prior, np.abs(solution.logs))
+    return model.restricted(is_determined), prior[is_determined]
 
 
-def _solve(told: _Told, prior: _Array, error: float) -> _Solution:
-    """The most probable slownesses. How far off runs are is found with them, since each needs the other: in turns.
+def _solve(model: _Linearised, prior: _Array, error: float) -> _Solution:
+    """MAP estimate of the slowdown factors, alternating with an estimate of the noise, since each depends on the other.
 
-    prior: standard deviations of the logarithms. error: of predictions, as the file has it.
+    prior: standard deviations of the logarithms. error: standard deviation of predictions according to the file.
     """
     from scipy.optimize import least_squares
 
-    believed, runs = error, len(told.measured_s)
+    file_error, runs = error, len(model.measured_s)
     logs, covariance = np.zeros(len(prior)), np.diag(prior**2)
     for _ in range(3 if len(prior) else 0):
 
-        def off(logs: _Array, error: float = error) -> _Array:
-            return np.concatenate([(told.residuals(logs) / (error * _PARTS)).ravel(), logs / prior])
+        def residuals(logs: _Array, error: float = error) -> _Array:
+            return np.concatenate([(model.residuals(logs) / (error * _PARTS)).ravel(), logs / prior])
 
-        solved = least_squares(off, logs, bounds=(-_FURTHEST, _FURTHEST), loss=partial(_loss, len(prior)), x_scale=prior)
+        solved = least_squares(residuals, logs, bounds=(-_FURTHEST, _FURTHEST), loss=partial(_loss, len(prior)), x_scale=prior)
         logs = solved.x
         jacobian = np.asarray(solved.jac)
         covariance = np.linalg.inv(jacobian.T @ jacobian)
-        # numbers that were fitted take as many of the runs' errors away
+        # effective number of fitted parameters, which reduces the degrees of freedom
         fitted = len(prior) - float(np.trace(covariance / prior**2))
-        left = runs * (DEVIATION_OF_MEDIAN * np.median(np.abs(told.residuals(logs)[:, 0]))) ** 2
-        error = math.sqrt((left + _BELIEF * believed**2) / (_BELIEF + max(0.0, runs - fitted)))
+        left = runs * (DEVIATION_OF_MEDIAN * np.median(np.abs(model.residuals(logs)[:, 0]))) ** 2
+        error = math.sqrt((left + _BELIEF * file_error**2) / (_BELIEF + max(0.0, runs - fitted)))
     return _Solution(logs, covariance, error)
 
 
 def _loss(quantities: int, squares: _Array) -> _Array:
-    """What squared deviations cost, with two derivatives: of runs about their size beyond one ("soft l1"), of quantities, which
-    come last, their logarithm (Cauchy): a cluster that is far from its file is hardly held back by it."""
+    """Loss of squared deviations and its first two derivatives, shape (3, deviations). Runs have a soft L1 loss; quantities,
+    which come last, a Cauchy loss, so that a cluster far from its file is hardly pulled back."""
     runs, own = 1 + squares[:-quantities], 1 + squares[-quantities:]
     of_runs = np.array([2 * (np.sqrt(runs) - 1), runs**-0.5, -0.5 * runs**-1.5])
     return np.hstack([of_runs, np.array([np.log(own), 1 / own, -1 / own**2])])
 
 
-def _changes(cluster: Cluster, names: Sequence[str], found: _Solution) -> tuple[Change, ...]:
+def _changes(cluster: Cluster, names: Sequence[str], solution: _Solution) -> tuple[Change, ...]:
     changes = []
-    for name, log, deviation in zip(names, found.logs, found.deviations, strict=True):
+    for name, log, deviation in zip(names, solution.logs, solution.deviations, strict=True):
         quantity = QUANTITIES[name]
         value = quantity.value(cluster)
         assert value is not None
@@ -343,22 +346,22 @@ def _changes(cluster: Cluster, names: Sequence[str], found: _Solution) -> tuple[
     return tuple(changes)
 
 
-def _updated(cluster: Cluster, done: Refit, runs: int) -> Cluster:
-    """The cluster with its numbers changed, how sure they are, and from what that comes."""
-    changed = slowed(cluster, {one.quantity: one.slowness for one in done.changes})
-    # predictions are as far off as those of runs that were left out are
-    off = float(np.sqrt(np.mean(np.log1p(list(done.errors_after.values())) ** 2)))
-    deviations = {one.quantity: one.deviation for one in done.changes} | {"model": max(_SUREST, off)}
+def _updated(cluster: Cluster, result: Refit, runs: int) -> Cluster:
+    """The cluster with changed quantities, their intervals, and provenance."""
+    changed = slowed(cluster, {change.quantity: change.slowness for change in result.changes})
+    # predictions err as much as those of held-out runs
+    off = float(np.sqrt(np.mean(np.log1p(list(result.errors_after.values())) ** 2)))
+    deviations = {change.quantity: change.deviation for change in result.changes} | {"model": max(_SUREST, off)}
     intervals = {name: _interval(changed, name, deviation, runs) for name, deviation in deviations.items()}
-    medians = f"{done.median_before:.1%} → {done.median_after:.1%}".replace("%", " %")
+    medians = f"{result.median_before:.1%} → {result.median_after:.1%}".replace("%", " %")
     today = datetime.now(UTC).date().isoformat()
-    said = f"{today}, from {runs} runs, median error {medians} on runs left out"
-    told = {"uncertainty": {**cluster.uncertainty, **intervals}, "provenance": {**cluster.provenance, "updated": said}}
-    return changed.model_copy(update=told)
+    text = f"{today}, from {runs} runs, median error {medians} on held-out runs"
+    update = {"uncertainty": {**cluster.uncertainty, **intervals}, "provenance": {**cluster.provenance, "updated": text}}
+    return changed.model_copy(update=update)
 
 
 def _interval(cluster: Cluster, name: str, deviation: float, runs: int) -> Interval:
-    """Of a quantity of the updated cluster."""
+    """Interval of a quantity of the updated cluster."""
     quantity, old = QUANTITIES[name], cluster.uncertainty.get(name)
     value, reach = quantity.value(cluster), math.exp(DEVIATIONS * deviation)
     assert value is not None
@@ -370,8 +373,8 @@ def _interval(cluster: Cluster, name: str, deviation: float, runs: int) -> Inter
     )
 
 
-def _surely_smaller(before: _Array, after: _Array) -> bool:
-    """Whether errors are smaller than they were, by the median, and by more than chance would have them."""
+def _is_significantly_smaller(before: _Array, after: _Array) -> bool:
+    """Whether the median error is smaller, and the gain significant."""
     from scipy.stats import t
 
     gain = np.abs(np.log1p(before)) - np.abs(np.log1p(after))
@@ -380,7 +383,7 @@ def _surely_smaller(before: _Array, after: _Array) -> bool:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Names of which the second and further ones are numbered: 'ring-4', 'ring-4 (2)'."""
+    """Names with a number appended to repeated ones: 'ring-4', 'ring-4 (2)'."""
     seen: dict[str, int] = {}
     result = []
     for name in names:

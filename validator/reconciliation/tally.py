@@ -1,4 +1,4 @@
-"""Tally: what the spans of a run come to, for each rank and kind of span, in seconds per step."""
+"""Totals of a run's spans for each rank and kind of span, in seconds per step."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scaleproof.validator.reconciliation.members import multiplicity, servers
 
 Numbers = NDArray[np.int64]
 Seconds = NDArray[np.float64]
-# what a kind of span is told by, beside its rank
+# what distinguishes kinds of spans, in addition to the rank
 KEY = ("stream", "phase", "stage", "microbatch")
 
 
 class Tally(NamedTuple):
-    """Columns, a row for each kind of span that a rank has: means per step of the run.
+    """Columns with a row for each kind of span of each rank; values are means per step of the run.
 
-    doing_s: in which work is done or bytes move; waiting_s: in which others are waited for. spans: how many there are.
-    share: of each rank in the means over training ranks, none of servers.
+    doing_s: seconds of work or transfer. waiting_s: seconds of waiting for others. spans: number of spans. share: of each rank
+    in means over training ranks, shape (ranks,), 0 for servers.
     """
 
     rank: Numbers
@@ -41,19 +41,19 @@ class Tally(NamedTuple):
 
     @property
     def main(self) -> NDArray[np.bool_]:
-        """Rows of what holds ranks up."""
+        """Mask of the rows on main streams."""
         result: NDArray[np.bool_] = self.stream == Stream.MAIN
         return result
 
     def by_rank(self, values: Seconds, mask: NDArray[np.bool_]) -> Seconds:
-        """Sums of `values` over the rows that `mask` selects, for each rank."""
+        """Sums of `values` over the rows that `mask` selects, shape (ranks,)."""
         return np.bincount(self.rank[mask], weights=values[mask], minlength=len(self.share)).astype(np.float64)
 
 
 def tally(run: Run) -> Tally | None:
-    """None where the run has no spans of a steady step, or its ranks are not known.
+    """Totals of a run's spans; None if the run has no spans of a steady step, or its ranks are unknown.
 
-    Seconds are scaled so that those on main streams add up to what of the step time the run's spans tell.
+    Seconds are scaled so that those on main streams add up to the part of the step time that the run's spans cover.
     """
     if run.spans is None or not run.rank_names:
         return None
@@ -72,21 +72,21 @@ def tally(run: Run) -> Tally | None:
     doing_s, waiting_s = total(spans.end_s - spans.start_s), total(spans.start_s - spans.arrival_s)
     waits = np.isin(phase, (Phase.WAIT, Phase.INPUT))
     doing_s, waiting_s = np.where(waits, 0.0, doing_s), np.where(waits, doing_s + waiting_s, waiting_s)
-    told_s = float(((doing_s + waiting_s) * share[rank])[stream == Stream.MAIN].sum())
-    scale = (run.step_time_s - run.breakdown_s.get("other", 0.0)) / told_s if told_s > 0 else 0.0
-    each = _per_step(run, len(np.unique(spans.step)), scale)
-    columns = doing_s * scale, waiting_s * scale, total(spans.size_bytes) * each, total(np.ones(len(spans))) * each
+    covered_s = float(((doing_s + waiting_s) * share[rank])[stream == Stream.MAIN].sum())
+    scale = (run.step_time_s - run.breakdown_s.get("other", 0.0)) / covered_s if covered_s > 0 else 0.0
+    per_step = _per_step(run, len(np.unique(spans.step)), scale)
+    columns = doing_s * scale, waiting_s * scale, total(spans.size_bytes) * per_step, total(np.ones(len(spans))) * per_step
     return Tally(rank, stream, phase, stage, microbatch, *columns, share)
 
 
 def in_step(run: Run) -> bool:
-    """Whether all ranks take the same steps; else each counts its own."""
+    """Whether all ranks take the same steps; otherwise each counts its own."""
     return run.spans is not None and len(np.unique(run.spans.step[run.spans.step >= 1])) <= len(run.step_times_s)
 
 
-def _per_step(run: Run, told: int, scale: float) -> float:
-    """What a count over all spans is to be multiplied with: 1 / the steps they are of. told: numbers of steps they have; a
-    number may be of several steps."""
+def _per_step(run: Run, numbers: int, scale: float) -> float:
+    """Factor from counts over all spans to counts per step: 1 / number of steps. numbers: of distinct step numbers, each of
+    which may stand for several steps."""
     if not in_step(run) or scale <= 0:
         return scale
-    return 1 / (told * max(1, round(1 / (scale * told))))
+    return 1 / (numbers * max(1, round(1 / (scale * numbers))))

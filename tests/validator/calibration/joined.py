@@ -13,5 +13,5 @@ if __name__ == "__main__":
         try:
             where.run(fail_on_last, "no")
         except RankError as error:
-            if where.speaks:
+            if where.is_reporter:
                 print(f"rank 0 of {where.ranks}: {all_of_them}, then {one}, then {error}")

@@ -110,7 +110,7 @@ def test_pairs_of_a_lab_are_told_apart_by_their_switch() -> None:
 
 @pytest.mark.parametrize("cluster", [None, LAB])
 def test_machines_that_nothing_describes_are_refused(cluster: Cluster | None) -> None:
-    with pytest.raises(InputError, match=r"on 5 machines, and .* by --cluster"):
+    with pytest.raises(InputError, match=r"on 5 machines, but .* with --cluster"):
         tasks(ProbePlan([TINY]), site(0, 1, 2, 3, 4), cluster)
 
 

@@ -8,7 +8,7 @@ from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.launch.rank import here
 from scaleproof.validator.probe import network
 from scaleproof.validator.probe.pairs import RankPair
-from scaleproof.validator.probe.peers import Two, together, wait_for_all
+from scaleproof.validator.probe.peers import PairPeers, peer_groups, wait_for_all
 from scaleproof.validator.probe.points import Point
 
 
@@ -35,10 +35,10 @@ def settle() -> list[Any]:
     """What pairs, groups and everybody come to, of numbers that are ten times their ranks."""
     me = here().rank
     found: list[Any] = []
-    with together([range(here().ranks), [0, 2]]) as (everybody, some):
+    with peer_groups([range(here().ranks), [0, 2]]) as (everybody, some):
         for peers in (everybody, some):
             found.append(None if peers is None else (peers.settle([10.0 * me, -me]), peers.total(10.0 * me)))
-    pair = Two(2, 1)
+    pair = PairPeers(2, 1)
     found.append((pair.settle([10.0 * me]), pair.total(10.0 * me)) if me in (1, 2) else None)
     wait_for_all()
     return found

@@ -66,9 +66,9 @@ def _said(path: Path) -> str:
 def test_what_is_no_table_is_told_in_one_line(tmp_path: Path) -> None:
     text = tmp_path / "cluster.yaml"
     text.write_text("nodes: 4\n")
-    assert _said(text) == "not a Parquet file; give a table of points, as calibrate writes it"
-    assert _said(tmp_path / "none") == "No such file or directory; give a table of points"
-    assert _said(tmp_path) == "Is a directory; give a table of points"
+    assert _said(text) == "not a Parquet file; give a table of points that calibrate wrote"
+    assert _said(tmp_path / "none") == "No such file or directory; give a table of points that calibrate wrote"
+    assert _said(tmp_path) == "Is a directory; give a table of points that calibrate wrote"
 
 
 def test_a_table_that_was_cut_off_is_none(tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_times_that_cannot_be_are_told_with_their_row(tmp_path: Path, column: di
     path = tmp_path / "edited.parquet"
     points.write([SENT], path)
     pd.read_parquet(path).assign(**column).to_parquet(path)
-    assert _said(path) == "row 1 is no point: sizes and seconds are numbers of 0 or more; leave it out"
+    assert _said(path) == "row 1 is not a valid point: sizes and seconds must be 0 or more; remove the row"

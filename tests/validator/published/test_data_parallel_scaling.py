@@ -152,7 +152,7 @@ def test_a_base_faster_than_what_it_communicates_is_no_base() -> None:
     for per_s in rates:
         row, base = (at(gpus, **slow_network) | {"samples_per_s": per_s[gpus]} for gpus in (32, 16))
         found.append(predict_among(row, [row, base]).skipped)
-    assert found == ["", "what the base communicates is predicted to take longer than its step"]
+    assert found == ["", "the base's communication alone is predicted to take longer than its step"]
 
 
 def test_the_base_may_be_in_the_shipped_table() -> None:
@@ -164,7 +164,7 @@ def test_the_base_may_be_in_the_shipped_table() -> None:
 def test_a_row_without_a_base_is_skipped() -> None:
     row = at(16, model="ResNet-50")
     assert predict_among(row, [row]).skipped == BASE
-    assert predict(row).skipped == "no run on fewer GPUs to predict it from"
+    assert predict(row).skipped == "no run on fewer GPUs to predict from"
 
 
 @pytest.mark.parametrize("method", ["parameter_server on cpu", "parameter_server on gpu", "replicated (NCCL) on n/a"])

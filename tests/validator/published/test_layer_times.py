@@ -59,9 +59,9 @@ def test_more_ranks_share_the_work_and_none_sends_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"forward_ms": ""}, "no time, or no layer that can be read"),
-        ({"hidden": "many"}, "no time, or no layer that can be read"),
-        ({"heads": "7"}, "no time, or no layer that can be read"),
+        ({"forward_ms": ""}, "no time, or no readable layer"),
+        ({"hidden": "many"}, "no time, or no readable layer"),
+        ({"heads": "7"}, "no time, or no readable layer"),
         ({"gpu": "GTX-970"}, "no cluster for GPU: GTX-970"),
         ({"precision": "int4"}, "unknown precision: int4"),
         ({"recompute": "some"}, "unknown recomputation: some"),

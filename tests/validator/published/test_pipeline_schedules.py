@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scaleproof.simulator.common import catalog
-from scaleproof.validator.published.pipeline_schedules import Given, predict, read, step_s
+from scaleproof.validator.published.pipeline_schedules import PipelineRow, parse_row, predict, step_s
 from tests.accuracy_page import ALL, shown
 
 TABLE = catalog.ROOT / "published" / "pipeline_schedules.csv"
@@ -23,8 +23,8 @@ def row(schedule: str, microbatches: int = 24, model: str = "6.2B") -> dict[str,
     return next(each for each in rows() if (each["schedule"], each["microbatches"], each["model"]) == wanted)
 
 
-def given(schedule: str, **changes: Any) -> Given:
-    return read(row(schedule))._replace(**changes)
+def given(schedule: str, **changes: Any) -> PipelineRow:
+    return parse_row(row(schedule))._replace(**changes)
 
 
 def test_every_row_is_scored_within_the_bound() -> None:
@@ -89,12 +89,12 @@ def test_more_chunks_send_more_messages_that_are_waited_for() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"step_time_s": ""}, "no time of the step, of passes or of messages, or no shape that can be read"),
-        ({"forward_ms": ""}, "no time of the step, of passes or of messages, or no shape that can be read"),
-        ({"p2p_ms": "0"}, "no time of the step, of passes or of messages, or no shape that can be read"),
-        ({"stages": "eight"}, "no time of the step, of passes or of messages, or no shape that can be read"),
-        ({"seq_len": "9" * 30}, "no time of the step, of passes or of messages, or no shape that can be read"),
-        ({"microbatches": "-4"}, "no time of the step, of passes or of messages, or no shape that can be read"),
+        ({"step_time_s": ""}, "no time of the step, of passes or of messages, or no readable shape"),
+        ({"forward_ms": ""}, "no time of the step, of passes or of messages, or no readable shape"),
+        ({"p2p_ms": "0"}, "no time of the step, of passes or of messages, or no readable shape"),
+        ({"stages": "eight"}, "no time of the step, of passes or of messages, or no readable shape"),
+        ({"seq_len": "9" * 30}, "no time of the step, of passes or of messages, or no readable shape"),
+        ({"microbatches": "-4"}, "no time of the step, of passes or of messages, or no readable shape"),
         ({"schedule": "PipeDream"}, "unknown schedule: PipeDream"),
         ({"gpus": "16"}, "16 GPUs for 8 stages"),
         ({"layers": "31"}, "33 layers, with embedding and head, on 8 stages"),

@@ -248,7 +248,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(NotFoundError, match="no such file"):
         score(tmp_path / "missing.csv")
     assert scaleproof.main(["score", str(TABLE.with_name("pipeline_schedules.csv")), "--calibrated"]) == 2
-    assert "nothing of pipeline_schedules is fitted on request; leave --calibrated out" in capsys.readouterr().err
+    assert "pipeline_schedules has no constants to fit; remove --calibrated" in capsys.readouterr().err
 
 
 def test_a_table_that_lacks_a_column_has_blanks_in_it(tmp_path: Path) -> None:

@@ -219,5 +219,5 @@ def test_waiting_for_the_slowest_device_is_waiting_for_ranks() -> None:
 def test_times_in_words() -> None:
     assert times(1.0, 1.8) == "1.8 times as long as predicted"
     assert times(1.0, 1.04) == "1.04 times as long as predicted"
-    assert times(1.0, 0.57) == "57% of the time predicted"
-    assert times(0.0, 0.5) == "time where none is predicted"
+    assert times(1.0, 0.57) == "57% of the predicted time"
+    assert times(0.0, 0.5) == "time, though none is predicted"

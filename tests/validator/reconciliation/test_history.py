@@ -136,7 +136,7 @@ def test_a_file_of_others_is_not_written_to(tmp_path: Path) -> None:
     connection.execute("create table birds (name text)")
     connection.close()
 
-    with pytest.raises(InputError, match="no history of scaleproof"):
+    with pytest.raises(InputError, match="not a history of scaleproof"):
         append_cases([case()], tmp_path)
 
 

@@ -141,7 +141,7 @@ def test_runs_of_other_clusters_are_left_out_and_named() -> None:
 
 @pytest.mark.parametrize(
     ("count", "what"),
-    [(0, "0 measured runs are too few"), (2, "2 measured runs are too few"), (-3, "3 measured runs that are all alike")],
+    [(0, "0 measured runs are too few"), (2, "2 measured runs are too few"), (-3, "3 measured runs of the same scenario")],
 )
 def test_too_few_or_alike_runs_are_said_in_one_line(count: int, what: str) -> None:
     found = runs({})[:count] if count >= 0 else [runs({})[0]] * -count
@@ -190,5 +190,5 @@ def test_a_file_is_kept_where_runs_left_out_are_not_predicted_better(tmp_path: P
     done = update(path, cases(runs({}, 0.02)))
 
     assert path.read_text() == before
-    assert describe(done, path).endswith("not surely predicted better")
+    assert describe(done, path).endswith("not significantly better predicted")
     assert done.plain()["improves"] is False

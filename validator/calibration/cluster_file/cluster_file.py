@@ -1,4 +1,4 @@
-"""A cluster file from points: the description that was given, with what was measured in place of what is nominal."""
+"""Cluster file from points: the given description, with measured values in place of nominal ones."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from scaleproof.validator.calibration.cluster_file.facts import CalibrationFacts
 from scaleproof.validator.calibration.cluster_file.section import Section, timed
 from scaleproof.validator.calibration.fit import collectives, device, links
 from scaleproof.validator.calibration.fit.curve_fitting import groups
-from scaleproof.validator.calibration.fit.message_lines import crowds
+from scaleproof.validator.calibration.fit.message_lines import bimodal_notes
 from scaleproof.validator.probe.points import FAILED, NARROW, TIME, Point
 from scaleproof.validator.record.cpu_usage import usable
 
-# As many processes as anybody starts on one machine.
+# Largest number of processes that anybody starts on one machine.
 _MOST_PROCESSES: Final = 64
-# Two that differ do not tell which of them is odd.
+# Fewest members to compare: of two that differ, either may be the slow one.
 _ENOUGH: Final = 3
 _MEASURED: Final = "; measured"
-# What ranks on cores of their host train with, here and in `scaleproof measure`.
+# Framework of ranks on cores of their host, here and in `scaleproof measure`.
 _ON_CORES: Final = "gloo-cpu"
 
 
 def _given(base: Mapping[str, Any]) -> Cluster:
-    """What was measured, as it was described before. Raises InputError where that is no cluster."""
+    """The cluster as it was described before measuring. Raises InputError if the description is invalid."""
     try:
         return Cluster.model_validate(base)
     except (ValidationError, FieldError) as error:
-        raise InputError("points of a cluster whose description does not hold; measure again") from error
+        raise InputError("the description of the measured cluster in the table of points is invalid; measure again") from error
 
 
 def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[str, Any], list[str]]:
-    """The cluster as its YAML file has it, and what is odd or was left out, a line each.
+    """Data of the cluster's YAML file, and notes on outliers and on what was left out, a line each.
 
-    Raises InputError where points do not tell what no description says.
+    Raises InputError if neither points nor description give the device.
     """
     nominal = _given(facts.base) if facts.base else None
     base = _measured(facts.base) if facts.base else _machine()
     between = _section(links.between, points, facts.nodes, nominal) if nominal else Section()
-    # GPUs may have links of their own beside it, and switches that sum
+    # nodes with GPUs may have further links, and switches that reduce
     is_bound = bool(between.fields) and _on_cores(nominal, facts)
     link_Bps = parse_Bps(between.fields["bandwidth"]) if is_bound else math.inf
     sections = {
@@ -63,55 +63,55 @@ def described(points: Sequence[Point], facts: CalibrationFacts) -> tuple[dict[st
     cluster = _filled(base, sections, device.useful_cores(points) if on_cores else None, facts.on)
     if on_cores:
         cluster.setdefault("framework", _ON_CORES)
-    intervals = {name: found for section in sections.values() for name, found in section.intervals.items()}
+    intervals = {name: interval for section in sections.values() for name, interval in section.intervals.items()}
     if intervals:
-        found = {name: one | _nominal(name, nominal) for name, one in intervals.items()}
-        cluster["uncertainty"] = cluster.get("uncertainty", {}) | found
-    told = [line for section in sections.values() for line in section.told] + _slow_ranks(points)
-    told += [*crowds([point for point in points if point.probe in ("message", "collective")]), *_failed(points)]
-    odd = {"odd": "; ".join(told)} if told else {}
+        with_nominal = {name: interval | _nominal(name, nominal) for name, interval in intervals.items()}
+        cluster["uncertainty"] = cluster.get("uncertainty", {}) | with_nominal
+    notes = [line for section in sections.values() for line in section.notes] + _slow_ranks(points)
+    notes += [*bimodal_notes([point for point in points if point.probe in ("message", "collective")]), *_failed(points)]
+    odd = {"odd": "; ".join(notes)} if notes else {}
     cluster["provenance"] = dict(facts.provenance) | _stops(points) | asides(points) | odd
-    return {name: cluster[name] for name in sorted(cluster, key=_order)}, told
+    return {name: cluster[name] for name in sorted(cluster, key=_order)}, notes
 
 
 def _measured(base: Mapping[str, Any]) -> dict[str, Any]:
-    """The description that was given, as one that was measured."""
+    """The given description, marked as measured."""
     copy = deepcopy(dict(base))
-    said = str(copy.get("description") or "").removesuffix(_MEASURED)
-    return copy | {"description": said + _MEASURED if said else "measured"}
+    text = str(copy.get("description") or "").removesuffix(_MEASURED)
+    return copy | {"description": text + _MEASURED if text else "measured"}
 
 
 def _machine() -> dict[str, Any]:
-    """This machine, before anything of it is measured."""
+    """Description of this machine before measuring."""
     return {
         "name": socket.gethostname(),
-        "description": f"{len(usable())} cores of this machine, measured; processes talk over the loopback interface with gloo",
+        "description": f"{len(usable())} cores of this machine, measured; processes communicate over loopback with gloo",
         "nodes": 1,
         "node": {"devices": _MOST_PROCESSES},
     }
 
 
 def _section(fit: Callable[..., Section], *arguments: Any) -> Section:
-    """What a fit comes to; nothing but why, where it cannot be made."""
+    """The section that a fit returns, or only a note with the reason if it cannot be made."""
     try:
         return fit(*arguments)
     except InputError as error:
-        return Section(told=[f"left out: {error}"])
+        return Section(notes=[f"left out: {error}"])
 
 
 def _on_cores(nominal: Cluster | None, facts: CalibrationFacts) -> bool:
-    """Whether ranks compute on cores of their host, and not on a GPU each."""
+    """Whether ranks compute on cores of their host rather than on a GPU each."""
     return nominal is None or nominal.node.cores is not None or facts.on == "netlab"
 
 
 def _filled(base: dict[str, Any], sections: Mapping[str, Section], useful: float | None, on: str) -> dict[str, Any]:
-    """The description with what each section measured. useful: cores' worth of work that ranks get done at once."""
+    """The description with the fields of each section. useful: throughput of concurrent ranks in multiples of one rank's."""
     cluster = base
     cluster.pop("source", None)
     if sections["device"].fields:
         cluster["device"] = sections["device"].fields
     elif "device" not in cluster:
-        raise InputError("no probe has told what a rank computes on; run matmul, memory and layer too, or give --cluster")
+        raise InputError("the points do not give the device of a rank; run matmul, memory and layer too, or give --cluster")
     if useful is not None:
         cluster["node"]["cores"] = round(useful, 3)
         if on == "netlab":
@@ -126,7 +126,7 @@ def _filled(base: dict[str, Any], sections: Mapping[str, Section], useful: float
 
 
 def _merged(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """`old` with what is new, in mappings key by key."""
+    """`old` updated with `new`, recursively in mappings."""
     merged = dict(old)
     for name, value in new.items():
         merged[name] = _merged(merged[name], value) if isinstance(value, dict) and isinstance(merged.get(name), dict) else value
@@ -134,7 +134,7 @@ def _merged(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nominal(name: str, cluster: Cluster | None) -> dict[str, str]:
-    """What the vendor says of a quantity, as the description has it: a measured one keeps what it was told before."""
+    """Nominal value of a quantity in the description, unless it already has one, which is kept."""
     if cluster is None or "." not in name:
         return {}
     if name in cluster.uncertainty:
@@ -145,17 +145,17 @@ def _nominal(name: str, cluster: Cluster | None) -> dict[str, str]:
 
 
 def _slow_ranks(points: Sequence[Point]) -> list[str]:
-    """A line for each rank that computes slower than the others, where enough of them computed at once to tell."""
-    by_thing: defaultdict[tuple[str, float], dict[int, float]] = defaultdict(dict)
+    """A note for each rank that computes slower than the others, if enough ranks computed concurrently."""
+    by_work: defaultdict[tuple[str, float], dict[int, float]] = defaultdict(dict)
     for point in timed(points, "layer"):
         if point.numbers["ranks"] >= _ENOUGH:
-            by_thing[point.what, point.size][point.ranks[0]] = point.median_s
+            by_work[point.what, point.size][point.ranks[0]] = point.median_s
     relative: defaultdict[int, list[float]] = defaultdict(list)
-    for seconds in by_thing.values():
+    for seconds in by_work.values():
         for rank, own_s in seconds.items():
             relative[rank].append(own_s / statistics.median(seconds.values()))
     own: dict[tuple[int, ...], float] = {(rank,): statistics.median(ratios) for rank, ratios in relative.items()}
-    return [str(one) for one in groups.compare(own, "rank", "computes at")]
+    return [str(outlier) for outlier in groups.slow_members(own, "rank", "computes at")]
 
 
 def _failed(points: Sequence[Point]) -> list[str]:
@@ -163,17 +163,17 @@ def _failed(points: Sequence[Point]) -> list[str]:
 
 
 def _stops(points: Sequence[Point]) -> dict[str, str]:
-    """Of each probe how many points were repeated until their interval was narrow, and how many as long as there was time."""
-    found: dict[str, Counter[str]] = {}
+    """For each probe, the number of points that reached a narrow interval and of those that used up their time."""
+    counts_of: dict[str, Counter[str]] = {}
     for point in points:
         if point.seconds:
-            found.setdefault(point.probe, Counter())[point.stopped] += 1
-    told = ", ".join(f"{probe} {counts[NARROW]} narrow and {counts[TIME]} by time" for probe, counts in found.items())
-    return {"stopped": told} if told else {}
+            counts_of.setdefault(point.probe, Counter())[point.stopped] += 1
+    text = ", ".join(f"{probe} {counts[NARROW]} narrow and {counts[TIME]} by time" for probe, counts in counts_of.items())
+    return {"stopped": text} if text else {}
 
 
 def _order(name: str) -> int:
-    """Sections in the order in which people ask."""
+    """Sort key of a section of the file."""
     known = ["name", "description", "source", "nodes", "shared_cores", "node", "network", "device", "collectives", "framework"]
     last = ["uncertainty", "provenance"]
     return known.index(name) if name in known else 100 + last.index(name) if name in last else len(known)

@@ -1,4 +1,4 @@
-"""What is measured, as somebody described it: a cluster file with its device in place."""
+"""Description of a cluster before measuring: its cluster file with its device included."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scaleproof.simulator.scenario.read import load_cluster
 
 
 def description(reference: str) -> dict[str, Any]:
-    """A cluster as its YAML file has it, of a name that ships or a path. Raises NotFoundError or ScenarioError."""
+    """Data of a cluster file, given by the name of a shipped cluster or by a path. Raises NotFoundError or ScenarioError."""
     path = catalog.find_part("cluster", reference, Path())
     load_cluster(path)
     located = yaml_file.read(path)
     resolve_device(located, (), path.parent)
-    found: dict[str, Any] = located.data
-    return {"name": path.stem} | found
+    data: dict[str, Any] = located.data
+    return {"name": path.stem} | data

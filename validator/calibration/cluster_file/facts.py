@@ -1,4 +1,4 @@
-"""Facts: what is known of a calibration beside its points, kept as a row of their table so that fits can be made again."""
+"""Facts about a calibration other than its points, stored as a row of their table so that fits can be repeated."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.probe.points import NARROW, Point
 from scaleproof.validator.record import provenance as environment
 
-# The row's probe.
+# Probe of the row.
 _PROBE: Final = "site"
 
 
 @dataclass(frozen=True)
 class CalibrationFacts:
-    """on: local, netlab or cluster. nodes: of each rank. precision: of what was computed. base: the description that was
-    measured, as its YAML file has it; None for a machine without one. provenance: where, when and with what."""
+    """on: local, netlab or cluster. nodes: of each rank. precision: of the computations. base: data of the YAML file that
+    describes the measured cluster; None for a machine without one. provenance: where, when and with what it was measured."""
 
     on: str = "local"
     nodes: tuple[int, ...] = ()
@@ -27,28 +27,28 @@ class CalibrationFacts:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def point(self) -> Point:
-        """The row."""
-        told = {"on": self.on, "precision": self.precision, "base": self.base, "provenance": dict(self.provenance)}
+        """The facts as a row of the table."""
+        texts = {"on": self.on, "precision": self.precision, "base": self.base, "provenance": dict(self.provenance)}
         ranks = tuple(range(len(self.nodes)))
         numbers = {str(rank): float(node) for rank, node in enumerate(self.nodes)}
-        return Point(_PROBE, json.dumps(told), "", ranks, "", 0.0, "", (), NARROW, 0.0, numbers)
+        return Point(_PROBE, json.dumps(texts), "", ranks, "", 0.0, "", (), NARROW, 0.0, numbers)
 
     @classmethod
     def of(cls, points: Sequence[Point], where: str) -> Self:
-        """What the table says. where: its name, for messages. Raises InputError where it says nothing."""
+        """The facts in a table. where: name of the table, for messages. Raises InputError if it has none."""
         row = next((point for point in points if point.probe == _PROBE), None)
         try:
-            told = json.loads(row.what) if row else None
+            texts = json.loads(row.what) if row else None
         except ValueError:
-            told = None
-        if row is None or not isinstance(told, dict):
-            raise InputError(f"{where}: nothing tells where its points were measured; give a table that calibrate wrote")
+            texts = None
+        if row is None or not isinstance(texts, dict):
+            raise InputError(f"{where}: no row says where its points were measured; give a table that calibrate wrote")
         nodes = tuple(int(row.numbers[str(rank)]) for rank in row.ranks)
-        return cls(told["on"], nodes, told["precision"], told["base"], told["provenance"])
+        return cls(texts["on"], nodes, texts["precision"], texts["base"], texts["provenance"])
 
 
 def provenance() -> dict[str, str]:
-    """Where and when a cluster was measured, and with what."""
+    """Where, when and with what a cluster is measured."""
     return environment.of_process() | {"scaleproof": _version()}
 
 

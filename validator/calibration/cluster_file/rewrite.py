@@ -1,4 +1,4 @@
-"""A cluster file with other numbers: sections whose numbers change are written anew, all others stay as they are written."""
+"""Update of numbers in a cluster file: sections whose numbers change are rewritten, all others keep their text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from scaleproof.simulator.common import yaml_file
 from scaleproof.simulator.common.errors import InputError, ScaleproofError
 from scaleproof.simulator.scenario.device_reference import resolve_device
 
-# Four digits are written, so that numbers read again differ by less than this.
+# Four digits are written, so numbers that are read again differ by less than this.
 _ROUNDED: Final = 1e-3
-# The unit of a number that the file leaves to its base or to a default, by its key or by that above it; else microseconds.
+# Unit of a number that the file leaves to its base or to a default, by its key or a key above it; otherwise microseconds.
 _UNITS: Final = {"peak": (1e9, "GFLOP/s"), "memory_bandwidth": (1e9, "GB/s"), "bandwidth": (1e9, "GB/s")}
 # Numbers without a unit, by their key.
 _RATIOS: Final = frozenset({"host_slowdown"})
@@ -24,9 +24,9 @@ _Path = tuple[str | int, ...]
 
 
 def rewritten(path: Path, before: Cluster, after: Cluster) -> str:
-    """The text of the cluster file at `path`, which says what `before` is, changed so that it says what `after` is.
+    """Text of the cluster file at `path`, which describes `before`, changed so that it describes `after`.
 
-    Raises InputError where the file is written in a way that this cannot follow.
+    Raises InputError if the file is written in a form that cannot be updated.
     """
     text = path.read_text(encoding="utf-8")
     data = yaml.safe_load(text)
@@ -46,7 +46,7 @@ def rewritten(path: Path, before: Cluster, after: Cluster) -> str:
 
 
 def _brief(value: Any) -> Any:
-    """An interval without what it does not say."""
+    """An interval without its empty fields; other values unchanged."""
     return {name: inner for name, inner in value.items() if inner} if isinstance(value, dict) else value
 
 
@@ -55,7 +55,7 @@ def _plain(cluster: Cluster) -> dict[str, Any]:
 
 
 def _differences(before: Any, after: Any, place: _Path = ()) -> Iterator[tuple[_Path, float, float]]:
-    """Where numbers differ, what each is afterwards, and how many times what it was."""
+    """Place of each number that differs, its new value, and the ratio of new to old value."""
     if isinstance(before, Mapping):
         for key in before:
             if (*place, key) not in (("uncertainty",), ("provenance",)):
@@ -72,14 +72,14 @@ def _set(data: Any, place: _Path, value: float, ratio: float, path: Path) -> Non
     where = data
     for depth, key in enumerate(place[:-1]):
         if isinstance(where, dict) and isinstance(where.get(key), str):
-            # a device by its name becomes the same device with a change
+            # replace a device name by a mapping that overrides the named device
             where[key] = {"base": where[key]}
         if isinstance(where, dict) and key not in where and isinstance(key, str) and not isinstance(place[depth + 1], int):
             where[key] = {}
         try:
             where = where[key]
         except (KeyError, IndexError, TypeError):
-            raise InputError(f"{path}: {_named(place)} is not in this file; write the whole device into it") from None
+            raise InputError(f"{path}: {_dotted(place)} is not in this file; write the whole device into it") from None
     old = where.get(place[-1])
     if isinstance(old, str) and (number := _number(old)) is not None:
         where[place[-1]] = f"{number * ratio:.4g} {old.split(maxsplit=1)[1]}"
@@ -92,19 +92,19 @@ def _set(data: Any, place: _Path, value: float, ratio: float, path: Path) -> Non
 
 
 def _number(text: str) -> float | None:
-    """5.5 of '5.5 GB/s'; None where number and unit are not apart."""
+    """The number in a text such as '5.5 GB/s'; None if number and unit are not separate."""
     try:
         return float(text.split(maxsplit=1)[0]) if len(text.split(maxsplit=1)) == 2 else None
     except ValueError:
         return None
 
 
-def _named(place: _Path) -> str:
+def _dotted(place: _Path) -> str:
     return ".".join(map(str, place))
 
 
 def _replaced(text: str, section: str, data: Any) -> str:
-    """The text with one of its sections written anew, or added at its end."""
+    """The text with one of its sections rewritten, or added at its end."""
     root = yaml.compose(text, yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)
     if root.flow_style:
@@ -119,7 +119,7 @@ def _replaced(text: str, section: str, data: Any) -> str:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where a value's text ends; the mark of a block lies before whatever follows it, comments among that."""
+    """End of a value's text; the end mark of a block also spans comments that follow it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -127,13 +127,14 @@ def _end(node: yaml.Node) -> int:
 
 
 def _check(text: str, path: Path, after: Cluster) -> None:
-    """Raises InputError where the text does not say what it should."""
+    """Raises InputError if the text does not describe the cluster."""
     try:
         located = yaml_file.parse(text, str(path))
         resolve_device(located, (), path.parent)
-        said = Cluster.model_validate(located.data)
+        parsed = Cluster.model_validate(located.data)
     except (ScaleproofError, ValueError) as error:
-        raise InputError(f"{path}: cannot be updated as it is written: {str(error).splitlines()[0]}") from None
-    for place, value, ratio in _differences(_plain(after), _plain(said)):
+        raise InputError(f"{path}: cannot be updated in its present form: {str(error).splitlines()[0]}") from None
+    for place, value, ratio in _differences(_plain(after), _plain(parsed)):
         if not math.isclose(ratio, 1, rel_tol=_ROUNDED):
-            raise InputError(f"{path}: cannot be updated as it is written: {_named(place)} would be {value:.4g}; write it out")
+            message = f"{_dotted(place)} would be {value:.4g}; give it explicitly in the file"
+            raise InputError(f"{path}: cannot be updated in its present form: {message}")

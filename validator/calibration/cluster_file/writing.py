@@ -1,4 +1,4 @@
-"""Writing: a cluster as a YAML file that people can read, and its points beside it."""
+"""Writing of a cluster as a readable YAML file, and of its points to a table next to it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from scaleproof.validator.probe.points import Point
 
 _HEADER: Final = "Measured by `scaleproof calibrate`. Every number may be edited; `scaleproof predict` uses what stands here."
 _COMMENTS: Final = {
-    "node": "one machine: what its ranks share, and what joins them",
-    "network": "what joins the nodes: payload's rate by large messages, latency by small ones",
-    "device": "what a rank computes on",
-    "collectives": "each takes latency + size / bandwidth, of the whole buffer",
-    "uncertainty": "90 % intervals; shares are of all times of that kind; a prior holds for what is not here",
-    "provenance": "where the numbers come from; the times themselves are in the table beside this file",
+    "node": "one machine: what its ranks share, and the link between them",
+    "network": "links between nodes: payload rate of large messages, latency of small ones",
+    "device": "the device of a rank",
+    "collectives": "each takes latency + size / bandwidth, with the size of the whole buffer",
+    "uncertainty": "90 % intervals; shares are of all times of that kind; a prior applies to what is not listed",
+    "provenance": "where the numbers come from; the measured times are in the table next to this file",
 }
 
 
 def write(cluster: Mapping[str, Any], path: Path, points: Iterable[Point] = ()) -> None:
-    """Writes a cluster as YAML that people can read, and its points beside it. Raises InputError where that cannot be."""
+    """Writes a cluster as YAML, and its points to a table next to it. Raises InputError if a file cannot be written."""
     parts = [f"# {_HEADER}\n"]
     for name, value in cluster.items():
         comment = f"\n# {_COMMENTS[name]}\n" if name in _COMMENTS else ""
@@ -36,9 +36,9 @@ def write(cluster: Mapping[str, Any], path: Path, points: Iterable[Point] = ()) 
             tables.write(rows, points_path(path))
         write_aside(path, "".join(parts).encode())
     except OSError as error:
-        raise InputError(f"--out {path}: {error.strerror}; give a file that can be written") from None
+        raise InputError(f"--out {path}: {error.strerror}; give a path that can be written") from None
 
 
 def points_path(path: Path) -> Path:
-    """Where the points of a cluster file are."""
+    """Path of the table of points of a cluster file."""
     return path.with_suffix(".points.parquet")

@@ -1,9 +1,8 @@
-"""Device: what a rank computes by itself, from points of its kernels, layers and optimizer steps.
+"""Fit of a rank's device to points of its kernels, layers and optimizer steps.
 
-Layers of models that were named are told as they were measured. For all others the numbers of
-simulator.cluster.device.cpu_core are fitted, by least squares of relative errors, to every layer that was timed: of those
-models, and of reference models from narrow to wide. How far off that is for a layer that the fit has not seen is told by
-leaving each kind of layer out of it in turn.
+Layers of the given models are stored as measured. For all other layers, the coefficients of simulator.cluster.device.cpu_core
+are fitted by least squares of relative errors to every measured layer: of those models, and of reference models from narrow to
+wide. The error for a layer that the fit has not seen follows from leaving out each kind of layer in turn.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ _REFERENCES: Final = (
 _SAMPLES: Final = (1, 6, 24)
 _REFERENCE_SAMPLES: Final = (1, 8)
 _OPTIMIZERS: Final = ("sgd", "momentum", "adam")
-# Of the time of all probes.
+# Shares of the time of all probes.
 _SHARES: Final = {"layer": 0.3, "reference": 0.4, "optimizer": 0.15, "matmul": 0.07, "memory": 0.05, "launch": 0.03}
-# Of Gauss and Newton, from guesses on; more change nothing that shows.
+# Gauss-Newton steps from the guesses; more have no visible effect.
 _STEPS: Final = 40
-# Of a guess beside a point.
+# Weight of a guess relative to a point.
 _OF_A_GUESS: Final = 0.1
 _FEWEST_KINDS: Final = 6
 _SMALLEST: Final = 1e-4
 
 
 def probe(models: Sequence[Gpt | Mlp], precision: str, budget_s: float) -> list[dict[str, Any]]:
-    """The points that `device_section` makes a section of, on every rank. Several ranks only time the models' layers: what they
-    take at once, over what one takes alone, tells how many cores there are."""
+    """Points from which `device_section` makes a section, on every rank. Several ranks only time the models' layers: their
+    slowdown relative to one rank gives the number of cores."""
     from scaleproof.validator.launch.rank import here
     from scaleproof.validator.probe import compute
 
@@ -67,19 +66,20 @@ def probe(models: Sequence[Gpt | Mlp], precision: str, budget_s: float) -> list[
 
 
 def device_section(points: Sequence[Point], precision: str) -> Section:
-    """The `device:` of a cluster file. Nothing without layers, products and memory, which is told where there are some."""
+    """Section `device`. Empty without points of layers, products and memory, with a note if some of these are present."""
     layers = [point for point in timed(points, "layer") if point.numbers["ranks"] == 1]
     products, moved = timed(points, "matmul"), timed(points, "memory", "add")
     if not layers or not products or not moved:
-        some = layers or products or moved or timed(points, "optimizer")
-        return Section(told=[f"{some[0].probe}: by itself changes nothing of the device; run --probe layer"] if some else [])
+        present = layers or products or moved or timed(points, "optimizer")
+        note = "changes nothing of the device on its own; run --probe layer"
+        return Section(notes=[f"{present[0].probe}: {note}"] if present else [])
     reached_flops = max(point.size / point.median_s for point in products)
     most = max(moved, key=lambda point: point.size)
     memory_Bps = most.size / most.median_s
     element_s = ELEMENT_BYTES[precision] / memory_Bps
     guessed = _guessed(layers, reached_flops, element_s)
     fitted = _fitted(layers, guessed)
-    # what a fit to layers says that is more than products reach is the larger peak
+    # if the fit to layers implies more than products reach, that is the peak
     flops = [1 / fitted.get(name, 1 / reached_flops) for name in _RATES]
     peak_flops = max(reached_flops, *flops)
     optimizers = timed(points, "optimizer")
@@ -88,24 +88,24 @@ def device_section(points: Sequence[Point], precision: str) -> Section:
         "peak": {precision: f"{peak_flops / 1e9:.4g} GFLOP/s"},
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.4g} GiB",
         "memory_bandwidth": f"{memory_Bps / 1e9:.4g} GB/s",
-        "kernels": _kernels(fitted, [max(one / peak_flops, _SMALLEST) for one in flops], element_s),
+        "kernels": _kernels(fitted, [max(rate / peak_flops, _SMALLEST) for rate in flops], element_s),
         "measured_layers": _measured_layers([point for point in layers if not point.group], precision),
         "measured_optimizers": _measured_optimizers(optimizers, precision),
     }
-    intervals = {"device": _left_out(layers, guessed), "optimizer": _of_optimizers(optimizers)}
-    return Section(fields, {name: one for name, one in intervals.items() if one})
+    intervals = {"device": _layer_interval(layers, guessed), "optimizer": _optimizer_interval(optimizers)}
+    return Section(fields, {name: interval for name, interval in intervals.items() if interval})
 
 
 def useful_cores(points: Sequence[Point]) -> float | None:
-    """How many cores' worth of work all ranks get done that timed layers at once; None where none did. More than there are
-    ranks is noise."""
+    """Throughput of concurrent ranks in multiples of one rank's, at most their number; None if no layers were timed
+    concurrently."""
     layers = timed(points, "layer")
     alone = {(point.what, point.size): point.median_s for point in layers if point.numbers["ranks"] == 1}
-    together = [point for point in layers if point.numbers["ranks"] > 1 and (point.what, point.size) in alone]
-    if not together:
+    concurrent = [point for point in layers if point.numbers["ranks"] > 1 and (point.what, point.size) in alone]
+    if not concurrent:
         return None
-    ranks = max(point.numbers["ranks"] for point in together)
-    return min(ranks, ranks * sum(alone[p.what, p.size] for p in together) / sum(p.median_s for p in together))
+    ranks = max(point.numbers["ranks"] for point in concurrent)
+    return min(ranks, ranks * sum(alone[p.what, p.size] for p in concurrent) / sum(p.median_s for p in concurrent))
 
 
 _RATES: Final = (cpu_core.FLOPS, cpu_core.FLASH_FORWARD_FLOPS, cpu_core.FLASH_BACKWARD_FLOPS)
@@ -116,22 +116,22 @@ _WORK: Final = (*_CALLS, *_RATES, *cpu_core.KINDS)
 
 
 def _fitted(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of one of each kind of work, as far as any layer has it."""
+    """Seconds per unit of each kind of work that occurs in any layer."""
     names = [name for name in _WORK if any(point.numbers.get(name) for point in layers)]
     work, seconds, guess = _table(names, layers, guessed)
     weights = _weights(np.zeros((1, len(layers)), dtype=bool), len(names))
-    each_s = robust.carry(_curve(work), seconds, weights, guess, _STEPS)[0]
-    return dict(zip(names, each_s.tolist(), strict=True))
+    unit_s = robust.carry(_curve(work), seconds, weights, guess, _STEPS)[0]
+    return dict(zip(names, unit_s.tolist(), strict=True))
 
 
 def _weights(left_out: npt.NDArray[np.bool_], guesses: int) -> Array:
-    """One row each: of points 1, but 0 of those that are left out, and little of guesses."""
+    """Weights of rows, one array row per fit: 1 for points, 0 for those left out, and a small weight for guesses."""
     return np.hstack([(~left_out).astype(float), np.full((len(left_out), guesses), _OF_A_GUESS)])
 
 
 def _guessed(layers: Sequence[Point], flops: float, element_s: float) -> dict[str, float]:
-    """What each kind of work takes by products and by memory, and by the layer that takes least for a call. Beside points of
-    layers it counts as one more, so that what hardly shows in any of them comes out as no nonsense."""
+    """Guessed seconds per unit of each kind of work, from products, from memory, and from the layer with the least time per
+    call. The guesses count as further points, so that work that hardly occurs in any layer still gets a plausible value."""
     call_s, backward_s = (
         min((point.median_s / point.numbers[name] for point in layers if point.numbers.get(name)), default=flops)
         for name in (cpu_core.CALLS, cpu_core.BACKWARD_CALLS)
@@ -141,8 +141,8 @@ def _guessed(layers: Sequence[Point], flops: float, element_s: float) -> dict[st
 
 
 def _table(names: Sequence[str], layers: Sequence[Point], guessed: Mapping[str, float]) -> tuple[Array, Array, Array]:
-    """How much of each kind of work is in each point, seconds, and what one of it is guessed to take. The last rows are the
-    guesses: as much of one kind as takes a second."""
+    """Work of each kind per point, shape (points + kinds, kinds), seconds per point, and guessed seconds per unit. The last
+    rows are the guesses: the amount of one kind that takes a second."""
     guess = np.array([guessed[name] for name in names])
     work = np.array([[point.numbers.get(name, 0.0) for name in names] for point in layers])
     seconds = np.array([point.median_s for point in layers])
@@ -150,8 +150,8 @@ def _table(names: Sequence[str], layers: Sequence[Point], guessed: Mapping[str, 
 
 
 def _curve(work: Array) -> robust.Curve:
-    def curve(each_s: Array) -> tuple[Array, Array]:
-        parts = work * each_s[..., None, :]
+    def curve(unit_s: Array) -> tuple[Array, Array]:
+        parts = work * unit_s[..., None, :]
         seconds = parts.sum(axis=-1)
         return seconds, parts / seconds[..., None]
 
@@ -159,7 +159,7 @@ def _curve(work: Array) -> robust.Curve:
 
 
 def _kernels(fitted: Mapping[str, float], shares: Sequence[float], element_s: float) -> dict[str, Any]:
-    """As the file has them. shares: of the peak, by _RATES. What no layer has takes as long as memory does."""
+    """Field `kernels`. shares: of the peak, by _RATES. Work that occurs in no layer is left at the memory's time."""
     launch_s = fitted[cpu_core.CALLS]
     tile, flash_forward, flash_backward = (float(f"{share:.4g}") for share in shares)
     calls = zip(("backward_calls", "memory_calls", "memory_backward_calls", "attention_calls"), _CALLS[1:], strict=True)
@@ -174,34 +174,32 @@ def _kernels(fitted: Mapping[str, float], shares: Sequence[float], element_s: fl
     }  # fmt: skip
 
 
-def _left_out(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, Any]:
-    """Interval of what layers take over what a fit says that has not seen them: both passes over all numbers of samples of a
-    kind of layer are one case."""
+def _layer_interval(layers: Sequence[Point], guessed: Mapping[str, float]) -> dict[str, Any]:
+    """Interval of measured over predicted times of layers that the fit has not seen. Both passes of a kind of layer over all
+    numbers of samples are one case."""
     names = [name for name in _WORK if any(point.numbers.get(name) for point in layers)]
     kinds = [point.what.rpartition(" ")[0] for point in layers]
     distinct = list(dict.fromkeys(kinds))
     if len(distinct) < _FEWEST_KINDS:
         return {}
     work, seconds, guess = _table(names, layers, guessed)
-    left = np.array([[kind == one for kind in kinds] for one in distinct])
-    each_s = robust.carry(_curve(work), seconds, _weights(left, len(names)), guess, _STEPS)
-    fitted_s, seconds = _curve(work)(each_s)[0][:, : len(layers)], seconds[: len(layers)]
-    measured, predicted = (
-        [seconds[row].sum() for row in left],
-        [one[row].sum() for row, one in zip(left, fitted_s, strict=True)],
-    )
+    left = np.array([[kind == own for kind in kinds] for own in distinct])
+    unit_s = robust.carry(_curve(work), seconds, _weights(left, len(names)), guess, _STEPS)
+    fitted_s, seconds = _curve(work)(unit_s)[0][:, : len(layers)], seconds[: len(layers)]
+    measured = [seconds[row].sum() for row in left]
+    predicted = [fit_s[row].sum() for row, fit_s in zip(left, fitted_s, strict=True)]
     return _as_fields(scatter.interval(measured, predicted), count(layers))
 
 
 def _measured_layers(layers: Sequence[Point], precision: str) -> list[dict[str, Any]]:
-    """One entry per signature: lines through the numbers of samples that were timed."""
+    """One entry per signature: lines through the times by number of samples."""
     entries = []
     for signature in dict.fromkeys(point.what.rpartition(" ")[0] for point in layers):
         lines = {}
-        for way in ("forward", "backward"):
-            mine = [point for point in layers if point.what == f"{signature} {way}"]
+        for direction in ("forward", "backward"):
+            mine = [point for point in layers if point.what == f"{signature} {direction}"]
             base_s, slope_s = _line(mine)
-            lines[way] = {"base": seconds_text(base_s), "per_sample": seconds_text(slope_s)}
+            lines[direction] = {"base": seconds_text(base_s), "per_sample": seconds_text(slope_s)}
         entries.append({"signature": signature, "precision": precision, **lines})
     return entries
 
@@ -215,8 +213,8 @@ def _measured_optimizers(optimizers: Sequence[Point], precision: str) -> list[di
     return entries
 
 
-def _of_optimizers(optimizers: Sequence[Point]) -> dict[str, Any]:
-    """Interval of what a step takes over what a line says through the others of the same optimizer."""
+def _optimizer_interval(optimizers: Sequence[Point]) -> dict[str, Any]:
+    """Interval of measured times of optimizer steps over those of a line through the other points of the same optimizer."""
     measured, predicted = [], []
     for name in dict.fromkeys(point.what for point in optimizers):
         mine = [point for point in optimizers if point.what == name]
@@ -232,5 +230,5 @@ def _as_fields(interval: Any, measurements: int) -> dict[str, Any]:
 
 
 def _line(points: Sequence[Point]) -> tuple[float, float]:
-    """(base, slope) by size."""
+    """Base and slope of the median seconds by size."""
     return curve_fitting.line([point.size for point in points], [point.median_s for point in points])

@@ -1,4 +1,4 @@
-"""gpucheck: everything that a machine with GPUs is needed for, in one command (`make gpu-check`).
+"""Check of a machine with GPUs in one command (`make gpu-check`): everything for which such a machine is needed.
 
-Modules are imported once `dependencies` has seen to what they need.
+Other modules are imported only after `dependencies` has made their packages available.
 """

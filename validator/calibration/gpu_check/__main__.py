@@ -1,5 +1,5 @@
-"""python -m validator.calibration.gpu_check: measures what only a machine with GPUs can tell, and compares it with
-forecasts."""
+"""python -m validator.calibration.gpu_check: measures a machine's GPUs and training on them, and compares it with
+predictions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scaleproof.simulator.common.errors import ScaleproofError
 from scaleproof.simulator.common.file_lock import locked_folder
 from scaleproof.validator.calibration.gpu_check import dependencies
 
-# With what was begun before, less than 8 minutes.
+# With a part that has begun before the limit, the check takes less than 8 minutes.
 _LIMIT_S: Final = 420.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code. Errors of ours are one line each on stderr."""
-    parser = argparse.ArgumentParser(prog="gpucheck", description="Measure this machine's GPUs and check forecasts on them.")
-    parser.add_argument("--out", type=Path, default=Path("out/gpu-check"), metavar="DIR", help="where results go")
-    parser.add_argument("--wheels", type=Path, default=Path("wheels"), metavar="DIR", help="of packages that are missing")
-    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="after which no part is begun (420)")
-    parser.add_argument("--dry-run", action="store_true", help="run all of it tiny, on the CPU, to see that it runs")
+    """Runs the check and returns the exit code. Errors of this project are printed as one line each on stderr."""
+    parser = argparse.ArgumentParser(prog="gpucheck", description="Measure this machine's GPUs and check predictions on them.")
+    parser.add_argument("--out", type=Path, default=Path("out/gpu-check"), metavar="DIR", help="folder for results")
+    parser.add_argument("--wheels", type=Path, default=Path("wheels"), metavar="DIR", help="wheels of missing packages")
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="when to begin no further part (420)")
+    parser.add_argument("--dry-run", action="store_true", help="run all parts in tiny sizes on the CPU, to see that they work")
     options = parser.parse_args(arguments)
     try:
         with locked_folder(options.out, "a GPU check"):

@@ -1,4 +1,4 @@
-"""The check: probes, a cluster file, training beside forecasts, pages."""
+"""The GPU check: probes, a cluster file, training compared with predictions, and pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, des
 from scaleproof.validator.calibration.gpu_check.ledger import Ledger
 from scaleproof.validator.reconciliation.reconcile import ReconciledCase
 
-DRY: Final = "dry run on the CPU, numbers without meaning"
+DRY: Final = "dry run on the CPU, numbers are meaningless"
 CLUSTER_FILE: Final = "cluster.yaml"
 SHARED_FOLDER: Final = "functional"
 _PAGE_S: Final = 60.0
@@ -28,28 +28,28 @@ _ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
-    """Runs everything, as far as `limit_s` seconds suffice; returns the exit code, 1 where a part failed.
+    """Runs all parts that fit into `limit_s` seconds; returns the exit code, 1 if a part failed.
 
-    site: where packages are that this Python lacks. Raises InputError where there is no GPU, and this is not a dry run.
+    site: folder of packages that this Python lacks. Raises InputError if there is no GPU and this is not a dry run.
     """
     chosen = sizes.DRY if dry else sizes.FULL
     ledger = Ledger(out, DRY if dry else "", time.monotonic() + limit_s)
     _clear(out)
     if dry:
-        ledger.tell(DRY)
-    found = probing.probe(chosen, ledger, dry)
+        ledger.report(DRY)
+    probed = probing.probe(chosen, ledger, dry)
     path = out / CLUSTER_FILE
     where = str(path)
-    cluster = ledger.attempt("cluster file", lambda: _written(found, ledger.label, path), lambda _: where, lambda _: where)
+    cluster = ledger.attempt("cluster file", lambda: _written(probed, ledger.label, path), lambda _: where, lambda _: where)
     if cluster is not None:
-        uncalibrated = _uncalibrated(found, cluster)
+        uncalibrated = _uncalibrated(probed, cluster)
         ledger.attempt(
-            "forecasts beside measurements",
+            "predictions and measurements",
             lambda: training.reconciled(chosen, cluster, uncalibrated, ledger, out),
             _accuracy,
             training.errors,
         )
-    training.shared(chosen, found.devices, ledger, out / SHARED_FOLDER)
+    training.shared(chosen, probed.devices, ledger, out / SHARED_FOLDER)
     for folder in (out, out / SHARED_FOLDER):
         if (folder / "runs").is_dir():
             ledger.attempt(f"page of {folder.name}", lambda folder=folder: _page(folder, site), str)  # type: ignore[misc]
@@ -57,22 +57,22 @@ def check(out: Path, dry: bool, limit_s: float, site: Path | None) -> int:
 
 
 def _clear(out: Path) -> None:
-    """Removes what an earlier check left, so that nothing old looks new."""
+    """Removes the results of an earlier check."""
     for name in ("runs", "figures", "tables", SHARED_FOLDER):
         shutil.rmtree(out / name, ignore_errors=True)
     for name in (CLUSTER_FILE, "reconcile.json", "index.html", "results.json"):
         (out / name).unlink(missing_ok=True)
 
 
-def _written(found: ProbeResults, label: str, path: Path) -> Cluster:
-    """The cluster as it is read back from its file."""
-    write(describe(found, label), path)
+def _written(probed: ProbeResults, label: str, path: Path) -> Cluster:
+    """The cluster as read back from its file."""
+    write(describe(probed, label), path)
     return load_cluster(path)
 
 
-def _uncalibrated(found: ProbeResults, cluster: Cluster) -> Cluster | None:
-    """The cluster with the device as it ships, where it does."""
-    device = shipped(found.facts["name"])
+def _uncalibrated(probed: ProbeResults, cluster: Cluster) -> Cluster | None:
+    """The cluster with the shipped device; None if the device does not ship."""
+    device = shipped(probed.facts["name"])
     return cluster.model_copy(update={"device": device}) if device else None
 
 
@@ -84,7 +84,7 @@ def _accuracy(cases: list[ReconciledCase]) -> str:
 
 
 def _page(folder: Path, site: Path | None) -> str:
-    """Where the page of a results folder is. A process of its own makes it: nothing here knows reports."""
+    """Path of the page of a results folder. A subprocess makes it, because the validator does not import reports."""
     paths = [str(path.resolve()) for path in (site, _ROOT) if path is not None]
     before = os.environ.get("PYTHONPATH")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, *([before] if before else [])])}
@@ -100,7 +100,7 @@ def _page(folder: Path, site: Path | None) -> str:
 
 def _verdict(ledger: Ledger) -> int:
     failed, left_out = ledger.failed(), ledger.not_run()
-    ledger.tell(f"{len(ledger.entries)} parts: {len(failed)} failed, {len(left_out)} not run; results in {ledger.out}")
+    ledger.report(f"{len(ledger.entries)} parts: {len(failed)} failed, {len(left_out)} not run; results in {ledger.out}")
     for name in failed:
         print(f"failed: {name}", file=sys.stderr)
     return 1 if failed else 0

@@ -1,6 +1,6 @@
-"""Dependencies: what a machine's own Python lacks is taken from wheels that were carried there.
+"""Installation of packages that the machine's own Python lacks from wheels that were copied there.
 
-Nothing here needs more than Python itself.
+This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from typing import Final
 
 from scaleproof.simulator.common.errors import MissingDependencyError
 
-# Wheels are carried of these and of what they need (`make gpu-wheels`): they are small.
+# Packages whose wheels, with their dependencies, are copied (`make gpu-wheels`), because they are small.
 CARRIED: Final = ("pydantic", "simpy")
-# By the names that import them: large, or the machine's own.
+# Import names of packages that the machine must provide: they are large or depend on the machine.
 _OWN: Final = ("torch", "numpy", "matplotlib", "networkx", "jinja2", "rich", "yaml", "PIL")
 _INSTALL_S: Final = 120.0
 
 
 def provide(site: Path, wheels: Path) -> Path | None:
-    """Makes imports work: where packages are missing, installs them from the folder `wheels` into `site`, and returns that.
+    """Makes imports work: installs missing packages from the folder `wheels` into `site` and returns `site`; None if none is
+    missing.
 
-    Raises MissingDependencyError where wheels do not have them.
+    Raises MissingDependencyError if the wheels do not provide them.
     """
     if own := _missing(_OWN):
-        raise MissingDependencyError(f"{sys.executable} lacks {', '.join(own)}; install them, or give another Python as PYTHON")
+        raise MissingDependencyError(f"{sys.executable} lacks {', '.join(own)}; install them, or set PYTHON to another Python")
     missing = _missing(CARRIED)
     if not missing:
         return None
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    remedy = f"run 'make gpu-wheels GPU_PYTHON={python}' on a connected machine and bring {wheels}/ here"
+    remedy = f"run 'make gpu-wheels GPU_PYTHON={python}' on a connected machine and copy {wheels}/ here"
     if not any(wheels.glob("*.whl")):
-        raise MissingDependencyError(f"{', '.join(missing)} missing, and no wheels in {wheels}/; {remedy}")
+        raise MissingDependencyError(f"{', '.join(missing)} missing, and there are no wheels in {wheels}/; {remedy}")
     if why := _install(site, wheels):
-        raise MissingDependencyError(f"{', '.join(missing)} missing, and {wheels}/ does not do: {why}; {remedy}")
-    # in front of all others, which may have older versions of what these need
+        raise MissingDependencyError(f"{', '.join(missing)} missing, and installing from {wheels}/ failed: {why}; {remedy}")
+    # before all others, which may include older versions of their dependencies
     sys.path.insert(0, str(site.resolve()))
     importlib.invalidate_caches()
     return site
@@ -49,7 +50,7 @@ def _missing(names: Iterable[str]) -> list[str]:
 
 
 def _install(site: Path, wheels: Path) -> str:
-    """Why it could not be; nothing where it was."""
+    """Installs the packages; returns the reason if it failed, otherwise ""."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--upgrade"]
     command += ["--find-links", str(wheels), "--target", str(site), *CARRIED]
     try:

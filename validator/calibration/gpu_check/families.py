@@ -1,4 +1,4 @@
-"""Families: every way of training on several ranks, as fields of scenarios."""
+"""Families of strategies: every way of training on several ranks, as fields of scenarios."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Final
 
 Fields = dict[str, Any]
 
-# Samples of a step over all ranks: workers of 1, 2, 3, 4, 6 or 8 have as many each.
+# Samples of a step over all ranks: divisible by 1, 2, 3, 4, 6 and 8 workers.
 SAMPLES: Final = 24
-# Over how many ranks there are families, but for as many as there are devices.
+# Numbers of ranks for which there are families, in addition to the number of devices.
 RANKS: Final = (2, 4)
 MOST_SHARED: Final = RANKS[-1]
 ALONE: Final[Fields] = {"strategy": {"kind": "data_parallel", "workers": 1}}
 
 
 def families(numbers: Iterable[int]) -> dict[str, Fields]:
-    """Those over such numbers of ranks, by name; over 4 there is every one."""
+    """Fields of each family by name, over each of the given numbers of ranks; over 4 ranks there is every family."""
     named = {f"{name}-{ranks}": fields for ranks in numbers for name, fields in _over(ranks).items()}
     return {name: fields for name, fields in named.items() if SAMPLES % fields["strategy"].get("workers", 1) == 0}
 
 
 def _over(ranks: int) -> dict[str, Fields]:
-    """By name without the number of ranks."""
+    """Fields of the families over `ranks` ranks, by name without that number."""
     workers = {"kind": "data_parallel", "workers": ranks}
     served = {"kind": "parameter_server", "workers": ranks - 1, "servers": 1}
     strategies: Fields = {"ddp": workers, "fsdp": workers, "servers": served}
@@ -41,6 +41,6 @@ def _over(ranks: int) -> dict[str, Fields]:
         strategies["tensor"] = {**pairs, "stages": 1, "tensor": 2, "sequence_parallel": True}
         if ranks > 2:
             strategies["hybrid"] = {**pairs, "stages": 2, "microbatches": 2}
-    found = {name: {"strategy": strategy} for name, strategy in strategies.items()}
-    found["fsdp"]["training"] = {"zero": 3}
-    return found
+    fields = {name: {"strategy": strategy} for name, strategy in strategies.items()}
+    fields["fsdp"]["training"] = {"zero": 3}
+    return fields

@@ -1,4 +1,5 @@
-"""The ledger: runs part after part, tells each in a line, and keeps what came of it as JSON from the first part on."""
+"""Ledger of the check's parts: runs them in order, reports each in a line, and keeps the results as JSON from the first part
+on."""
 
 from __future__ import annotations
 
@@ -21,17 +22,18 @@ _NAME_WIDTH: Final = 32
 
 
 class NotRunError(RunError):
-    """A part that was not begun. Nothing failed."""
+    """A part that was not begun, without a failure."""
 
 
 @dataclass
 class Ledger:
-    """Parts in order. until_s: time.monotonic() after which none is begun. label: what every result is, if not accurate."""
+    """Parts in order. until_s: time.monotonic() after which no part begins. label: note on every result, if it is not
+    accurate."""
 
     out: Path
     label: str
     until_s: float
-    tell: Callable[[str], None] = print
+    report: Callable[[str], None] = print
     entries: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -48,9 +50,9 @@ class Ledger:
     def part(
         self, name: str, work: Callable[[], T], words: Callable[[T], str], plain: Callable[[T], Any] = lambda result: result
     ) -> T:
-        """What `work` returns; `words` says it in a line, `plain` as data for JSON.
+        """Runs `work` as a part and returns its result; `words` gives it as a line of text, `plain` as data for JSON.
 
-        Raises RunError where it failed, and NotRunError where no time was left: told and noted either way.
+        Raises RunError if it failed, and NotRunError if no time was left; the part is reported and recorded in either case.
         """
         begin_s = time.monotonic()
         try:
@@ -58,27 +60,27 @@ class Ledger:
                 raise NotRunError(OUT_OF_TIME)
             result = work()
         except NotRunError as error:
-            self._note(name, "not run", begin_s, str(error))
+            self._record(name, "not run", begin_s, str(error))
             raise
         except Exception as error:
             why = one_line(error)
-            self._note(name, "failed", begin_s, f"failed: {why}")
+            self._record(name, "failed", begin_s, f"failed: {why}")
             raise RunError(why) from None
-        self._note(name, "done", begin_s, words(result), plain(result))
+        self._record(name, "done", begin_s, words(result), plain(result))
         return result
 
     def attempt(
         self, name: str, work: Callable[[], T], words: Callable[[T], str], plain: Callable[[T], Any] = lambda result: result
     ) -> T | None:
-        """The same, and None where there is no result."""
+        """Result of a part, see `part`; None if it failed or was not run."""
         try:
             return self.part(name, work, words, plain)
         except RunError:
             return None
 
-    def _note(self, name: str, state: State, begin_s: float, words: str, result: Any = None) -> None:
+    def _record(self, name: str, state: State, begin_s: float, words: str, result: Any = None) -> None:
         seconds = time.monotonic() - begin_s
-        self.tell(f"{name:<{_NAME_WIDTH}} {seconds:6.1f} s  {words}")
+        self.report(f"{name:<{_NAME_WIDTH}} {seconds:6.1f} s  {words}")
         self.entries.append({"part": name, "state": state, "seconds": round(seconds, 3), "words": words, "result": result})
         plain = {
             "version": 1,

@@ -1,4 +1,4 @@
-"""Probing: each probe as a part of its own, on ranks of its own, so that one that fails takes nothing with it."""
+"""Probes as separate parts of the check, each on ranks of its own, so that a failing one does not affect the others."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from scaleproof.validator.calibration.gpu_check.sizes import Sizes
 from scaleproof.validator.launch.launch import run_on_ranks
 from scaleproof.validator.launch.preflight.checks import OPTIMIZERS
 
-# A rank may take as long to get a device and build a model.
+# Time for a rank to start, get a device and build a model.
 _START_S: Final = 60.0
 
 
 def probe(sizes: Sizes, ledger: Ledger, dry: bool) -> ProbeResults:
-    """What the machine's devices do. Raises InputError where there is no GPU, and this is not a dry run."""
+    """Probes the machine's devices. Raises InputError if there is no GPU and this is not a dry run."""
     from scaleproof.validator.probe import gpu
 
     prober = _Prober(ledger, sizes.probe_s)
-    facts = ledger.part("device", partial(prober.run, 1, gpu.facts), lambda found: f"{found['devices']} × {found['name']}")
+    facts = ledger.part("device", partial(prober.run, 1, gpu.facts), lambda facts: f"{facts['devices']} × {facts['name']}")
     if facts["name"] == gpu.CPU and not dry:
-        raise InputError("no GPU that torch can use; run this on a machine with one, or a dry run with --dry-run")
-    found = ProbeResults(facts, devices=sizes.devices or facts["devices"])
+        raise InputError("torch finds no GPU; run this on a machine with one, or a dry run with --dry-run")
+    probed = ProbeResults(facts, devices=sizes.devices or facts["devices"])
     budget_s = sizes.probe_s
-    found.matmuls = prober("matrix products", _flops, gpu.matmuls, sizes.products, sizes.precisions, budget_s) or ()
-    found.memory = prober("memory", _rates, gpu.memory, sizes.memory_bytes, budget_s) or ()
-    found.launches = prober("launches", _launches, gpu.launches)
+    probed.matmuls = prober("matrix products", _flops, gpu.matmuls, sizes.products, sizes.precisions, budget_s) or ()
+    probed.memory = prober("memory", _rates, gpu.memory, sizes.memory_bytes, budget_s) or ()
+    probed.launches = prober("launches", _launches, gpu.launches)
     prober("copies from and to the host", _rates, gpu.host_copies, sizes.copy_bytes, budget_s)
     exchanged = sizes.message_bytes, sizes.messages
-    if found.devices > 1:
+    if probed.devices > 1:
         prober("copies between devices", _rates, gpu.device_copies, sizes.copy_bytes, budget_s)
-        found.messages = prober("messages", _rates, gpu.point_to_point, *exchanged, ranks=2) or ()
-    for ranks in sorted({2, 4, found.devices}):
-        if 2 <= ranks <= found.devices:
+        probed.messages = prober("messages", _rates, gpu.point_to_point, *exchanged, ranks=2) or ()
+    for ranks in sorted({2, 4, probed.devices}):
+        if 2 <= ranks <= probed.devices:
             summed = prober(f"allreduce over {ranks}", _rates, gpu.allreduces, *exchanged, ranks=ranks)
-            found.allreduces |= {ranks: summed} if summed else {}
-    _probe_training(prober, sizes, found)
-    return found
+            probed.allreduces |= {ranks: summed} if summed else {}
+    _probe_training(prober, sizes, probed)
+    return probed
 
 
-def _probe_training(prober: _Prober, sizes: Sizes, found: ProbeResults) -> None:
-    """Layers and optimizers, by precision."""
+def _probe_training(prober: _Prober, sizes: Sizes, probed: ProbeResults) -> None:
+    """Probes layers and optimizers by precision."""
     from scaleproof.validator.probe import gpu
 
     for fields, precision, samples in sizes.layers:
-        model, each_s = model_of(fields), sizes.layers_s / len(samples)
-        timings = prober(f"layers of a {model.kind}, {precision}", _kinds, gpu.layers, model, precision, samples, each_s)
-        found.layers.setdefault(precision, []).extend(timings or [])
-    for precision in found.layers:
+        model, budget_s = model_of(fields), sizes.layers_s / len(samples)
+        timings = prober(f"layers of a {model.kind}, {precision}", _kinds, gpu.layers, model, precision, samples, budget_s)
+        probed.layers.setdefault(precision, []).extend(timings or [])
+    for precision in probed.layers:
         arguments = (sizes.optimizer_parameters, precision, OPTIMIZERS, sizes.layers_s)
-        found.optimizers[precision] = prober(f"optimizers, {precision}", _kinds, gpu.optimizers, *arguments) or []
+        probed.optimizers[precision] = prober(f"optimizers, {precision}", _kinds, gpu.optimizers, *arguments) or []
 
 
 class _Prober:
-    """Runs probes as parts of `ledger`, each on ranks of its own. budget_s: what a probe takes, about."""
+    """Runs probes as parts of `ledger`, each on ranks of its own. budget_s: approximate seconds of a probe."""
 
     def __init__(self, ledger: Ledger, budget_s: float) -> None:
         self._ledger = ledger
@@ -68,22 +68,22 @@ class _Prober:
     def __call__(
         self, name: str, words: Callable[[Any], str], function: Callable[..., Any], *arguments: Any, ranks: int = 1
     ) -> Any:
-        """What rank 0 returns; None where it failed, or there was no time."""
+        """Result of rank 0; None if the probe failed or there was no time."""
         return self._ledger.attempt(name, partial(self.run, ranks, function, *arguments), words)
 
     def run(self, ranks: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What rank 0 returns. It has its budget twice, and the time to start, but no more than is left."""
+        """Result of rank 0. The timeout is twice the budget plus the time to start, but at most the time left."""
         timeout_s = max(1.0, min(_START_S + 2 * self._budget_s, self._ledger.left_s))
         return run_on_ranks(function, ranks, *arguments, timeout_s=timeout_s, accelerator=True)[0]
 
 
 def model_of(fields: Mapping[str, Any]) -> Gpt | ResNet:
-    """A model as `sizes` has it."""
+    """The model that fields of `sizes` describe."""
     return Gpt.model_validate(fields) if fields["kind"] == "gpt" else ResNet.model_validate(fields)
 
 
 def _flops(timings: Sequence[Mapping[str, Any]]) -> str:
-    """The best of each precision."""
+    """Best rate of each precision, as text."""
     best: dict[str, float] = {}
     for t in timings:
         best[t["precision"]] = max(best.get(t["precision"], 0.0), 2.0 * t["m"] * t["n"] * t["k"] / t["seconds"])
@@ -91,7 +91,7 @@ def _flops(timings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _rates(timings: Sequence[Mapping[str, Any]]) -> str:
-    """Of each kind the rate of the most that was moved, and the time of the least."""
+    """Rate of the largest and time of the smallest size of each kind, as text."""
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for t in timings:
         kinds.setdefault(t["what"], []).append(t)
@@ -103,8 +103,8 @@ def _rate(timings: Sequence[Mapping[str, Any]]) -> str:
     return f"{most['what']} {most['moved_bytes'] / most['seconds'] / 1e9:.4g} GB/s, from {format_time_s(least['seconds'])}"
 
 
-def _launches(found: Mapping[str, float]) -> str:
-    bare_us, module_us, run_us = (found[f"{name}_s"] * 1e6 for name in ("issue", "module", "launch"))
+def _launches(launches: Mapping[str, float]) -> str:
+    bare_us, module_us, run_us = (launches[f"{name}_s"] * 1e6 for name in ("issue", "module", "launch"))
     return f"issued in {bare_us:.3g} us, by modules in {module_us:.3g} us, run in {run_us:.3g} us"
 
 

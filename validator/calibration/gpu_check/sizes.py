@@ -1,4 +1,4 @@
-"""Sizes: what is measured, at full size on GPUs and tiny in a dry run on the CPU, and how long each part may take."""
+"""Sizes of what the check measures, in full on GPUs and tiny in a dry run on the CPU, and the time of each part."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _GPT: Final = {"kind": "gpt", "vocabulary": 50304, "sequence": 1024}
 GPT_124M: Final = {**_GPT, "layers": 12, "hidden": 768, "heads": 12}
 GPT_774M: Final = {**_GPT, "layers": 36, "hidden": 1280, "heads": 20}
 GPT_TINY: Final = {"kind": "gpt", "layers": 4, "hidden": 32, "heads": 2, "vocabulary": 64, "sequence": 16}
-# Small, since one CPU core trains it again to compare.
+# Small, because one CPU core trains it again for comparison.
 GPT_SHARED: Final = {"kind": "gpt", "layers": 4, "hidden": 128, "heads": 4, "vocabulary": 256, "sequence": 64}
 RESNET_TINY: Final = {"kind": "resnet", "image": 32, "classes": 10}
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model and how it is trained. batch: samples of a step."""
+    """A model and how it is trained. batch: samples per step."""
 
     name: str
     model: Mapping[str, Any]
@@ -28,11 +28,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured. Sizes are in bytes, (m, n, k) for products; budgets in seconds, over all points of a part.
+    """Sizes of probes and training. Sizes are in bytes, or (m, n, k) for products; budgets in seconds over all points of a
+    part.
 
-    layers: (model, precision, samples of a batch) whose layers are timed one by one. replicated: what ranks train that have a
-    device each, shared: what they train that share one, in fp64 so that they agree to rounding. devices: how many there are,
-    None for what is found.
+    layers: (model, precision, samples of a batch) whose layers are timed one by one. replicated: training of ranks that have a
+    device each. shared: training of ranks that share one, in fp64 so that results agree to rounding. devices: number of
+    devices, None for those present.
     """
 
     products: Sequence[tuple[int, int, int]]
@@ -53,7 +54,7 @@ class Sizes:
 
 
 _SQUARES: Final = [(side, side, side) for side in (512, 1024, 2048, 4096, 8192)]
-# What a GPT of 124 and one of 774 million parameters multiply with 8,192 tokens.
+# Products of GPTs of 124 and 774 million parameters over 8,192 tokens.
 _TRAINED: Final = [(8192, n, k) for n, k in ((2304, 768), (768, 768), (3072, 768), (768, 3072), (50304, 768), (5120, 1280))]
 
 FULL: Final = Sizes(

@@ -1,4 +1,5 @@
-"""Training: real steps beside forecast ones, and of ranks that share a device whether they train what one process trains."""
+"""Training on the machine: measured and predicted steps, and whether ranks that share a device train what one process
+trains."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ from scaleproof.validator.train.steps import total_steps
 
 SHARED: Final = "functional check, not accuracy"
 _TIMEOUT_S: Final = 60.0
-# What torch's allocator does not hand out.
+# Memory that is not allocated by torch's allocator.
 _OUTSIDE: Final = ("context", "library", "fragmentation")
 _LABEL_BYTES: Final = 8
-# Where ranks share devices nothing is forecast: a cluster with room for them, of which nothing else is used.
+# Cluster of ranks that share devices. Nothing is predicted for it; only its number of devices matters.
 _UNKNOWN: Final = Cluster.model_validate(
     {
         "node": {"devices": MOST_SHARED, "link": {"bandwidth": "1 GB/s", "latency": "50 us"}},
@@ -39,8 +40,9 @@ _UNKNOWN: Final = Cluster.model_validate(
 
 
 @dataclass(frozen=True)
-class Forecasts:
-    """Seconds of a step and bytes at its fullest moment, forecast beside measured. uncalibrated: by the shipped device."""
+class PredictionErrors:
+    """Step time in seconds and peak memory in bytes, measured and predicted. uncalibrated_s: predicted with the shipped
+    device."""
 
     measured_s: float
     calibrated_s: float
@@ -49,9 +51,9 @@ class Forecasts:
     measured_bytes: float | None
 
     def __str__(self) -> str:
-        text = f"measured {format_time_s(self.measured_s)}, predicted {_beside(self.calibrated_s, self.measured_s)}"
+        text = f"measured {format_time_s(self.measured_s)}, predicted {_with_error(self.calibrated_s, self.measured_s)}"
         if self.uncalibrated_s is not None:
-            text += f", uncalibrated {_beside(self.uncalibrated_s, self.measured_s)}"
+            text += f", uncalibrated {_with_error(self.uncalibrated_s, self.measured_s)}"
         if self.measured_bytes is not None:
             share = self.predicted_bytes / self.measured_bytes - 1
             text += f"; memory {format_bytes(self.measured_bytes)}, predicted {share:+.1%}"
@@ -62,7 +64,7 @@ class Forecasts:
 
 
 def reconciled(sizes: Sizes, cluster: Cluster, uncalibrated: Cluster | None, ledger: Ledger, out: Path) -> list[ReconciledCase]:
-    """Trains what devices have to themselves, and keeps it beside its forecasts for a page in `out`."""
+    """Trains on ranks that have a device each, and saves measurements and predictions for a page in `out`."""
     scenarios = [_scenario(t.name, t, t.batch, cluster, ALONE, sizes.steps) for t in sizes.trainings]
     if cluster.devices > 1:
         own = families(ranks for ranks in sorted({*RANKS, cluster.devices}) if ranks <= cluster.devices)
@@ -80,30 +82,31 @@ def reconciled(sizes: Sizes, cluster: Cluster, uncalibrated: Cluster | None, led
 
 
 def shared(sizes: Sizes, devices: int, ledger: Ledger, out: Path) -> None:
-    """Trains on ranks that share `devices` devices, where there are fewer, and compares with what one process trains."""
+    """Trains on ranks that share `devices` devices, if these are fewer, and compares the parameters with those of one
+    process."""
     for name, fields in families(ranks for ranks in RANKS if ranks > devices).items():
         scenario = _scenario(name, sizes.shared, SAMPLES, _UNKNOWN, fields, sizes.steps)
-        work = partial(_trained_alike, scenario, ledger, out)
-        ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_agreement(run.verified or {})}", _outcome)
+        work = partial(_verified, scenario, ledger, out)
+        ledger.attempt(f"sharing {name}", work, lambda run: f"{SHARED}: {_deviation(run.verified or {})}", _outcome)
 
 
-def _trained(scenario: Scenario, uncalibrated: Cluster | None, ledger: Ledger) -> tuple[Run, Forecasts]:
-    """The measured run. Raises NotRunError where it is forecast not to fit into memory."""
+def _trained(scenario: Scenario, uncalibrated: Cluster | None, ledger: Ledger) -> tuple[Run, PredictionErrors]:
+    """The measured run and its prediction errors. Raises NotRunError if it is predicted not to fit into memory."""
     forecast = predict(scenario)
     if not forecast.fits:
         needed, there = forecast.memory_bytes_per_rank or 0.0, forecast.capacity_bytes or 0.0
         raise NotRunError(f"not run: needs {format_bytes(needed)} of {format_bytes(there)}")
     run = measure(scenario, "local", _watch(ledger))
     shipped = predict(scenario.model_copy(update={"cluster": uncalibrated})) if uncalibrated else None
-    return run, _forecasts(scenario, run, forecast, shipped)
+    return run, _prediction_errors(scenario, run, forecast, shipped)
 
 
-def _trained_alike(scenario: Scenario, ledger: Ledger, out: Path) -> Run:
-    """The measured run, kept in `out`. Raises RunError where its parameters are not those of one process."""
+def _verified(scenario: Scenario, ledger: Ledger, out: Path) -> Run:
+    """The measured run, saved in `out`. Raises RunError if its parameters differ from those of one process."""
     run = measure(scenario, "local", replace(_watch(ledger), verify=True))
     save(_labelled(run, ledger.label), out / "runs" / scenario.name / "measured")
     if not is_right(run):
-        raise RunError(f"parameters are {_agreement(run.verified or {})}; it trains something else")
+        raise RunError(f"parameters are {_deviation(run.verified or {})}; the ranks train something else")
     return run
 
 
@@ -125,20 +128,20 @@ def _watch(ledger: Ledger) -> MeasureOptions:
     return MeasureOptions(timeout_s=max(1.0, min(_TIMEOUT_S, ledger.left_s)))
 
 
-def _forecasts(scenario: Scenario, measured: Run, forecast: Run, uncalibrated: Run | None) -> Forecasts:
-    held = forecast.memory_bytes or {}
+def _prediction_errors(scenario: Scenario, measured: Run, forecast: Run, uncalibrated: Run | None) -> PredictionErrors:
+    bytes_by_holder = forecast.memory_bytes or {}
     peak_bytes = measured.memory_bytes_per_rank
-    return Forecasts(
+    return PredictionErrors(
         measured.step_time_s,
         forecast.step_time_s,
         uncalibrated.step_time_s if uncalibrated else None,
-        sum(size for holder, size in held.items() if holder not in _OUTSIDE),
+        sum(size for holder, size in bytes_by_holder.items() if holder not in _OUTSIDE),
         peak_bytes - _ahead_bytes(scenario) if peak_bytes else None,
     )
 
 
 def _ahead_bytes(scenario: Scenario) -> float:
-    """Of the samples of other steps, which are on the device before the first begins."""
+    """Bytes of the samples of later steps, which are on the device before the first step begins."""
     model = scenario.model
     if isinstance(model, ResNet):
         sample_bytes = 3 * model.image**2 * ELEMENT_BYTES[scenario.training.precision] + _LABEL_BYTES
@@ -148,11 +151,11 @@ def _ahead_bytes(scenario: Scenario) -> float:
 
 
 def _labelled(run: Run, label: str) -> Run:
-    """The run under a name that says what it is worth."""
+    """The run with a label in its name."""
     return replace(run, scenario=f"{run.scenario} ({'; '.join(filter(None, (SHARED, label)))})")
 
 
-def _agreement(verdict: Mapping[str, Any]) -> str:
+def _deviation(verdict: Mapping[str, Any]) -> str:
     return f"within {verdict.get('deviation', float('nan')):.1e} of one process's"
 
 
@@ -161,10 +164,10 @@ def _outcome(run: Run) -> dict[str, Any]:
     return {"label": SHARED, "step_time_s": run.step_time_s, "verified": verified, "provenance": provenance}
 
 
-def _beside(predicted: float, measured: float) -> str:
+def _with_error(predicted: float, measured: float) -> str:
     return f"{format_time_s(predicted)} ({predicted / measured - 1:+.1%})"
 
 
 def errors(cases: Sequence[ReconciledCase]) -> list[float]:
-    """Of those that were measured, |predicted − measured| / measured."""
+    """Relative errors |predicted − measured| / measured of the measured cases."""
     return [abs(case.error) for case in cases if case.error is not None]

@@ -1,1 +1,1 @@
-"""What other tools have measured, as points, cluster files and measured steps: nccl-tests, nvidia-smi, Kineto, Chakra."""
+"""Import of measurements by other tools as points, cluster files and measured steps: nccl-tests, nvidia-smi, Kineto, Chakra."""

@@ -1,7 +1,7 @@
-"""Execution traces of MLCommons Chakra, as traces of one step: nodes that compute and communicate, with their durations.
+"""Import of MLCommons Chakra execution traces: computing and communicating nodes with their durations, as traces of one step.
 
-Formats: schema/protobuf/et_def.proto of mlcommons/chakra, as messages with their lengths before them, or as JSON of the same
-names (its jsonizer), of ASTRA-sim (workload_graph), or of PyTorch's execution traces (nodes) that were linked with a device's.
+Formats: schema/protobuf/et_def.proto of mlcommons/chakra, as length-prefixed messages, or as JSON with the same names (its
+jsonizer), of ASTRA-sim (workload_graph), or of PyTorch's execution traces (nodes) that were linked with a device trace.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.common.errors import InputError
 from scaleproof.validator.calibration.imports import protobuf
 from scaleproof.validator.calibration.imports.kineto import DeviceWork, Trace, TracedCollective, TraceSpan
-from scaleproof.validator.calibration.imports.names import collective, element_bytes, is_communication, kernels_collective
+from scaleproof.validator.calibration.imports.names import collective, collective_of_kernel, element_bytes, is_communication
 from scaleproof.validator.calibration.imports.reading import ImportNotes, as_list, as_number, read_bytes
 
 _EXPECTED: Final = "a Chakra execution trace (.et, or its JSON)"
 _US: Final = 1e-6
-# et_def.proto: NodeType, CollectiveCommType, the fields of Node, and of AttributeProto by how their values are written.
+# From et_def.proto: NodeType, CollectiveCommType, the fields of Node, and decoders of AttributeProto values by field.
 _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
 _TYPES: Final = {"COMP_NODE": _COMPUTE, "COMM_SEND_NODE": _SEND, "COMM_RECV_NODE": _RECEIVE, "COMM_COLL_NODE": _COLLECTIVE}
 _OPS: Final[tuple[Op | None, ...]] = (
@@ -45,7 +45,7 @@ Node = tuple[str, int, float, float, Attributes]
 
 
 def read(path: Path, files: int, notes: ImportNotes) -> Trace:
-    """One rank's trace. files: how many ranks' there are. Raises InputError where it is none."""
+    """Reads one rank's trace. files: number of ranks' files. Raises InputError if it is not such a trace."""
     content = read_bytes(path)
     nodes = list(_json(path, content, notes) if content[:64].lstrip()[:1] in (b"{", b"[") else _messages(path, content, notes))
     usable = [node for node in nodes if node[1] in _TYPES.values()]
@@ -59,23 +59,21 @@ def read(path: Path, files: int, notes: ImportNotes) -> Trace:
         trace.works.append(DeviceWork(name, start_s, start_s + duration_us * _US, start_s, "", exchange))
     trace.world = max([files, *(exchange.size for _, exchange in trace.exchanges)])
     if not any(work.end_s > work.start_s for work in trace.works):
-        notes.add(
-            f"{path}: no node has a duration; sizes and groups are told, times are not (link it with a trace of the device)"
-        )
+        notes.add(f"{path}: no node has a duration; sizes and groups are used, times are not (link it with a device trace)")
     elif not any(work.start_s for work in trace.works):
-        notes.add(f"{path}: no node has a start; they are taken one after another, so that nothing overlaps")
-        trace.works = list(_one_after_another(trace.works))
+        notes.add(f"{path}: no node has a start time; nodes are assumed to run in sequence, without overlap")
+        trace.works = list(_in_sequence(trace.works))
     start_s, end_s = min(work.start_s for work in trace.works), max(work.end_s for work in trace.works)
     trace.steps = [TraceSpan("the whole trace", start_s, end_s)]
     return trace
 
 
 def _rank(path: Path) -> int:
-    found = re.search(r"(\d+)(?:\.(?:et|json|chakra|gz))*$", path.name)
-    return int(found[1]) if found else -1
+    match = re.search(r"(\d+)(?:\.(?:et|json|chakra|gz))*$", path.name)
+    return int(match[1]) if match else -1
 
 
-def _one_after_another(works: Sequence[DeviceWork]) -> Iterator[DeviceWork]:
+def _in_sequence(works: Sequence[DeviceWork]) -> Iterator[DeviceWork]:
     at_s = 0.0
     for work in works:
         end_s = at_s + work.end_s - work.start_s
@@ -84,7 +82,7 @@ def _one_after_another(works: Sequence[DeviceWork]) -> Iterator[DeviceWork]:
 
 
 def _messages(path: Path, content: bytes, notes: ImportNotes) -> Iterator[Node]:
-    """Nodes of the protobuf form; metadata is the first message."""
+    """Nodes of the protobuf form; the first message holds metadata."""
     read = 0
     try:
         for part in protobuf.delimited(content):
@@ -106,9 +104,9 @@ def _node(fields: protobuf.Message) -> Node:
 
 def _attribute(content: Any) -> tuple[str, Any]:
     if not isinstance(content, bytes):
-        raise protobuf.DamagedError("an attribute is a message")
+        raise protobuf.DamagedError("an attribute is not a message")
     fields = protobuf.message(content)
-    values = [(number, mine[-1]) for number, mine in fields.items() if number in _VALUES]
+    values = [(number, entries[-1]) for number, entries in fields.items() if number in _VALUES]
     try:
         return protobuf.text(fields, 1), _VALUES[values[0][0]](values[0][1]) if values else None
     except (TypeError, ValueError, AttributeError):
@@ -116,13 +114,13 @@ def _attribute(content: Any) -> tuple[str, Any]:
 
 
 def _integers(fields: protobuf.Message) -> list[int]:
-    """A list's numbers, packed or one by one."""
+    """Numbers of a list, packed or not."""
     parts = [protobuf.packed(value) if isinstance(value, bytes) else [value] for value in fields.get(1, [])]
     return [number for part in parts for number in part]
 
 
 def _json(path: Path, content: bytes, notes: ImportNotes) -> Iterator[Node]:
-    """Nodes of one of the JSON forms; documents may follow one another, as the jsonizer writes them."""
+    """Nodes of one of the JSON forms; several documents may follow one another, as written by the jsonizer."""
     text, at, decoder = content.decode("utf-8", errors="replace"), 0, json.JSONDecoder()
     documents: list[Any] = []
     while at < len(text.rstrip()):
@@ -137,11 +135,11 @@ def _json(path: Path, content: bytes, notes: ImportNotes) -> Iterator[Node]:
         documents.append(document)
     first = documents[0]
     if isinstance(first, dict) and isinstance(first.get("workload_graph"), list):
-        return map(_of_astra_sim, filter(_is_mapping, first["workload_graph"]))
+        return map(_from_astra_sim, filter(_is_mapping, first["workload_graph"]))
     if isinstance(first, dict) and isinstance(first.get("nodes"), list) and "schema" in first:
-        return _of_pytorch([node for node in first["nodes"] if isinstance(node, dict)])
+        return _from_pytorch([node for node in first["nodes"] if isinstance(node, dict)])
     nodes = documents if len(documents) > 1 else first if isinstance(first, list) else documents
-    return map(_of_jsonizer, filter(_is_mapping, nodes))
+    return map(_from_jsonizer, filter(_is_mapping, nodes))
 
 
 def _is_mapping(node: object) -> bool:
@@ -152,8 +150,8 @@ def _number(value: object) -> float:
     return as_number(value) or 0.0
 
 
-def _of_jsonizer(node: Mapping[str, Any]) -> Node:
-    """Fields by protobuf's JSON mapping, in which 64-bit numbers are text."""
+def _from_jsonizer(node: Mapping[str, Any]) -> Node:
+    """Node in protobuf's JSON mapping, in which 64-bit numbers are text."""
     attributes: dict[str, Any] = {}
     for attribute in filter(_is_mapping, as_list(node.get("attr"))):
         value = next((value for key, value in attribute.items() if key.lower().rstrip("_").endswith("val")), None)
@@ -169,50 +167,52 @@ def _of_jsonizer(node: Mapping[str, Any]) -> Node:
     )
 
 
-def _of_astra_sim(node: Mapping[str, Any]) -> Node:
+def _from_astra_sim(node: Mapping[str, Any]) -> Node:
     return str(node.get("Name", "")), int(_number(node.get("NodeType"))), 0.0, _number(node.get("runtime")), node
 
 
-def _of_pytorch(nodes: Sequence[dict[str, Any]]) -> Iterator[Node]:
-    """Kernels, of which NCCL's have what their collective is told beside the operator that made them."""
+def _from_pytorch(nodes: Sequence[dict[str, Any]]) -> Iterator[Node]:
+    """Kernels; those of NCCL get the attributes of the operator that launched them."""
     by_id = {str(node.get("id")): node for node in nodes}
     for node in nodes:
         own = _attributes_of(node)
         name, start_us, duration_us = str(node.get("name", "")), _number(node.get("ts")), _number(node.get("dur"))
         if str(node.get("cat", "")).lower() == "kernel":
-            made_by = by_id.get(str(node.get("ctrl_deps", node.get("parent"))), {})
-            told = _attributes_of(made_by) | own
-            yield name, _COLLECTIVE if is_communication(name) else _COMPUTE, start_us, duration_us, told
+            launcher = by_id.get(str(node.get("ctrl_deps", node.get("parent"))), {})
+            attributes = _attributes_of(launcher) | own
+            yield name, _COLLECTIVE if is_communication(name) else _COMPUTE, start_us, duration_us, attributes
         elif own.get("collective_name"):
             yield name, _COLLECTIVE, start_us, 0.0, own | {"is_cpu_op": True}
 
 
 def _attributes_of(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(one.get("name")): one.get("value") for one in filter(_is_mapping, as_list(node.get("attrs")))}
+    attributes = filter(_is_mapping, as_list(node.get("attrs")))
+    return {str(attribute.get("name")): attribute.get("value") for attribute in attributes}
 
 
-def _exchange(kind: int, name: str, told: Attributes, files: int) -> TracedCollective:
-    """What a node communicates. Chakra counts what a rank puts in: of an all_gather, its part of the result."""
-    group = next((str(told[key]) for key in ("pg_name", "comm_group") if told.get(key)), "")
+def _exchange(kind: int, name: str, attributes: Attributes, files: int) -> TracedCollective:
+    """Communication of a node. Chakra gives the input size per rank, which for all_gather is a part of the result."""
+    group = next((str(attributes[key]) for key in ("pg_name", "comm_group") if attributes.get(key)), "")
     if kind in (_SEND, _RECEIVE):
-        ends = (int(_number(told.get("comm_src"))), int(_number(told.get("comm_dst"))))
-        return TracedCollective("sendrecv", _number(told.get("comm_size")), "", group, tuple(sorted(ends)), 2)
-    members = _members(told)
-    sizes = (int(_number(told.get(key))) for key in ("pg_size", "group_size", "comm_group_size"))
-    size = next((each for each in sizes if each), 0) or len(members) or files
+        ends = (int(_number(attributes.get("comm_src"))), int(_number(attributes.get("comm_dst"))))
+        return TracedCollective("sendrecv", _number(attributes.get("comm_size")), "", group, tuple(sorted(ends)), 2)
+    members = _members(attributes)
+    sizes = (int(_number(attributes.get(key))) for key in ("pg_size", "group_size", "comm_group_size"))
+    size = next((size for size in sizes if size), 0) or len(members) or files
     members = members if len(members) == size else ()
-    elements = str(told.get("dtype", ""))
-    if told.get("collective_name"):
-        count = max(_number(told.get("in_msg_nelems")), _number(told.get("out_msg_nelems")))
-        op, size_bytes = collective(str(told["collective_name"])), count * (element_bytes(elements) or 0)
+    elements = str(attributes.get("dtype", ""))
+    if attributes.get("collective_name"):
+        count = max(_number(attributes.get("in_msg_nelems")), _number(attributes.get("out_msg_nelems")))
+        op, size_bytes = collective(str(attributes["collective_name"])), count * (element_bytes(elements) or 0)
     else:
-        number = as_number(told.get("comm_type"))
+        number = as_number(attributes.get("comm_type"))
         known = number is not None and 0 <= number < len(_OPS)
-        op = _OPS[int(number)] if known and number is not None else kernels_collective(name) or collective(name)
-        size_bytes = _number(told.get("comm_size")) * (size if op == "all_gather" else 1)
+        op = _OPS[int(number)] if known and number is not None else collective_of_kernel(name) or collective(name)
+        size_bytes = _number(attributes.get("comm_size")) * (size if op == "all_gather" else 1)
     return TracedCollective(op if size_bytes else None, size_bytes, elements, group, members, size)
 
 
-def _members(told: Attributes) -> tuple[int, ...]:
-    found = next((told[key] for key in ("pg_ranks", "group_ranks", "process_group_ranks") if told.get(key)), ())
-    return tuple(int(number) for number in re.findall(r"\d+", str(found)))
+def _members(attributes: Attributes) -> tuple[int, ...]:
+    keys = ("pg_ranks", "group_ranks", "process_group_ranks")
+    ranks = next((attributes[key] for key in keys if attributes.get(key)), ())
+    return tuple(int(number) for number in re.findall(r"\d+", str(ranks)))

@@ -1,4 +1,4 @@
-"""What an import found: points, on what machines, and what had to be left out or assumed."""
+"""Result of an import: points, the machines they were measured on, and notes on what was left out or assumed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machines:
-    """Whose numbers they are. gpu: as the driver calls it. nodes: how many. devices: of each node. 0 where unknown."""
+    """The measured machines. gpu: name given by the driver. nodes: their number. devices: per node. 0 or "" if unknown."""
 
     gpu: str = ""
     nodes: int = 0
@@ -23,7 +23,7 @@ class Machines:
 
 @dataclass
 class ImportResult:
-    """tool: whose output was read. files: which. machines: the largest that was measured on."""
+    """tool: that wrote the files. files: their paths. machines: the largest that was measured on."""
 
     tool: str
     files: Sequence[str]
@@ -33,10 +33,10 @@ class ImportResult:
 
 
 def ranks_text(ranks: int) -> str:
-    """'ranks 0-7': the first so many."""
+    """The first `ranks` ranks as text: 'ranks 0-7'."""
     return f"ranks 0-{ranks - 1}" if ranks > 1 else "rank 0"
 
 
 def group_text(ranks: int, nodes: int) -> str:
-    """'4 ranks on 4 nodes': the class of a collective's group."""
+    """Class of a collective's group: '4 ranks on 4 nodes'."""
     return f"{ranks} ranks on {nodes} nodes"

@@ -1,4 +1,4 @@
-"""What data sheets say of GPUs' links, by the names that drivers give GPUs."""
+"""Links of GPUs from data sheets, by the names that drivers give them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class GpuLinks(NamedTuple):
-    """nvlinks: of a GPU, each of nvlink_Bps one way. pcie_Bps: of its 16 lanes, one way."""
+    """nvlinks: number of links of a GPU, each with nvlink_Bps per direction. pcie_Bps: of its x16 slot, per direction."""
 
     nvlinks: int
     nvlink_Bps: float
@@ -15,11 +15,11 @@ class GpuLinks(NamedTuple):
 
 
 _GBps: Final = 1e9
-# PCI-SIG: 16 lanes of generation 3, 4 and 5 after line coding.
+# PCI-SIG: x16 of generation 3, 4 and 5 after line coding.
 _PCIE3: Final = 15.75 * _GBps
 _PCIE4: Final = 31.5 * _GBps
 _PCIE5: Final = 63.0 * _GBps
-# NVIDIA's data sheets: NVLink 1 to 5 carry 20, 25, 25, 25 and 50 GB/s one way; the third of workstation cards 14.06.
+# NVIDIA's data sheets: NVLink 1 to 5 carry 20, 25, 25, 25 and 50 GB/s per direction; NVLink 3 of workstation cards 14.06.
 _LINKS: Final[dict[str, GpuLinks]] = {
     r"G?B[23]00": GpuLinks(18, 50 * _GBps, _PCIE5),
     r"H100 PCIe|H100 NVL": GpuLinks(12, 25 * _GBps, _PCIE5),
@@ -37,13 +37,13 @@ _LINKS: Final[dict[str, GpuLinks]] = {
 
 
 def links_of(gpu: str) -> GpuLinks | None:
-    """The links of the GPU of a name such as 'NVIDIA H100 80GB HBM3' or 'h100-80gb-sxm'; None where it is not known."""
+    """Links of a GPU with a name such as 'NVIDIA H100 80GB HBM3' or 'h100-80gb-sxm'; None if unknown."""
     name = gpu.replace("-", " ")
     return next((links for pattern, links in _LINKS.items() if re.search(rf"\b(?:{pattern})", name, re.IGNORECASE)), None)
 
 
 def nominal_Bps(gpu: str) -> float | None:
-    """What one GPU can send to the others of its node: over all its NVLinks, or by PCIe; None where it is not known."""
+    """Bytes/s that one GPU can send to the others of its node, over all its NVLinks or PCIe; None if unknown."""
     links = links_of(gpu)
     if links is None:
         return None

@@ -1,7 +1,7 @@
-"""Traces of torch.profiler (Kineto): steps, kernels and collectives of each rank, in seconds.
+"""Import of torch.profiler (Kineto) traces: steps, kernels and collectives of each rank, in seconds.
 
-Formats: libkineto's output_json.cpp and torch/csrc/profiler/util.h, which put a collective's name, elements, type and group
-beside the kernels of NCCL. Without kernels, as on CPUs, operators compute and gloo's ranges communicate.
+Formats: libkineto's output_json.cpp and torch/csrc/profiler/util.h, which add a collective's name, elements, type and group to
+the kernels of NCCL. Without kernels, as on CPUs, operators are the computation and gloo's ranges the communication.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleproof.simulator.cluster.collectives.algorithms import Op
 from scaleproof.simulator.common.errors import InputError
-from scaleproof.validator.calibration.imports.names import collective, element_bytes, is_communication, kernels_collective
+from scaleproof.validator.calibration.imports.names import collective, collective_of_kernel, element_bytes, is_communication
 from scaleproof.validator.calibration.imports.reading import ImportNotes, as_list, as_number, read_json
 
 _EXPECTED: Final = "a trace that torch.profiler exports (export_chrome_trace)"
@@ -24,12 +24,12 @@ _STEP: Final = "ProfilerStep"
 _ON_DEVICE: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver", "runtime")
 _ANNOTATIONS: Final = ("user_annotation", "python_function")
-# Operators that only stand around what communicates.
+# Prefixes of operators that only wrap communication.
 _AROUND: Final = ("c10d::", "gloo:", "record_param_comms", "nccl:")
 
 
 class TraceSpan(NamedTuple):
-    """Something with a name, from start to end. thread: whose, on the host."""
+    """A named interval. thread: of the host."""
 
     name: str
     start_s: float
@@ -38,7 +38,7 @@ class TraceSpan(NamedTuple):
 
 
 class DeviceWork(NamedTuple):
-    """What a device did. launched_s: when the host asked for it. thread: which of its threads did."""
+    """Work of a device. launched_s: when the host launched it. thread: host thread that launched it."""
 
     name: str
     start_s: float
@@ -49,7 +49,7 @@ class DeviceWork(NamedTuple):
 
 
 class TracedCollective(NamedTuple):
-    """A collective as a trace tells of it. op: None where only its time is known. group: by name; members: its ranks."""
+    """A collective in a trace. op: None if only its time is known. group: its name. members: its ranks."""
 
     op: Op | None
     size_bytes: float
@@ -61,8 +61,8 @@ class TracedCollective(NamedTuple):
 
 @dataclass
 class Trace:
-    """One rank's. rank, world: -1 and 0 where not told. host: "" too. devices: GPUs that its process sees. operators: of the
-    host."""
+    """Trace of one rank. rank, world: -1 and 0 if unknown. host: "" if unknown. devices: number of GPUs that its process sees.
+    operators: of the host, with their arguments."""
 
     path: Path
     rank: int = -1
@@ -77,27 +77,27 @@ class Trace:
 
     @property
     def exchanges(self) -> list[tuple[DeviceWork, TracedCollective]]:
-        """What communicates, in the order in which it began."""
-        found = [(work, work.exchange) for work in self.works if work.exchange is not None]
-        return sorted(found, key=lambda pair: pair[0].start_s)
+        """Communication in order of its start."""
+        exchanges = [(work, work.exchange) for work in self.works if work.exchange is not None]
+        return sorted(exchanges, key=lambda pair: pair[0].start_s)
 
 
 def read(path: Path, notes: ImportNotes) -> Trace:
-    """One rank's trace. Raises InputError where it is none, or nothing in it takes time."""
+    """Reads one rank's trace. Raises InputError if it is not such a trace, or nothing in it takes time."""
     document = read_json(path, _EXPECTED, "traceEvents", notes)
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not any(_category(event) for event in events):
         raise InputError(f"{path}: no events with a category and a duration; expected {_EXPECTED}")
     trace = Trace(path)
     if isinstance(document, dict):
-        _about(document, trace)
+        _read_metadata(document, trace)
     _fill(trace, [event for event in events if isinstance(event, dict) and event.get("ph") == "X"], notes)
     if not trace.works:
-        raise InputError(f"{path}: neither kernels nor operators in it; expected {_EXPECTED}")
+        raise InputError(f"{path}: neither kernels nor operators found; expected {_EXPECTED}")
     if not trace.steps:
         start_s, end_s = min(work.launched_s for work in trace.works), max(work.end_s for work in trace.works)
         trace.steps = [TraceSpan("the whole trace", start_s, end_s)]
-        notes.add(f"{path}: no {_STEP} in it; all of it is taken for one step (call profiler.step() after each)")
+        notes.add(f"{path}: no {_STEP} found; the whole trace is taken as one step (call profiler.step() after each step)")
     return trace
 
 
@@ -105,8 +105,8 @@ def _category(event: Any) -> str:
     return str(event.get("cat", "")).lower() if isinstance(event, dict) and as_number(event.get("dur")) is not None else ""
 
 
-def _about(document: Mapping[str, Any], trace: Trace) -> None:
-    """Rank, world, host and GPU, as newer releases tell them."""
+def _read_metadata(document: Mapping[str, Any], trace: Trace) -> None:
+    """Sets rank, world, host and GPU, which newer releases record."""
     distributed = document.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     trace.rank = int(as_number(distributed.get("rank", -1)) or 0)
@@ -142,7 +142,7 @@ def _fill(trace: Trace, events: Sequence[dict[str, Any]], notes: ImportNotes) ->
             trace.annotations.append(span)
             ranges.append((event, span))
     if damaged:
-        notes.add(f"{trace.path}: {damaged} events without a time that can be read; left out")
+        notes.add(f"{trace.path}: {damaged} events without a readable time; left out")
     trace.steps.sort(key=lambda span: span.start_s)
     trace.works = list(_kernels(on_device, launches) if on_device else _host_works(trace, ranges))
 
@@ -157,7 +157,7 @@ def _span(event: Mapping[str, Any]) -> TraceSpan | None:
 def _kernels(
     on_device: Sequence[tuple[dict[str, Any], TraceSpan]], launches: Mapping[str, dict[str, Any]]
 ) -> Iterator[DeviceWork]:
-    """Those of the device that does most, if a process has several."""
+    """Kernels of the busiest device, if a process has several."""
     numbers = [str(event["args"].get("device", event.get("pid"))) for event, _ in on_device]
     busiest = max(set(numbers), key=numbers.count)
     for (event, span), number in zip(on_device, numbers, strict=True):
@@ -171,15 +171,15 @@ def _kernels(
 
 
 def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
-    """Of a kernel of NCCL: what torch says of it, else what its name tells."""
-    told = arguments.get("Collective name")
-    op = collective(str(told)) if told else kernels_collective(name)
+    """Communication of an NCCL kernel: from torch's arguments, otherwise from its name."""
+    recorded = arguments.get("Collective name")
+    op = collective(str(recorded)) if recorded else collective_of_kernel(name)
     elements = str(arguments.get("dtype", ""))
-    counts = [as_number(arguments.get(f"{way} msg nelems")) or 0.0 for way in ("In", "Out")]
+    counts = [as_number(arguments.get(f"{direction} msg nelems")) or 0.0 for direction in ("In", "Out")]
     size_bytes = max(counts) * (element_bytes(elements) or 0)
     members = tuple(int(number) for number in re.findall(r"\d+", str(arguments.get("Process Group Ranks", ""))))
     size = int(as_number(arguments.get("Group size")) or len(members))
-    # long lists are shortened
+    # long lists are abbreviated in the trace
     members = members if len(members) == size else ()
     return TracedCollective(
         op if size_bytes else None, size_bytes, elements, str(arguments.get("Process Group Name", "")), members, size
@@ -187,7 +187,7 @@ def _exchange(arguments: Mapping[str, Any], name: str) -> TracedCollective:
 
 
 def _host_works(trace: Trace, ranges: Sequence[tuple[dict[str, Any], TraceSpan]]) -> Iterator[DeviceWork]:
-    """Without a device: operators, and gloo's ranges, which tell the shapes of what they send."""
+    """Works of a trace without a device: operators, and gloo's ranges, which record the shapes of their tensors."""
     for span, _ in trace.operators:
         if not span.name.startswith(_AROUND):
             yield DeviceWork(span.name, span.start_s, span.end_s, span.start_s, span.thread)
@@ -201,6 +201,7 @@ def _host_works(trace: Trace, ranges: Sequence[tuple[dict[str, Any], TraceSpan]]
 def _gloo(arguments: Mapping[str, Any], name: str, world: int) -> TracedCollective:
     shapes, kinds = as_list(arguments.get("Input Dims")), [str(kind) for kind in as_list(arguments.get("Input type"))]
     sized = [(shape, element_bytes(kind)) for shape, kind in zip(shapes, kinds, strict=False) if isinstance(shape, list)]
-    size_bytes = float(sum(prod(shape) * each for shape, each in sized if each and all(isinstance(n, int) for n in shape)))
+    known = [(shape, size) for shape, size in sized if size and all(isinstance(n, int) for n in shape)]
+    size_bytes = float(sum(prod(shape) * size for shape, size in known))
     op = collective(name) if size_bytes else None
     return TracedCollective(op, size_bytes, kinds[0] if kinds else "", "", tuple(range(world)), world)

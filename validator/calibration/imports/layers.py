@@ -1,7 +1,7 @@
-"""Times of a model's layers out of a trace whose annotations say where each layer's forward pass runs.
+"""Times of a model's layers from a trace whose annotations mark each layer's forward pass.
 
-What is launched within an annotation is its forward pass. Its backward pass is what is launched by the gradient functions that
-autograd made for the operators in it: both have the same sequence number (torch/csrc/autograd/profiler_kineto.cpp).
+Work launched within an annotation is the layer's forward pass. Its backward pass is the work launched by the gradient functions
+that autograd made for the operators within it: both have the same sequence number (torch/csrc/autograd/profiler_kineto.cpp).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scaleproof.validator.probe.points import Point
 
 
 class TracedLayerTimes(NamedTuple):
-    """Of each call of the layers of one signature."""
+    """Seconds of each call of the layers of one signature."""
 
     signature: str
     forward_s: list[float]
@@ -29,7 +29,7 @@ class TracedLayerTimes(NamedTuple):
 
 
 def parse_names(texts: Sequence[str]) -> dict[str, str]:
-    """{'Block': 'gpt.block'} from 'Block=gpt.block'. Raises InputError."""
+    """Layers by annotation: {'Block': 'gpt.block'} from 'Block=gpt.block'. Raises InputError."""
     pairs = [text.partition("=") for text in texts]
     if wrong := next((text for text, pair in zip(texts, pairs, strict=True) if not (pair[0] and pair[2])), None):
         raise InputError(f"--layer {wrong}: expected ANNOTATION=LAYER, such as 'nn.Module: Block=gpt.block'")
@@ -39,14 +39,14 @@ def parse_names(texts: Sequence[str]) -> dict[str, str]:
 def times(
     traces: Sequence[Trace], layers: Sequence[Layer], names: Mapping[str, str], notes: ImportNotes
 ) -> list[TracedLayerTimes]:
-    """Of all layers that annotations name: by a name in `names` that they begin with, or by the layer's own name or signature.
+    """Times of all layers that annotations name: by a prefix in `names`, or by the layer's own name or signature.
 
-    What no annotation names is noted. Raises InputError for a name that no layer has.
+    Layers without an annotation are noted. Raises InputError for a name that no layer has.
     """
     signatures = dict.fromkeys(layer.signature for layer in layers)
     known = {layer.name: layer.signature for layer in layers} | {signature: signature for signature in signatures}
     prefixes = {name: _signature(layer, known) for name, layer in names.items()}
-    found = {signature: TracedLayerTimes(signature, [], []) for signature in signatures}
+    by_signature = {signature: TracedLayerTimes(signature, [], []) for signature in signatures}
     for trace in traces:
         passes = _Passes(trace)
         for span in trace.annotations:
@@ -54,16 +54,17 @@ def times(
                 (s for prefix, s in prefixes.items() if span.name.startswith(prefix)), None
             )
             if signature is not None and (forward_s := passes.forward_s(span)) > 0:
-                found[signature].forward_s.append(forward_s)
-                found[signature].backward_s.append(passes.backward_s(span))
-    measured = [one for one in found.values() if one.forward_s]
-    if measured and (missing := [signature for signature, one in found.items() if not one.forward_s]):
-        notes.add(f"no annotation names {', '.join(missing)}; their times stay the device's own")
+                by_signature[signature].forward_s.append(forward_s)
+                by_signature[signature].backward_s.append(passes.backward_s(span))
+    measured = [layer for layer in by_signature.values() if layer.forward_s]
+    if measured and (missing := [signature for signature, layer in by_signature.items() if not layer.forward_s]):
+        notes.add(f"no annotation names {', '.join(missing)}; their times are those of the device")
     return measured
 
 
 def _signature(layer: str, known: Mapping[str, str]) -> str:
-    """Of the layer that is so called, or whose signature begins so."""
+    """Signature of the layer with this name, or whose signature begins with it. Raises InputError if there is not exactly
+    one."""
     matching = dict.fromkeys(signature for name, signature in known.items() if name == layer or signature.startswith(layer))
     if len(matching) != 1:
         what = "several layers are" if matching else "no layer is"
@@ -73,7 +74,7 @@ def _signature(layer: str, known: Mapping[str, str]) -> str:
 
 
 class _Passes:
-    """What is launched when, by thread of the host."""
+    """Launched work and gradient functions of a trace, by host thread."""
 
     def __init__(self, trace: Trace) -> None:
         computing = sorted((work for work in trace.works if work.exchange is None), key=lambda work: work.launched_s)
@@ -90,7 +91,7 @@ class _Passes:
             if (as_number(arguments.get("Fwd thread id")) or 0) > 0:
                 self._gradients.setdefault(int(number), []).append(span)
             else:
-                # operators before it that need no gradient have its number too
+                # earlier operators that need no gradient have the same number; the last one counts
                 makers[int(number)] = span
         self._made: dict[str, list[tuple[float, int]]] = {}
         for number, span in makers.items():
@@ -104,28 +105,29 @@ class _Passes:
     def backward_s(self, span: TraceSpan) -> float:
         made = self._made.get(span.thread, [])
         first, last = bisect.bisect_left(made, (span.start_s, -1)), bisect.bisect_right(made, (span.end_s, -1))
-        return union_s(self._within(one for _, number in made[first:last] for one in self._gradients.get(number, [])))
+        numbers = (number for _, number in made[first:last])
+        return union_s(self._within(gradient for number in numbers for gradient in self._gradients.get(number, [])))
 
     def _within(self, spans: Iterable[TraceSpan]) -> list[DeviceWork]:
-        """What was launched within the spans, by their threads."""
-        found = []
+        """Work launched within the spans, on their threads."""
+        works = []
         for span in spans:
             launched = self._launched.get(span.thread, [])
             first, last = bisect.bisect_left(launched, span.start_s), bisect.bisect_right(launched, span.end_s)
-            found += self._works.get(span.thread, [])[first:last]
-        return found
+            works += self._works.get(span.thread, [])[first:last]
+        return works
 
 
 def entries(measured: Sequence[TracedLayerTimes], samples: int, precision: str) -> list[dict[str, Any]]:
-    """As a device's `measured_layers` have them: one number of samples was timed, so that all of it counts per sample."""
+    """Entries of a device's `measured_layers`. One number of samples was timed, so all of the time counts per sample."""
     return [
         {
-            "signature": one.signature,
+            "signature": layer.signature,
             "precision": precision,
-            "forward": _per_sample(one.forward_s, samples),
-            "backward": _per_sample(one.backward_s, samples),
+            "forward": _per_sample(layer.forward_s, samples),
+            "backward": _per_sample(layer.backward_s, samples),
         }
-        for one in measured
+        for layer in measured
     ]
 
 
@@ -134,9 +136,9 @@ def _per_sample(seconds: Sequence[float], samples: int) -> dict[str, str]:
 
 
 def points(measured: Sequence[TracedLayerTimes], samples: int) -> list[Point]:
-    """Both passes of each."""
+    """Points of the forward and backward pass of each signature."""
     return [
-        Point("layer", f"{one.signature} {way}", "all ranks", (), "", float(samples), "samples", tuple(seconds), "time")
-        for one in measured
-        for way, seconds in (("forward", one.forward_s), ("backward", one.backward_s))
+        Point("layer", f"{layer.signature} {way}", "all ranks", (), "", float(samples), "samples", tuple(seconds), "time")
+        for layer in measured
+        for way, seconds in (("forward", layer.forward_s), ("backward", layer.backward_s))
     ]

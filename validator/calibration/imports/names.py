@@ -1,4 +1,4 @@
-"""Names that other tools give to types, collectives and GPUs, in our words."""
+"""Names that other tools give to types, collectives and GPUs, and their counterparts here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from scaleproof.simulator.cluster.collectives.algorithms import OPS, Op
 
-# As nccl-tests, torch's profiler (c10 and C++ names) and Chakra write them.
+# Names in nccl-tests, torch's profiler (c10 and C++ names) and Chakra.
 _ELEMENT_BYTES: Final = {
     "int8": 1, "uint8": 1, "char": 1, "byte": 1, "bool": 1, "signedchar": 1, "unsignedchar": 1,
     "fp8_e4m3": 1, "fp8_e5m2": 1, "f8e4m3": 1, "f8e5m2": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -24,18 +24,18 @@ _PRECISIONS: Final = {
     "float64": "fp64",
 }
 _OPS: Final[dict[str, Op]] = {op.replace("_", ""): op for op in OPS} | {"send": "sendrecv", "recv": "sendrecv"}
-# What torch adds to a collective's name for the shape of its buffers.
+# Parts of torch's names of collectives that give the shape of the buffers.
 _ADDED: Final = re.compile(r"into|tensor|coalesced|base|single|_|-| ")
 _KERNEL: Final = re.compile(r"nccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AlltoAll)", re.I)
 
 
 def element_bytes(name: str) -> int | None:
-    """Bytes of an element of a type; None where the name is not known."""
+    """Bytes of an element of a type; None if the type is unknown."""
     return _ELEMENT_BYTES.get(_plain(name))
 
 
 def precision_of(name: str) -> str:
-    """The precision of training whose gradients are of a type; fp32 where it is another's."""
+    """Training precision for gradients of a type; fp32 for other types."""
     return _PRECISIONS.get(_plain(name), "fp32")
 
 
@@ -44,24 +44,24 @@ def _plain(name: str) -> str:
 
 
 def collective(name: str) -> Op | None:
-    """The collective that '_allgather_base', 'AllReduce', 'all_to_allv' or 'ALL_TO_ALL' names; None where it is none."""
+    """The collective with a name such as '_allgather_base', 'AllReduce', 'all_to_allv' or 'ALL_TO_ALL'; None if unknown."""
     plain = _ADDED.sub("", name.lower().replace("nccl:", "").replace("gloo:", "").replace("c10d::", ""))
     return _OPS.get(plain) or _OPS.get(plain.removesuffix("v"))
 
 
-def kernels_collective(name: str) -> Op | None:
-    """The collective that the name of one of NCCL's kernels tells."""
-    found = _KERNEL.search(name)
-    return collective(found[1]) if found else None
+def collective_of_kernel(name: str) -> Op | None:
+    """The collective of an NCCL kernel, by its name."""
+    match = _KERNEL.search(name)
+    return collective(match[1]) if match else None
 
 
 def is_communication(kernel: str) -> bool:
-    """Whether a kernel's name is one of NCCL's (or RCCL's, which keeps NCCL's names)."""
+    """Whether a kernel is one of NCCL (or of RCCL, which keeps NCCL's names)."""
     return kernel.lower().startswith(("nccl", "rccl"))
 
 
 def shipped_device(name: str) -> str:
-    """The file name of the device that ships for what a driver calls `name`, or that has this name itself; "" where none."""
+    """File name of the shipped device that a driver calls `name`, or that has this name itself; "" if none."""
     from scaleproof.simulator.common import catalog
     from scaleproof.simulator.scenario.read import load_device
     from scaleproof.validator.calibration.gpu_check.cluster import shipped

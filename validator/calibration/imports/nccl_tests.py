@@ -1,8 +1,7 @@
-"""Logs of nccl-tests (all_reduce_perf and its siblings): a point for each size, from whatever columns a release prints.
+"""Import of nccl-tests logs (all_reduce_perf and the others): a point per size, from the columns that a release prints.
 
-Formats: src/common.cu and src/util.cu of NVIDIA/nccl-tests. Times are the mean of a run's iterations, out of place and in
-place; sizes are those of `simulator.cluster.collectives.algorithms`. What mpirun, srun or a log collector puts before a line
-is ignored.
+Formats: src/common.cu and src/util.cu of NVIDIA/nccl-tests. Times are means over a run's iterations, out of place and in place;
+sizes are those of `simulator.cluster.collectives.algorithms`. Prefixes added by mpirun, srun or a log collector are ignored.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from scaleproof.validator.calibration.imports.reading import ImportNotes, as_num
 from scaleproof.validator.probe.points import Point
 
 _EXPECTED: Final = "a log of nccl-tests, such as all_reduce_perf prints"
-_TOLD: Final = "lines of a table that cannot be read"
-_UNKNOWN: Final = "columns that are not known"
+_UNREADABLE: Final = "unreadable table lines"
+_UNKNOWN: Final = "unknown columns"
 # mpirun --tag-output and prterun, srun -l, containers' time stamps.
 _PREFIX: Final = re.compile(r"^\s*(?:\[[^\]]*\](?:<std(?:out|err)>)?:?|\d+:|\d{4}-\d\d-\d\dT\S+(?: std(?:out|err) [FP])?)\s?")
 _RANK: Final = re.compile(
@@ -36,13 +35,13 @@ _VALID: Final = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+(\w+)")
 _END: Final = "Avg bus bandwidth"
 _USUAL: Final = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 _KNOWN: Final = {*_USUAL, "error"}
-# Tests of what the simulator has no collective for are known, so that their times are not taken for another's.
+# Tests without a collective in the simulator are known too, so that their times are not taken for another's.
 _OP_OF: Final[dict[str, Op | None]] = {op.replace("_", ""): op for op in OPS} | {"alltoallv": None, "hypercube": None}
 
 
 @dataclass
 class _LogSection:
-    """One run's part of a log. titled: its own line names the columns. ranks: group, host and GPU of each."""
+    """Part of a log for one run. titled: whether its own line names the columns. ranks: group, host and GPU of each rank."""
 
     op: Op | None = None
     columns: tuple[str, ...] = _USUAL
@@ -55,7 +54,7 @@ class _LogSection:
 
 @dataclass(frozen=True)
 class _LogLine:
-    """A line of a table. ratio: of bus bandwidth to algorithm bandwidth, 0 where a line has none."""
+    """A line of a table. ratio: of bus bandwidth to algorithm bandwidth, 0 if the line has none."""
 
     line: int
     size_bytes: float
@@ -66,27 +65,27 @@ class _LogLine:
 
 
 def read(paths: Sequence[Path]) -> ImportResult:
-    """Points of all logs; times of the same size and group together. Raises InputError where no log has any."""
+    """Points of all logs; times of the same size and group are merged. Raises InputError if a log has none."""
     notes = ImportNotes()
     points: list[Point] = []
     machines: list[Machines] = []
     for path in paths:
         before = len(points)
         for section in _sections(path, read_text(path, _EXPECTED), notes):
-            found = _points(path, section, notes)
-            points += found
-            machines += [_machines(section)] if found else []
+            section_points = _points(path, section, notes)
+            points += section_points
+            machines += [_machines(section)] if section_points else []
         if len(points) == before:
             lines = notes.lines()
             why = f" ({lines[-1]})" if lines and lines[-1].startswith(f"{path}:") else ""
-            raise InputError(f"{path}: no time of a collective stands in it{why}; expected {_EXPECTED}")
+            raise InputError(f"{path}: no time of a collective found{why}; expected {_EXPECTED}")
     _same_gpus(machines, notes)
-    largest = max(machines, key=lambda one: (one.nodes, one.devices))
+    largest = max(machines, key=lambda machine: (machine.nodes, machine.devices))
     return ImportResult("nccl-tests", [str(path) for path in paths], largest, joined(points), notes)
 
 
 def joined(points: Sequence[Point]) -> list[Point]:
-    """Points of the same kind, group and size as one, with the times of all."""
+    """Merges points of the same kind, group and size."""
     result: dict[tuple[object, ...], Point] = {}
     for point in points:
         key = (point.probe, point.what, point.group, point.size, point.ranks)
@@ -97,7 +96,7 @@ def joined(points: Sequence[Point]) -> list[Point]:
 
 
 def _sections(path: Path, text: str, notes: ImportNotes) -> Iterator[_LogSection]:
-    """The runs of a log: one begins where settings are printed."""
+    """Runs of a log; a run begins where settings, ranks or a test's name are printed after a table."""
     section = _LogSection(op=_named(path.name))
     for number, raw in enumerate(text.splitlines(), start=1):
         line = _PREFIX.sub("", raw, count=1).strip()
@@ -116,15 +115,15 @@ def _sections(path: Path, text: str, notes: ImportNotes) -> Iterator[_LogSection
             _line(path, number, line, section, notes)
     yield section
     if section.rows and not section.ended:
-        notes.add(f"{path}: ends without '{_END}', as if cut off; the lines that stand there are used")
+        notes.add(f"{path}: ends without '{_END}', as if cut off; the lines before are used")
 
 
 def _line(path: Path, number: int, line: str, section: _LogSection, notes: ImportNotes) -> None:
-    """Takes in a line of the table, or of what stands above and below it."""
+    """Processes a line of the table, or of its surroundings."""
     if _TABLE_HEAD.match(line):
         named = tuple(word for word in line.lstrip("# ").split() if word != "(elements)")
         if "time" not in named:
-            notes.add(f"{path}:{number}: no column is called 'time'; columns are taken to stand where nccl-tests has them")
+            notes.add(f"{path}:{number}: no column is called 'time'; nccl-tests' usual columns are assumed")
             return
         section.columns = named
         section.titled = True
@@ -134,7 +133,7 @@ def _line(path: Path, number: int, line: str, section: _LogSection, notes: Impor
     elif (valid := _VALID.search(line)) is not None:
         section.ended = True
         if valid[2] != "OK":
-            notes.add(f"{path}:{number}: {valid[1]} results were wrong; their times are used, look into the cause")
+            notes.add(f"{path}:{number}: {valid[1]} results were wrong; their times are used, find the cause")
     elif _END in line:
         section.ended = True
     elif re.match(r"\d+\s+\d+\s", line):
@@ -142,25 +141,25 @@ def _line(path: Path, number: int, line: str, section: _LogSection, notes: Impor
 
 
 def _row(path: Path, number: int, words: list[str], section: _LogSection, notes: ImportNotes) -> None:
-    """Takes in a line of the table, or notes why it cannot be."""
+    """Processes a line of the table, or notes why it is left out."""
     columns = section.columns
     if len(words) != len(columns):
         source = "this table" if section.titled else "nccl-tests"
-        notes.add(f"{path}:{number}: {len(words)} columns where {source} has {len(columns)}; line left out", _TOLD)
+        notes.add(f"{path}:{number}: {len(words)} columns where {source} has {len(columns)}; line left out", _UNREADABLE)
         return
     values: dict[str, list[str]] = {}
     for name, word in zip(columns, words, strict=True):
         values.setdefault(name, []).append(word)
     if element_bytes(values["type"][0]) is None:
-        notes.add(f"{path}:{number}: {values['type'][0]!r} is no type of nccl-tests; line left out", _TOLD)
+        notes.add(f"{path}:{number}: {values['type'][0]!r} is not a type of nccl-tests; line left out", _UNREADABLE)
         return
     times_us = [as_number(word) for word in values["time"]]
     seconds = tuple(time_us * 1e-6 for time_us in times_us if time_us is not None and time_us > 0)
     if not seconds:
-        notes.add(f"{path}:{number}: no time above zero; line left out", _TOLD)
+        notes.add(f"{path}:{number}: no time above zero; line left out", _UNREADABLE)
         return
     if any(time_us is not None and time_us <= 0 for time_us in times_us):
-        notes.add(f"{path}:{number}: a time that is not above zero; the line's other one is used", _TOLD)
+        notes.add(f"{path}:{number}: one of two times is not above zero; the other is used", _UNREADABLE)
     wrong = sum(as_number(word) or 0.0 for word in values.get("#wrong", []))
     rates = [(as_number(a), as_number(b)) for a, b in zip(values.get("algbw", []), values.get("busbw", []), strict=False)]
     ratio = next((bus / algorithm for algorithm, bus in rates if algorithm and bus), 0.0)
@@ -169,8 +168,8 @@ def _row(path: Path, number: int, words: list[str], section: _LogSection, notes:
 
 
 def _test(text: str) -> str | None:
-    """The test that a line or a file's name names, as _OP_OF spells it."""
-    names = (found[1].lower().replace("_", "") for found in _NAME.finditer(text))
+    """The test named in a line or in a file's name, as spelled in _OP_OF."""
+    names = (match[1].lower().replace("_", "") for match in _NAME.finditer(text))
     return next((name for name in names if name in _OP_OF), None)
 
 
@@ -180,22 +179,22 @@ def _named(text: str) -> Op | None:
 
 
 def _points(path: Path, section: _LogSection, notes: ImportNotes) -> list[Point]:
-    """A run's points; none, and a note, where its ranks or its collective are not known."""
+    """Points of a run; none, and a note, if its ranks or its collective are unknown."""
     if not section.rows:
         return []
     first = section.rows[0].line
     if not section.ranks:
-        notes.add(f"{path}:{first}: no '# Rank' lines above this table, so that its group is not known; table left out")
+        notes.add(f"{path}:{first}: no '# Rank' lines above this table, so its group is unknown; table left out")
         return []
-    # groups that NCCL_TESTS_SPLIT makes are alike
+    # groups made by NCCL_TESTS_SPLIT are equivalent
     hosts = [host for group, host, _ in section.ranks if group == section.ranks[0][0]]
     ranks, nodes = len(hosts), len(set(hosts))
     op = section.op or _by_rates(section.rows, ranks)
     if op is None:
-        notes.add(f"{path}:{first}: which collective is this? call the file after its test, such as all_gather_perf.log")
+        notes.add(f"{path}:{first}: unknown collective; name the file after its test, such as all_gather_perf.log")
         return []
     if ranks < 2:
-        notes.add(f"{path}:{first}: a {op} of one rank, in which nothing moves; table left out")
+        notes.add(f"{path}:{first}: {op} of one rank, which moves no data; table left out")
         return []
     rows = [row for row in section.rows if row.size_bytes > 0]
     return [_point(op, ranks, nodes, row, section.iterations) for row in rows]
@@ -217,7 +216,7 @@ def _point(op: Op, ranks: int, nodes: int, row: _LogLine, iterations: int) -> Po
 
 
 def _by_rates(rows: Sequence[_LogLine], ranks: int) -> Op | None:
-    """The collective whose ratio of bandwidths a table has, where one alone has it: all_reduce, reduce_scatter."""
+    """The collective that has a table's ratio of bandwidths, if unambiguous: all_reduce or reduce_scatter."""
     row = max(rows, key=lambda row: row.size_bytes)
     candidates: tuple[Op, ...] = ("all_reduce", "reduce_scatter") if row.reduces else ()
     return next((op for op in candidates if abs(row.ratio / bus_factor(op, ranks) - 1) < 0.02), None)
@@ -229,5 +228,5 @@ def _machines(section: _LogSection) -> Machines:
 
 
 def _same_gpus(machines: Sequence[Machines], notes: ImportNotes) -> None:
-    if len(gpus := sorted({one.gpu for one in machines})) > 1:
-        notes.add(f"logs of unlike GPUs ({', '.join(gpus)}); give one import for each kind")
+    if len(gpus := sorted({machine.gpu for machine in machines})) > 1:
+        notes.add(f"logs of different GPUs ({', '.join(gpus)}); import each kind separately")

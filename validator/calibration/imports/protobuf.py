@@ -1,6 +1,6 @@
-"""Protocol buffers on the wire: just enough to read messages whose fields are known by number.
+"""Decoding of protocol buffers, just enough to read messages whose field numbers are known.
 
-A message is a row of fields, each a key (number · 8 + wire type) and a value (protobuf.dev, "Encoding").
+A message is a sequence of fields, each a key (number · 8 + wire type) and a value (protobuf.dev, "Encoding").
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _VARINT_BYTES: Final = 10
 
 
 class DamagedError(ValueError):
-    """The bytes are no message, or end within one."""
+    """The bytes are not a message, or end within one."""
 
 
 def varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, lowest first, and where the next begins. Raises DamagedError."""
+    """A varint (seven bits per byte, lowest first) and the position after it. Raises DamagedError."""
     number = 0
     for i in range(_VARINT_BYTES):
         if at + i >= len(content):
@@ -36,7 +36,7 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def delimited(content: bytes) -> Iterator[bytes]:
-    """Messages that each have their length before them. Raises DamagedError once one is cut off."""
+    """Length-prefixed messages. Raises DamagedError if one is cut off."""
     at = 0
     while at < len(content):
         length, at = varint(content, at)
@@ -47,7 +47,7 @@ def delimited(content: bytes) -> Iterator[bytes]:
 
 
 def message(content: bytes) -> Message:
-    """The fields' values by number, in order; floats as the bytes they are. Raises DamagedError."""
+    """Values of the fields by number, in order; floats as bytes. Raises DamagedError."""
     fields: Message = {}
     at = 0
     while at < len(content):
@@ -69,31 +69,31 @@ def message(content: bytes) -> Message:
 
 
 def integer(fields: Message, number: int) -> int:
-    """The last value of a whole number's field, 0 where it is absent, as protobuf has it."""
+    """Last value of an integer field; 0 if it is absent, as in protobuf."""
     value = fields.get(number, [0])[-1]
     return value if isinstance(value, int) else 0
 
 
 def signed(number: int) -> int:
-    """An int32 or int64, which has all 64 bits on the wire."""
+    """The int32 or int64 with these 64 bits."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
 def text(fields: Message, number: int) -> str:
-    """The last value of a string's field; "" where it is absent."""
+    """Last value of a string field; "" if it is absent."""
     value = fields.get(number, [b""])[-1]
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else ""
 
 
 def floating(value: Value) -> float:
-    """A double or a float. Raises DamagedError."""
+    """The double or float with these bytes. Raises DamagedError."""
     if not isinstance(value, bytes) or len(value) not in (4, 8):
-        raise DamagedError("a number with a point has four or eight bytes")
+        raise DamagedError("a floating-point number has four or eight bytes")
     return float(struct.unpack("<d" if len(value) == 8 else "<f", value)[0])
 
 
 def packed(content: bytes) -> list[int]:
-    """Whole numbers one after another. Raises DamagedError."""
+    """Integers of a packed field. Raises DamagedError."""
     numbers, at = [], 0
     while at < len(content):
         number, at = varint(content, at)

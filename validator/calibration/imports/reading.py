@@ -1,4 +1,4 @@
-"""Reading what others wrote: text and JSON, compressed or not, and notes of what could not be used."""
+"""Reading of other tools' files: text and JSON, compressed or not, and notes on what could not be used."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ from typing import Any, Final
 from scaleproof.simulator.common.errors import InputError, printable
 
 _GZIP: Final = b"\x1f\x8b"
-# Of a file, also once it is unpacked: gzip makes a thousandth of what is all alike. A trace of a long run is larger than what
-# it takes to say what a step is like, and JSON takes ten times its size in memory.
+# Limit of a file's size, also after unpacking: gzip shrinks repetitive content a thousandfold. Larger traces have more steps
+# than needed, and JSON takes ten times its size in memory.
 _MAX_BYTES: Final = 2**30
 _PART_BYTES: Final = 2**20
-# Notes of one kind that are told one by one.
-_TOLD: Final = 3
+# Number of notes of one kind that are printed.
+_PRINTED: Final = 3
 
 
 @dataclass
 class ImportNotes:
-    """What could not be used, or was assumed, in the order in which it was met. kind: of which no more than a few are told."""
+    """Notes on what could not be used or was assumed, in order. kind: notes of the same kind are abbreviated after the first
+    few."""
 
     _lines: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, text: str, kind: str = "") -> None:
-        """Notes one line, which may say what stands in a file; what has no kind is told always."""
+        """Adds a note, which may quote a file's content. Notes without a kind are always printed."""
         self._lines.append((kind, printable(text)))
 
     def lines(self) -> list[str]:
-        """The first few of each kind, then how many more there were."""
-        met: Counter[str] = Counter()
-        told = []
+        """The first few notes of each kind, then the number of further ones."""
+        counts: Counter[str] = Counter()
+        printed = []
         for kind, text in self._lines:
-            met[kind] += bool(kind)
-            if met[kind] <= _TOLD:
-                told.append(text)
-        return [*told, *(f"and {count - _TOLD} more of this kind: {kind}" for kind, count in met.items() if count > _TOLD)]
+            counts[kind] += bool(kind)
+            if counts[kind] <= _PRINTED:
+                printed.append(text)
+        further = {kind: count - _PRINTED for kind, count in counts.items() if count > _PRINTED}
+        return [*printed, *(f"and {count} more of this kind: {kind}" for kind, count in further.items())]
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's content, unpacked where gzip packed it; what of a truncated one can be unpacked. Raises InputError."""
+    """A file's content, unpacked if gzipped; of a truncated file the part that can be unpacked. Raises InputError."""
     try:
         with path.open("rb") as file:
             content = _parts(path, file.read1)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; give a file that can be read") from None
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}; give a readable file") from None
     if not content.startswith(_GZIP):
         return content
     try:
@@ -61,10 +63,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _parts(path: Path, read: Callable[[int], bytes]) -> bytes:
-    """All that can be read, part by part: up to where it ends too early, and no more than memory holds of what has no end.
-
-    Raises InputError.
-    """
+    """Reads all parts: up to a premature end, and at most `_MAX_BYTES`. Raises InputError."""
     whole = bytearray()
     while True:
         try:
@@ -81,7 +80,7 @@ def _parts(path: Path, read: Callable[[int], bytes]) -> bytes:
 
 
 def read_text(path: Path, expected: str) -> str:
-    """A text's content. Raises InputError that names what was expected where it is none."""
+    """Content of a text file. Raises InputError, naming what was expected, if it is not text."""
     content = read_bytes(path)
     if b"\0" in content[:4096]:
         raise InputError(f"{path}: not text; expected {expected}")
@@ -89,30 +88,31 @@ def read_text(path: Path, expected: str) -> str:
 
 
 def read_json(path: Path, expected: str, items: str, notes: ImportNotes) -> Any:
-    """A JSON document. Of one that ends too early, what is whole of the list called `items`, which is noted.
+    """A JSON document. Of a truncated one, the complete items of the list called `items`, with a note.
 
-    Raises InputError that names what was expected.
+    Raises InputError, naming what was expected.
     """
     text = read_text(path, expected)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        found = _whole_items(text, items)
-        if not found:
+        complete = _complete_items(text, items)
+        if not complete:
             raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}); expected {expected}") from None
-        notes.add(f"{path}:{error.lineno}: not JSON from here on ({error.msg}); the {len(found)} {items} before it are used")
-        return {items: found}
+        message = f"not JSON from here on ({error.msg}); the {len(complete)} {items} before it are used"
+        notes.add(f"{path}:{error.lineno}: {message}")
+        return {items: complete}
     except RecursionError:
         raise InputError(f"{path}: nested too deeply; expected {expected}") from None
     except ValueError:
         raise InputError(f"{path}: a number of thousands of digits; expected {expected}") from None
 
 
-def _whole_items(text: str, items: str) -> list[Any]:
-    """The items of a list that can be read one after another."""
+def _complete_items(text: str, items: str) -> list[Any]:
+    """Items of a list, up to the first that cannot be decoded."""
     start = text.find(f'"{items}"')
     at = text.find("[", start) + 1 if start >= 0 else 0
-    decoder, found = json.JSONDecoder(), []
+    decoder, complete = json.JSONDecoder(), []
     while at:
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
@@ -120,12 +120,12 @@ def _whole_items(text: str, items: str) -> list[Any]:
             item, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
-        found.append(item)
-    return found
+        complete.append(item)
+    return complete
 
 
 def as_number(value: object) -> float | None:
-    """A number that JSON or protobuf has as a number or as text; None where it is neither, or not finite."""
+    """The finite number that a JSON or protobuf value holds as a number or as text; None otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -136,5 +136,5 @@ def as_number(value: object) -> float | None:
 
 
 def as_list(value: object) -> list[Any]:
-    """A list that JSON has; an empty one where it has something else."""
+    """The value if it is a list, otherwise an empty list."""
     return value if isinstance(value, list) else []

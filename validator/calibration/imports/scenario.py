@@ -1,4 +1,4 @@
-"""A scenario that predicts what was profiled, with the time of the profiled step in place of the device's model."""
+"""Scenario of the profiled training, with the time of the profiled step in place of the device's model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from scaleproof.validator.calibration.cluster_file.section import seconds_text
 
 
 def describe(model: str, cluster: Path, workers: int, samples: int, precision: str, step_s: float) -> dict[str, Any]:
-    """Data parallel training by so many workers, each of which takes step_s for `samples` samples where it waits for nobody."""
+    """Data of a scenario: data-parallel training by `workers` workers, whose steps over `samples` samples take step_s without
+    waiting."""
     return {
-        "description": f"{model} as it was profiled on {workers} ranks; say which optimizer it has",
+        "description": f"{model} as it was profiled on {workers} ranks; set its optimizer",
         "model": model,
         "cluster": f"./{cluster.name}",
         "strategy": {"kind": "data_parallel", "workers": workers},
@@ -24,11 +25,11 @@ def describe(model: str, cluster: Path, workers: int, samples: int, precision: s
 
 
 def path_beside(cluster: Path) -> Path:
-    """Where the scenario of a cluster file is written."""
+    """Path of the scenario that belongs to a cluster file."""
     return cluster.with_suffix(".scenario.yaml")
 
 
 def write(scenario: dict[str, Any], path: Path) -> None:
-    """Writes it as YAML that people can read."""
+    """Writes a scenario as YAML."""
     header = "# Imported from a trace of torch.profiler. `scaleproof predict` takes this file.\n"
     write_aside(path, (header + yaml.safe_dump(scenario, sort_keys=False, allow_unicode=True, width=120)).encode())

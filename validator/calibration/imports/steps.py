@@ -1,4 +1,4 @@
-"""What a profiled step's time went into: computation, communication, as far as both overlap, and neither."""
+"""Breakdown of profiled steps into computation, communication, their overlap, and idle time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from scaleproof.validator.calibration.imports.reading import ImportNotes
 from scaleproof.validator.probe.points import Point
 
 ALONE: Final = "step without waiting for communication"
-# Kinds of communication that a table shows.
+# Rows of the table of communication.
 _CALLS: Final = 12
-# More than any cluster has: a damaged number.
+# Larger numbers of ranks are damaged data.
 _MOST_RANKS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of one step of one rank. compute_s, communication_s: in which any of it goes on. both_s: in which both do."""
+    """Seconds of one step of one rank. compute_s, communication_s: in which any is in progress. both_s: in which both are."""
 
     rank: int
     name: str
@@ -39,22 +39,22 @@ class StepTimes:
 
     @property
     def exposed_s(self) -> float:
-        """In which there is communication and no computation."""
+        """Seconds of communication without concurrent computation."""
         return self.communication_s - self.both_s
 
     @property
     def idle_s(self) -> float:
-        """In which the device has nothing to do."""
+        """Seconds in which the device is idle."""
         return max(0.0, self.time_s - self.compute_s - self.exposed_s)
 
     @property
     def alone_s(self) -> float:
-        """What is left without the communication that is waited for."""
+        """Seconds of the step without exposed communication."""
         return max(0.0, self.time_s - self.exposed_s)
 
 
 def step_times(trace: Trace, number: int) -> list[StepTimes]:
-    """Of each step; what a device does belongs to the step in which the host asked for it. number: of the trace."""
+    """Times of each step; work of a device belongs to the step in which the host launched it. number: index of the trace."""
     starts = [step.start_s for step in trace.steps]
     mine: list[list[DeviceWork]] = [[] for _ in trace.steps]
     for work in trace.works:
@@ -70,7 +70,7 @@ def step_times(trace: Trace, number: int) -> list[StepTimes]:
 
 
 def _covered(works: Iterable[DeviceWork]) -> tuple[float, float, float]:
-    """Seconds of computation, of communication, and of both at once."""
+    """Seconds of computation, of communication, and of both concurrently."""
     computes = [work for work in works if work.exchange is None]
     exchanges = [work for work in works if work.exchange is not None]
     compute_s, exchange_s, any_s = (union_s(part) for part in (computes, exchanges, [*computes, *exchanges]))
@@ -78,21 +78,21 @@ def _covered(works: Iterable[DeviceWork]) -> tuple[float, float, float]:
 
 
 def union_s(works: Sequence[DeviceWork]) -> float:
-    """Seconds in which any of them goes on."""
+    """Seconds in which at least one of the works is in progress."""
     starts, ends = np.array([work.start_s for work in works]), np.array([work.end_s for work in works])
     covered = Stretches(np.zeros(len(works), dtype=np.int64), starts, ends).union()
     return float((covered.end_s - covered.start_s).sum())
 
 
 def median_of(steps: Sequence[StepTimes], value: Callable[[StepTimes], float]) -> float:
-    """Over all steps of all ranks."""
+    """Median of a value over all steps of all ranks."""
     return statistics.median(value(step) for step in steps)
 
 
 def find(
     tool: str, traces: Sequence[Trace], devices: int, notes: ImportNotes, samples: int = 0
 ) -> tuple[ImportResult, list[StepTimes]]:
-    """Points of all ranks' traces. tool: whose they are. devices: of a node, 0 where not known."""
+    """Points and step times of all ranks' traces. tool: that wrote them. devices: per node, 0 if unknown."""
     steps = [step for number, trace in enumerate(traces) for step in step_times(trace, number)]
     largest = max(trace.world for trace in traces)
     devices = devices or _devices(traces, largest, notes)
@@ -100,35 +100,36 @@ def find(
     points += _alone(steps, samples)
     if not any(trace.exchanges for trace in traces):
         files = ", ".join(str(trace.path) for trace in traces)
-        notes.add(f"{files}: no communication in it; times of steps are used, and no collective can be")
+        notes.add(f"{files}: no communication found; step times are used, collectives are not measured")
     elif len(traces) == 1:
-        notes.add(f"{traces[0].path}: one rank's trace, whose collectives include waiting for others; give all ranks' traces")
+        text = "one rank's trace, whose collectives include waiting for others; give all ranks' traces"
+        notes.add(f"{traces[0].path}: {text}")
     gpu = next((trace.gpu for trace in traces if trace.gpu), "")
     machines = Machines(gpu, -(-largest // devices) if devices else 0, devices)
     return ImportResult(tool, [str(trace.path) for trace in traces], machines, joined(points), notes), steps
 
 
 def parts(steps: Sequence[StepTimes]) -> list[tuple[str, str, str]]:
-    """What the median step of all ranks is made of, for a table: (part, seconds, share)."""
+    """Rows of a table of the median step's parts: (part, seconds, share)."""
     whole_s = median_of(steps, lambda step: step.time_s)
     named: dict[str, Callable[[StepTimes], float]] = {
         "step": lambda step: step.time_s,
         "computation": lambda step: step.compute_s,
         "communication": lambda step: step.communication_s,
         "  hidden behind computation": lambda step: step.both_s,
-        "  waited for": lambda step: step.exposed_s,
+        "  exposed": lambda step: step.exposed_s,
         "idle": lambda step: step.idle_s,
     }
     medians = {name: median_of(steps, value) for name, value in named.items()}
-    return [(name, format_time_s(each_s), f"{each_s / whole_s:.1%}" if whole_s else "") for name, each_s in medians.items()]
+    return [(name, format_time_s(part_s), f"{part_s / whole_s:.1%}" if whole_s else "") for name, part_s in medians.items()]
 
 
 def calls(traces: Sequence[Trace]) -> list[tuple[str, ...]]:
-    """What is communicated, that which takes longest first, for a table: (what, ranks, size, calls, median seconds)."""
+    """Rows of a table of communication, longest total time first: (what, ranks, size, calls, median seconds)."""
     times: dict[tuple[str, int, float], list[float]] = {}
     for trace in traces:
         for work, exchange in trace.exchanges:
-            key = (exchange.op or "not told", exchange.size, exchange.size_bytes)
+            key = (exchange.op or "unknown", exchange.size, exchange.size_bytes)
             times.setdefault(key, []).append(work.end_s - work.start_s)
     ordered = sorted(times.items(), key=lambda item: -sum(item[1]))[:_CALLS]
     return [
@@ -137,20 +138,20 @@ def calls(traces: Sequence[Trace]) -> list[tuple[str, ...]]:
             str(ranks),
             format_bytes(size),
             str(len(mine)),
-            format_time_s(statistics.median(mine)) if any(mine) else "not told",
+            format_time_s(statistics.median(mine)) if any(mine) else "unknown",
         )
         for (op, ranks, size), mine in ordered
     ]
 
 
 def _devices(traces: Sequence[Trace], world: int, notes: ImportNotes) -> int:
-    """As many as ranks on each host, where all tell theirs; else as many as a process sees."""
+    """Devices per node: ranks per host if all hosts are known, otherwise the number that a process sees, with a note."""
     hosts = {trace.host for trace in traces}
     if len(traces) >= world and "" not in hosts:
         return max(1, -(-world // len(hosts)))
     seen = max(trace.devices for trace in traces) or world
     if world > 1:
-        notes.add(f"{seen} GPUs on each node are assumed, as many as a process sees; give --cluster where it is not so")
+        notes.add(f"{seen} GPUs per node are assumed, the number that a process sees; give --cluster if that is wrong")
     return max(1, min(seen, world))
 
 
@@ -174,20 +175,18 @@ def _alone(steps: Sequence[StepTimes], samples: int) -> list[Point]:
 
 
 def collective_points(traces: Sequence[Trace], devices: int, notes: ImportNotes) -> list[Point]:
-    """One for each collective that all its traces have. A rank that comes early waits in it, and the last one does not: of
-    several ranks the shortest time counts."""
+    """A point for each call of a collective that has a time in all its traces. Early ranks wait in it and the last one does
+    not, so the shortest time over ranks counts."""
     calls: dict[tuple[object, ...], list[tuple[TracedCollective, float]]] = {}
     unsized = 0
     for trace in traces:
-        met: dict[TracedCollective, int] = {}
+        counts: dict[TracedCollective, int] = {}
         for work, exchange in trace.exchanges:
             unsized += exchange.op is None
-            met[exchange] = met.get(exchange, 0) + 1
-            calls.setdefault((exchange, met[exchange]), []).append((exchange, work.end_s - work.start_s))
+            counts[exchange] = counts.get(exchange, 0) + 1
+            calls.setdefault((exchange, counts[exchange]), []).append((exchange, work.end_s - work.start_s))
     if unsized:
-        notes.add(
-            f"{unsized} communications tell no size or no collective (older torch); their time counts, they are not fitted"
-        )
+        notes.add(f"{unsized} communications without size or collective (older torch); their time counts, they are not fitted")
     return [
         _point(exchange, exchange.op, min(seconds for _, seconds in mine), devices)
         for mine in calls.values()

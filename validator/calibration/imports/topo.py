@@ -1,6 +1,6 @@
-"""The matrix of `nvidia-smi topo -m`: how the GPUs of a node are joined, which network cards they have, which NUMA nodes.
+"""Import of the `nvidia-smi topo -m` matrix: links between the GPUs of a node, network cards, and NUMA nodes.
 
-It tells classes of links, not their speed: that follows from the GPU's name, which `nvidia-smi -L` in the same file gives.
+The matrix gives classes of links, not their speed, which follows from the GPU's name in `nvidia-smi -L` of the same file.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _GPU: Final = re.compile(r"GPU\d+")
 _NIC: Final = re.compile(r"NIC\d+|(?:mlx|bnxt_re|irdma|rdmap|efa|hfi1|roce|ib)\w*")
 _CLASS: Final = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PSB")
-# Within one PCIe tree, by no more than switches: how a card stands that serves a GPU.
+# Classes within one PCIe tree, through switches only: the position of a card that serves a GPU.
 _NEAR: Final = ("PIX", "PXB", "PSB")
 _RANGES: Final = re.compile(r"^[\d,\-]+$")
 
 
 @dataclass
 class Matrix:
-    """between: class of link by pair of names, each way. numa: by GPU, "" where it is not told."""
+    """between: class of link by pair of names, in both directions. numa: by GPU, missing if unknown."""
 
     gpus: list[str] = field(default_factory=list)
     cards: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Matrix:
 
 
 def read(path: Path, gpu: str = "") -> tuple[ImportResult, Matrix]:
-    """One node's matrix. gpu: what its GPUs are called, where the file does not tell. Raises InputError where it is none."""
+    """Reads one node's matrix. gpu: name of its GPUs, if the file does not give it. Raises InputError if it is not a matrix."""
     notes, matrix = ImportNotes(), Matrix()
     heads: list[str] = []
     for number, raw in enumerate(read_text(path, _EXPECTED).splitlines(), start=1):
@@ -71,7 +71,7 @@ def read(path: Path, gpu: str = "") -> tuple[ImportResult, Matrix]:
     if len(missing) == len(matrix.gpus):
         raise InputError(f"{path}: the matrix has no lines; expected {_EXPECTED}, in full")
     if missing:
-        # what its column tells is known
+        # the columns of missing lines are known
         notes.add(f"{path}: no line for {', '.join(missing)}, as if cut off; their columns are used")
     matrix.between |= {(b, a): kind for (a, b), kind in matrix.between.items() if (b, a) not in matrix.between}
     matrix.gpu = gpu or matrix.gpu
@@ -79,80 +79,79 @@ def read(path: Path, gpu: str = "") -> tuple[ImportResult, Matrix]:
 
 
 def _heads(words: list[str]) -> list[str]:
-    """Names of columns that stand for GPUs and cards; those about affinity follow."""
+    """Names of the columns for GPUs and cards; columns about affinity follow them."""
     return list(itertools.takewhile(lambda word: _GPU.fullmatch(word) or _NIC.fullmatch(word), words))
 
 
 def _row(path: Path, number: int, words: list[str], heads: list[str], matrix: Matrix, notes: ImportNotes) -> None:
     name, kinds = words[0], words[1 : len(heads) + 1]
     kinds += ["nothing"] * (len(heads) - len(kinds))
-    told = {other: kind for other, kind in zip(heads, kinds, strict=True) if _CLASS.fullmatch(kind)}
-    if odd := [f"{kind} for {other}" for other, kind in zip(heads, kinds, strict=True) if other not in told]:
-        notes.add(f"{path}:{number}: {odd[0]} in place of a class of link; what its column tells is used")
-    matrix.between |= {(name, other): kind for other, kind in told.items()}
+    known = {other: kind for other, kind in zip(heads, kinds, strict=True) if _CLASS.fullmatch(kind)}
+    if wrong := [f"{kind} for {other}" for other, kind in zip(heads, kinds, strict=True) if other not in known]:
+        notes.add(f"{path}:{number}: {wrong[0]} in place of a class of link; its column is used instead")
+    matrix.between |= {(name, other): kind for other, kind in known.items()}
     rest = words[len(heads) + 1 :]
     if _GPU.fullmatch(name) and len(rest) > 1 and _RANGES.match(rest[1]):
         matrix.numa[name] = rest[1]
 
 
-def node(matrix: Matrix, found: ImportResult) -> dict[str, Any]:
-    """The node as cluster files have it. Raises InputError where the GPU's name is needed and not known."""
+def node(matrix: Matrix, imported: ImportResult) -> dict[str, Any]:
+    """Data of `node` in a cluster file. Raises InputError if the GPU's name is needed and unknown."""
     links = links_of(matrix.gpu)
     result: dict[str, Any] = {"devices": len(matrix.gpus)}
     near = matrix.near_cards()
     if matrix.cards:
         result["cards"] = len(near) or len(matrix.cards)
-        which = f"{len(near)} are behind a GPU's PCIe switch" if near else "none is behind a GPU's PCIe switch, all"
-        found.notes.add(f"{len(matrix.cards)} network cards, of which {which} and count; their speed is not known from this")
+        behind = f"{len(near)} are behind a GPU's PCIe switch" if near else "none is behind a GPU's PCIe switch, all"
+        imported.notes.add(f"{len(matrix.cards)} network cards, of which {behind} and count; their speed is unknown")
     else:
-        found.notes.add("no network cards are listed; give node.cards and network where there are several nodes")
+        imported.notes.add("no network cards are listed; give node.cards and network if there are several nodes")
     if len(matrix.gpus) > 1:
         if links is None:
-            what = f"{matrix.gpu!r} is not known" if matrix.gpu else "the matrix does not tell the GPU"
-            raise InputError(f"{found.files[0]}: {what}, and so no speed of its links; give --gpu, such as h100-80gb-sxm")
-        result["link"] = _link(matrix, links, found.notes)
+            what = f"{matrix.gpu!r} is unknown" if matrix.gpu else "the file does not name the GPU"
+            raise InputError(f"{imported.files[0]}: {what}; give --gpu, such as h100-80gb-sxm, for the speed of its links")
+        result["link"] = _link(matrix, links, imported.notes)
     return result
 
 
 def _link(matrix: Matrix, links: GpuLinks, notes: ImportNotes) -> dict[str, Any]:
-    """By NVLink where it joins all GPUs, through others if need be; else by PCIe."""
+    """The link by NVLink if it connects all GPUs, directly or through others; otherwise by PCIe."""
     pairs, devices = matrix.pairs(), len(matrix.gpus)
     counts = {pair: int(kind[2:]) for pair, kind in pairs.items() if kind.startswith("NV")}
     if not counts or not links.nvlinks or not _joins_all(counts, devices):
         if counts:
             several = ", ".join(f"GPU{a}–GPU{b}" for a, b in list(counts)[:4])
-            notes.add(
-                f"NVLink joins {several}{' and more' if len(counts) > 4 else ''} but not all; PCIe's speed is taken for all"
-            )
+            more = " and more" if len(counts) > 4 else ""
+            notes.add(f"NVLink connects {several}{more} but not all GPUs; PCIe's speed is used for all")
         return _pcie(matrix, links, pairs)
-    each_Bps = links.nvlink_Bps
+    link_Bps = links.nvlink_Bps
     of_first = sum(count for pair, count in counts.items() if 0 in pair)
-    alike = len(counts) == len(pairs) and len(set(counts.values())) == 1
-    if alike and (devices == 2 or of_first > links.nvlinks):
-        # more than there are: every pair is told the same links, which end at a switch
-        return _described(next(iter(counts.values())) * each_Bps, {})
-    if alike:
-        return _described(of_first * each_Bps, {"kind": "mesh"})
+    is_uniform = len(counts) == len(pairs) and len(set(counts.values())) == 1
+    if is_uniform and (devices == 2 or of_first > links.nvlinks):
+        # more links than a GPU has: every pair lists the same links, which end at a switch
+        return _described(next(iter(counts.values())) * link_Bps, {})
+    if is_uniform:
+        return _described(of_first * link_Bps, {"kind": "mesh"})
     if (cube := _as_cube_mesh(counts, devices)) is not None:
-        return _described(cube.links * each_Bps, {"kind": cube.kind, "links": cube.links})
-    graph = [{"between": list(pair), "bandwidth": rate_text(count * each_Bps)} for pair, count in counts.items()]
-    return _described(of_first * each_Bps, {"kind": "graph", "links": graph})
+        return _described(cube.links * link_Bps, {"kind": cube.kind, "links": cube.links})
+    graph = [{"between": list(pair), "bandwidth": rate_text(count * link_Bps)} for pair, count in counts.items()]
+    return _described(of_first * link_Bps, {"kind": "graph", "links": graph})
 
 
 def _as_cube_mesh(counts: dict[tuple[int, int], int], devices: int) -> HybridCubeMesh | None:
-    """DGX-1's wiring, where the pairs are joined so, in whatever order GPUs are numbered."""
+    """The hybrid cube mesh of a DGX-1 that has these links, in any order of GPUs; None if there is none."""
     import networkx as nx
 
     if devices != 8:
         return None
-    found: nx.Graph[int] = nx.Graph()
-    found.add_weighted_edges_from((a, b, float(count)) for (a, b), count in counts.items())
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_weighted_edges_from((a, b, float(count)) for (a, b), count in counts.items())
     for cube in (HybridCubeMesh(links=4), HybridCubeMesh(links=6)):
         wired = cube.wire(devices, float(cube.links)).links
         assert wired is not None
         known: nx.Graph[Any] = nx.Graph()
         known.add_weighted_edges_from((a, b, wired.edges[a, b]["capacity_Bps"]) for a, b in wired.edges)
-        if nx.is_isomorphic(found, known, edge_match=lambda one, other: bool(one["weight"] == other["weight"])):
+        if nx.is_isomorphic(graph, known, edge_match=lambda one, other: bool(one["weight"] == other["weight"])):
             return cube
     return None
 
@@ -170,19 +169,19 @@ def _joins_all(counts: dict[tuple[int, int], int], devices: int) -> bool:
 
 
 def _pcie(matrix: Matrix, links: GpuLinks, pairs: dict[tuple[int, int], str]) -> dict[str, Any]:
-    """A tree of PCIe switches and sockets where the matrix is one, else one switch."""
+    """A tree of PCIe switches and sockets if the matrix shows one, otherwise one switch."""
     devices = len(matrix.gpus)
     near = 1 + sum(kind in _NEAR for (first, _), kind in pairs.items() if first == 0)
     on_socket = 1 + sum(kind not in ("SYS", "SOC") for (first, _), kind in pairs.items() if first == 0)
     if on_socket == devices or on_socket % near or devices % on_socket:
         return _described(links.pcie_Bps, {})
-    # sockets' own link is not told; it is no slower than one device's lanes, or more than one would already wait for it
+    # the link between sockets is unknown; at least one device's PCIe rate, or a single device would already be limited by it
     tree = {"per_switch": near, "switches_per_socket": on_socket // near, "between_sockets": rate_text(links.pcie_Bps)}
     return _described(links.pcie_Bps, {"kind": "pcie_tree", **tree})
 
 
 def summary(matrix: Matrix) -> list[tuple[str, str]]:
-    """What was found, for a table: (what, value)."""
+    """Rows of a table: (name, value)."""
     classes: dict[str, int] = {}
     for kind in matrix.pairs().values():
         classes[kind] = classes.get(kind, 0) + 1
@@ -193,5 +192,5 @@ def summary(matrix: Matrix) -> list[tuple[str, str]]:
         ("GPUs", f"{len(matrix.gpus)} {matrix.gpu}".strip()),
         ("pairs of GPUs", ", ".join(f"{count} by {kind}" for kind, count in classes.items()) or "none"),
         ("network cards", f"{len(matrix.cards)}, {len(matrix.near_cards())} behind a GPU's PCIe switch"),
-        ("NUMA nodes", "; ".join(f"{where}: {', '.join(gpus)}" for where, gpus in numa.items()) or "not told"),
+        ("NUMA nodes", "; ".join(f"{where}: {', '.join(gpus)}" for where, gpus in numa.items()) or "unknown"),
     ]

@@ -1,1 +1,1 @@
-"""TODO: validator.experiments.convergence."""
+"""Measurement of convergence: steps to a target loss by batch size and staleness."""

@@ -1,4 +1,4 @@
-"""Record: the trials of a convergence measurement, kept as they end, and the piece of a scenario that comes of them."""
+"""Record of a convergence measurement: its trials, saved as they end, and the resulting part of a scenario."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ _DIGITS: Final = 4
 
 
 class Record:
-    """A folder's trials, all of one scenario, target and place; of None, nothing is kept."""
+    """Trials of one scenario, target and place in a folder; nothing is saved if the folder is None."""
 
-    def __init__(self, folder: Path | None, asked: dict[str, Any]) -> None:
-        self.folder, self.asked = folder, asked
+    def __init__(self, folder: Path | None, experiment: dict[str, Any]) -> None:
+        self.folder, self.experiment = folder, experiment
         self.trials: list[Trial] = []
 
     @classmethod
     def opened(cls, folder: Path | None, scenario: Scenario, target: float, on: str, resume: bool) -> Record:
-        """With the trials that are there, to go on with. Raises InputError where the folder holds something else, or holds
-        trials that nobody asked to go on with."""
-        found = cls(folder, {"scenario": scenario.name, "digest": digest(scenario), "target": target, "on": on})
+        """Opens a folder with its trials, to continue them. Raises InputError if the folder has other contents, or trials and
+        `resume` is false."""
+        record = cls(folder, {"scenario": scenario.name, "digest": digest(scenario), "target": target, "on": on})
         if folder is None:
-            return found
+            return record
         path = folder / _TRIALS
-        there = _read(path) if path.is_file() else None
-        if there is not None and not resume:
-            raise InputError(f"{folder}: holds trials already; give --resume to go on, or another folder")
-        if there is not None and there["asked"] != found.asked:
-            raise InputError(f"{folder}: holds trials of another scenario, target or place; choose another folder")
-        found.trials = [] if there is None else there["trials"]
-        found._write()
-        return found
+        saved = _read(path) if path.is_file() else None
+        if saved is not None and not resume:
+            raise InputError(f"{folder}: contains trials already; give --resume to continue them, or another folder")
+        if saved is not None and saved["asked"] != record.experiment:
+            raise InputError(f"{folder}: contains trials of another scenario, target or place; choose another folder")
+        record.trials = [] if saved is None else saved["trials"]
+        record._write()
+        return record
 
     def has(self, setting: Sequence[Any], rate: float, seed: int) -> bool:
-        return any((tuple(one.setting), one.rate, one.seed) == (tuple(setting), rate, seed) for one in self.trials)
+        key = (tuple(setting), rate, seed)
+        return any((tuple(trial.setting), trial.rate, trial.seed) == key for trial in self.trials)
 
     def add(self, trial: Trial) -> None:
         self.trials.append(trial)
@@ -54,24 +55,24 @@ class Record:
 
     def _write(self) -> None:
         if self.folder is not None:
-            plain = {"asked": self.asked, "trials": [trial.plain() for trial in self.trials]}
+            plain = {"asked": self.experiment, "trials": [trial.plain() for trial in self.trials]}
             write_aside(self.folder / _TRIALS, (json.dumps(plain, indent=1) + "\n").encode())
 
-    def keep(self, fitted: FittedConvergence, told: str) -> None:
-        """Writes the piece of a scenario, under what was told of it."""
+    def keep(self, fitted: FittedConvergence, text: str) -> None:
+        """Writes the fitted part of a scenario, with `text` as a comment above it."""
         if self.folder is not None:
-            comment = "".join(f"# {line}".rstrip() + "\n" for line in told.splitlines())
+            comment = "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
             write_aside(self.folder / _PIECE, f"{comment}{piece(fitted)}\n".encode())
 
 
 def piece(fitted: FittedConvergence) -> str:
-    """What a scenario says of it, on one line."""
+    """The `convergence` field of a scenario on one line."""
     given = {name: value for name, value in fitted.convergence.model_dump().items() if value is not None}
     return f"convergence: {{{', '.join(f'{name}: {value:.{_DIGITS}g}' for name, value in given.items())}}}"
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Raises InputError for a file that holds something else."""
+    """Contents of a file of trials. Raises InputError if it has other contents."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         return {"asked": plain["asked"], "trials": TypeAdapter(list[Trial]).validate_python(plain["trials"])}

@@ -1,4 +1,4 @@
-"""A host's agent: torchrun, told where the hosts meet, that notes when it does what."""
+"""Agent of a host: torchrun in the host's network namespace, which logs its phases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scaleproof.validator.experiments.elastic.records import EventLog
 from scaleproof.validator.experiments.elastic.trainer import SETTINGS, end_with
 
 READY: Final = b"ready\n"
-# torchrun's metrics that are noted, and what they tell.
-_TOLD: Final = {
+# Metrics of torchrun that are logged, and the names of the events.
+_EVENTS: Final = {
     "workers.default.failed": "noticed",
     "LocalElasticAgent._stop_workers.success": "stopped",
     "SimpleElasticAgent._rendezvous.success": "met",
@@ -23,30 +23,30 @@ _TOLD: Final = {
 
 
 def main(control: int, launcher: int, namespace: str, folder: Path, host: int, arguments: Sequence[str]) -> None:
-    """Runs torchrun in the network namespace once its launcher says so.
+    """Runs torchrun in the network namespace when its launcher says so.
 
-    control: socket to the launcher, whose process id is `launcher`. arguments: torchrun's own.
+    control: socket to the launcher, whose process id is `launcher`. arguments: of torchrun.
     """
     from scaleproof.validator.netlab.namespaces import enter
 
     end_with(launcher)
     enter(Path(namespace))
-    # each round gets a port of its own: in a store that rounds share, torch tells them apart by the number of restarts, which
-    # is another on hosts where ranks failed than on those that were told of it
+    # give each round its own port: in a shared store, torch identifies rounds by the number of restarts, which differs between
+    # hosts where ranks failed and hosts that were notified
     os.environ |= SETTINGS | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     from torch.distributed.elastic.metrics.api import MetricHandler, configure
     from torch.distributed.run import main as torchrun
 
-    notes = EventLog(folder, host, "agent")
+    log = EventLog(folder, host, "agent")
 
     class Handler(MetricHandler):
         def emit(self, metric_data: Any) -> None:
-            if (what := _TOLD.get(metric_data.name)) is not None:
-                notes.note(what)
+            if (what := _EVENTS.get(metric_data.name)) is not None:
+                log.note(what)
 
     configure(Handler())
-    with socket.socket(fileno=control) as talk:
-        talk.sendall(READY)
-        if talk.recv(1):
+    with socket.socket(fileno=control) as connection:
+        connection.sendall(READY)
+        if connection.recv(1):
             trainer = ["-m", "scaleproof.validator.experiments.elastic.trainer", str(folder), str(host), str(os.getpid())]
             torchrun([*arguments, *trainer])

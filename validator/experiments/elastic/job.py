@@ -1,4 +1,4 @@
-"""Job: what is trained, how often it is saved, and where its processes leave what they note and save."""
+"""Job: what is trained, how often it is saved, and the folder for its logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from scaleproof.validator.train.steps import total_steps, warmup_steps
 
 @dataclass(frozen=True)
 class Job:
-    """folder: on storage that all hosts see. by_ranks: the scenario for each number of ranks that it may go on with. every:
-    steps from one checkpoint to the next. silence_s: after which a rank that hears nothing of another takes it for dead.
-    patience_s: for which ranks wait for one another before they train, and the launcher for any of them to get on."""
+    """folder: on storage that all hosts share. by_ranks: scenario for each number of ranks with which the job may continue.
+    every: steps from one checkpoint to the next. silence_s: without messages from a rank until its peers take it for dead.
+    patience_s: for which ranks wait for one another before training, and the launcher for progress."""
 
     folder: Path
     by_ranks: Mapping[int, Scenario]
@@ -29,17 +29,17 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many it starts with."""
+        """Number of ranks at the start."""
         return max(self.by_ranks)
 
     @property
     def scenario(self) -> Scenario:
-        """For all of them."""
+        """Scenario for the initial number of ranks."""
         return self.by_ranks[self.ranks]
 
     @property
     def steps(self) -> int:
-        """How many are trained; warm-up steps are steps like others here."""
+        """Number of steps, including warm-up steps."""
         return total_steps(self.scenario)
 
     @property
@@ -48,32 +48,32 @@ class Job:
 
     @property
     def holders(self) -> range:
-        """Ranks that save: servers, which have the parameters, or rank 0, whose are everybody's."""
+        """Ranks that save: servers, which have the parameters, or rank 0, which has those of all ranks."""
         strategy = self.scenario.strategy
         if isinstance(strategy, ParameterServer):
             return range(strategy.workers, strategy.ranks)
         return range(1)
 
     def write(self) -> None:
-        """Leaves the job in its folder, for its processes to read."""
+        """Writes the job to its folder, for its processes to read."""
         self.folder.mkdir(parents=True, exist_ok=True)
         _file(self.folder).write_bytes(pickle.dumps(self))
 
 
 def read_job(folder: Path) -> Job:
-    """The job that a launcher of ours has written there."""
+    """Reads the job that our launcher wrote to a folder."""
     job = pickle.loads(_file(folder).read_bytes())  # noqa: S301 - written by our own launcher
     assert isinstance(job, Job)
     return job
 
 
 def check(job: Job) -> None:
-    """Raises InputError where a job's state cannot be saved and restored."""
+    """Raises InputError if a job's state cannot be saved and restored."""
     for scenario in job.by_ranks.values():
         check_trainable(scenario)
         if not _is_restored(scenario):
             raise InputError(
-                f"{scenario.name}: a {scenario.strategy.kind} like this is not restored from checkpoints; give data_parallel "
+                f"{scenario.name}: this {scenario.strategy.kind} cannot be restored from checkpoints; give data_parallel "
                 "without ZeRO and compression, or a synchronous parameter_server without backups, overlap and two levels"
             )
 

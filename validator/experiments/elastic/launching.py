@@ -1,6 +1,6 @@
-"""Launching: a job's processes on a lab's hosts, under torchrun's agents or our supervisor, and the one that is killed.
+"""Launching of a job's processes on a lab's hosts, under torchrun's agents or our supervisor, and killing of one.
 
-Whatever happens, no process of it is left: each ends with the process that has started it, which the kernel sees to.
+No process of a job survives: each ends with the process that started it, which the kernel enforces.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _CLOSELY_S: Final = 0.001
 
 @dataclass(frozen=True)
 class Kill:
-    """Which host's rank is killed once it has taken so many steps. node: its agent as well, so that it does not come back."""
+    """Host whose rank is killed after it has taken `after_step` steps. node: whether its agent is killed too, so that it does
+    not return."""
 
     host: int
     after_step: int
@@ -47,14 +48,14 @@ class Kill:
 
 @dataclass(frozen=True)
 class ProcessTimes:
-    """How long a process takes to start, and to import what training needs; and from when it is killed until it is gone."""
+    """Seconds for a process to start and to import what training needs (start_s), and from being killed to its end (end_s)."""
 
     start_s: float
     end_s: float
 
 
 def under_torchrun(job: Job, lab: Netlab, settings: Settings, kill: Kill | None = None) -> list[LoggedEvent]:
-    """Trains with one rank on each host, started by torchrun's agents. Returns what was noted. Raises RunError."""
+    """Trains with one rank per host, started by torchrun's agents. Returns the logged events. Raises RunError."""
     job.write()
     endpoint = f"{lab.address(0)}:{_PORT}"
     children: dict[int, Child] = {}
@@ -72,11 +73,9 @@ def under_torchrun(job: Job, lab: Netlab, settings: Settings, kill: Kill | None 
 
 
 def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEvent]:
-    """Trains with one rank on each host, of which one that was killed is started again. Returns what was noted.
-
-    Raises RunError."""
+    """Trains with one rank per host; a killed rank is restarted. Returns the logged events. Raises RunError."""
     job.write()
-    notes = EventLog(job.folder, INJECTOR, "supervisor")
+    log = EventLog(job.folder, INJECTOR, "supervisor")
     children: dict[int, Child] = {}
     rounds = 0
 
@@ -88,7 +87,7 @@ def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEv
         nonlocal rounds
         if kill is None or host != kill.host or rounds:
             return False
-        notes.note("noticed")
+        log.note("noticed")
         rounds += 1
         children[host].close()
         children[host] = start(host)
@@ -102,15 +101,15 @@ def supervised(job: Job, lab: Netlab, kill: Kill | None = None) -> list[LoggedEv
 
 
 def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
-    """Starts a process of the job and kills it, while nothing else of the job runs. Raises RunError."""
+    """Times of a process of the job that is started and killed while nothing else of the job runs. Raises RunError."""
     job.write()
     began_s = time.perf_counter()
     child = Child(_TRAINER, str(os.getpid()), str(lab.namespace(host)), str(job.folder), str(host), "-1")
     with _ended({host: child}):
 
         def imported_s() -> list[float]:
-            noted = of_trainer(job.folder, host)
-            return [event.at_s for event in noted if event.what == "imported" and event.at_s > began_s]
+            events = of_trainer(job.folder, host)
+            return [event.at_s for event in events if event.what == "imported" and event.at_s > began_s]
 
         until_s = began_s + job.patience_s
         while not imported_s():
@@ -125,17 +124,17 @@ def alone(job: Job, lab: Netlab, host: int) -> ProcessTimes:
 
 
 class _ElasticJob:
-    """A job while it runs."""
+    """A running job."""
 
     def __init__(self, job: Job, children: dict[int, Child], kill: Kill | None) -> None:
         self._job, self._children, self._kill = job, children, kill
         self._left = set(children)
-        self._notes = EventLog(job.folder, INJECTOR, "injector")
+        self._log = EventLog(job.folder, INJECTOR, "injector")
         self._killed = False
 
     def until_ended(self, replaced: Callable[[int], bool]) -> None:
-        """Returns once all ranks have ended well. replaced: whether the process of a host that was killed may be gone; starts
-        another where there is to be one. Raises RunError."""
+        """Waits until all ranks have ended well. replaced: whether the end of a killed host's process is expected; restarts it
+        if it should be. Raises RunError."""
         seen_bytes, seen_s = 0, time.monotonic()
         while not self._all_ended(replaced):
             time.sleep(POLL_S)
@@ -145,7 +144,7 @@ class _ElasticJob:
             if time.monotonic() - seen_s > self._job.patience_s:
                 last = read(self._job.folder)[-1:]
                 where = f"{last[0].what} on host {last[0].host}" if last else "its start"
-                raise RunError(f"the job has got no further than {where} for {self._job.patience_s:g} s; is the machine busy?")
+                raise RunError(f"the job made no progress after {where} for {self._job.patience_s:g} s; is the machine busy?")
 
     def _all_ended(self, replaced: Callable[[int], bool]) -> bool:
         for host in [host for host in self._left if not self._children[host].alive]:
@@ -166,7 +165,7 @@ class _ElasticJob:
         if not own or own[-1].step < kill.after_step:
             return
         self._killed = True
-        self._notes.note("killed", step=kill.after_step)
+        self._log.note("killed", step=kill.after_step)
         agent = [self._children[kill.host].pid] if kill.node else []
         for pid in [*agent, own[-1].pid]:
             with contextlib.suppress(ProcessLookupError):
@@ -175,7 +174,7 @@ class _ElasticJob:
 
 @contextmanager
 def _ended(children: dict[int, Child]) -> Iterator[None]:
-    """Ends what still runs of the children, and what they have started, after the context."""
+    """Ends the children that still run, and what they have started, after the context."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What a fault cost, from what processes noted: in which pieces time is lost, and how fast training was before and after."""
+"""Cost of a fault from the events that processes logged: the parts of the lost time, and step times before and after."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scaleproof.validator.experiments.elastic.records import LoggedEvent
 
 @dataclass(frozen=True)
 class Loss:
-    """Seconds between the end of the last checkpoint and the first step that is done again, all of which are lost.
+    """Seconds between the end of the last checkpoint and the first repeated step, all of which are lost.
 
-    work: what was done since that checkpoint, until the kill. detection: until an agent or the supervisor notices. meeting:
-    until hosts have met again, where they have to. start: until all ranks can take their next step.
+    work: since that checkpoint until the kill. detection: until an agent or the supervisor notices. meeting: the rendezvous, if
+    there is one. start: until all ranks can take their next step.
     """
 
     work_s: float
@@ -35,8 +35,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What an undisturbed run of a job took for what. start_s: until all of its processes had imported what training needs.
-    meet_s: from there to their first step. save_s: of a checkpoint. digests: of the parameters that each rank ends with."""
+    """Times of an undisturbed run. start_s: until all processes have imported what training needs. meet_s: from there to their
+    first step. save_s: of a checkpoint. digests: of each rank's final parameters."""
 
     start_s: float
     meet_s: float
@@ -45,7 +45,7 @@ class Pieces:
 
 
 def loss(events: Sequence[LoggedEvent]) -> Loss:
-    """Of the one fault of a run. Raises RunError where something else went wrong, too."""
+    """Lost time of the one fault of a run. Raises RunError if something else failed too."""
     killed = _only(events, "injector", "killed")
     step = resumed_from(events)
     saved_s = max(event.at_s for event in events if event.what == "saved" and event.step == step and event.at_s < killed.at_s)
@@ -54,27 +54,27 @@ def loss(events: Sequence[LoggedEvent]) -> Loss:
     met_s = max((event.at_s for event in after if event.what == "met"), default=noticed_s)
     ready = [event for event in after if event.what == "ready"]
     if len({event.host for event in ready}) < len(ready):
-        raise RunError("ranks were started more often than one was killed; is the machine too busy for --silence?")
+        raise RunError("more ranks were restarted than killed; is the machine too busy?")
     ready_s = max(event.at_s for event in ready)
     return Loss(killed.at_s - saved_s, noticed_s - killed.at_s, met_s - noticed_s, ready_s - met_s)
 
 
 def resumed_from(events: Sequence[LoggedEvent]) -> int:
-    """How many steps the checkpoint had with which ranks went on. Raises RunError where they never did."""
+    """Step of the checkpoint from which ranks continued. Raises RunError if they did not."""
     killed = _only(events, "injector", "killed")
     ready = [event for event in events if event.what == "ready" and event.at_s >= killed.at_s]
     if not ready:
-        raise RunError("no rank went on after the kill; give it more steps")
+        raise RunError("no rank continued after the kill; give the run more steps")
     return ready[0].step
 
 
 def pieces(events: Sequence[LoggedEvent]) -> Pieces:
-    """Of a run without a fault."""
+    """Times of a run without a fault."""
     started_s = max((event.at_s for event in events if event.what == "started"), default=events[0].at_s)
     imported_s = max(event.at_s for event in events if event.what == "imported")
     ready_s = max(event.at_s for event in events if event.what == "ready")
     saved = [event for event in events if event.what == "saved"]
-    # the beginning is saved by runs that begin, and by none that goes on
+    # new runs save the initial state, restored ones do not
     first_s = max(event.took_s for event in saved if event.step == 0)
     rest_s = [event.took_s for event in saved if event.step > 0]
     meet_s = max(0.0, ready_s - imported_s - first_s)
@@ -82,18 +82,18 @@ def pieces(events: Sequence[LoggedEvent]) -> Pieces:
 
 
 def digests(events: Sequence[LoggedEvent]) -> dict[int, str]:
-    """By rank, of the parameters that it ends with."""
+    """Digest of each rank's final parameters, by rank."""
     return {event.rank: event.digest for event in events if event.what == "ended"}
 
 
 def elapsed_s(events: Sequence[LoggedEvent]) -> float:
-    """From when all ranks were ready for their first step until they had ended the last."""
+    """Seconds from when all ranks were ready for their first step until they had ended the last."""
     ready_s = max(event.at_s for event in events if event.what == "ready" and event.step == 0)
     return max(event.at_s for event in events if event.what == "step") - ready_s
 
 
 def step_s(events: Sequence[LoggedEvent], job: Job, after: bool = False) -> float:
-    """The median of steps in which nothing was saved, before a kill, or of those after all ranks went on again."""
+    """Median seconds of steps without a checkpoint, before the kill, or after all ranks continued."""
     killed_s = min((event.at_s for event in events if event.what == "killed"), default=float("inf"))
     ends_s: dict[int, float] = {}
     for event in events:
@@ -106,12 +106,12 @@ def step_s(events: Sequence[LoggedEvent], job: Job, after: bool = False) -> floa
         if step - 1 in ends_s and step > first and (step - 1) % job.every
     ]
     if not times_s:
-        raise RunError("too few steps to tell how long one takes; give more steps, or fewer from checkpoint to checkpoint")
+        raise RunError("too few steps to measure their time; give more steps, or more frequent checkpoints")
     return statistics.median(times_s)
 
 
 def _only(events: Sequence[LoggedEvent], by: str, what: str) -> LoggedEvent:
-    found = [event for event in events if (event.by, event.what) == (by, what)]
-    if len(found) != 1:
-        raise RunError(f"the run was over before anything was {what}; give it more steps")
-    return found[0]
+    matching = [event for event in events if (event.by, event.what) == (by, what)]
+    if len(matching) != 1:
+        raise RunError(f"the run ended before anything was {what}; give it more steps")
+    return matching[0]

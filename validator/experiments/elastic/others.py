@@ -1,4 +1,4 @@
-"""Others: how much of the machine's cores other work took while processes of ours ran."""
+"""Load of other work on the machine's cores during runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from scaleproof.validator.record.provenance import Usage, foreign_loads, load_wa
 
 
 class Others:
-    """A context that watches it. By its end the processes that it started, and theirs, must have ended and been waited for."""
+    """Context that measures the load of others. All processes started within it must have ended and been waited for at its
+    end."""
 
     def __enter__(self) -> Self:
         self.load = 0.0
@@ -22,11 +23,11 @@ class Others:
 
     @property
     def warning(self) -> str:
-        """What to know of it, if anything."""
+        """Warning about the load; "" if it is small."""
         return load_warning(self.load)
 
 
 def _own_s() -> float:
-    """Processor time of this process and of all that have ended which it started, and theirs."""
+    """CPU seconds of this process and of all its descendants that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -1,4 +1,4 @@
-"""Outcome: what came of a fault, predicted and measured, and how it is told."""
+"""Outcome of a fault, predicted and measured, and its text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from scaleproof.simulator.common.units import format_time_s
 from scaleproof.validator.experiments.elastic.measured import Loss
-from scaleproof.validator.experiments.elastic.predicted import Forecast
+from scaleproof.validator.experiments.elastic.predicted import FaultForecast
 
 _EDGES: Final = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
 class TimeComparison:
-    """A time, predicted and measured. low_s, high_s: what 90 % of draws are between, where that is told."""
+    """A time, predicted and measured. low_s, high_s: 5th and 95th percentile of the prediction's draws, if it has any."""
 
     name: str
     predicted_s: float
@@ -28,14 +28,14 @@ class TimeComparison:
 
     @property
     def error(self) -> float:
-        """How far the forecast is off, as a share of what was measured."""
+        """Relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1.0
 
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """name: of the fault. told: what happened, in words. state: what the parameters are in the end; right: whether they are.
-    warning: what to know before it is trusted, if anything."""
+    """name: of the fault. told: description of the fault. state: of the final parameters. right: whether they are right.
+    warning: about the measurement, if any."""
 
     name: str
     told: str
@@ -45,13 +45,13 @@ class FaultOutcome:
     warning: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """The outcome as plain data for JSON."""
         rows = [asdict(row) | {"error": row.error} for row in self.rows]
         return asdict(self) | {"rows": rows}
 
 
-def loss_rows(forecast: Forecast, loss: Loss) -> Iterator[TimeComparison]:
-    """Detection, restart with its parts where it has any, lost work, and all of it."""
+def loss_rows(forecast: FaultForecast, loss: Loss) -> Iterator[TimeComparison]:
+    """Rows for detection, restart with its parts if it has any, lost work, and the total."""
     yield _drawn("detection", forecast.detection_s, loss.detection_s)
     yield TimeComparison("restart", float(forecast.restart_s.mean()), loss.restart_s)
     if loss.meeting_s > 0:
@@ -67,7 +67,7 @@ def _drawn(name: str, drawn_s: NDArray[np.float64], measured_s: float) -> TimeCo
 
 
 def text(outcomes: Sequence[FaultOutcome]) -> str:
-    """A table for each."""
+    """Tables of the outcomes as text."""
     return "\n\n".join("\n".join(_lines(outcome)) for outcome in outcomes)
 
 
@@ -75,10 +75,10 @@ def _lines(outcome: FaultOutcome) -> Iterator[str]:
     yield outcome.name
     yield f"  {outcome.told}"
     yield f"  {'':<16}{'predicted':>10}{'90 % between':>22}{'measured':>11}{'error':>9}"
-    for one in outcome.rows:
+    for row in outcome.rows:
         between = ""
-        if one.low_s is not None and one.high_s is not None:
-            between = f"{format_time_s(one.low_s)} to {format_time_s(one.high_s)}"
-        figures = f"{format_time_s(one.predicted_s):>10}{between:>22}{format_time_s(one.measured_s):>11}{one.error:>+9.1%}"
-        yield f"  {one.name:<16}{figures}"
+        if row.low_s is not None and row.high_s is not None:
+            between = f"{format_time_s(row.low_s)} to {format_time_s(row.high_s)}"
+        figures = f"{format_time_s(row.predicted_s):>10}{between:>22}{format_time_s(row.measured_s):>11}{row.error:>+9.1%}"
+        yield f"  {row.name:<16}{figures}"
     yield f"  parameters: {outcome.state}"

@@ -1,6 +1,6 @@
-"""Records: what processes note of a run that is to outlive some of them, a line each, by the clock that they all share.
+"""Log of events of processes, some of which are killed: one line per event, with times of a common clock.
 
-Processes of one machine share time.perf_counter's clock on Linux. A process that is killed leaves half a line at most.
+Processes of one machine share the clock of time.perf_counter on Linux. A killed process leaves at most one incomplete line.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ INJECTOR: Final = -1
 
 @dataclass(frozen=True)
 class LoggedEvent:
-    """Something that a process on `host` noted. by: 'trainer', 'agent', 'supervisor' or 'injector'.
+    """An event of a process on `host`. by: 'trainer', 'agent', 'supervisor' or 'injector'.
 
-    step: how many steps are done; -1 where it does not matter. took_s: of what takes time and has ended. digest: of the
-    parameters that a rank ends with. text: what went wrong.
+    step: number of steps done; -1 if it does not apply. took_s: duration of what has ended. digest: of a rank's final
+    parameters. text: of an error.
     """
 
     at_s: float
@@ -39,14 +39,14 @@ class LoggedEvent:
 
 
 class EventLog:
-    """Where one process notes things. Each line is written at once, so that it is there whatever becomes of the process."""
+    """Log of one process. Each line is written immediately, so that it survives the process."""
 
     def __init__(self, folder: Path, host: int, by: str) -> None:
         self._path = folder / f"{by}-{host}{_SUFFIX}"
         self._fixed = {"host": host, "by": by, "pid": os.getpid()}
 
     def note(self, what: str, **fields: Any) -> None:
-        """fields: as `LoggedEvent` has them."""
+        """Logs an event; fields: of `LoggedEvent`."""
         line = json.dumps({"at_s": time.perf_counter(), "what": what, **self._fixed, **fields})
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -56,17 +56,17 @@ class EventLog:
 
 
 def read(folder: Path) -> list[LoggedEvent]:
-    """All that was noted until now, in order of time."""
+    """All events so far, in order of time."""
     return sorted(chain(*map(_events, folder.glob(f"*{_SUFFIX}"))), key=lambda event: event.at_s)
 
 
 def of_trainer(folder: Path, host: int) -> list[LoggedEvent]:
-    """What the trainers of one host noted until now."""
+    """Events of the trainers of one host so far."""
     return list(_events(folder / f"trainer-{host}{_SUFFIX}"))
 
 
 def size_bytes(folder: Path) -> int:
-    """Of all that was noted until now: where it grows, something gets on."""
+    """Bytes of all logs so far; growth shows progress."""
     return sum(path.stat().st_size for path in folder.glob(f"*{_SUFFIX}"))
 
 
@@ -75,5 +75,5 @@ def _events(path: Path) -> Iterator[LoggedEvent]:
         try:
             yield LoggedEvent(**json.loads(line))
         except (ValueError, TypeError):
-            # of who was killed while it wrote
+            # incomplete line of a killed process
             continue

@@ -1,9 +1,9 @@
-"""How long torchrun's hosts take to meet again after a failure, by the rules of its c10d rendezvous.
+"""Duration of torchrun's c10d rendezvous after a failure.
 
-Who leaves the old round joins the next: at once where all have left, else from a waiting list, looking again every second
-(torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, as in torch 2.11 to 2.13). A round is complete once all hosts that
-it may have are there, or the fewest that it needs and nobody has come for the time of the last call. A host that is gone
-counts as there until its heartbeat has been missing for too long.
+Hosts that leave the old round join the next one: immediately if all have left, otherwise from a waiting list, polling every
+second (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py, as in torch 2.11 to 2.13). A round is complete when it has
+its largest number of hosts, or its smallest number and none has joined during the last call. A dead host counts as present
+until enough heartbeats are missing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import Final
 
 POLL_S: Final = 1.0
-# At most, by which agents put off leaving the first round, each for itself.
+# Upper bound of the random delay with which agents leave the first round.
 PUT_OFF_S: Final = 0.3
-# For which an agent takes the state that it has seen for the present one.
+# Seconds for which an agent uses its cached state of the rendezvous.
 CACHED_S: Final = 1.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What torchrun is told. hosts: the fewest and the most. monitor_s: between looks of an agent at its ranks. keep_alive_s:
-    between heartbeats, of which so many `attempts` may be missing. last_call_s: see above."""
+    """Settings of torchrun. hosts: smallest and largest number. monitor_s: between an agent's polls of its ranks. keep_alive_s:
+    between heartbeats. attempts: number of heartbeats that may be missing. last_call_s: see above."""
 
     hosts: tuple[int, int]
     monitor_s: float = 0.1
@@ -56,13 +56,13 @@ class Settings:
 
     @property
     def missing_s(self) -> float:
-        """For how long a heartbeat is missing before its host counts as gone."""
+        """Seconds without heartbeats after which a host counts as gone."""
         return self.keep_alive_s * self.attempts
 
 
 def met_s(leave_s: Sequence[float], settings: Settings, gone_s: float = -math.inf) -> float:
-    """When the last host is in the new round, by when each leaves the old one; gone_s: when one that is dead counts as gone,
-    where there is such a one."""
+    """When the last host joins the new round, given when each leaves the old one. gone_s: when a dead host counts as gone, if
+    there is one."""
     old = set(range(len(leave_s)))
     new: set[int] = set()
     deadline_s, complete = math.inf, False

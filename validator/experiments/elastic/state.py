@@ -1,7 +1,7 @@
-"""State: what a rank saves of training, so that it or another goes on from there, and how all agree on the step.
+"""Checkpoints: what a rank saves so that training can continue from it, and how ranks agree on the step.
 
-Rank 0 saves for everybody where all ranks have all parameters; of parameter servers each saves its part, and hands it to the
-workers again. Files are written aside and renamed, so that each is whole or not there.
+Rank 0 saves for all if all ranks have all parameters; parameter servers each save their part, and send it to the workers after
+restoring. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from scaleproof.validator.strategy.data_parallel.microbatched import Microbatche
 from scaleproof.validator.strategy.parameter_server.server import Server
 from scaleproof.validator.strategy.parameter_server.worker import Worker
 
-# Of servers one may have been killed before it saved a step that the others have saved, so that they need the one before.
+# Checkpoints kept per rank: a server may be killed before it has saved a step that others have saved; then all need the
+# previous one.
 _KEPT: Final = 2
 
 
 class Keeper:
     """Saves and restores one rank's part of the state."""
 
-    def __init__(self, job: Job, trainer: Trainer, notes: EventLog) -> None:
-        self._job, self._trainer, self._notes = job, trainer, notes
+    def __init__(self, job: Job, trainer: Trainer, log: EventLog) -> None:
+        self._job, self._trainer, self._log = job, trainer, log
         self._rank = rank.here().rank
 
     def begin(self) -> int:
-        """Restores what was saved last; how many steps were done by then. Where nothing is saved, the beginning is."""
+        """Restores the last checkpoint and returns its step; saves the initial state first if there is none."""
         step = self._last_step()
         if step is None:
             self.save(0)
@@ -46,12 +47,12 @@ class Keeper:
         began_s = time.perf_counter()
         for holder in self._read_by():
             _restore(self._trainer, torch.load(self._path(holder, step), weights_only=True))
-        _hand_out(self._trainer)
-        self._notes.note("restored", step=step, rank=self._rank, took_s=time.perf_counter() - began_s)
+        _send_to_workers(self._trainer)
+        self._log.note("restored", step=step, rank=self._rank, took_s=time.perf_counter() - began_s)
         return step
 
     def save(self, step: int) -> None:
-        """Saves the state after so many steps, if it is this rank that does."""
+        """Saves the state after `step` steps, if this rank saves."""
         if self._rank not in self._job.holders:
             return
         began_s = time.perf_counter()
@@ -60,23 +61,23 @@ class Keeper:
         write_aside(self._path(self._rank, step), content.getvalue())
         for old in self._saved(self._rank)[:-_KEPT]:
             self._path(self._rank, old).unlink()
-        self._notes.note("saved", step=step, rank=self._rank, took_s=time.perf_counter() - began_s)
+        self._log.note("saved", step=step, rank=self._rank, took_s=time.perf_counter() - began_s)
 
     def digest(self) -> str:
-        """A number that tells parameters apart, to the last bit."""
+        """Digest of the parameters, to the last bit."""
         digest = hashlib.sha256()
         for name, value in sorted(self._trainer.parameters().items()):
             digest.update(name.encode() + value.detach().numpy().tobytes())
         return digest.hexdigest()
 
     def _last_step(self) -> int | None:
-        """The last that all have saved who save, as all ranks see it."""
+        """The last step that all saving ranks have saved, the same on all ranks; None without one."""
         own = self._saved(self._rank) if self._rank in self._job.holders else None
-        common = set.intersection(*(set(one) for one in rank.exchange(own) if one is not None))
+        common = set.intersection(*(set(steps) for steps in rank.exchange(own) if steps is not None))
         return max(common, default=None)
 
     def _read_by(self) -> range:
-        """Whose files this rank reads: where one saves for all, that one's."""
+        """Ranks whose files this rank reads: those of the saving rank if one saves for all, otherwise its own."""
         if isinstance(self._trainer, Microbatched):
             return self._job.holders
         return range(self._rank, self._rank + 1) if self._rank in self._job.holders else range(0)
@@ -111,8 +112,8 @@ def _restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
 
 
 @torch.no_grad()
-def _hand_out(trainer: Trainer) -> None:
-    """Servers send what they hold to every worker, over the network."""
+def _send_to_workers(trainer: Trainer) -> None:
+    """Sends the servers' parameters to every worker over the network."""
     if isinstance(trainer, Server):
         for worker in range(trainer.strategy.workers):
             for part in trainer.parts:

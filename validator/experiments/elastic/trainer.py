@@ -1,7 +1,7 @@
-"""The process that trains: joins the others, goes on where the last checkpoint is, and tells what it does and when.
+"""Training process: joins the others, continues from the last checkpoint, and logs its events.
 
-torchrun's agent starts it again after a failure, in a new group of ranks. Where our supervisor does, only who was killed is
-started again: the others keep their process, wait for it and meet it in the next group.
+After a failure torchrun's agent starts it again, in a new group of ranks. Our supervisor restarts only the killed process; the
+others wait for it and form a new group with it.
 """
 
 from __future__ import annotations
@@ -23,49 +23,50 @@ if TYPE_CHECKING:
 
     from scaleproof.validator.launch.rank_environment import RankEnvironment
 
-# What torch tells of broken connections is noted in a line; it reads this when it is loaded.
+# Torch's messages about broken connections are logged in a line instead; torch reads this when it is loaded.
 SETTINGS: Final = {"GLOO_SOCKET_IFNAME": INTERFACE, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
 _FAILED: Final = 1
 
 
 def main(folder: Path, host: int, agent: int) -> None:
-    """Trains as the rank that torchrun's agent, of that process id, has started this process as. What fails ends it at once."""
+    """Trains as the rank given by torchrun's environment. agent: process id of torchrun's agent, with which this process ends.
+    A failure ends it at once."""
     end_with(agent)
-    notes = EventLog(folder, host, "trainer")
-    notes.note("begun")
+    log = EventLog(folder, host, "trainer")
+    log.note("begun")
     job = read_job(folder)
-    _import(notes)
+    _import(log)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from scaleproof.validator.launch.rank_environment import meeting_point, place_in
 
     place, point = place_in(os.environ), meeting_point(os.environ)
-    assert place is not None, "torchrun says so"
+    assert place is not None, "torchrun sets it"
     # each round of torchrun has a port of its own, see agent.py
     patience = timedelta(seconds=job.patience_s)
     store = TCPStore(point.host, point.port, None, place.rank == 0, patience, wait_for_workers=False)
     try:
-        _train(job, place, store, notes)
+        _train(job, place, store, log)
     except Exception as error:
-        _note_failure(error, notes)
-        # the interpreter takes its time to be taken down
+        _note_failure(error, log)
+        # skip the slow shutdown of the interpreter
         os._exit(_FAILED)
 
 
 def stay(launcher: int, namespace: str, folder: Path, host: int, round_number: int) -> None:
-    """Trains in the namespace as rank number `host` until all is done, in a new group after each failure of another.
+    """Trains in the namespace as rank `host` until all is done, in a new group after each failure of another rank.
 
-    launcher: its process id. round_number: how many groups there were before; below 0 the process waits for its end instead.
+    launcher: its process id. round_number: number of earlier groups; if negative, the process waits to be killed instead.
     """
     from scaleproof.validator.netlab.namespaces import enter
 
     end_with(launcher)
     enter(Path(namespace))
     os.environ |= SETTINGS
-    notes = EventLog(folder, host, "trainer")
-    notes.note("begun")
+    log = EventLog(folder, host, "trainer")
+    log.note("begun")
     job = read_job(folder)
-    _import(notes)
+    _import(log)
     if round_number < 0:
         signal.pause()
     from torch.distributed import FileStore  # type: ignore[attr-defined]
@@ -76,10 +77,10 @@ def stay(launcher: int, namespace: str, folder: Path, host: int, round_number: i
     while True:
         store = FileStore(str(folder / f"store-{round_number}"), job.ranks)
         try:
-            _train(job, RankEnvironment(host, job.ranks, 0, 1), store, notes)
+            _train(job, RankEnvironment(host, job.ranks, 0, 1), store, log)
             return
         except Exception as error:
-            _note_failure(error, notes)
+            _note_failure(error, log)
             if not rank.is_communication(error):
                 raise
         finally:
@@ -88,7 +89,7 @@ def stay(launcher: int, namespace: str, folder: Path, host: int, round_number: i
 
 
 def end_with(parent: int) -> None:
-    """This process ends when the one that has started it does, however that ends."""
+    """Makes this process end when the process that started it does, in whatever way that ends."""
     from scaleproof.validator.launch.fork_server import die_with_parent
 
     die_with_parent()()
@@ -96,19 +97,19 @@ def end_with(parent: int) -> None:
         os._exit(_FAILED)
 
 
-def _import(notes: EventLog) -> None:
-    """What training needs, before anything is waited for."""
-    # optimizers ask for it when they are built
+def _import(log: EventLog) -> None:
+    """Imports what training needs, before anything waits for it."""
+    # imported by optimizers when they are built
     import torch._dynamo  # noqa: F401
 
     import scaleproof.validator.experiments.elastic.state
     import scaleproof.validator.train.train  # noqa: F401
 
-    notes.note("imported")
+    log.note("imported")
 
 
-def _train(job: Job, place: RankEnvironment, store: Store, notes: EventLog) -> None:
-    """From joining the group until all steps are done."""
+def _train(job: Job, place: RankEnvironment, store: Store, log: EventLog) -> None:
+    """Joins the group and takes all steps."""
     import torch
 
     from scaleproof.validator.experiments.elastic.state import Keeper
@@ -120,38 +121,38 @@ def _train(job: Job, place: RankEnvironment, store: Store, notes: EventLog) -> N
 
     _wait_for_all(store, place, job.patience_s)
     rank.join(place, store, job.silence_s, accelerator=False)
-    notes.note("joined", rank=place.rank)
+    log.note("joined", rank=place.rank)
     scenario, me = job.by_ranks[place.ranks], rank.here()
     recorder = Recorder(me.status, lambda _: None)
     pace = Pace(scenario) if scenario.compute == "paced" else None
     with closing(create(Context(scenario, me.rank, me.device, recorder, job.steps, pace), scenario.strategy)) as trainer:
-        keeper = Keeper(job, trainer, notes)
+        keeper = Keeper(job, trainer, log)
         first = keeper.begin()
-        notes.note("ready", step=first, rank=me.rank)
+        log.note("ready", step=first, rank=me.rank)
         for index in range(first, job.steps):
             recorder.begin_step(index - job.warmup + 1)
             trainer.take(index)
             recorder.end_step()
-            notes.note("step", step=index + 1, rank=me.rank)
+            log.note("step", step=index + 1, rank=me.rank)
             if (index + 1) % job.every == 0:
                 keeper.save(index + 1)
-        notes.note("ended", step=job.steps, rank=me.rank, digest=keeper.digest())
+        log.note("ended", step=job.steps, rank=me.rank, digest=keeper.digest())
         parameters = {name: value.detach().clone() for name, value in trainer.parameters().items()}
         torch.save(parameters, job.folder / f"rank{me.rank}.pt")
-        # who leaves early looks dead to its peers
+        # a rank that leaves early looks dead to its peers
         torch.distributed.barrier()
 
 
 def _wait_for_all(store: Store, place: RankEnvironment, patience_s: float) -> None:
-    """Some start later than others, and may; in the group that is made then, silence is taken for death."""
+    """Waits for all ranks, some of which start late; in the group that is formed afterwards, silence means death."""
     store.set(f"here {place.rank}", "")
     store.wait([f"here {rank}" for rank in range(place.ranks)], timedelta(seconds=patience_s))
 
 
-def _note_failure(error: Exception, notes: EventLog) -> None:
+def _note_failure(error: Exception, log: EventLog) -> None:
     from scaleproof.simulator.common.errors import one_line
 
-    notes.note("noticed", text=one_line(error))
+    log.note("noticed", text=one_line(error))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,2 @@
-"""Proving: a lab is calibrated from probes alone, then predictions are held against runs of what was never measured."""
+"""Proof of the predictor: a lab is calibrated from probes alone, and predictions are compared with runs it was not calibrated
+on."""

@@ -1,5 +1,5 @@
-"""Planted faults: a link at half rate, a host and a server with a busy core are put into a lab, and what reconcile then says of
-the run is held against what was planted. The same runs without a fault have none."""
+"""Planted faults: a lab with a link at half rate, or a host or a server with a busy core, to test whether reconcile names the
+fault. The same runs without a fault must show none."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from scaleproof.validator.netlab.lab import Netlab, require
 from scaleproof.validator.reconciliation.explain import Explanation, explain
 
 _TIMEOUT_S: Final = 60.0
-# A machine that others use can hide a fault and can look like one, so that runs are made again, so often at most.
+# Largest number of runs per fault: a machine with other load can hide a fault or look like one.
 _ATTEMPTS: Final = 3
-# Beside three that spin, whoever has to use the same core gets a quarter of it.
+# With three spinning processes, another process on the same core gets a quarter of it.
 _SPINNING: Final = 3
-# Ends with the process that has started it, whatever becomes of that.
+# Spins until the process that started it ends.
 _SPIN: Final = """
 import os, sys
 os.sched_setaffinity(0, {int(sys.argv[1])})
 while os.getppid() == int(sys.argv[2]):
     pass
 """
-# Memory is so slow that paced updates are no longer than they should be while their core is idle, and are when it is not.
+# Memory is so slow that emulated updates end in time on an idle core, and late on a busy one.
 _CLUSTER: Final[dict[str, Any]] = {
     "nodes": 4,
     "node": {"cores": 2},
     "device": {"name": "a core", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "3 GB/s"},
     "collectives": {"library": "gloo"},
 }
-# Layers take a core so long that it cannot be had for them at once, as it can for what slept most of the time.
+# Layers compute for so long that they cannot get a full core at once, as a process that mostly slept can.
 _WIDE: Final = {"kind": "mlp", "layers": 6, "inputs": 1024, "hidden": 1024, "outputs": 1024}
 _DEEP: Final = {"kind": "gpt", "layers": 8, "hidden": 128, "heads": 4, "vocabulary": 256, "sequence": 64}
 Measure = Callable[["PlantedFault", bool], Run]
@@ -47,8 +47,8 @@ Measure = Callable[["PlantedFault", bool], Run]
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """What is planted. kind, who: how reconcile is to name it. rates: of the links, without and with the fault on host 1.
-    busy: the rank that is bound to a busy core, and the others to another one; None where no core is busy."""
+    """A fault to plant. kind, who: how reconcile should name it. rates: of the links, without and with the fault on host 1.
+    busy: rank that is bound to a busy core, while the others are bound to another one; None if no core is busy."""
 
     name: str
     kind: str
@@ -62,7 +62,7 @@ class PlantedFault:
     busy: int | None = None
 
     def scenario(self, with_fault: bool = False) -> Scenario:
-        """As it is described, or as it is where a link is slow."""
+        """The scenario, with the slow link if `with_fault`."""
         network: dict[str, Any] = {"bandwidth": self.rate, "latency": "60 us"}
         if with_fault and self.slow_rate:
             network["unlike"] = [{"at": [1], "bandwidth": self.slow_rate}]
@@ -80,7 +80,7 @@ class PlantedFault:
         )
 
 
-# Ranks take turns, so that those that share a core do not hold one another up, and each message moves alone.
+# Ranks take turns, so that ranks on the same core do not delay one another, and messages are sent one at a time.
 FAULTS: Final = (
     PlantedFault(
         name="a link at half rate",
@@ -120,8 +120,8 @@ FAULTS: Final = (
 
 @dataclass(frozen=True)
 class Planted:
-    """What came of a fault. expected: what is to be said of it. explanation: of the run that has it, held against a prediction
-    that has not; healthy: of the run without it. attempts: how many runs of either kind it took."""
+    """Result for a fault. expected: words that should name it. explanation: of the run with the fault, relative to a prediction
+    without it. healthy: explanation of the run without it. attempts: number of runs of either kind."""
 
     name: str
     expected: str
@@ -131,22 +131,22 @@ class Planted:
 
     @property
     def named(self) -> str:
-        """What is said of it; nothing where it was not found, or where the run without it has faults as well."""
+        """The sentence that names the fault; "" if it was not found, or if the run without it shows faults too."""
         return "" if self.healthy.faults else next((words for words in _words(self.explanation) if self.expected in words), "")
 
 
-def find_faults(tell: Callable[[str], None]) -> list[Planted]:
-    """Plants every fault in turn. tell: is told what is going on. Raises RunError where this machine cannot."""
+def find_faults(report: Callable[[str], None]) -> list[Planted]:
+    """Plants every fault in turn. report: called with progress messages. Raises RunError if this machine cannot build a lab."""
     require()
-    found = []
+    results = []
     for fault in FAULTS:
-        tell(f"planting {fault.name}")
-        found.append(planted(fault))
-    return found
+        report(f"planting {fault.name}")
+        results.append(planted(fault))
+    return results
 
 
 def planted(fault: PlantedFault, measure: Measure | None = None) -> Planted:
-    """Runs what the fault is planted in, with it and without, again where that does not tell them apart. Raises RunError."""
+    """Trains with and without the fault, again if the fault is not identified. Raises RunError."""
     runs = measure or measured
     predicted = predict(fault.scenario(), interval=False)
     for attempt in range(1, _ATTEMPTS + 1):
@@ -158,7 +158,7 @@ def planted(fault: PlantedFault, measure: Measure | None = None) -> Planted:
 
 
 def expected(fault: PlantedFault) -> str:
-    """The words by which reconcile names it."""
+    """The words by which reconcile names the fault."""
     begin = {"messages": "messages from and to {}", "compute": "compute of {} takes", "updates": "updates on {} take"}
     return begin[fault.kind].format(fault.who)
 
@@ -168,7 +168,7 @@ def _words(explanation: Explanation) -> Sequence[str]:
 
 
 def measured(fault: PlantedFault, with_fault: bool) -> Run:
-    """Trains in a lab, with the fault in it or without. Raises RunError where this machine cannot."""
+    """Trains in a lab with or without the fault. Raises RunError if this machine cannot build one."""
     scenario = fault.scenario(with_fault)
     with Netlab(lab_cluster(scenario)) as lab, ExitStack() as stack:
         hosts = lab.ranks_hosts(scenario)
@@ -181,17 +181,17 @@ def measured(fault: PlantedFault, with_fault: bool) -> Run:
 
 
 def _cores() -> tuple[int, int]:
-    """One for all ranks but one, and one for that. Raises RunError where there is no second."""
+    """A core for the busy rank's peers and one for that rank. Raises RunError if this process may use only one core."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
-        raise RunError("a busy core is planted beside one that is not, and this process may use one alone; allow it two")
+        raise RunError("a busy core needs an idle one next to it, and this process may use only one; allow it two")
     return usable[0], usable[-1]
 
 
 @contextmanager
 def spinning(core: int) -> Iterator[int]:
-    """A process, by its id, that keeps a core of this machine busy while the context lasts."""
-    # where the kernel shares cores among sessions first, one of its own has its part whoever else runs
+    """Keeps a core of this machine busy by a process within the context; yields its process id."""
+    # if the kernel divides cores among sessions first, a separate session gets a full share
     process = subprocess.Popen([sys.executable, "-S", "-c", _SPIN, str(core), str(os.getpid())], start_new_session=True)
     try:
         yield process.pid

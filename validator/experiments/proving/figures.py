@@ -1,4 +1,4 @@
-"""Figures: how far predictions were from what was measured, how many intervals held, and whether the best was the best."""
+"""Figures of the proof: errors of predictions, coverage of intervals, and whether the predicted best strategy was the best."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from scaleproof.validator.experiments.proving.cases import Compute
 from scaleproof.validator.record.provenance import NOTICED_LOAD
 
-# A predicted best that is so little slower than the measured best is as good.
+# A predicted best counts as right if it is slower than the measured best by at most this share.
 _AS_GOOD: Final = 0.03
-# A run is disturbed when this machine's host gave more than this share of the time in which there was work to others, or when
-# other work took more of the cores than runs are trusted with.
+# A run is disturbed if the virtual machine's host took more than this share of its busy time, or if other work used more of the
+# cores than NOTICED_LOAD.
 DISTURBED: Final = 0.05
 
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """One case as it came out. low_s, high_s: the 90 % interval of the prediction. taken: share of the working cores' time
-    that the machine's host took while it ran. foreign: share of the cores that other work of this machine took. measured_s:
-    None where measuring failed; failure then says why."""
+    """Outcome of a case. low_s, high_s: 90 % prediction interval. taken: share of the busy cores' time that the machine's host
+    took during the run. foreign: share of the cores used by other work. measured_s: None if measuring failed; failure then
+    gives the reason."""
 
     name: str
     group: str
@@ -44,7 +44,7 @@ class CaseOutcome:
 
     @property
     def disturbance(self) -> float:
-        """What others took, in units of what a run bears."""
+        """What others took, relative to what a run tolerates."""
         return max(self.taken / DISTURBED, self.foreign / NOTICED_LOAD)
 
     @property
@@ -57,22 +57,22 @@ class CaseOutcome:
 
 
 def figures(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
-    """Of paced and real cases apart, and of the groups: as plain data for JSON. undisturbed: of those cases alone whose runs
-    others did not disturb."""
-    quiet = [one for one in outcomes if not one.is_disturbed]
+    """Figures as data for JSON, separately for emulated and real compute, and for groups. undisturbed: only of undisturbed
+    runs."""
+    quiet = [outcome for outcome in outcomes if not outcome.is_disturbed]
     return _by_compute(outcomes) | {"ranking": ranking(outcomes), "undisturbed": _by_compute(quiet)}
 
 
 def _by_compute(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
     kinds: tuple[Compute, ...] = ("paced", "real")
-    return {kind: _errors([one for one in outcomes if one.compute == kind]) for kind in kinds}
+    return {kind: _errors([outcome for outcome in outcomes if outcome.compute == kind]) for kind in kinds}
 
 
 def _errors(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
-    """cases: that could be measured. median, p90: of absolute relative errors. coverage90: share of measured step times inside
-    their 90 % intervals. None without cases."""
-    errors = [abs(one.error) for one in outcomes if one.error is not None]
-    inside = [one.inside for one in outcomes if one.inside is not None]
+    """Errors of the measured cases. median, p90: of absolute relative errors. coverage90: share of measured step times in their
+    90 % intervals. None without cases."""
+    errors = [abs(outcome.error) for outcome in outcomes if outcome.error is not None]
+    inside = [outcome.inside for outcome in outcomes if outcome.inside is not None]
     if not errors:
         return {"cases": 0, "median": None, "p90": None, "coverage90": None}
     return {
@@ -84,28 +84,28 @@ def _errors(outcomes: Sequence[CaseOutcome]) -> dict[str, Any]:
 
 
 def ranking(outcomes: Sequence[CaseOutcome]) -> dict[str, int]:
-    """groups: of which at least two cases could be measured. best_right_or_within_3pct: those whose predicted best is the
-    measured best, or at most 3 % slower."""
+    """groups: number with at least two measured cases. best_right_or_within_3pct: number whose predicted best is the measured
+    best, or at most 3 % slower."""
     groups: dict[str, list[CaseOutcome]] = {}
-    for one in outcomes:
-        if one.measured_s is not None:
-            groups.setdefault(one.group, []).append(one)
-    told = [group for group in groups.values() if len(group) > 1]
-    return {"groups": len(told), "best_right_or_within_3pct": sum(map(_is_right, told))}
+    for outcome in outcomes:
+        if outcome.measured_s is not None:
+            groups.setdefault(outcome.group, []).append(outcome)
+    ranked = [group for group in groups.values() if len(group) > 1]
+    return {"groups": len(ranked), "best_right_or_within_3pct": sum(map(_is_right, ranked))}
 
 
 def _is_right(group: Sequence[CaseOutcome]) -> bool:
-    chosen = min(group, key=lambda one: one.predicted_s)
-    best_s = min(one.measured_s for one in group if one.measured_s is not None)
+    chosen = min(group, key=lambda outcome: outcome.predicted_s)
+    best_s = min(outcome.measured_s for outcome in group if outcome.measured_s is not None)
     assert chosen.measured_s is not None
     return chosen.measured_s <= best_s * (1 + _AS_GOOD)
 
 
 def by_family(outcomes: Sequence[CaseOutcome]) -> Mapping[str, tuple[int, float, float]]:
-    """Cases, median error with its sign and largest error of each family, the worst median first."""
-    found: dict[str, list[float]] = {}
-    for one in outcomes:
-        if one.error is not None:
-            found.setdefault(one.family, []).append(one.error)
-    rows = {name: (len(errors), float(np.median(errors)), max(errors, key=abs)) for name, errors in found.items()}
+    """Number of cases, signed median error and largest error of each family, largest median first."""
+    errors_of: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        if outcome.error is not None:
+            errors_of.setdefault(outcome.family, []).append(outcome.error)
+    rows = {name: (len(errors), float(np.median(errors)), max(errors, key=abs)) for name, errors in errors_of.items()}
     return dict(sorted(rows.items(), key=lambda item: -abs(item[1][1])))

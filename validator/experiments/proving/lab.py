@@ -1,4 +1,4 @@
-"""The lab that is proved: calibrated from probes alone at one rate of its links, described at any other."""
+"""The lab of the proof: calibrated from probes alone at one link rate, and described at any other."""
 
 from __future__ import annotations
 
@@ -19,62 +19,63 @@ from scaleproof.validator.calibration.cluster_file.writing import write
 from scaleproof.validator.calibration.plan import ProbePlan
 from scaleproof.validator.experiments.proving.cases import Compute
 
-# What is described, and how many of its hosts are probed; cases have up to twice as many.
+# Cluster that describes the lab, and the number of its hosts that are probed; cases have up to twice as many.
 _DESCRIPTION: Final = "netlab-200mbit"
 _PROBED_HOSTS: Final = 4
-# Whose layers are timed. Cases train models of other sizes.
+# Models whose layers are timed. Cases train models of other sizes.
 _MODELS: Final = ("gpt-mini", "mlp-mini")
 _FILE: Final = "calibrated.yaml"
-# Paced ranks take the time that they are told to, and wake up a little late.
+# Ranks with emulated compute take the given time, and wake up a little late.
 _PACED: Final = Interval(low="99 %", high="103 %")
 _BANDWIDTH: Final = "network.bandwidth"
 
 
 @dataclass(frozen=True)
 class CalibratedLab:
-    """nominal: as it is described. measured: as probes found it."""
+    """The described cluster and the one fitted to probes."""
 
     nominal: Cluster
     measured: Cluster
 
     def at(self, rate_Bps: float, compute: Compute) -> Cluster:
-        """With links of a nominal rate: what carries payload at a share of it does so at any; latencies are the software's.
+        """The cluster with links of another nominal rate: the ratio of payload to nominal rate stays the same, as do latencies,
+        which are those of the software.
 
-        Paced ranks take the time that the nominal device takes, so that their clusters have that one.
+        Ranks with emulated compute take the time of the nominal device, so their clusters have that device.
         """
         assert self.nominal.network is not None
         assert self.measured.network is not None
         faster = rate_Bps / self.nominal.network.bandwidth_Bps
         network = self.measured.network
-        # cases have labs of their own, with links that are all alike
+        # cases have labs of their own, whose links are all equal
         own = {"duplex": self.nominal.network.duplex, "unlike": self.nominal.network.unlike}
         network = network.model_copy(update={"bandwidth_Bps": network.bandwidth_Bps * faster, **own})
         measured = tuple(
-            one.model_copy(update={"bandwidth_Bps": one.bandwidth_Bps * faster} if one.nodes > 1 else {})
-            for one in self.measured.collectives.measured
+            collective.model_copy(update={"bandwidth_Bps": collective.bandwidth_Bps * faster} if collective.nodes > 1 else {})
+            for collective in self.measured.collectives.measured
         )
         collectives = self.measured.collectives.model_copy(update={"measured": measured, "library": "gloo"})
         changes: dict[str, Any] = {"network": network, "collectives": collectives, "nodes": self.nominal.nodes}
-        found = self._uncertainty(faster)
+        uncertainty = self._uncertainty(faster)
         if compute == "real":
-            return self.measured.model_copy(update=changes | {"uncertainty": found})
-        found.pop("optimizer", None)
-        return self.nominal.model_copy(update=changes | {"uncertainty": found | {"device": _PACED}})
+            return self.measured.model_copy(update=changes | {"uncertainty": uncertainty})
+        uncertainty.pop("optimizer", None)
+        return self.nominal.model_copy(update=changes | {"uncertainty": uncertainty | {"device": _PACED}})
 
     def _uncertainty(self, faster: float) -> dict[str, Interval]:
-        """What is measured in bytes per second is as uncertain at any rate."""
-        found = dict(self.measured.uncertainty)
-        if (given := found.get(_BANDWIDTH)) is not None:
+        """Intervals with the bandwidth's scaled: its relative uncertainty is the same at any rate."""
+        intervals = dict(self.measured.uncertainty)
+        if (given := intervals.get(_BANDWIDTH)) is not None:
             quantity = QUANTITIES[_BANDWIDTH]
             low, high = (quantity.format(quantity.parse(edge) * faster) for edge in (given.low, given.high))
-            found[_BANDWIDTH] = given.model_copy(update={"low": low, "high": high})
-        return found
+            intervals[_BANDWIDTH] = given.model_copy(update={"low": low, "high": high})
+        return intervals
 
 
-def calibrated(folder: Path | None, known: bool, budget_s: float, tell: Callable[[str], None]) -> CalibratedLab:
-    """Probes a lab for `budget_s` seconds. folder: where its cluster file is kept. known: whether to take that which is there.
+def calibrated(folder: Path | None, known: bool, budget_s: float, report: Callable[[str], None]) -> CalibratedLab:
+    """Probes a lab for `budget_s` seconds. folder: for its cluster file. known: whether to use a file that is already there.
 
-    Raises RunError where this machine cannot build a lab.
+    Raises RunError if this machine cannot build a lab.
     """
     nominal = load_cluster(catalog.find_part("cluster", _DESCRIPTION, Path()))
     path = folder / _FILE if folder else None
@@ -82,8 +83,8 @@ def calibrated(folder: Path | None, known: bool, budget_s: float, tell: Callable
         return CalibratedLab(nominal, load_cluster(path))
     models = [load_model(catalog.find_part("model", name, Path())) for name in _MODELS]
     plan = ProbePlan([model for model in models if isinstance(model, Gpt | Mlp)], budget_s=budget_s)
-    found = calibrate(plan, "netlab", description(_DESCRIPTION), _PROBED_HOSTS, progress=nullcontext(tell))
-    assert found is not None, "a lab's ranks are started here"
+    result = calibrate(plan, "netlab", description(_DESCRIPTION), _PROBED_HOSTS, progress=nullcontext(report))
+    assert result is not None, "a lab's ranks are started here"
     if path is not None:
-        write(found.cluster, path, found.points)
-    return CalibratedLab(nominal, Cluster.model_validate(found.cluster))
+        write(result.cluster, path, result.points)
+    return CalibratedLab(nominal, Cluster.model_validate(result.cluster))

@@ -1,4 +1,4 @@
-"""prove: predicts and measures cases that nothing was calibrated on, one after the other, and keeps what came of each."""
+"""Proof of the predictor: predicts and measures cases on which nothing was calibrated, and saves each outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaleproof.validator.record.provenance import NOTICED_LOAD, load_of
 
 OUTCOMES_FILE: Final = "outcomes.jsonl"
 _TIMEOUT_S: Final = 60.0
-# Whether the machine is quiet is seen while a core works for so long, and looked at again after a pause.
+# Seconds for which a core works to see whether the machine is quiet, and the pause before the next look.
 _LOOK_S: Final = 0.2
 _PAUSE_S: Final = 2.0
 
@@ -42,13 +42,13 @@ def prove(
     cases: Iterable[ProvingCase],
     known: Mapping[str, CaseOutcome],
     measure_case: Measure,
-    tell: Callable[[CaseOutcome], None],
+    report: Callable[[CaseOutcome], None],
     patience_s: float = 0.0,
 ) -> list[CaseOutcome]:
-    """The outcomes of all cases. known: of those that need not be measured again. tell: is called with each that is.
+    """Outcomes of all cases. known: outcomes that need not be measured again. report: called with each measured outcome.
 
-    Cases whose runs others disturbed are measured again, each in its turn and when the machine is quiet, for `patience_s`
-    seconds in all; of a case's runs the least disturbed counts: what is proved is the forecast, not the neighbours.
+    Cases whose runs were disturbed are measured again, in turn and when the machine is quiet, for `patience_s` seconds in
+    total; the least disturbed run of a case counts, because predictions are tested, not the machine's other load.
     """
     outcomes: list[CaseOutcome] = []
     drawn: list[ProvingCase] = []
@@ -56,7 +56,7 @@ def prove(
         outcome = known.get(case.scenario.name)
         if outcome is None or outcome.predicted_s != case.predicted.step_time_s:
             outcome = _outcome(case, measure_case)
-            tell(outcome)
+            report(outcome)
         drawn.append(case)
         outcomes.append(outcome)
     until_s = time.monotonic() + patience_s
@@ -64,12 +64,12 @@ def prove(
         again = _outcome(drawn[number], measure_case)
         if again.measured_s is not None and again.disturbance < outcomes[number].disturbance:
             outcomes[number] = again
-            tell(again)
+            report(again)
     return outcomes
 
 
 def _disturbed(outcomes: Sequence[CaseOutcome], until_s: float) -> Iterator[int]:
-    """Numbers of cases to measure again, each once the machine is quiet, over and over until none is left or time is up."""
+    """Indices of the cases to measure again, each yielded when the machine is quiet, until none is left or time is up."""
     while disturbed := [number for number, outcome in enumerate(outcomes) if outcome.is_disturbed]:
         for number in disturbed:
             while time.monotonic() < until_s and not _is_quiet():
@@ -80,7 +80,7 @@ def _disturbed(outcomes: Sequence[CaseOutcome], until_s: float) -> Iterator[int]
 
 
 def _is_quiet() -> bool:
-    """Whether this machine's host leaves a core that works its time, and no others work on it."""
+    """Whether the virtual machine's host and other processes leave the cores to a process that works."""
     meanwhile, end_s = Processors(), time.monotonic() + _LOOK_S
     while time.monotonic() < end_s:
         pass
@@ -90,7 +90,7 @@ def _is_quiet() -> bool:
 def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
     predicted = case.predicted
     low_s, high_s = predicted.prediction_interval_s or (predicted.step_time_s,) * 2
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": case.scenario.name,
         "group": case.group,
         "family": case.family,
@@ -104,29 +104,29 @@ def _outcome(case: ProvingCase, measure_case: Measure) -> CaseOutcome:
     try:
         run = measure_case(case)
     except RunError as error:
-        return CaseOutcome(**told, measured_s=None, failure=str(error))
-    return CaseOutcome(**told, measured_s=run.step_time_s, taken=meanwhile.taken(), foreign=load_of(run.provenance))
+        return CaseOutcome(**facts, measured_s=None, failure=str(error))
+    return CaseOutcome(**facts, measured_s=run.step_time_s, taken=meanwhile.taken(), foreign=load_of(run.provenance))
 
 
 def write(outcomes: Sequence[CaseOutcome], folder: Path) -> None:
-    """Writes what came of the cases so far, a line each."""
+    """Writes the outcomes so far, a line each."""
     text = "".join(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
     write_aside(folder / OUTCOMES_FILE, text.encode())
 
 
 def read(folder: Path) -> dict[str, CaseOutcome]:
-    """What came of cases in an earlier run, by name; nothing where there was none. Raises InputError."""
+    """Outcomes of an earlier run's measured cases, by name; empty without one. Raises InputError."""
     path = folder / OUTCOMES_FILE
     if not path.exists():
         return {}
     names = {field.name for field in fields(CaseOutcome)}
-    found: dict[str, CaseOutcome] = {}
+    outcomes: dict[str, CaseOutcome] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row: dict[str, Any] = json.loads(line)
             outcome = CaseOutcome(**{name: value for name, value in row.items() if name in names})
         except (ValueError, TypeError, AttributeError):
-            raise InputError(f"{path}:{number}: no outcome of a case; remove the file, or give another --out") from None
+            raise InputError(f"{path}:{number}: not an outcome of a case; remove the file, or give another --out") from None
         if outcome.measured_s is not None:
-            found[outcome.name] = outcome
-    return found
+            outcomes[outcome.name] = outcome
+    return outcomes

@@ -25,9 +25,12 @@ POINTS = [
 def test_each_probe_is_told_in_its_unit() -> None:
     told = asides(POINTS)
     assert tuple(told) == NAMES
-    slower = "matrix products take 1.20 times as long beside an all_reduce, which takes 3.00 times as long beside them"
-    assert told["overlap"] == slower
-    assert told["update"] == "a parameter by sgd of 4 gradients 2 ns"  # of the largest alone
+    products, sums = (
+        "matrix products take 1.20 times as long while an all-reduce runs",
+        "the all-reduce takes 3.00 times as long",
+    )
+    assert told["overlap"] == f"{products}, {sums}"
+    assert told["update"] == "sgd of 4 gradients 2 ns per parameter"  # of the largest alone
     assert told["loading"] == "8 samples (gpt, random) 3.00 ms"
 
 
@@ -39,11 +42,11 @@ def test_what_did_not_run_or_failed_is_not_told(name: str) -> None:
 
 def test_the_table_prints_them_from_the_file() -> None:
     cluster = {"node": {}, "device": {"peak": {"fp32": "1 GFLOP/s"}}, "provenance": asides(POINTS)}
-    assert "  update: a parameter by sgd of 4 gradients 2 ns" in table(cluster).splitlines()
+    assert "  update: sgd of 4 gradients 2 ns per parameter" in table(cluster).splitlines()
 
 
 def test_updates_are_told_of_a_size_that_all_have_in_one_order() -> None:
     sgd = [_point("update", "sgd of 1 gradient", size, size * 1e-9, workers=1) for size in (1000, 1e6)]
     adam = [_point("update", "adam of 1 gradient", 1000, 4e-6, workers=1)]
-    told = "a parameter by adam of 1 gradient 4 ns, by sgd of 1 gradient 1 ns"
+    told = "adam of 1 gradient 4 ns, sgd of 1 gradient 1 ns per parameter"
     assert asides([*sgd, *adam])["update"] == asides([*adam, *sgd])["update"] == told

@@ -35,7 +35,7 @@ def test_predictions_take_what_was_measured() -> None:
 def test_a_group_with_too_few_sizes_is_left_out_and_told() -> None:
     section = measured([*sums(4, 4, 1e-3, 30e6), *sums(2, 2, 1e-3, 30e6)[:2]])
     assert [one["ranks"] for one in section.fields["measured"]] == [4]
-    (line,) = section.told
+    (line,) = section.notes
     assert "all_reduce over 2 ranks on 2 nodes: 2 sizes are too few to fit; give 3" in line
 
 

@@ -31,7 +31,7 @@ def test_the_network_is_what_messages_took() -> None:
     assert parse_Bps(section.fields["bandwidth"]) == pytest.approx(BANDWIDTH_BPS, rel=0.02)
     assert parse_time_s(section.fields["latency"]) == pytest.approx(LATENCY_S, rel=0.03)
     assert section.fields["cores_busy"] == 0.8
-    assert not section.told
+    assert not section.notes
     for name, value in (("network.bandwidth", BANDWIDTH_BPS), ("network.latency", LATENCY_S)):
         found = section.intervals[name]
         parse = parse_Bps if name.endswith("width") else parse_time_s
@@ -56,12 +56,12 @@ def test_a_slow_host_is_named_and_left_out_of_the_others_rate() -> None:
     (unlike,) = section.fields["unlike"]
     assert unlike["at"] == [3]
     assert parse_Bps(unlike["bandwidth"]) == pytest.approx(BANDWIDTH_BPS / 2, rel=0.03)
-    assert any("host 3" in line for line in section.told)
+    assert any("host 3" in line for line in section.notes)
 
 
 def test_one_slow_link_is_named_by_its_hosts() -> None:
     section = between(sends(all_pairs(4), rate=lambda *pair: BANDWIDTH_BPS * (0.6 if pair == (0, 2) else 1)))
-    assert any("host 0 ↔ host 2 runs at 60 % of the others" in line for line in section.told)
+    assert any("host 0 ↔ host 2 runs at 60 % of the others" in line for line in section.notes)
     assert section.fields["unlike"] == []
 
 

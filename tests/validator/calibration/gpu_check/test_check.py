@@ -21,7 +21,7 @@ from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults
 from scaleproof.validator.calibration.gpu_check.families import families
 from tests.validator.calibration.gpu_check.test_cluster import facts
 
-DRY = "dry run on the CPU, numbers without meaning"
+DRY = "dry run on the CPU, numbers are meaningless"
 SCENARIO = """\
 model: {kind: mlp, layers: 2, inputs: 8, hidden: 8, outputs: 4}
 cluster: cpu-2core
@@ -109,9 +109,7 @@ def test_ranks_that_share_train_what_one_process_trains_and_promise_nothing_else
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_only_a_dry_run_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        "no GPU that torch can use; run this on a machine with one, or a dry run with --dry-run\n"
-    )
+    assert capsys.readouterr().err == ("torch finds no GPU; run this on a machine with one, or a dry run with --dry-run\n")
 
 
 def test_nothing_begins_once_time_is_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from scaleproof.validator.calibration.gpu_check import sizes, training
 from scaleproof.validator.calibration.gpu_check.cluster import ProbeResults, describe, shipped
 from scaleproof.validator.calibration.gpu_check.families import ALONE, RANKS, SAMPLES, families
 from scaleproof.validator.calibration.gpu_check.probing import model_of
-from scaleproof.validator.calibration.gpu_check.training import Forecasts
+from scaleproof.validator.calibration.gpu_check.training import PredictionErrors
 from scaleproof.validator.launch.preflight.checks import check_trainable
 from tests.validator.calibration.gpu_check.test_cluster import facts
 
@@ -72,9 +72,9 @@ def test_samples_of_other_steps_do_not_count_as_a_steps_memory() -> None:
 
 
 def test_forecasts_say_how_far_off_they_are() -> None:
-    text = str(Forecasts(0.1, 0.11, 0.15, 2**30, 2**30))
+    text = str(PredictionErrors(0.1, 0.11, 0.15, 2**30, 2**30))
     assert text == "measured 100 ms, predicted 110 ms (+10.0%), uncalibrated 150 ms (+50.0%); memory 1.00 GiB, predicted +0.0%"
-    assert "uncalibrated" not in str(Forecasts(0.1, 0.11, None, 2**30, None))
+    assert "uncalibrated" not in str(PredictionErrors(0.1, 0.11, None, 2**30, None))
 
 
 def test_devices_ship_with_forecasts_of_their_own() -> None:

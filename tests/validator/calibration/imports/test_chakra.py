@@ -97,13 +97,13 @@ def test_without_durations_sizes_are_told_and_times_are_not(tmp_path: Path) -> N
     trace, notes = _read(tmp_path, _messages([_collective(1, ALL_REDUCE, 4096, 0, 0)]))
     assert not _collectives(trace)
     assert "no node has a duration" in notes.lines()[0]
-    assert steps.calls([trace]) == [("all_reduce", "4", "4.00 KiB", "1", "not told")]
+    assert steps.calls([trace]) == [("all_reduce", "4", "4.00 KiB", "1", "unknown")]
 
 
 def test_without_starts_nodes_follow_one_another(tmp_path: Path) -> None:
     nodes = [_node(1, "gemm", COMPUTE, 0, 300), _collective(2, ALL_REDUCE, 4096, 0, 200)]
     trace, notes = _read(tmp_path, _messages(nodes))
-    assert "taken one after another" in notes.lines()[0]
+    assert "assumed to run in sequence" in notes.lines()[0]
     (times,) = steps.step_times(trace, 0)
     assert (times.time_s, times.both_s) == (pytest.approx(500e-6), pytest.approx(0.0))
 

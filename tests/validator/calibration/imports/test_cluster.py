@@ -106,13 +106,13 @@ def test_a_base_of_other_machines_is_told(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", TWO, 30e-6, 200e9))
     _written(tmp_path, found, base="dgx1")
     lines = found.notes.lines()
-    assert any("measured on NVIDIA H100 80GB HBM3, and dgx1 has P100" in line for line in lines)
-    assert any("measured on 2 nodes, and dgx1 has 1" in line for line in lines)
+    assert any("measured on NVIDIA H100 80GB HBM3, but dgx1 has P100" in line for line in lines)
+    assert any("measured on 2 nodes, but dgx1 has 1" in line for line in lines)
 
 
 def test_a_gpu_that_does_not_ship_needs_a_base(tmp_path: Path) -> None:
     log = nccl_log("all_reduce", NODE, 30e-6, 200e9, gpu="GPU of tomorrow")
-    with pytest.raises(InputError, match="'GPU of tomorrow' is no device that ships; give --cluster"):
+    with pytest.raises(InputError, match="'GPU of tomorrow' is not a shipped device; give --cluster"):
         _written(tmp_path, _found(tmp_path, log))
 
 
@@ -126,14 +126,14 @@ def test_few_sizes_are_used_and_told(tmp_path: Path) -> None:
 def test_sizes_that_show_no_bandwidth_are_left_out_and_told(tmp_path: Path) -> None:
     found = _found(tmp_path, nccl_log("all_reduce", NODE, 30e-6, 200e9, sizes=[8, 64, 512, 1024]))
     assert not cluster.measured_collectives(found.points, found.notes)
-    assert "latency alone counts, so that no bandwidth shows" in found.notes.lines()[-1]
+    assert "times are all latency, so the bandwidth is unknown" in found.notes.lines()[-1]
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.floats(5e-6, 1e-4), st.floats(1e9, 5e11), st.integers(0, 5))
 def test_lines_are_found_whatever_their_slope(latency_s: float, Bps: float, first: int) -> None:
     medians = [(float(2**i), latency_s + 2**i / Bps) for i in range(3 + first, 34)]
-    chosen = cluster.telling(medians)
+    chosen = cluster.informative(medians)
     assert len(chosen) >= 3
     assert chosen == sorted(set(chosen))
     # the ends stay

@@ -74,7 +74,7 @@ def test_a_trace_becomes_a_scenario_that_takes_as_long(
     made = tmp_path / "made.yaml"
     assert _run("kineto", *traces, "--out", made, "--model", "mlp-mini", "--samples", "16") == 0
     told = capsys.readouterr()
-    assert "waited for" in told.out
+    assert "exposed" in told.out
     assert "precision: bf16" in told.err
     assert load_cluster(made).collectives.measured[0].op == "all_reduce"
     scenario = load(tmp_path / "made.scenario.yaml")

@@ -56,7 +56,7 @@ def test_older_releases_have_other_columns(tmp_path: Path) -> None:
     assert [point.what for point in found.points] == ["all_gather"] * 3
     assert found.points[0].seconds == pytest.approx([113.9e-6, 112.0e-6])
     assert [line.partition("old.log:")[2] for line in found.notes.lines()] == [
-        "16: 2 results were wrong; their times are used, look into the cause"
+        "16: 2 results were wrong; their times are used, find the cause"
     ]
 
 
@@ -68,7 +68,7 @@ def test_new_columns_are_told_and_the_known_ones_used(tmp_path: Path) -> None:
     ]
     found = nccl_tests.read([_log(tmp_path, "\n".join(lines))])
     assert len(found.points) == len(SIZES)
-    assert "columns that are not known: jitter; the others are used" in found.notes.lines()[0]
+    assert "unknown columns: jitter; the others are used" in found.notes.lines()[0]
 
 
 def test_lines_that_cannot_be_read_are_told_with_their_number(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_lines_that_cannot_be_read_are_told_with_their_number(tmp_path: Path) ->
     assert len(found.points) == 3
     assert found.notes.lines() == [
         f"{path}:{first + 1}: 7 columns where this table has 13; line left out",
-        f"{path}:{first + 2}: 'sharks' is no type of nccl-tests; line left out",
-        f"{path}: ends without 'Avg bus bandwidth', as if cut off; the lines that stand there are used",
+        f"{path}:{first + 2}: 'sharks' is not a type of nccl-tests; line left out",
+        f"{path}: ends without 'Avg bus bandwidth', as if cut off; the lines before are used",
     ]
 
 
@@ -91,7 +91,7 @@ def test_lines_that_cannot_be_read_are_told_with_their_number(tmp_path: Path) ->
     [
         ("all_reduce", "# Collective", None),
         ("reduce_scatter", "# Collective", None),
-        ("all_gather", "# Collective", "which collective is this?"),
+        ("all_gather", "# Collective", "unknown collective"),
         ("all_reduce", "#  Rank", "no '# Rank' lines"),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_collective_that_nothing_names_shows_in_its_rates(op: Op, cut: str, wh
 
 def test_tests_without_a_collective_of_ours_are_left_out(tmp_path: Path) -> None:
     text = nccl_log("all_gather", NODE, 1e-5, 1e11).replace("all_gather_perf", "hypercube_perf")
-    with pytest.raises(InputError, match="which collective"):
+    with pytest.raises(InputError, match="unknown collective"):
         nccl_tests.read([_log(tmp_path, text)])
 
 
@@ -116,7 +116,7 @@ def test_a_table_without_a_column_of_times_is_told(tmp_path: Path) -> None:
     text = nccl_log("all_reduce", NODE, 1e-5, 1e11)
     found = nccl_tests.read([_log(tmp_path, text.replace("time", "span"))])
     assert len(found.points) == len(SIZES)
-    assert "no column is called 'time'; columns are taken to stand where nccl-tests has them" in found.notes.lines()[0]
+    assert "no column is called 'time'; nccl-tests' usual columns are assumed" in found.notes.lines()[0]
 
 
 def test_of_two_times_the_one_above_zero_is_used(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_of_two_times_the_one_above_zero_is_used(tmp_path: Path) -> None:
     path = _log(tmp_path, "\n".join(lines))
     found = nccl_tests.read([path])
     assert len(found.points[0].seconds) == 1
-    assert f"{path}:{first + 1}: a time that is not above zero; the line's other one is used" in found.notes.lines()
+    assert f"{path}:{first + 1}: one of two times is not above zero; the other is used" in found.notes.lines()
 
 
 @pytest.mark.parametrize("text", ["", "osu_allreduce\n# Size  Latency(us)\n8   12.1\n16  12.5\n", "hello\n" * 100])
@@ -137,7 +137,7 @@ def test_a_log_of_another_tool_is_refused_in_one_line(text: str, tmp_path: Path)
         nccl_tests.read([path])
     assert (
         str(error.value)
-        == f"{path}: no time of a collective stands in it; expected a log of nccl-tests, such as all_reduce_perf prints"
+        == f"{path}: no time of a collective found; expected a log of nccl-tests, such as all_reduce_perf prints"
     )
 
 

@@ -80,7 +80,7 @@ def test_bridges_between_some_gpus_do_not_join_all(tmp_path: Path) -> None:
     kinds = [["X" if a == b else "NV12" if a // 2 == b // 2 else "SYS" for b in range(4)] for a in range(4)]
     found, matrix = topo.read(_matrix(tmp_path, kinds), "NVIDIA H100 NVL")
     assert topo.node(matrix, found)["link"]["bandwidth"] == "63 GB/s"
-    assert any("NVLink joins GPU0–GPU1, GPU2–GPU3 but not all" in line for line in found.notes.lines())
+    assert any("NVLink connects GPU0–GPU1, GPU2–GPU3 but not all" in line for line in found.notes.lines())
 
 
 def test_uneven_links_are_given_one_by_one(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_uneven_links_are_given_one_by_one(tmp_path: Path) -> None:
 
 
 def test_without_a_gpus_name_it_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not tell the GPU, and so no speed of its links; give --gpu"):
+    with pytest.raises(InputError, match="does not name the GPU; give --gpu"):
         _node(_matrix(tmp_path, _all("NV18", 8)))
-    with pytest.raises(InputError, match="'GPU of tomorrow' is not known"):
+    with pytest.raises(InputError, match="'GPU of tomorrow' is unknown"):
         _node(_matrix(tmp_path, _all("NV18", 8)), "GPU of tomorrow")
 
 
@@ -114,7 +114,7 @@ def test_a_class_that_is_not_known_is_told_with_its_line(tmp_path: Path) -> None
     path.write_text(path.read_text().replace("NV18\tX", "WARP\tX", 1))
     found, matrix = topo.read(path, "h100-80gb-sxm")
     assert set(matrix.pairs().values()) == {"NV18"}
-    assert found.notes.lines() == [f"{path}:3: WARP for GPU0 in place of a class of link; what its column tells is used"]
+    assert found.notes.lines() == [f"{path}:3: WARP for GPU0 in place of a class of link; its column is used instead"]
 
 
 @pytest.mark.parametrize("text", ["", "GPU[0] : (Topology) Numa Node: 0\n", "\tGPU0\tGPU1\n"])

@@ -103,9 +103,9 @@ def test_settings_are_of_batches_workers_and_bounds(problem: Scenario) -> None:
 
 
 def test_what_cannot_be_learned_is_refused(make_scenario: MakeScenario, problem: Scenario) -> None:
-    with pytest.raises(InputError, match="random data has nothing to learn"):
+    with pytest.raises(InputError, match="nothing can be learned from random data"):
         check(make_scenario(SERVERS))
-    with pytest.raises(InputError, match="waiting in place of computing"):
+    with pytest.raises(InputError, match="learned from emulated compute"):
         check(problem.model_copy(update={"compute": "paced"}))
     with pytest.raises(InputError, match="give a scenario whose strategy is parameter_server"):
         settings(make_scenario({"kind": "data_parallel", "workers": 2}), [4], [], [])
@@ -176,7 +176,7 @@ def test_trials_are_kept_and_gone_on_with(problem: Scenario, tmp_path: Path) -> 
     assert again.trials == record.trials
     assert again.has(Setting("asynchronous", 2, 8), 0.3, 0)
     assert not again.has(Setting("asynchronous", 2, 8), 0.3, 1)
-    with pytest.raises(InputError, match="holds trials already"):
+    with pytest.raises(InputError, match="contains trials already"):
         Record.opened(tmp_path / "out", problem, 2.0, "local", resume=False)
     with pytest.raises(InputError, match="another scenario, target or place"):
         Record.opened(tmp_path / "out", problem, 1.9, "local", resume=True)
@@ -277,7 +277,7 @@ def test_what_was_trained_before_an_interruption_is_kept(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--target", "2", "--set", "training.data=null"], "random data has nothing to learn"),
+        (["--target", "2", "--set", "training.data=null"], "nothing can be learned from random data"),
         (["--target", "2", "--resume"], "name it by --out DIR"),
         (["--target", "2", "--batches", "5"], "do not divide 5 samples"),
         (["--target", "2", "--workers", "5000"], "devices"),

@@ -50,7 +50,7 @@ def run_of(job: Job, kill: Kill | None) -> list[LoggedEvent]:
 
 
 def measure_here(scenario: Scenario, _: Any, watch: MeasureOptions, __: str) -> Run:
-    """Steps as they are predicted; two in the middle are told of."""
+    """Steps as they are predicted; two in the middle are reported."""
     half = scenario.steps // 2
     assert watch.progress is not None
     for step in (half, half + 1):
@@ -107,7 +107,7 @@ def test_a_killed_rank_costs_what_its_run_says(lab: MadeLab, tmp_path: Path) -> 
     ]
     assert rows_of(node)["step after"].predicted_s != rows["step after"].predicted_s, "two ranks share the samples"
     assert not node.right
-    assert node.state == "off by 0.5 from one process that trains alike, which is wrong"
+    assert node.state == "off by 0.5 from equivalent training in one process, which is wrong"
 
 
 def test_a_killed_server_has_no_rendezvous(lab: MadeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

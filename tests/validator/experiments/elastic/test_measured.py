@@ -55,21 +55,21 @@ def test_an_undisturbed_run_tells_what_its_pieces_take() -> None:
 
 
 def test_a_run_that_was_over_before_the_kill_is_told() -> None:
-    with pytest.raises(RunError, match="over before anything was killed; give it more steps"):
+    with pytest.raises(RunError, match="the run ended before anything was killed; give it more steps"):
         measured.loss(Timeline(JOB, 0.5, 0.1).undisturbed())
 
 
 def test_ranks_that_never_went_on_are_told() -> None:
     events = Timeline(JOB, 0.5, 0.1).disturbed(KILL, LOSS, 0.5)
     killed_s = next(event.at_s for event in events if event.what == "killed")
-    with pytest.raises(RunError, match="no rank went on"):
+    with pytest.raises(RunError, match="no rank continued"):
         measured.loss([event for event in events if event.at_s <= killed_s])
 
 
 def test_a_second_failure_is_told() -> None:
     events = Timeline(JOB, 0.5, 0.1).disturbed(KILL, LOSS, 0.5)
     again = replace(events[-1], what="ready", at_s=events[-1].at_s + 1)
-    with pytest.raises(RunError, match="more often than one was killed"):
+    with pytest.raises(RunError, match="more ranks were restarted than killed"):
         measured.loss([*events, again])
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from scaleproof.validator.experiments.elastic.measured import Loss
 from scaleproof.validator.experiments.elastic.outcome import FaultOutcome, TimeComparison, loss_rows, text
-from scaleproof.validator.experiments.elastic.predicted import Forecast
+from scaleproof.validator.experiments.elastic.predicted import FaultForecast
 
 DRAWS = np.linspace(1.0, 3.0, 1001)
-FORECAST = Forecast(DRAWS, DRAWS, DRAWS, DRAWS)
+FORECAST = FaultForecast(DRAWS, DRAWS, DRAWS, DRAWS)
 ROWS = (TimeComparison("detection", 2.0, 1.6, 1.1, 2.9), TimeComparison("step", 0.5, 0.4))
 OUTCOME = FaultOutcome("a rank killed", "in the middle", ROWS, "the same", True)
 

@@ -55,7 +55,7 @@ def test_servers_go_on_from_the_last_step_that_all_have_saved(tmp_path: Path) ->
 
 def test_what_cannot_be_restored_is_refused(tmp_path: Path) -> None:
     refused = {
-        "{kind: pipeline, stages: 2, schedule: gpipe}": "a pipeline like this is not restored",
+        "{kind: pipeline, stages: 2, schedule: gpipe}": "this pipeline cannot be restored",
         "{kind: parameter_server, workers: 2, servers: 1, mode: asynchronous}": "without backups",
         "{kind: parameter_server, workers: 2, servers: 1, overlap: true}": "overlap",
         "{kind: data_parallel, workers: 2, compression: {kind: fp16}}": "without ZeRO and compression",

@@ -59,5 +59,5 @@ def test_a_seed_draws_the_same_again(cases: list[ProvingCase]) -> None:
 
 def test_where_nothing_suits_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases_module, "_ATTEMPTS", 3)
-    with pytest.raises(InputError, match="no strategies communicate enough to be scored; give another --seed"):
+    with pytest.raises(InputError, match="no drawn strategies communicate enough to be scored; give another --seed"):
         list(Draw(1, {"paced": 1}, 2, 0.0, _at).cases())

@@ -131,7 +131,7 @@ def test_what_is_kept_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / prove.OUTCOMES_FILE).write_text('{"name": 3}\n')
-    with pytest.raises(InputError, match=r"outcomes.jsonl:1: no outcome of a case; remove the file, or give another --out"):
+    with pytest.raises(InputError, match=r"outcomes.jsonl:1: not an outcome of a case; remove the file, or give another --out"):
         prove.read(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Which curve: the simplest whose error on sizes that it was not fitted to is as good as the best's, within noise."""
+"""Choice of a curve's model: the simplest whose error on held-out sizes equals that of the best within noise."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LOGGP: Final = "loggp"
 PIECEWISE: Final = "piecewise"
 MODELS: Final = (ALPHA_BETA, LOGGP, PIECEWISE)
 
-# A protocol has as many sizes at least: its wait and its rate would go through any two.
+# Fewest sizes of a protocol: its wait and its rate would fit any two exactly.
 _SIZES_OF_PROTOCOL: Final = 3
 _MOST_PROTOCOLS: Final = 3
-# So many places for a break are tried at most, evenly over the sizes.
+# At most this many positions of a break are tried, evenly over the sizes.
 _MOST_PLACES: Final = 10
-# A relative error counts as 1 at most: how far beyond says nothing more.
+# A relative error counts as 1 at most.
 _LARGEST_ERROR: Final = 1.0
-# Better by less is no reason for a model with more coefficients.
+# A smaller gain in error does not justify a model with more coefficients.
 _WORTHWHILE: Final = 0.005
 _STEPS: Final = 8
 _EQUAL: Final = 1e-3
@@ -34,7 +34,7 @@ _EQUAL: Final = 1e-3
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model with the best of its shapes for all sizes, and its relative error on each size when that was left out."""
+    """A model with the best of its shapes for all sizes, and its relative error on each size when that size was held out."""
 
     model: str
     shape: Shape
@@ -46,13 +46,13 @@ class Candidate:
 
 
 def choose(rows: MeasuredRows, models: Collection[str], what: str) -> tuple[Candidate, Mapping[str, float]]:
-    """The model to use, and the held-out error of each (for piecewise, of the better number of protocols).
+    """The model to use, and the held-out error of each model (for piecewise, of the better number of protocols).
 
-    Raises InputError where the rows can tell of none of the models.
+    Raises InputError if the rows do not suffice for any of the models.
     """
     candidates = [_judged(model, shapes, rows) for model, shapes in _families(rows, models)]
     if not candidates:
-        raise InputError(f"{what}: too little to fit {' or '.join(models)} to; allow {ALPHA_BETA}")
+        raise InputError(f"{what}: too few sizes to fit {' or '.join(models)}; allow {ALPHA_BETA}")
     best = min(candidates, key=lambda c: c.error)
     chosen = next(candidate for candidate in candidates if _is_as_good(candidate, best))
     errors: dict[str, float] = {}
@@ -62,15 +62,15 @@ def choose(rows: MeasuredRows, models: Collection[str], what: str) -> tuple[Cand
 
 
 def _is_as_good(candidate: Candidate, best: Candidate) -> bool:
-    """By the rule of one standard error (Breiman et al., "Classification and Regression Trees", 1984), that of the difference:
-    a size that no model foretells says nothing for either."""
+    """Whether the candidate's error exceeds the best one's by at most one standard error (Breiman et al., "Classification and
+    Regression Trees", 1984), that of the difference: a size that no model predicts then favours neither."""
     worse = candidate.errors - best.errors
     noise = float(worse.std(ddof=1)) / math.sqrt(len(worse))
     return float(worse.mean()) <= max(noise, _WORTHWHILE)
 
 
 def _families(rows: MeasuredRows, models: Collection[str]) -> Iterator[tuple[str, Sequence[Shape]]]:
-    """Models that these rows can tell anything about, simplest first, with the shapes that each may have."""
+    """Models for which the rows suffice, simplest first, each with its possible shapes."""
     overhead = bool(rows.streamed.any())
     if ALPHA_BETA in models:
         yield ALPHA_BETA, [Shape()]
@@ -83,7 +83,7 @@ def _families(rows: MeasuredRows, models: Collection[str]) -> Iterator[tuple[str
 
 
 def _breaks(rows: MeasuredRows, protocols: int) -> Iterator[tuple[float, ...]]:
-    """Every way to divide the sizes of messages into so many ranges."""
+    """Every division of the message sizes into `protocols` ranges, as their breaks."""
     sizes = np.unique(rows.sizes[~rows.streamed])
     last = np.arange(_SIZES_OF_PROTOCOL - 1, len(sizes) - _SIZES_OF_PROTOCOL)
     if len(last) > _MOST_PLACES:
@@ -94,13 +94,13 @@ def _breaks(rows: MeasuredRows, protocols: int) -> Iterator[tuple[float, ...]]:
 
 
 def _judged(model: str, shapes: Sequence[Shape], rows: MeasuredRows) -> Candidate:
-    """Leaves one size out after the other; the rest choose among the shapes what predicts that size."""
+    """The model's best shape, and its error on each size when the shape is chosen and fitted without that size."""
     sizes = np.unique(rows.sizes)
     left_out = rows.sizes == sizes[:, None]
     weights = np.vstack([np.ones(len(rows.sizes)), ~left_out])
     errors = np.stack([_errors(shape, rows, weights) for shape in shapes])
     costs = (losses(errors) * weights).sum(-1)
-    # without the size between them two breaks say the same: the first of equals, whatever the rounding
+    # without the size between them, two breaks are equivalent: take the first of equals, whatever the rounding
     best = (costs <= costs.min(0) * (1 + _EQUAL) + _EQUAL**2).argmax(0)
     held_out = np.minimum(np.abs(errors[best[1:], np.arange(1, len(best))]), _LARGEST_ERROR)
     return Candidate(model, shapes[best[0]], (held_out * left_out).sum(1) / left_out.sum(1))

@@ -1,4 +1,4 @@
-"""Curves through measured times by size: latency, seconds per byte and overhead, how sure each is, and what fits none."""
+"""Curves through measured times by size: latency, seconds per byte and overhead, with intervals and outliers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Samples = Sequence[Sequence[float]]
 Bounds = tuple[float, float]
 
 _FEWEST_SIZES: Final = 3
-# What is left out of account: further off than noise explains, and at most so large a part of the points.
-_ODD_DEVIATIONS: Final = 5.0
-_ODD_ERROR: Final = 0.10
-_ODD_SHARE: Final = 0.25
+# Outliers are further off than noise explains; at most this share of the points is left out.
+_OUTLIER_DEVIATIONS: Final = 5.0
+_OUTLIER_ERROR: Final = 0.10
+_OUTLIER_SHARE: Final = 0.25
 _RESAMPLES: Final = 200
 _STEPS: Final = 3
 _SEED: Final = 7
@@ -32,7 +32,7 @@ _NEARLY_NOTHING: Final = 1e-3
 
 @dataclass(frozen=True, order=True)
 class Outlier:
-    """A point that a fit leaves out of account."""
+    """A point that the fit leaves out."""
 
     index: int
     why: str
@@ -40,11 +40,11 @@ class Outlier:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A message of k bytes takes latency_s + max(overhead_s, k · seconds_per_byte), or what its segment of k says.
+    """A fitted curve: a message of k bytes takes latency_s + max(overhead_s, k · seconds_per_byte), or the time of its segment.
 
-    latency_s: of the smallest messages. seconds_per_byte: of the largest. Intervals hold the truth with a probability of 90 %.
-    scatter: standard deviation of relative errors. held_out: by model, the mean relative error on sizes that were left out.
-    outliers: the points left out of account. measurements: all repetitions.
+    latency_s: of the smallest messages. seconds_per_byte: of the largest. Intervals contain the truth with a probability of 90
+    %. scatter: standard deviation of relative errors. held_out: by model, the mean relative error on held-out sizes. outliers:
+    points that were left out. measurements: number of repetitions.
     """
 
     model: str
@@ -63,7 +63,7 @@ class Fitted:
     coefficients: tuple[float, ...] = field(repr=False)
 
     def at(self, size_bytes: float) -> float:
-        """Seconds that one message takes."""
+        """Seconds of one message."""
         row = MeasuredRows(np.zeros(1, dtype=np.int64), np.array([float(size_bytes)]), np.ones(1), np.zeros(1, dtype=bool))
         return float(self.shape.curve(row)(np.array(self.coefficients))[0][0])
 
@@ -76,10 +76,10 @@ def fit_curve(
     gaps: Samples = (),
     what: str = "messages",
 ) -> Fitted:
-    """The curve through the medians of each size's repetitions, of the model that errs least on sizes it has not seen.
+    """The curve through the medians of each size's repetitions, of the model that errs least on held-out sizes.
 
-    gaps: per size, times from one message to the next in a stream that does not wait, where measured: what an overhead (LogGP)
-    shows in. A size may occur several times. Raises InputError for too few sizes, and for what cannot be a size or a time.
+    gaps: per size, seconds from one message to the next in a stream that does not wait, where measured; an overhead (LogGP)
+    shows in them. A size may occur several times. Raises InputError for too few sizes, and for invalid sizes or times.
     """
     _check(sizes, seconds, gaps, what)
     measured = _MedianRows(sizes, seconds, gaps)
@@ -93,7 +93,7 @@ def fit_curve(
 def _fitted(model: str, shape: Shape, held_out: Mapping[str, float], measured: _MedianRows) -> Fitted:
     rows = measured.rows
     found = solve(shape.curve(rows), rows.seconds, shape.start(rows))
-    kept, outliers = _without_odd(shape, found, rows)
+    kept, outliers = _without_outliers(shape, found, rows)
     if outliers:
         found = solve(shape.curve(rows.chosen(kept)), rows.seconds[kept], found)
     ends = _intervals(shape, found, measured, kept)
@@ -122,7 +122,7 @@ def _scatter(shape: Shape, found: Array, rows: MeasuredRows) -> float:
 
 
 class _MedianRows:
-    """Rows of medians with their repetitions, in an order that does not depend on the order in which points are given."""
+    """Rows of medians with their repetitions, sorted independently of the order in which points are given."""
 
     def __init__(self, sizes: Sequence[float], seconds: Samples, gaps: Samples) -> None:
         every = [(size, False, sorted(s), i) for i, (size, s) in enumerate(zip(sizes, seconds, strict=True))]
@@ -143,48 +143,48 @@ def _check(sizes: Sequence[float], seconds: Samples, gaps: Samples, what: str) -
         raise InputError(f"{what}: {len(sizes)} sizes for {len(seconds)} times; give one list of times per size")
     for size in sizes:
         if not 0 < size < np.inf:
-            raise InputError(f"{what}: {size:g} cannot be a size; leave it out")
+            raise InputError(f"{what}: {size:g} is not a valid size; remove it")
     for size, repetitions in [*zip(sizes, seconds, strict=True), *zip(sizes, gaps, strict=False)]:
         for time_s in repetitions:
             if not 0 < time_s < np.inf:
-                raise InputError(f"{what}: {time_s:g} s at size {size:g} cannot be a time; leave it out")
+                raise InputError(f"{what}: {time_s:g} s at size {size:g} is not a valid time; remove it")
 
 
 def _sizes(count: int) -> str:
     return "1 size is" if count == 1 else f"{count} sizes are"
 
 
-def _without_odd(shape: Shape, found: Array, rows: MeasuredRows) -> tuple[Mask, tuple[Outlier, ...]]:
-    """Which rows to keep, and those points left out of account that are further off than noise explains."""
+def _without_outliers(shape: Shape, found: Array, rows: MeasuredRows) -> tuple[Mask, tuple[Outlier, ...]]:
+    """Mask of the rows to keep, and the outliers: points that are further off than noise explains."""
     errors = np.log(rows.seconds / shape.curve(rows)(found)[0])
     deviation = DEVIATION_OF_MEDIAN * float(np.median(np.abs(errors)))
-    odd = np.abs(errors) > max(_ODD_ERROR, _ODD_DEVIATIONS * deviation)
-    most = min(int(_ODD_SHARE * len(errors)), len(errors) - shape.coefficients - 1)
-    worst = [int(i) for i in np.argsort(-np.abs(errors), kind="stable")[: max(0, most)] if odd[i]]
+    is_outlier = np.abs(errors) > max(_OUTLIER_ERROR, _OUTLIER_DEVIATIONS * deviation)
+    most = min(int(_OUTLIER_SHARE * len(errors)), len(errors) - shape.coefficients - 1)
+    worst = [int(i) for i in np.argsort(-np.abs(errors), kind="stable")[: max(0, most)] if is_outlier[i]]
     kept = np.ones(len(errors), dtype=bool)
     kept[worst] = False
     if len(np.unique(rows.sizes[kept & ~rows.streamed])) < _FEWEST_SIZES:
         return np.ones(len(errors), dtype=bool), ()
-    how = {False: "", True: "streamed "}
-    found_odd = [
-        Outlier(int(rows.points[i]), f"{how[bool(rows.streamed[i])]}takes {np.exp(errors[i]):.2f} times as long as the fit")
+    prefix = {False: "", True: "streamed "}
+    outliers = [
+        Outlier(int(rows.points[i]), f"{prefix[bool(rows.streamed[i])]}takes {np.exp(errors[i]):.2f} times as long as the fit")
         for i in worst
     ]
-    return kept, tuple(sorted(found_odd))
+    return kept, tuple(sorted(outliers))
 
 
 def _intervals(shape: Shape, found: Array, measured: _MedianRows, kept: Mask) -> list[Bounds]:
-    """The interval of each coefficient, by a bootstrap over sizes and over each size's repetitions.
+    """Interval of each coefficient, by a bootstrap over sizes and over each size's repetitions.
 
-    Sizes are weighted at random instead of drawn, so that the only small size is never gone (Rubin, "The Bayesian Bootstrap",
+    Sizes are weighted at random instead of drawn, so that the only small size always remains (Rubin, "The Bayesian Bootstrap",
     Annals of Statistics 9, 1981).
     """
     random = np.random.default_rng(_SEED)
     rows = measured.rows.chosen(kept)
     samples = [s for s, keep in zip(measured.samples, kept, strict=True) if keep]
     medians = np.stack([np.median(s[random.integers(0, len(s), (_RESAMPLES, len(s)))], axis=1) for s in samples], 1)
-    sizes, which = np.unique(rows.sizes, return_inverse=True)
-    weights = random.dirichlet(np.ones(len(sizes)), _RESAMPLES)[:, which] * len(sizes)
+    sizes, size_of_row = np.unique(rows.sizes, return_inverse=True)
+    weights = random.dirichlet(np.ones(len(sizes)), _RESAMPLES)[:, size_of_row] * len(sizes)
     carried = carry(shape.curve(rows), medians, weights, found, _STEPS)
     wider = _wider(len(sizes) / shape.coefficients)
     low, high = np.percentile(np.log(carried / found), _PERCENTILES, axis=0) * wider
@@ -195,10 +195,10 @@ def _intervals(shape: Shape, found: Array, measured: _MedianRows, kept: Mask) ->
 
 
 def _noise(shape: Shape, found: Array, rows: MeasuredRows) -> Array:
-    """How much each coefficient may change within the scatter if the others were known.
+    """Change of each coefficient that stays within the scatter if the others are known.
 
-    No interval is narrower: a coefficient that brings nearly nothing would else look well known, since resamples bring nearly
-    nothing either.
+    No interval is narrower. Otherwise a coefficient that contributes almost nothing would look well known, because it
+    contributes almost nothing to the resamples either.
     """
     changes = shape.curve(rows)(found)[1] / found
     sensitivity = np.sqrt((changes**2).sum(0))
@@ -206,7 +206,7 @@ def _noise(shape: Shape, found: Array, rows: MeasuredRows) -> Array:
 
 
 def _wider(sizes: float) -> float:
-    """By how much so few sizes for each coefficient understate the interval: Student's factor, and that of the deviation."""
+    """Factor by which few sizes per coefficient understate the interval: Student's factor, and that of the deviation."""
     from scipy.special import stdtrit
 
     free = max(1.0, sizes - 1)

@@ -1,7 +1,8 @@
-"""Odd members: who is slow among ranks, hosts or links that should be alike.
+"""Slow members among ranks, hosts or links that should be equivalent.
 
-A slow host makes every pair slow that it is part of, a slow link one pair. Hosts are named first; a pair is named only where
-it takes longer than the slower of its two hosts explains. All is told against the ordinary member, which is in the majority.
+A slow host slows every pair that it is part of, a slow link one pair. Hosts are found first; a pair is reported only if it
+takes longer than the slower of its two hosts explains. Times are compared with the typical member, since most members are not
+slow.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import numpy as np
 
 from scaleproof.validator.calibration.fit.curve_fitting.robust import DEVIATION_OF_MEDIAN
 
-# A member is odd where it takes longer by this much, and by so many deviations of what is not slow.
+# A slow member takes longer by at least this share, and by this number of standard deviations of the noise.
 _LEAST: Final = 0.10
 _DEVIATIONS: Final = 4.0
-# Few values may understate the noise.
+# Widening for few values, which may understate the noise.
 _FEW: Final = 2.0
-# A host is slow where all but this part of its pairs are.
+# Share of a slow host's pairs that need not be slow.
 _OTHERWISE: Final = 0.25
 
 
 @dataclass(frozen=True)
-class Odd:
-    """A member, or a pair of members, that takes `ratio` times as long as the others. sentence: the same for people."""
+class SlowMember:
+    """A member, or a pair of members, that takes `ratio` times as long as the others. sentence: describes it."""
 
     members: tuple[int, ...]
     where: str
@@ -36,11 +37,11 @@ class Odd:
         return self.sentence
 
 
-def compare(seconds: Mapping[tuple[int, ...], float], noun: str = "rank", verb: str = "") -> list[Odd]:
-    """The slow ones, slowest first; hosts before pairs.
+def slow_members(seconds: Mapping[tuple[int, ...], float], noun: str = "rank", verb: str = "") -> list[SlowMember]:
+    """Slow members and pairs, slowest first; hosts before pairs.
 
-    seconds: by (member,) for what each does alone, by (member, other) for what pairs do; of both directions the slower counts.
-    noun: what members are ("host"). verb: what they do ("computes at").
+    seconds: by (member,) for members alone, or by (member, other) for pairs, where the slower direction counts. noun: name of a
+    member ("host"). verb: of the sentence ("computes at").
     """
     logs: dict[tuple[int, ...], float] = {}
     for members, time_s in seconds.items():
@@ -53,45 +54,45 @@ def compare(seconds: Mapping[tuple[int, ...], float], noun: str = "rank", verb: 
     return _pairs(logs, noun, verb or "runs at")
 
 
-def _alone(logs: Mapping[tuple[int, ...], float], noun: str, verb: str) -> list[Odd]:
-    ordinary = _low_median(list(logs.values()))
-    beyond = {members: value - ordinary for members, value in logs.items()}
+def _alone(logs: Mapping[tuple[int, ...], float], noun: str, verb: str) -> list[SlowMember]:
+    typical = _low_median(list(logs.values()))
+    excess = {members: value - typical for members, value in logs.items()}
     return [
-        Odd(members, f"{noun} {members[0]}", ratio, f"{noun} {members[0]} {verb} {_share(ratio)} of the others")
-        for members, ratio in _slow(beyond)
+        SlowMember(members, f"{noun} {members[0]}", ratio, f"{noun} {members[0]} {verb} {_share(ratio)} of the others")
+        for members, ratio in _slow(excess)
     ]
 
 
-def _pairs(logs: Mapping[tuple[int, ...], float], noun: str, verb: str) -> list[Odd]:
+def _pairs(logs: Mapping[tuple[int, ...], float], noun: str, verb: str) -> list[SlowMember]:
     every = sorted({member for pair in logs for member in pair})
     of_member = {member: [value for pair, value in logs.items() if member in pair] for member in every}
-    ordinary = _low_median([_low_median(values) for values in of_member.values()])
-    beyond = {pair: value - ordinary for pair, value in logs.items()}
-    least = _threshold(list(beyond.values()))
-    hosts = _slow_hosts(beyond, every, least)
-    found = [
-        Odd((host,), f"{noun} {host}", ratio, f"{noun} {host} is {ratio:.1f} times as slow to all others")
+    typical = _low_median([_low_median(values) for values in of_member.values()])
+    excess = {pair: value - typical for pair, value in logs.items()}
+    least = _threshold(list(excess.values()))
+    hosts = _slow_hosts(excess, every, least)
+    slow = [
+        SlowMember((host,), f"{noun} {host}", ratio, f"{noun} {host} is {ratio:.1f} times as slow to all others")
         for host, ratio in hosts.items()
     ]
     unexplained = {
-        pair: value - max(float(np.log(hosts.get(member, 1.0))) for member in pair) for pair, value in beyond.items()
+        pair: value - max(float(np.log(hosts.get(member, 1.0))) for member in pair) for pair, value in excess.items()
     }
     for (one, other), ratio in _slow(unexplained):
         where = f"{noun} {one} ↔ {noun} {other}"
-        found.append(Odd((one, other), where, ratio, f"{where} {verb} {_share(ratio)} of the others"))
-    return found
+        slow.append(SlowMember((one, other), where, ratio, f"{where} {verb} {_share(ratio)} of the others"))
+    return slow
 
 
-def _slow_hosts(beyond: Mapping[tuple[int, ...], float], every: Sequence[int], least: float) -> dict[int, float]:
-    """Hosts of which nearly all pairs are slow, slowest first, and how many times as long these take.
+def _slow_hosts(excess: Mapping[tuple[int, ...], float], every: Sequence[int], least: float) -> dict[int, float]:
+    """Ratio by which each host is slower whose pairs are nearly all slow, slowest first.
 
-    One after the other: pairs with a host that is slow already say nothing about their other end.
+    Hosts are found one after the other, because a pair with a slow host says nothing about its other end.
     """
     hosts: dict[int, float] = {}
     while True:
         slow: dict[int, float] = {}
         for member in every:
-            others = [v for pair, v in beyond.items() if member in pair and not hosts.keys() & set(pair)]
+            others = [v for pair, v in excess.items() if member in pair and not hosts.keys() & set(pair)]
             if len(others) >= 2 and sorted(others)[int(_OTHERWISE * (len(others) - 1))] > least:
                 slow[member] = float(np.median(others))
         if not slow:
@@ -100,22 +101,22 @@ def _slow_hosts(beyond: Mapping[tuple[int, ...], float], every: Sequence[int], l
         hosts[worst] = float(np.exp(slow[worst]))
 
 
-def _slow(beyond: Mapping[tuple[int, ...], float]) -> list[tuple[tuple[int, ...], float]]:
-    """Those beyond what noise explains, and how many times as long they take; slowest first."""
-    least = _threshold(list(beyond.values()))
-    found = [(members, float(np.exp(value))) for members, value in beyond.items() if value > least]
-    return sorted(found, key=lambda one: (-one[1], one[0]))
+def _slow(excess: Mapping[tuple[int, ...], float]) -> list[tuple[tuple[int, ...], float]]:
+    """Members whose excess is larger than noise explains, and their ratios, slowest first."""
+    least = _threshold(list(excess.values()))
+    slow = [(members, float(np.exp(value))) for members, value in excess.items() if value > least]
+    return sorted(slow, key=lambda member: (-member[1], member[0]))
 
 
-def _threshold(beyond: Sequence[float]) -> float:
-    """How far beyond the ordinary noise does not reach, judged by those that are at most ordinary: slow ones do not count."""
-    below = [-value for value in beyond if value <= 0]
+def _threshold(excess: Sequence[float]) -> float:
+    """Largest excess that noise explains, estimated from the values at or below the typical one: slow members do not count."""
+    below = [-value for value in excess if value <= 0]
     deviation = DEVIATION_OF_MEDIAN * float(np.median(below)) if below else 0.0
     return max(float(np.log1p(_LEAST)), _DEVIATIONS * deviation * (1 + _FEW / max(1, len(below))))
 
 
 def _low_median(values: Sequence[float]) -> float:
-    """Of an even number the lower one: of two that differ, the faster is as it should be."""
+    """The lower median: of two values that differ, the faster one is the typical one."""
     return sorted(values)[(len(values) - 1) // 2]
 
 

@@ -1,4 +1,4 @@
-"""What repetitions of one measurement tell beside their median: whether they fall into two modes."""
+"""Detection of two modes among the repetitions of one measurement."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Final
 
 import numpy as np
 
-# Two modes are named where each holds so many of the samples, and their centers lie so far apart: in deviations within the
-# modes (halves of one bell lie 2.7 apart, of an even spread 3.5), and as a ratio of times.
+# Two modes are reported if each has this many of the samples, and their centres are separated by this number of deviations
+# within the modes (halves of a normal distribution are separated by 2.7, those of a uniform one 3.5), and by this ratio of
+# times.
 _FEWEST: Final = 3
 _SMALLEST_SHARE: Final = 0.1
-_DEVIATIONS_APART: Final = 5.0
-_TIMES_APART: Final = 1.15
-# Few samples of one crowd may happen to lie further apart.
+_DEVIATIONS: Final = 5.0
+_RATIO: Final = 1.15
+# Widening for few samples, which may be separated by chance.
 _FEW: Final = 8
 
 
 @dataclass(frozen=True)
 class Modes:
-    """Two times that one thing takes, and how often the longer one."""
+    """The two typical times of one measurement, and the share of the longer one."""
 
     fast_s: float
     slow_s: float
@@ -34,9 +35,9 @@ class Modes:
 
 
 def bimodal(seconds: Sequence[float]) -> Modes | None:
-    """The two modes that samples fall into, or None where they are one crowd, strays or not.
+    """The two modes of the samples, or None if they have one, with or without outliers.
 
-    Of all ways to split the sorted logarithms in two, the one with the least spread within both parts.
+    Of all splits of the sorted logarithms in two, the one with the least variance within both parts.
     """
     logs = np.sort(np.log(np.asarray(seconds, dtype=float)))
     count = len(logs)
@@ -47,8 +48,8 @@ def bimodal(seconds: Sequence[float]) -> Modes | None:
     within = [logs[:k].var() * k + logs[k:].var() * (count - k) for k in splits]
     split = int(splits[int(np.argmin(within))])
     deviation = (min(within) / count) ** 0.5
-    apart = float(np.mean(logs[split:]) - np.mean(logs[:split]))
-    if apart < max(_DEVIATIONS_APART * (1 + _FEW / count) * deviation, np.log(_TIMES_APART)):
+    distance = float(np.mean(logs[split:]) - np.mean(logs[:split]))
+    if distance < max(_DEVIATIONS * (1 + _FEW / count) * deviation, np.log(_RATIO)):
         return None
     fast, slow = np.exp(np.median(logs[:split])), np.exp(np.median(logs[split:]))
     return Modes(float(fast), float(slow), (count - split) / count)

@@ -1,4 +1,4 @@
-"""How far off a fit is where it was not made, as an interval that a cluster file states."""
+"""Held-out errors of a fit as an interval of a cluster file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _UPPER: Final = 0.95
 
 
 def shares(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float]:
-    """Where measured over predicted of one more case lies with a probability of 90 %.
+    """90 % prediction interval of measured over predicted for one more case.
 
-    By Student's distribution of the logarithms, whose prediction interval also allows for how few cases there are. Raises
-    InputError for fewer than three.
+    From Student's distribution of the logarithms, which allows for the number of cases. Raises InputError for fewer than three.
     """
     from scipy.special import stdtrit
 
     if len(measured) < _FEWEST:
-        raise InputError(f"{len(measured)} held-out cases are too few for an interval; give {_FEWEST}")
+        raise InputError(f"{len(measured)} held-out cases are too few for an interval; give at least {_FEWEST}")
     errors = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
     count = len(errors)
     reach = float(stdtrit(count - 1, _UPPER)) * float(errors.std(ddof=1)) * math.sqrt(1 + 1 / count)
@@ -32,6 +31,7 @@ def shares(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float
 
 
 def interval(measured: Sequence[float], predicted: Sequence[float]) -> Interval:
-    """The same as a cluster file has it: from "96 %" to "104 %" of the times that the file gives."""
+    """The prediction interval in the form of a cluster file, such as from "96 %" to "104 %" of the times that the file
+    gives."""
     low, high = shares(measured, predicted)
     return Interval(low=format_share(low), high=format_share(high), measurements=len(measured))

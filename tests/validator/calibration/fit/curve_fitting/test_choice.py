@@ -57,7 +57,7 @@ def test_the_break_is_found_between_the_sizes_where_it_is() -> None:
     assert chosen.shape.breaks[0] == 1024
 
 
-def test_times_without_noise_are_told_apart_too() -> None:
+def test_models_are_distinguished_without_noise() -> None:
     assert choose(drawn(alpha_beta, 0, noise=0), MODELS, "messages")[0].model == ALPHA_BETA
     assert choose(drawn(jump, 0, noise=0), MODELS, "messages")[0].model == PIECEWISE
 
@@ -76,6 +76,6 @@ def test_a_wild_size_makes_no_protocol() -> None:
     assert choose(rows, MODELS, "messages")[0].model == ALPHA_BETA
 
 
-def test_a_model_that_nothing_tells_of_is_refused() -> None:
-    with pytest.raises(InputError, match="messages: too little to fit loggp to; allow alpha_beta"):
+def test_a_model_without_enough_sizes_is_refused() -> None:
+    with pytest.raises(InputError, match="messages: too few sizes to fit loggp; allow alpha_beta"):
         choose(drawn(alpha_beta, 0), [LOGGP], "messages")

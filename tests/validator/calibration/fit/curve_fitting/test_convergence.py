@@ -58,7 +58,7 @@ def test_its_uncertainty_is_how_far_new_settings_are_off() -> None:
     assert 0.07 < np.median([one.convergence.uncertainty for one in found]) < 0.2
 
 
-def test_runs_in_step_tell_nothing_of_staleness() -> None:
+def test_synchronous_runs_give_no_staleness_penalty() -> None:
     found = fit_convergence({name: rows for name, rows in runs(TRUTH).items() if rows[0].staleness == 0})
     assert found.convergence.staleness_penalty is None
     assert set(found.errors) == {"minimum_steps", "critical_batch"}
@@ -91,10 +91,10 @@ def test_a_setting_that_others_cannot_tell_of_is_not_held_out() -> None:
 @pytest.mark.parametrize(
     ("given_runs", "told"),
     [
-        ({}, "too few batches"),
-        ({"one": [Reached(8, 0, 100), Reached(8, 0, 101), Reached(8, 0, 99)]}, "too few batches"),
+        ({}, "too few synchronous batch sizes"),
+        ({"one": [Reached(8, 0, 100), Reached(8, 0, 101), Reached(8, 0, 99)]}, "too few synchronous batch sizes"),
         ({"one": [Reached(8, 0, 100)], "other": [Reached(16, 0, 70)]}, "2 runs that reached the target are too few"),
-        ({"stale": [Reached(8, 1, 100), Reached(16, 1, 90)]}, "too few batches"),
+        ({"stale": [Reached(8, 1, 100), Reached(16, 1, 90)]}, "too few synchronous batch sizes"),
     ],
 )
 def test_too_few_runs_are_refused(given_runs: dict[str, list[Reached]], told: str) -> None:

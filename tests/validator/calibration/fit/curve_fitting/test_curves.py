@@ -128,9 +128,9 @@ def test_a_rate_hidden_by_noise_has_a_wide_interval() -> None:
         ([4, 4, 4, 16], [[1.0], [1.0], [1.0], [2.0]], "links: 2 sizes are too few to fit; give 3"),
         ([4], [[1.0]], "links: 1 size is too few to fit; give 3"),
         ([4, 16, 64], [[1.0], [], [2.0]], "links: 2 sizes are too few to fit; give 3"),
-        ([4, 16, 64], [[1.0], [-1.0], [2.0]], "links: -1 s at size 16 cannot be a time; leave it out"),
-        ([4, 16, 64], [[1.0], [float("nan")], [2.0]], "links: nan s at size 16 cannot be a time; leave it out"),
-        ([0, 16, 64], [[1.0], [1.0], [2.0]], "links: 0 cannot be a size; leave it out"),
+        ([4, 16, 64], [[1.0], [-1.0], [2.0]], "links: -1 s at size 16 is not a valid time; remove it"),
+        ([4, 16, 64], [[1.0], [float("nan")], [2.0]], "links: nan s at size 16 is not a valid time; remove it"),
+        ([0, 16, 64], [[1.0], [1.0], [2.0]], "links: 0 is not a valid size; remove it"),
         ([4, 16, 64], [[1.0], [1.0]], "links: 3 sizes for 2 times; give one list of times per size"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaleproof.validator.calibration.fit.curve_fitting.groups import compare
+from scaleproof.validator.calibration.fit.curve_fitting.groups import slow_members
 
 seeds = st.integers(0, 10_000)
 ratios = st.floats(1.5, 5.0)
@@ -22,7 +22,7 @@ def pairs(count: int, seed: int, noise: float = 0.02) -> dict[tuple[int, ...], f
 @fixed
 @given(st.integers(2, 9), seeds, st.sampled_from([0.01, 0.02]))
 def test_noise_trips_nothing(count: int, seed: int, noise: float) -> None:
-    assert compare(pairs(count, seed, noise)) == []
+    assert slow_members(pairs(count, seed, noise)) == []
 
 
 @fixed
@@ -30,7 +30,7 @@ def test_noise_trips_nothing(count: int, seed: int, noise: float) -> None:
 def test_a_slow_host_is_found_and_nothing_else(count: int, seed: int, ratio: float, data: st.DataObject) -> None:
     host = data.draw(st.integers(0, count - 1))
     seconds = {pair: s * (ratio if host in pair else 1) for pair, s in pairs(count, seed).items()}
-    (odd,) = compare(seconds, "host")
+    (odd,) = slow_members(seconds, "host")
     assert odd.members == (host,)
     assert odd.ratio == pytest.approx(ratio, rel=0.1)
     assert odd.sentence == f"host {host} is {odd.ratio:.1f} times as slow to all others"
@@ -42,7 +42,7 @@ def test_a_slow_link_is_found_and_nothing_else(count: int, seed: int, ratio: flo
     seconds = pairs(count, seed)
     slow = data.draw(st.sampled_from(sorted(seconds)))
     seconds[slow] *= ratio
-    (odd,) = compare(seconds)
+    (odd,) = slow_members(seconds)
     assert odd.members == slow
     assert odd.ratio == pytest.approx(ratio, rel=0.1)
 
@@ -53,20 +53,20 @@ def test_two_slow_hosts_and_a_slow_link_are_told_apart(seed: int) -> None:
     seconds = pairs(8, seed)
     for pair in seconds:
         seconds[pair] *= max(2.0 if 3 in pair else 1.0, 1.5 if 6 in pair else 1.0, 3.0 if pair == (0, 1) else 1.0)
-    assert [odd.members for odd in compare(seconds)] == [(3,), (6,), (0, 1)]
+    assert [odd.members for odd in slow_members(seconds)] == [(3,), (6,), (0, 1)]
 
 
 def test_a_pair_is_told_as_a_share_of_the_others_rate() -> None:
     seconds = pairs(6, 0, noise=0.0)
     seconds[3, 5] /= 0.61
-    (odd,) = compare(seconds)
+    (odd,) = slow_members(seconds)
     assert str(odd) == "rank 3 ↔ rank 5 runs at 61 % of the others"
 
 
 def test_of_both_directions_the_slower_counts() -> None:
     seconds = pairs(5, 0, noise=0.0)
     both = seconds | {pair[::-1]: s for pair, s in seconds.items()} | {(4, 2): 2e-3}
-    assert [odd.members for odd in compare(both)] == [(2, 4)]
+    assert [odd.members for odd in slow_members(both)] == [(2, 4)]
 
 
 @fixed
@@ -74,17 +74,17 @@ def test_of_both_directions_the_slower_counts() -> None:
 def test_a_slow_rank_is_found_among_times_of_each_alone(count: int, seed: int, ratio: float, data: st.DataObject) -> None:
     random = np.random.default_rng(seed)
     seconds: dict[tuple[int, ...], float] = {(rank,): float(np.exp(random.normal(0, 0.01))) for rank in range(count)}
-    assert compare(seconds) == []
+    assert slow_members(seconds) == []
     slow = data.draw(st.integers(0, count - 1))
     seconds[slow,] *= ratio
-    assert [odd.members for odd in compare(seconds)] == [(slow,)]
+    assert [odd.members for odd in slow_members(seconds)] == [(slow,)]
 
 
 def test_a_rank_that_computes_slowly_is_told() -> None:
-    (odd,) = compare({(0,): 1.0, (1,): 1.0, (2,): 1 / 0.71, (3,): 1.0}, verb="computes at")
+    (odd,) = slow_members({(0,): 1.0, (1,): 1.0, (2,): 1 / 0.71, (3,): 1.0}, verb="computes at")
     assert odd.sentence == "rank 2 computes at 71 % of the others"
 
 
 @pytest.mark.parametrize("seconds", [{}, {(0,): 1.0}, {(0, 1): 1.0}])
 def test_one_alone_is_not_odd(seconds: dict[tuple[int, ...], float]) -> None:
-    assert compare(seconds) == []
+    assert slow_members(seconds) == []

@@ -33,5 +33,5 @@ def test_an_interval_is_written_as_shares() -> None:
 
 
 def test_two_cases_are_too_few() -> None:
-    with pytest.raises(InputError, match="2 held-out cases are too few for an interval; give 3"):
+    with pytest.raises(InputError, match="2 held-out cases are too few for an interval; give at least 3"):
         scatter.shares([1.0, 1.1], [1.0, 1.0])
