@@ -165,4 +165,4 @@ def test_the_command_draws_what_it_is_asked_for(tmp_path: Path, capsys: pytest.C
     with Image.open(tmp_path / "a.png") as picture:
         assert json.loads(picture.info["Description"])["kinds"]["forward"][0] == 48
     assert scaleproof.main(["timeline", "pipeline-4", "--out", "a.jpg"]) == 2
-    assert capsys.readouterr().err == "--out a.jpg: a picture is an .svg or a .png; give such a name\n"
+    assert capsys.readouterr().err == "--out a.jpg: give a file name that ends in .svg or .png\n"

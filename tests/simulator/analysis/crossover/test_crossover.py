@@ -146,7 +146,7 @@ def test_small_letters_tell_that_one_that_does_not_fit_would_be_faster(path: Pat
     text = describe(found)
     (row,) = [line.partition("│")[2] for line in text.splitlines() if "│" in line]
     assert re.fullmatch("b+A+", row)
-    assert "small letters: one that does not fit" in text
+    assert "lower case: a strategy that does not fit" in text
 
 
 def test_points_that_are_not_valid_are_recorded_with_the_rule(path: Path) -> None:
